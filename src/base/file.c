@@ -1,0 +1,196 @@
+/* Files: whole reads, crash-safe writes, directories. */
+#include "axonn/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool ax_path_exists(const char *path) { return access(path, F_OK) == 0; }
+
+bool ax_path_is_dir(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+ax_status ax_path_join(const char *dir, const char *name, char **out)
+{
+    if (name[0] == '/' || !dir[0])
+        return ax_strdup(name, out);
+    size_t n = strlen(dir) + strlen(name) + 2;
+    AX_TRY(ax_calloc(n, 1, out));
+    snprintf(*out, n, "%s%s%s", dir, dir[strlen(dir) - 1] == '/' ? "" : "/", name);
+    return AX_OK;
+}
+
+ax_status ax_file_read(const char *path, char **data, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    struct stat info;
+    ax_status status = AX_OK;
+    *data = NULL;
+    if (fstat(fd, &info) || S_ISDIR(info.st_mode))
+        status = ax_fail(AX_ERR_DATA, "%s is not a readable file", path);
+    if (status == AX_OK && !S_ISREG(info.st_mode)) { /* a pipe: size unknown */
+        ax_buf buf = {0};
+        char chunk[65536];
+        ssize_t n = 0;
+        while (status == AX_OK && (n = read(fd, chunk, sizeof chunk)) > 0)
+            status = ax_buf_add(&buf, chunk, (size_t)n);
+        if (status == AX_OK)
+            status = ax_buf_reserve(&buf, 0);
+        if (status == AX_OK) {
+            buf.data[buf.size] = 0;
+            *data = buf.data;
+            *size = buf.size;
+        }
+        close(fd);
+        return status;
+    }
+    if (status == AX_OK)
+        status = ax_calloc((size_t)info.st_size + 1, 1, data);
+    if (status == AX_OK)
+        status = ax_pread_all(fd, *data, (size_t)info.st_size, 0, path);
+    close(fd);
+    if (status != AX_OK) {
+        free(*data);
+        *data = NULL;
+        return status;
+    }
+    *size = (size_t)info.st_size;
+    return AX_OK;
+}
+
+ax_status ax_write_all(int fd, const void *data, size_t size, const char *path)
+{
+    const char *p = data;
+    while (size) {
+        ssize_t n = write(fd, p, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
+        p += n;
+        size -= (size_t)n;
+    }
+    return AX_OK;
+}
+
+ax_status ax_pwrite_all(int fd, const void *data, size_t size, int64_t offset, const char *path)
+{
+    const char *p = data;
+    while (size) {
+        ssize_t n = pwrite(fd, p, size, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
+        p += n;
+        size -= (size_t)n;
+        offset += n;
+    }
+    return AX_OK;
+}
+
+ax_status ax_pread_all(int fd, void *data, size_t size, int64_t offset, const char *path)
+{
+    char *p = data;
+    while (size) {
+        ssize_t n = pread(fd, p, size, offset);
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
+        AX_CHECK(n > 0, AX_ERR_DATA, "%s ends %zu bytes early at offset %lld", path, size, (long long)offset);
+        p += n;
+        size -= (size_t)n;
+        offset += n;
+    }
+    return AX_OK;
+}
+
+ax_status ax_dir_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open directory %s: %s", path, strerror(errno));
+    int failed = fsync(fd), error = errno;
+    close(fd);
+    AX_CHECK(!failed || error == EINVAL, AX_ERR_DATA, "cannot sync directory %s: %s", path, strerror(error));
+    return AX_OK;
+}
+
+static ax_status write_and_sync(const char *path, const void *data, size_t size)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
+    ax_status status = ax_write_all(fd, data, size, path);
+    if (status == AX_OK && fsync(fd))
+        status = ax_fail(AX_ERR_DATA, "cannot sync %s: %s", path, strerror(errno));
+    if (close(fd) && status == AX_OK)
+        status = ax_fail(AX_ERR_DATA, "cannot close %s: %s", path, strerror(errno));
+    return status;
+}
+
+ax_status ax_file_write_atomic(const char *path, const void *data, size_t size)
+{
+    size_t n = strlen(path) + 32;
+    char *aside;
+    AX_TRY(ax_calloc(n, 1, &aside));
+    snprintf(aside, n, "%s.tmp.%ld", path, (long)getpid());
+    ax_status status = write_and_sync(aside, data, size);
+    if (status == AX_OK && rename(aside, path))
+        status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", aside, path, strerror(errno));
+    if (status != AX_OK)
+        unlink(aside);
+    free(aside);
+    AX_TRY(status);
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", path);
+    char *slash = strrchr(dir, '/');
+    if (slash)
+        *(slash == dir ? slash + 1 : slash) = 0;
+    return ax_dir_sync(slash ? dir : ".");
+}
+
+ax_status ax_mkdirs(const char *path)
+{
+    char *copy;
+    AX_TRY(ax_strdup(path, &copy));
+    ax_status status = AX_OK;
+    for (char *p = copy + 1; status == AX_OK; p++) {
+        if (*p != '/' && *p)
+            continue;
+        char keep = *p;
+        *p = 0;
+        if (mkdir(copy, 0777) && errno != EEXIST)
+            status = ax_fail(AX_ERR_DATA, "cannot create directory %s: %s", copy, strerror(errno));
+        else if (!ax_path_is_dir(copy))
+            status = ax_fail(AX_ERR_DATA, "%s is in the way: it is not a directory", copy);
+        *p = keep;
+        if (!keep)
+            break;
+    }
+    free(copy);
+    return status;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *walk)
+{
+    (void)info;
+    (void)kind;
+    (void)walk;
+    return remove(path);
+}
+
+ax_status ax_remove_tree(const char *path)
+{
+    struct stat info;
+    if (lstat(path, &info) && errno == ENOENT)
+        return AX_OK;
+    AX_CHECK(!nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS), AX_ERR_DATA, "cannot remove %s: %s", path,
+             strerror(errno));
+    return AX_OK;
+}

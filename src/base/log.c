@@ -1,0 +1,58 @@
+/* One line per message on stderr. */
+#include "axonn/base.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[] = {"error", "warning", "info", "debug", "trace"};
+static const char *const level_words[] = {"error", "warn", "info", "debug", "trace"};
+static atomic_int level_now = -1;
+static _Thread_local int my_rank, my_size = 1;
+
+static int level_get(void)
+{
+    int level = atomic_load(&level_now);
+    if (level >= 0)
+        return level;
+    level = AX_LOG_INFO;
+    const char *word = getenv("AXONN_LOG");
+    for (int i = 0; word && i < (int)AX_COUNT(level_words); i++)
+        if (!strcmp(word, level_words[i]))
+            level = i;
+    atomic_store(&level_now, level);
+    return level;
+}
+
+void ax_log_set_level(ax_log_level level) { atomic_store(&level_now, (int)level); }
+
+void ax_log_set_rank(int rank, int size)
+{
+    my_rank = rank;
+    my_size = size;
+}
+
+void ax_log(ax_log_level level, const char *fmt, ...)
+{
+    if ((int)level > level_get() || (level == AX_LOG_INFO && my_rank != 0))
+        return;
+    char line[4200];
+    int n = 0;
+    if (level != AX_LOG_INFO)
+        n = my_size > 1 ? snprintf(line, sizeof line, "axonn: %s: rank %d: ", names[level], my_rank)
+                        : snprintf(line, sizeof line, "axonn: %s: ", names[level]);
+    va_list args;
+    va_start(args, fmt);
+    int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, args);
+    va_end(args);
+    if (m < 0)
+        return;
+    size_t len = (size_t)ax_min(n + m, (int64_t)sizeof line - 2);
+    line[len++] = '\n';
+    /* One write per line, so that ranks sharing a terminal do not cut into each other. */
+    if (write(STDERR_FILENO, line, len) < 0)
+        return;
+}

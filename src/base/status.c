@@ -1,0 +1,50 @@
+/* Status codes and the calling thread's error message. */
+#include "axonn/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE_MAX = 4096 };
+static _Thread_local char message[MESSAGE_MAX];
+
+const char *ax_status_name(ax_status status)
+{
+    static const char *const names[] = {
+        "ok",         "internal error",      "usage error",     "out of memory",
+        "data error", "communication error", "numerical error", "stopped by a signal"};
+    return (unsigned)status < AX_COUNT(names) ? names[status] : "unknown status";
+}
+
+ax_status ax_fail(ax_status code, const char *fmt, ...)
+{
+    /* Formatted aside first: an argument may be the old message itself. */
+    char text[MESSAGE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    memcpy(message, text, sizeof message);
+    return code;
+}
+
+void ax_error_context(const char *fmt, ...)
+{
+    char text[MESSAGE_MAX];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (n < 0 || n >= MESSAGE_MAX)
+        return;
+    snprintf(text + n, sizeof text - (size_t)n, ": %s", message);
+    memcpy(message, text, sizeof message);
+}
+
+const char *ax_error_message(void) { return message; }
+
+_Noreturn void ax_assert_failed(const char *cond, const char *file, int line)
+{
+    fprintf(stderr, "axonn: %s:%d: invariant broken: %s\n", file, line, cond);
+    abort();
+}

@@ -1,0 +1,56 @@
+/* Numbers for people, edit distance, version. */
+#include "axonn/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifndef AXONN_VERSION
+#error "the build defines AXONN_VERSION and AXONN_COMMIT"
+#endif
+
+const char *ax_version(void) { return AXONN_VERSION; }
+const char *ax_commit(void) { return AXONN_COMMIT; }
+
+char *ax_format_bytes(double bytes, char out[32])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t u = 0;
+    while (bytes >= 1024 && u + 1 < AX_COUNT(units)) {
+        bytes /= 1024;
+        u++;
+    }
+    snprintf(out, 32, u ? "%.1f %s" : "%.0f %s", bytes, units[u]);
+    return out;
+}
+
+char *ax_format_seconds(double seconds, char out[32])
+{
+    long s = (long)(seconds + 0.5);
+    if (seconds < 1)
+        snprintf(out, 32, "%.0f ms", seconds * 1e3);
+    else if (seconds < 60)
+        snprintf(out, 32, "%.1f s", seconds);
+    else if (s < 3600)
+        snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
+    else
+        snprintf(out, 32, "%ldh%02ldm", s / 3600, s % 3600 / 60);
+    return out;
+}
+
+int ax_edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 128 };
+    int row[MAX + 1], n = (int)strnlen(a, MAX), m = (int)strnlen(b, MAX);
+    for (int j = 0; j <= m; j++)
+        row[j] = j;
+    for (int i = 1; i <= n; i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int swap = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = (int)ax_min(swap, ax_min(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[m];
+}

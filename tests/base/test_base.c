@@ -1,0 +1,167 @@
+/* base: errors, buffers, files, random numbers, permutation. */
+#include "axonn/base.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void error_messages(void **state)
+{
+    (void)state;
+    assert_int_equal(ax_fail(AX_ERR_DATA, "file %s is %d bytes short", "a.bin", 7), AX_ERR_DATA);
+    ax_error_context("loading %s", "model");
+    assert_string_equal(ax_error_message(), "loading model: file a.bin is 7 bytes short");
+    assert_int_equal(ax_fail(AX_ERR_USAGE, "again: %s", ax_error_message()), AX_ERR_USAGE);
+    assert_string_equal(ax_error_message(), "again: loading model: file a.bin is 7 bytes short");
+}
+
+static void buffers_grow(void **state)
+{
+    (void)state;
+    ax_buf buf = {0};
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(ax_buf_printf(&buf, "%d,", i), AX_OK);
+    assert_int_equal(buf.size, strlen(buf.data));
+    assert_int_equal(buf.size, 10 * 2 + 90 * 3 + 900 * 4);
+    ax_buf_fini(&buf);
+    assert_null(buf.data);
+}
+
+/* Random123's published known answers for philox4x32-10. */
+static void philox_known_answers(void **state)
+{
+    (void)state;
+    uint32_t out[4];
+    ax_philox(0, 0, 0, out);
+    const uint32_t zero[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+    assert_memory_equal(out, zero, sizeof zero);
+    ax_philox(~UINT64_C(0), ~UINT64_C(0), ~UINT64_C(0), out);
+    const uint32_t ones[4] = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
+    assert_memory_equal(out, ones, sizeof ones);
+}
+
+static void distributions(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    uint64_t key = ax_rng_key(1, "test", 0);
+    double um = 0, nm = 0, nv = 0, nk = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        double u = ax_rng_uniform(key, i), z = ax_rng_normal(key, i);
+        assert_true(u >= 0 && u < 1);
+        um += u / N;
+        nm += z / N;
+        nv += z * z / N;
+        nk += z * z * z * z / N;
+    }
+    /* Five standard errors of each estimator: sqrt(1/12/N), sqrt(1/N), sqrt(2/N), sqrt(96/N). */
+    assert_true(fabs(um - 0.5) < 5 * sqrt(1.0 / 12 / N));
+    assert_true(fabs(nm) < 5 * sqrt(1.0 / N));
+    assert_true(fabs(nv - 1) < 5 * sqrt(2.0 / N));
+    assert_true(fabs(nk - 3) < 5 * sqrt(96.0 / N));
+    assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(1, "b", 0));
+    assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(1, "a", 1));
+    assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(2, "a", 0));
+}
+
+static void permutation_is_a_bijection(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 2, 3, 5, 16, 17, 100, 4096, 4097, 65537};
+    for (size_t s = 0; s < AX_COUNT(sizes); s++)
+        for (uint64_t key = 0; key < 3; key++) {
+            unsigned char *seen = calloc(sizes[s], 1);
+            uint64_t fixed = 0;
+            for (uint64_t i = 0; i < sizes[s]; i++) {
+                uint64_t j = ax_permute(key, sizes[s], i);
+                assert_true(j < sizes[s]);
+                assert_int_equal(seen[j]++, 0);
+                fixed += i == j;
+            }
+            if (sizes[s] >= 100)
+                assert_true(fixed < 10); /* a random permutation has one fixed point on average */
+            free(seen);
+        }
+}
+
+static void files(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/axonn-base-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *sub, *file, *data;
+    size_t size;
+    assert_int_equal(ax_path_join(dir, "a/b//c", &sub), AX_OK);
+    assert_int_equal(ax_mkdirs(sub), AX_OK);
+    assert_int_equal(ax_mkdirs(sub), AX_OK);
+    assert_int_equal(ax_path_join(sub, "f", &file), AX_OK);
+    assert_int_equal(ax_file_write_atomic(file, "hello", 5), AX_OK);
+    assert_int_equal(ax_file_write_atomic(file, "world!", 6), AX_OK);
+    assert_int_equal(ax_file_read(file, &data, &size), AX_OK);
+    assert_int_equal(size, 6);
+    assert_string_equal(data, "world!");
+    free(data);
+    assert_int_equal(ax_mkdirs(file), AX_ERR_DATA);
+    assert_int_equal(ax_file_read(sub, &data, &size), AX_ERR_DATA);
+    assert_int_equal(ax_remove_tree(dir), AX_OK);
+    assert_false(ax_path_exists(dir));
+    assert_int_equal(ax_remove_tree(dir), AX_OK);
+    assert_int_equal(ax_file_read(file, &data, &size), AX_ERR_DATA);
+    free(sub);
+    free(file);
+}
+
+/* Both neighbours of a region fault: a child that touches one dies of a signal or a sanitizer's report. */
+static void guard_pages(void **state)
+{
+    (void)state;
+    ax_region region;
+    assert_int_equal(ax_region_create(10000, &region), AX_OK);
+    assert_int_equal(region.bytes, 12288);
+    memset(region.base, 1, region.bytes);
+    const ptrdiff_t bad[] = {-1, (ptrdiff_t)region.bytes};
+    for (size_t i = 0; i < 2; i++) {
+        pid_t child = fork();
+        if (!child) {
+            signal(SIGSEGV, SIG_DFL);
+            *(volatile char *)(region.base + bad[i]) = 1;
+            _exit(0);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    ax_region_destroy(&region);
+    assert_null(region.base);
+}
+
+static void words(void **state)
+{
+    (void)state;
+    char text[32];
+    assert_string_equal(ax_format_bytes(1536, text), "1.5 KiB");
+    assert_string_equal(ax_format_seconds(0.412, text), "412 ms");
+    assert_string_equal(ax_format_seconds(192, text), "3m12s");
+    assert_int_equal(ax_edit_distance("global_batch", "globalbatch"), 1);
+    assert_int_equal(ax_edit_distance("", "abc"), 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(error_messages),
+                                       cmocka_unit_test(buffers_grow),
+                                       cmocka_unit_test(philox_known_answers),
+                                       cmocka_unit_test(distributions),
+                                       cmocka_unit_test(permutation_is_a_bijection),
+                                       cmocka_unit_test(files),
+                                       cmocka_unit_test(guard_pages),
+                                       cmocka_unit_test(words)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

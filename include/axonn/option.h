@@ -1,0 +1,137 @@
+/* option: one table per set of options, used for YAML files, `key=value` overrides and a verb's flags.
+ *
+ * A row of the table says what a key is: type, place in the caller's struct, default, legal values, help.
+ * From the table come the defaults, parsing, validation, messages, the dump of the resolved values and the
+ * help text. Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own
+ * rules (ax_option_error) → finish. Mistakes of the user are collected on the way, so that finish reports all
+ * of them at once; the reading functions return an error only when they cannot go on (memory, unreadable
+ * file). All functions are Not collective. */
+#ifndef AXONN_OPTION_H
+#define AXONN_OPTION_H
+
+#include "axonn/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- tables -------------------------------------------------------------------------------------- */
+
+typedef struct ax_ints {
+    int64_t *items;
+    size_t count;
+} ax_ints;
+
+typedef struct ax_strings {
+    char **items;
+    size_t count;
+} ax_strings;
+
+typedef struct ax_weighted_path {
+    char *path;
+    double weight; /* > 0; 1 where the user gave none */
+} ax_weighted_path;
+
+typedef struct ax_paths {
+    ax_weighted_path *items;
+    size_t count;
+} ax_paths;
+
+/* The type of an option and, behind it, the C type of its field. Strings and lists belong to the struct;
+ * ax_option_fini frees them. A string without default that nobody gave is NULL. */
+typedef enum ax_option_type {
+    AX_OPT_BOOL,    /* bool: true | false */
+    AX_OPT_INT,     /* int64_t; word i of `choices`, where there are any, stands for the value -i */
+    AX_OPT_FLOAT,   /* double, finite */
+    AX_OPT_STRING,  /* char * */
+    AX_OPT_PATH,    /* char *; a word of `choices` is kept as it is, "./word" is the file of that name */
+    AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */
+    AX_OPT_FLOATS,  /* double[items] */
+    AX_OPT_INTS,    /* ax_ints */
+    AX_OPT_STRINGS, /* ax_strings */
+    AX_OPT_PATHS    /* ax_paths: PATH, a list of PATH, or a list of {path: PATH, weight: NUMBER} */
+} ax_option_type;
+
+typedef struct ax_option {
+    const char *key; /* "optim.lr" in files, dots nest; "max-tokens" for the flag --max-tokens; a key that
+                        starts with a capital is a positional argument, those of list type take the rest */
+    ax_option_type type;
+    size_t offset;      /* of the field in the caller's struct */
+    const char *preset; /* the default as a user would write it (lists with commas); NULL: unset or zero */
+    const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
+    const char *choices; /* "adamw|sgd" */
+    int items;           /* AX_OPT_FLOATS: how many */
+    bool required;       /* must be given */
+    const char *meta;    /* what stands for the value in the help: "N", "DIR"; NULL: after the type */
+    const char *help;    /* one sentence, no full stop */
+} ax_option;
+
+/* The word of an AX_OPT_ENUM's value, e.g. (row, 1) → "sgd"; copies at most 64 bytes into `word`. */
+const char *ax_option_word(const ax_option *option, int value, char word[64]);
+
+/* True if the row is a positional argument. */
+bool ax_option_is_positional(const ax_option *option);
+
+/* ---- sets ---------------------------------------------------------------------------------------- */
+
+typedef struct ax_option_set ax_option_set;
+
+/* A set over `table`, whose values live in the struct `target` of the caller (overwritten: all its fields
+ * get their defaults). `table` and `target` must outlive the set. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_option_set_create(const ax_option *table, size_t count, void *target,
+                                             ax_option_set **out);
+/* Leaves `target` alone. */
+void ax_option_set_destroy(ax_option_set **set);
+
+/* Frees the strings and lists in `target` and zeroes those fields. */
+void ax_option_fini(const ax_option *table, size_t count, void *target);
+
+/* Reads YAML. Relative paths are relative to the file's directory and become absolute. AX_ERR_DATA if the
+ * file cannot be read, AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
+/* The same from memory: `name` stands in messages, `dir` is what relative paths are relative to. */
+AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
+                                            const char *text, size_t size);
+
+/* Reads "key=value" arguments; of the same key the last one counts. A value that starts with [ or { is YAML,
+ * any other is taken literally. Relative paths become absolute. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, char *const *overrides);
+
+/* Reads a verb's flags and positional arguments: --key VALUE, --key=VALUE, --flag and --no-flag for bools,
+ * -- ends the flags. AX_OPT_STRINGS and AX_OPT_PATHS take all values up to the next flag and may be repeated;
+ * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Paths stay as typed. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
+
+/* True if a file or the command line gave the key (rightly or not), false if it has its default. */
+bool ax_option_given(const ax_option_set *set, const char *key);
+/* True if no error was recorded for the key: rules over several keys ask this first. */
+bool ax_option_ok(const ax_option_set *set, const char *key);
+/* Where the value came from: "train.yaml:12:7", "command line, argument …" or "default". */
+const char *ax_option_place(const ax_option_set *set, const char *key);
+
+/* Records that `key` breaks a rule; the message is printed behind the key's place. */
+void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) AX_PRINTF(3, 4);
+
+/* AX_OK if nothing was wrong, else AX_ERR_USAGE with all errors as the message, one per line: place, key,
+ * rule and the nearest legal key or value. */
+AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
+
+/* ---- text ---------------------------------------------------------------------------------------- */
+
+/* Appends the values as YAML with their places as comments. Reading it gives the identical struct: floats are
+ * written so that they read back exactly. Unset strings are left out. */
+AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
+
+/* Appends the row's left column of the help ("--max-tokens N", "optim.lr NUMBER"), `flag` for a verb's flags.
+ */
+AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);
+/* Appends the row's right column: help, legal values and default. */
+AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, ax_buf *out);
+/* Appends two aligned columns for the whole table, wrapped at `width` columns. */
+AX_MUST_CHECK ax_status ax_option_help(const ax_option *table, size_t count, bool flags, int width,
+                                       ax_buf *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,438 @@
+/* dev: where arrays live and what computes on them.
+ *
+ * A device is one table (ax_device_ops): memory, copies and kernels. A backend fills in the kernels that it
+ * does better than the backend it names as `delegate` and inherits the rest:
+ *
+ *   ref    plain loops in double precision, any dtype: the oracle that judges every other backend
+ *   cpu    threads and SIMD for the host's processor; delegates to ref
+ *   check  runs cpu's or ref's kernels, but memory faults when the host touches it, and is poisoned (NaN)
+ *          when it is handed out: it finds host/device mix-ups and reads of what nobody wrote
+ *   dry    no memory and no arithmetic: counts work and lets a planner observe what is used when
+ *
+ * Every kernel takes one argument struct, declared below, so that checking, dry running, counting and
+ * tracing are each written once, in ax_launch. Arrays are dense and row-major (the last extent is
+ * contiguous) and are a rank's *local* box: layouts do not exist here. Extents may be 0. An argument struct
+ * holds pointers directly, never behind another pointer, because a dry run finds the memory a kernel uses by
+ * looking at the struct's words.
+ *
+ * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
+ * width, v vocabulary. "T" is the activation dtype (F64, F32 or BF16), "A" the accumulation and parameter
+ * dtype (F64 when T is F64, else F32). All functions are not collective. Results do not depend on the number
+ * of threads. */
+#ifndef AXONN_DEV_H
+#define AXONN_DEV_H
+
+#include "axonn/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- element types ------------------------------------------------------------------------------- */
+
+typedef enum ax_dtype {
+    AX_F64,
+    AX_F32,
+    AX_BF16,
+    AX_F16,
+    AX_I32,
+    AX_I64,
+    AX_U16,
+    AX_U8,
+    AX_DTYPE_COUNT
+} ax_dtype;
+
+size_t ax_dtype_size(ax_dtype dtype);
+/* "f32", "bf16", …; never NULL. */
+const char *ax_dtype_name(ax_dtype dtype);
+/* The dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
+ax_dtype ax_dtype_accum(ax_dtype dtype);
+
+/* bf16 and f16 as bits; rounding to nearest even, NaN stays NaN. */
+uint16_t ax_bf16_from_float(float x);
+float ax_bf16_to_float(uint16_t x);
+uint16_t ax_f16_from_float(float x);
+float ax_f16_to_float(uint16_t x);
+
+/* One element of host memory as a double, and back (integers are truncated). */
+double ax_load(ax_dtype dtype, const void *data, int64_t index);
+void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
+
+/* ---- kernels ------------------------------------------------------------------------------------- */
+
+/* The list of kernels: X(name). Each has `ax_<name>_args` and runs by ax_launch(stream, AX_K_<name>, &args)
+ * or its typed wrapper ax_run_<name>(stream, &args). */
+#define AX_KERNELS(X)                                                                                        \
+    X(gemm)                                                                                                  \
+    X(bias_add) X(col_sum) X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad)      \
+        X(attention) X(attention_grad) X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) \
+            X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill)       \
+                X(init_normal) X(adamw) X(sgd)
+
+/* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`). `dtype` of a and b is T; `c_dtype` is T or A; sums
+ * are kept in A. a is [m,k] with row stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b.
+ * k == 0 gives zeros (or leaves c). c overlaps neither operand. */
+typedef struct ax_gemm_args {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    int64_t lda, ldb, ldc;
+    ax_dtype dtype, c_dtype;
+    bool trans_a, trans_b, accumulate;
+} ax_gemm_args;
+
+/* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: T; bias: A. */
+typedef struct ax_bias_add_args {
+    int64_t rows, cols;
+    const void *x, *bias;
+    void *y;
+    ax_dtype dtype;
+} ax_bias_add_args;
+
+/* out[c] += sum over r of x[r,c]. x: T; out: A. */
+typedef struct ax_col_sum_args {
+    int64_t rows, cols;
+    const void *x;
+    void *out;
+    ax_dtype dtype;
+} ax_col_sum_args;
+
+/* LayerNorm over a width that may be split over ranks. Local statistics of each row: sum[r] = Σ_c x,
+ * m2[r] = Σ_c (x - sum/cols)². With the width split, all-reduce `sum`, recentre `m2` to the global mean,
+ * all-reduce it: exact, no cancellation (Chan et al. 1979). x: T; sum, m2: A, [r]. cols 0 gives zeros. */
+typedef struct ax_norm_stats_args {
+    int64_t rows, cols;
+    const void *x;
+    void *sum, *m2;
+    ax_dtype dtype;
+} ax_norm_stats_args;
+
+/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². dtype is A's. cols 0 leaves m2. */
+typedef struct ax_norm_recentre_args {
+    int64_t rows, cols, global_cols;
+    const void *local_sum, *global_sum;
+    void *m2;
+    ax_dtype dtype;
+} ax_norm_recentre_args;
+
+/* With mean = sum/global_cols and rstd = 1/sqrt(m2/global_cols + eps), xhat = (x - mean)·rstd:
+ * y = xhat·weight + bias. x, y: T; sum, m2, weight, bias: A (bias may be NULL). */
+typedef struct ax_norm_apply_args {
+    int64_t rows, cols, global_cols;
+    double eps;
+    const void *x, *sum, *m2, *weight, *bias;
+    void *y;
+    ax_dtype dtype;
+} ax_norm_apply_args;
+
+/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, to be summed over the ranks that split the width. */
+typedef struct ax_norm_grad_stats_args {
+    int64_t rows, cols, global_cols;
+    double eps;
+    const void *x, *dy, *sum, *m2, *weight;
+    void *s1, *s2; /* A, [r] */
+    ax_dtype dtype;
+} ax_norm_grad_stats_args;
+
+/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols); dweight[c] += Σ_r dy·xhat;
+ * dbias[c] += Σ_r dy. dx: T and may be dy; dweight, dbias: A, each may be NULL. */
+typedef struct ax_norm_grad_args {
+    int64_t rows, cols, global_cols;
+    double eps;
+    const void *x, *dy, *sum, *m2, *weight, *s1, *s2;
+    void *dx, *dweight, *dbias;
+    ax_dtype dtype;
+} ax_norm_grad_args;
+
+/* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position
+ * p = q_offset + i and sees keys j with first[b,i] <= j <= p, where first comes from doc_start (int32 [b,t],
+ * in key positions; NULL means 0): documents do not see each other. Query head h uses key head
+ * h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with kv_batch_stride elements from one batch
+ * to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j exp(scale·q·k_j), may be NULL. */
+typedef struct ax_attention_args {
+    int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
+    double scale;
+    const void *q, *k, *v;
+    const int32_t *doc_start;
+    void *o, *lse;
+    ax_dtype dtype;
+} ax_attention_args;
+
+/* Gradients of the above for kv_len == q_len, q_offset == 0, dense k and v. `delta` (A, [b,h,t]) is scratch
+ * that the kernel fills with Σ_d do·o. dq, dk, dv: T, overwritten. */
+typedef struct ax_attention_grad_args {
+    int64_t batch, q_len, heads, kv_heads, head_dim;
+    double scale;
+    const void *q, *k, *v, *o, *lse, *dout;
+    const int32_t *doc_start;
+    void *delta, *dq, *dk, *dv;
+    ax_dtype dtype;
+} ax_attention_grad_args;
+
+/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0; added to y if `accumulate`.
+ * table: T [count,c]; ids: int32 [r]; y: T [r,c]. */
+typedef struct ax_embedding_args {
+    int64_t rows, cols, first, count;
+    const void *table;
+    const int32_t *ids;
+    void *y;
+    ax_dtype dtype;
+    bool accumulate;
+} ax_embedding_args;
+
+/* dtable[ids[r] - first,:] += dy[r,:] for ids in range, rows added in ascending r. dy: T; dtable: A. */
+typedef struct ax_embedding_grad_args {
+    int64_t rows, cols, first, count;
+    const void *dy;
+    const int32_t *ids;
+    void *dtable;
+    ax_dtype dtype;
+} ax_embedding_grad_args;
+
+typedef enum ax_gelu_kind {
+    AX_GELU_TANH, /* 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): transformers' "gelu_new" */
+    AX_GELU_EXACT /* 0.5x(1 + erf(x/sqrt 2)): "gelu" */
+} ax_gelu_kind;
+
+/* y = gelu(x), n elements of T; y may be x. */
+typedef struct ax_gelu_args {
+    int64_t n;
+    const void *x;
+    void *y;
+    ax_dtype dtype;
+    ax_gelu_kind kind;
+} ax_gelu_args;
+
+/* dx = dy·gelu'(x); dx may be dy. */
+typedef struct ax_gelu_grad_args {
+    int64_t n;
+    const void *x, *dy;
+    void *dx;
+    ax_dtype dtype;
+    ax_gelu_kind kind;
+} ax_gelu_grad_args;
+
+/* y = a + b, n elements of dtype; y may be a or b. */
+typedef struct ax_add_args {
+    int64_t n;
+    const void *a, *b;
+    void *y;
+    ax_dtype dtype;
+} ax_add_args;
+
+/* y = x/(1-p) where ax_rng_uniform(key, (row0 + r)·global_cols + col0 + c) >= p, else 0; y may be x. The same
+ * call is its own gradient (x = dy, y = dx). */
+typedef struct ax_dropout_args {
+    int64_t rows, cols, row0, col0, global_cols;
+    uint64_t key;
+    double p;
+    const void *x;
+    void *y;
+    ax_dtype dtype;
+} ax_dropout_args;
+
+/* Cross-entropy over a vocabulary that may be split: row maxima (all-reduce MAX), sums (all-reduce SUM),
+ * losses, then the gradient in place of the logits. logits: T [r,v], where column j is token first + j.
+ * targets: int32 [r], negative = masked. max, sum, target_logit, loss: A [r]. v 0 gives max = -inf, sum = 0.
+ */
+typedef struct ax_ce_max_args {
+    int64_t rows, vocab;
+    const void *logits;
+    void *max;
+    ax_dtype dtype;
+} ax_ce_max_args;
+
+/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the target's logit if it is in this box, else 0. */
+typedef struct ax_ce_sum_args {
+    int64_t rows, vocab, first;
+    const void *logits, *max;
+    const int32_t *targets;
+    void *sum, *target_logit;
+    ax_dtype dtype;
+} ax_ce_sum_args;
+
+/* loss[r] = log(sum) + max - target_logit, 0 where masked; total[0] (F64) += Σ_r loss[r]. dtype is A's. */
+typedef struct ax_ce_loss_args {
+    int64_t rows;
+    const void *max, *sum, *target_logit;
+    const int32_t *targets;
+    void *loss;
+    double *total;
+    ax_dtype dtype;
+} ax_ce_loss_args;
+
+/* logits <- scale·(exp(logit - max)/sum - [token is the target]), 0 where masked. */
+typedef struct ax_ce_grad_args {
+    int64_t rows, vocab, first;
+    double scale;
+    const void *max, *sum;
+    const int32_t *targets;
+    void *logits;
+    ax_dtype dtype;
+} ax_ce_grad_args;
+
+/* out[0] (F64) = Σ x², n elements of dtype, summed in double over fixed chunks. */
+typedef struct ax_sumsq_args {
+    int64_t n;
+    const void *x;
+    double *out;
+    ax_dtype dtype;
+} ax_sumsq_args;
+
+/* x *= factor, n elements. */
+typedef struct ax_scale_args {
+    int64_t n;
+    double factor;
+    void *x;
+    ax_dtype dtype;
+} ax_scale_args;
+
+/* y = x with another dtype (F64, F32, BF16, F16 in any pairing), n elements, rounding to nearest even. */
+typedef struct ax_convert_args {
+    int64_t n;
+    const void *x;
+    void *y;
+    ax_dtype x_dtype, y_dtype;
+} ax_convert_args;
+
+/* Strided copy of an n[0]×n[1]×n[2]×n[3] box; strides in elements of `size` bytes (1, 2, 4 or 8); innermost
+ * strides may differ from 1. `accumulate` adds instead (F64, F32 or BF16 `dtype`; else dtype is ignored). */
+typedef struct ax_copy_box_args {
+    int64_t n[4], x_stride[4], y_stride[4];
+    const void *x;
+    void *y;
+    ax_dtype dtype;
+    bool accumulate;
+} ax_copy_box_args;
+
+/* y = value, n elements of any dtype. */
+typedef struct ax_fill_args {
+    int64_t n;
+    double value;
+    void *y;
+    ax_dtype dtype;
+} ax_fill_args;
+
+/* y = mean + std·ax_rng_normal(key, global index) over the box [lo, lo+n) of a global array of `extent`:
+ * unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
+typedef struct ax_init_normal_args {
+    int64_t extent[4], lo[4], n[4];
+    uint64_t key;
+    double mean, std;
+    void *y;
+    ax_dtype dtype;
+} ax_init_normal_args;
+
+/* AdamW (Loshchilov & Hutter) for one flat array, dtype A: g' = grad_scale·g; m = beta1·m + (1-beta1)g';
+ * v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps), where
+ * correction_i = 1 - beta_i^step. `copy` (T = copy_dtype, may be NULL) receives the rounded new weights. */
+typedef struct ax_adamw_args {
+    int64_t n;
+    double lr, beta1, beta2, eps, decay, correction1, correction2, grad_scale;
+    void *w, *m, *v, *copy;
+    const void *g;
+    ax_dtype dtype, copy_dtype;
+} ax_adamw_args;
+
+/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD. */
+typedef struct ax_sgd_args {
+    int64_t n;
+    double lr, momentum, decay, grad_scale;
+    void *w, *m, *copy;
+    const void *g;
+    ax_dtype dtype, copy_dtype;
+} ax_sgd_args;
+
+typedef enum ax_kernel {
+#define AX_KERNEL_ENUM(name) AX_K_##name,
+    AX_KERNELS(AX_KERNEL_ENUM)
+#undef AX_KERNEL_ENUM
+        AX_KERNEL_COUNT
+} ax_kernel;
+
+const char *ax_kernel_name(ax_kernel kernel);
+/* Bytes of the kernel's argument struct. */
+size_t ax_kernel_args_size(ax_kernel kernel);
+/* Floating-point operations (multiply and add count as two) and bytes of memory that a call must move. Causal
+ * attention counts the visible half. Both are exact for gemm and models for the others. */
+void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
+
+/* ---- devices ------------------------------------------------------------------------------------- */
+
+typedef struct ax_device ax_device;
+
+/* An ordered queue of work on a device. The host backends run a kernel before ax_launch returns. */
+typedef struct ax_stream {
+    ax_device *dev;
+    void *impl; /* the backend's */
+} ax_stream;
+
+typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
+
+typedef struct ax_device_ops {
+    const char *name, *help;
+    const char *delegate; /* whose entries fill the NULL ones, or NULL */
+    /* Why the backend cannot be used on this host, or NULL if it can. Optional. */
+    const char *(*absent)(void);
+    ax_status (*open)(ax_device *dev); /* optional, with close */
+    void (*close)(ax_device *dev);
+    /* Bytes of scratch that kernels use on this device with so many threads; allocated by open. Optional. */
+    size_t (*workspace)(int threads);
+    ax_status (*alloc)(ax_device *dev, size_t bytes, void **out); /* zeroed unless poisoned, page-aligned */
+    void (*free)(ax_device *dev, void *memory, size_t bytes);
+    ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
+    ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
+    void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
+    /* Bracket every access to device memory by library code on the host, collectives included. Optional. */
+    void (*enter)(ax_device *dev);
+    void (*leave)(ax_device *dev);
+    ax_status (*launch)(ax_stream *stream, ax_kernel kernel,
+                        const void *args); /* replaces all kernels; optional */
+    ax_kernel_fn *kernel[AX_KERNEL_COUNT];
+} ax_device_ops;
+
+/* Told of every argument block (kernels, copies, collectives) that a dry device sees, before it "runs". */
+typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
+
+struct ax_device {
+    ax_device_ops ops; /* resolved: inherited entries filled in */
+    int threads;
+    double flops, bytes; /* totals over all launches since open */
+    int64_t launches;
+    ax_observe_fn *observe; /* dry device only */
+    void *observe_user;
+    void *impl;
+};
+
+/* The registry: backends in the order in which they are preferred least to most. */
+int ax_device_count(void);
+const ax_device_ops *ax_device_backend(int index);
+
+/* Opens backend `name` ("ref", "cpu", "check", "check:cpu", "dry"). threads 0 means one per physical core.
+ * `name` unknown or absent on this host: AX_ERR_USAGE naming those that are there. The caller owns *out. */
+AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
+void ax_device_close(ax_device **dev);
+
+/* Physical cores that this process may use (affinity mask and cgroup quota respected), at least 1. */
+int ax_cores_usable(void);
+
+AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out);
+void ax_device_free(ax_device *dev, void *memory, size_t bytes);
+
+AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args);
+#define AX_KERNEL_WRAPPER(name)                                                                              \
+    AX_MUST_CHECK static inline ax_status ax_run_##name(ax_stream *stream, const ax_##name##_args *args)     \
+    {                                                                                                        \
+        return ax_launch(stream, AX_K_##name, args);                                                         \
+    }
+AX_KERNELS(AX_KERNEL_WRAPPER)
+#undef AX_KERNEL_WRAPPER
+
+/* Host to device, and device to host (complete on return). */
+AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
+AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -72,7 +72,7 @@ const char *ax_error_message(void);
 #else
 #define AX_ASSERT(cond) ((cond) ? (void)0 : ax_assert_failed(#cond, __FILE__, __LINE__))
 #endif
-_Noreturn void ax_assert_failed(const char *cond, const char *file, int line);
+void ax_assert_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 
 /* ---- log ----------------------------------------------------------------------------------------- */
 

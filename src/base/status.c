@@ -43,7 +43,7 @@ void ax_error_context(const char *fmt, ...)
 
 const char *ax_error_message(void) { return message; }
 
-_Noreturn void ax_assert_failed(const char *cond, const char *file, int line)
+void ax_assert_failed(const char *cond, const char *file, int line)
 {
     fprintf(stderr, "axonn: %s:%d: invariant broken: %s\n", file, line, cond);
     abort();

@@ -64,10 +64,11 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
  * or its typed wrapper ax_run_<name>(stream, &args). */
 #define AX_KERNELS(X)                                                                                        \
     X(gemm)                                                                                                  \
-    X(bias_add) X(col_sum) X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad)      \
-        X(attention) X(attention_grad) X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) \
-            X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill)       \
-                X(init_normal) X(adamw) X(sgd)
+    X(bias_add)                                                                                              \
+    X(col_sum) X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) X(attention)     \
+        X(attention_grad) X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) X(ce_max)    \
+            X(ce_sum) X(ce_loss) X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal)  \
+                X(adamw) X(sgd)
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`). `dtype` of a and b is T; `c_dtype` is T or A; sums
  * are kept in A. a is [m,k] with row stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b.

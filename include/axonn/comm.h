@@ -1,0 +1,117 @@
+/* comm: groups of ranks and the messages between them.
+ *
+ * A communicator is a group of ranks with one table of operations (ax_comm_ops), as a device is. Backends:
+ *
+ *   self      one rank: every collective is already complete
+ *   threads   ranks are threads of one process, for tests and sanitizers
+ *
+ * Every operation is split-phase: it takes a place for a work handle and may return before it is done. The
+ * buffers belong to the operation until ax_wait. A backend that completes at once stores NULL, which ax_wait
+ * accepts. Counts are in elements. All collectives are collective along the communicator, and all its ranks
+ * must call them in the same order with the same operation, count and dtype: a mismatch is AX_ERR_COMM on
+ * every rank, not a hang, and once any rank has failed (ax_comm_abort) the others' calls return AX_ERR_COMM.
+ * Reductions add in rank order, so the result is the same bits on every rank and in every run. */
+#ifndef AXONN_COMM_H
+#define AXONN_COMM_H
+
+#include "axonn/dev.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ax_comm ax_comm;
+typedef struct ax_work ax_work;
+
+typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
+
+/* Ring-equivalent bytes that this rank moved since the communicator was made (or reset): all-gather and
+ * reduce-scatter (g-1)/g of the gathered size, all-reduce twice that, all-to-all (g-1)/g, messages their
+ * payload. */
+typedef struct ax_comm_traffic {
+    int64_t calls, bytes;
+} ax_comm_traffic;
+
+int ax_comm_rank(const ax_comm *comm);
+int ax_comm_size(const ax_comm *comm);
+ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm);
+
+/* One rank. Owned by the caller. */
+AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
+
+/* Runs fn(comm, arg) on `size` threads, each a rank of one world, and returns the first failure in time with
+ * its message (prefixed "rank r: "), or AX_OK. A rank that fails aborts the others. */
+typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
+AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
+
+/* Splits: ranks with equal `color` form a group, ordered by `key` then rank. color < 0: no group, *out =
+ * NULL. Collective along comm. The caller owns *out and destroys it before comm. */
+AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out);
+void ax_comm_destroy(ax_comm **comm);
+
+/* Makes every pending and later operation of the world fail with AX_ERR_COMM. Not collective. */
+void ax_comm_abort(ax_comm *comm);
+
+/* data[i] <- reduction over ranks, in place. dtype F64, F32, BF16 (summed in F32), I32 or I64. */
+AX_MUST_CHECK ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
+                                      ax_dtype dtype, ax_reduce_op op, ax_work **work);
+/* recv[r·count …] <- rank r's send[0 … count). send may be recv + rank·count (in place). */
+AX_MUST_CHECK ax_status ax_all_gather(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
+                                      int64_t count, ax_dtype dtype, ax_work **work);
+/* recv[0 … count) <- reduction over ranks of send[rank·count …]; recv does not overlap send. */
+AX_MUST_CHECK ax_status ax_reduce_scatter(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
+                                          int64_t count, ax_dtype dtype, ax_reduce_op op, ax_work **work);
+/* recv[s·count …] <- rank s's send[rank·count …]; recv does not overlap send. */
+AX_MUST_CHECK ax_status ax_all_to_all(ax_comm *comm, ax_stream *stream, const void *send, void *recv,
+                                      int64_t count, ax_dtype dtype, ax_work **work);
+/* data of `root` to all. Bytes: (g-1)/g of the size. */
+AX_MUST_CHECK ax_status ax_broadcast(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
+                                     ax_dtype dtype, int root, ax_work **work);
+AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
+
+/* Waits for *work (NULL: done already) and sets it to NULL. */
+AX_MUST_CHECK ax_status ax_wait(ax_work **work);
+
+/* ---- for backends ---- */
+
+typedef enum ax_coll {
+    AX_ALL_REDUCE,
+    AX_ALL_GATHER,
+    AX_REDUCE_SCATTER,
+    AX_ALL_TO_ALL,
+    AX_BROADCAST,
+    AX_BARRIER
+} ax_coll;
+
+/* One collective as data: what the public functions above hand to a backend, and what a dry device observes.
+ */
+typedef struct ax_coll_args {
+    ax_coll coll;
+    const void *send;
+    void *recv;
+    int64_t count; /* per rank for gather, scatter and all-to-all; of the whole for the others */
+    ax_dtype dtype;
+    ax_reduce_op op;
+    int root;
+} ax_coll_args;
+
+typedef struct ax_comm_ops {
+    const char *name;
+    ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
+    ax_status (*wait)(ax_work *work);
+    ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
+    void (*abort)(ax_comm *comm);
+    void (*destroy)(ax_comm *comm);
+} ax_comm_ops;
+
+struct ax_comm {
+    const ax_comm_ops *ops;
+    int rank, size;
+    ax_comm_traffic traffic;
+    void *impl;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

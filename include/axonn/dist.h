@@ -1,0 +1,144 @@
+/* dist: the three rules from which all tensor- and data-parallel communication follows, and parameters.
+ *
+ *   contract      summing over a split dim yields partial sums along its axes
+ *   redistribute  layout to layout is a planned sequence of collectives
+ *   reduce        a statistic over a split dim is a SUM or MAX along the axes that split it
+ *
+ * Plans along axes of size 1 are empty: the serial run is the grid of ones. */
+#ifndef AXONN_DIST_H
+#define AXONN_DIST_H
+
+#include "axonn/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- contract ------------------------------------------------------------------------------------ */
+
+/* Dtype, extents, units and layout of the contraction `spec` ("bti,oi->bto": one letter a dim) of a and b (no
+ * data): each output dim takes extent, unit and axes of its letter; a letter that is summed leaves its axes
+ * partial; partial axes of an operand stay partial (in one operand only). AX_ERR_INTERNAL if a letter's
+ * extents or axes differ between a and b, or an axis would appear twice. */
+AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
+                                         const ax_tensor *b, ax_tensor *out);
+
+/* ---- redistribute -------------------------------------------------------------------------------- */
+
+typedef enum ax_step_kind { AX_STEP_GATHER, AX_STEP_SCATTER, AX_STEP_SLICE, AX_STEP_REDUCE } ax_step_kind;
+
+/* One collective (or, for SLICE, none): along `axis` on dim `dim`; REDUCE is an all-reduce along `axes`. */
+typedef struct ax_plan_step {
+    ax_step_kind kind;
+    uint8_t dim;
+    ax_axis axis;
+    ax_axisset axes;
+    ax_layout after; /* the layout once the step is done */
+} ax_plan_step;
+
+/* A value: how to get from one layout to another. Scatters and slices come before reductions and those before
+ * gathers where the nesting of axes allows, so that less travels. */
+typedef struct ax_plan {
+    int n;
+    ax_plan_step step[2 * AX_MAX_AXES + 2];
+} ax_plan;
+
+/* Plans `tensor` (its layout is the source) → `target`. Partial axes of the target must be partial in the
+ * source. */
+AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target,
+                                     ax_plan *out);
+/* "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". */
+char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256]);
+/* Ring-equivalent bytes of the plan on each rank, in padded extents. */
+AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan,
+                                      int64_t *out);
+
+/* dst = src in layout `target`; memory comes from the frame, and dst shares src's memory where the plan is
+ * empty. An all-reduce happens in src's own memory. Collective along the plan's axes. Not valid to read
+ * before ax_wait(work). */
+AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
+                                        ax_tensor *dst, ax_work **work);
+/* The same, awaited. */
+AX_MUST_CHECK ax_status ax_settle(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
+                                  ax_tensor *dst);
+
+/* ---- reduce -------------------------------------------------------------------------------------- */
+
+/* In-place reduction of `count` local elements along `axes`. Collective along axes. */
+AX_MUST_CHECK ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data, int64_t count,
+                                       ax_dtype dtype, ax_reduce_op op);
+
+/* ---- roles --------------------------------------------------------------------------------------- */
+
+/* What a dim is to the model; a strategy says which axes split it. Layers name roles, never axes. */
+typedef enum ax_role {
+    AX_ROLE_NONE,   /* never split */
+    AX_ROLE_BATCH,  /* samples */
+    AX_ROLE_MODEL,  /* residual width */
+    AX_ROLE_HIDDEN, /* MLP inner width, heads */
+    AX_ROLE_VOCAB,
+    AX_ROLE_COUNT
+} ax_role;
+
+/* The papers' 3D layout (2305.13525, 2502.08145): batch on (data, z), residual width on y, hidden width on x.
+ */
+ax_layout ax_layout_of_roles(const ax_role *roles, int ndim);
+
+/* ---- parameters ---------------------------------------------------------------------------------- */
+
+typedef enum ax_init_kind { AX_INIT_ZERO, AX_INIT_ONE, AX_INIT_NORMAL } ax_init_kind;
+
+/* A trained array. Declared by a layer (extents, layout, initialisation), given memory by an ax_param_set. */
+typedef struct ax_param {
+    char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
+    ax_tensor master;  /* accum dtype: what the optimizer updates and checkpoints hold */
+    ax_tensor use;     /* what kernels read: compute dtype if ndim >= 2, else master's memory */
+    ax_tensor grad;    /* accum dtype; partial along the axes that split the batch */
+    ax_tensor slot[2]; /* optimizer state; data NULL if the optimizer has fewer */
+    ax_init_kind init;
+    double init_std;
+    bool decay; /* weight decay applies: ndim >= 2 */
+} ax_param;
+
+/* Declares a parameter: no memory yet. `roles` gives the layout. The caller owns *out. */
+AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
+                                        const int64_t *unit, const ax_role *roles, ax_init_kind init,
+                                        double init_std, ax_param **out);
+void ax_param_destroy(ax_param **param);
+
+/* Adds the contraction `spec` of a and b to the gradient: directly into it when the layouts agree. */
+AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
+                                            const ax_tensor *a, const ax_tensor *b);
+
+/* Distinct parameters of a model with their memory: four flat blocks (master, use, grad, slots). */
+typedef struct ax_param_set {
+    ax_ctx *ctx;
+    int n;
+    ax_param **param; /* borrowed from the layers; the array is owned */
+    int slots;        /* optimizer state arrays per parameter */
+    size_t bytes_master, bytes_use, bytes_grad, bytes_state; /* on this rank */
+    void *block[4];
+} ax_param_set;
+
+/* Gives memory to `n` parameters (duplicates, as tying makes them, are dropped). slots < 0: no gradients
+ * either (inference). Memory is planned, not touched. The caller owns *out; the parameters must outlive it.
+ */
+AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
+                                            ax_param_set **out);
+void ax_param_set_destroy(ax_param_set **set);
+ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
+/* Draws initial values, the same on every grid: element i of a parameter is a function of (seed, name, i). */
+AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
+/* Rounds the master weights to what kernels read. */
+AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
+AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
+/* Ends the step's gradients: sums what is still partial. Collective along the batch axes. */
+AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
+/* norms[i] = Σ grad² of parameter i over the whole grid (host array of set->n doubles), after sync. The total
+ * is their sum. `scratch` is device memory for set->n doubles. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

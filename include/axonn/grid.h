@@ -1,0 +1,75 @@
+/* grid: the ranks as a grid of named axes, and one rank's world, the context.
+ *
+ * The axes are the papers' G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first:
+ * rank = (((data·P + pipe)·Z + z)·Y + y)·X + x. "Axis" always means grid; "dim" always means tensor. */
+#ifndef AXONN_GRID_H
+#define AXONN_GRID_H
+
+#include "axonn/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { AX_MAX_AXES = 8 };
+
+typedef uint8_t ax_axis;     /* index of an axis in its grid */
+typedef uint16_t ax_axisset; /* bit a = axis a */
+
+/* The axes every grid has, in rank order, x innermost. */
+enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
+
+typedef struct ax_grid ax_grid;
+
+/* Sizes of the standard axes; each at least 1. */
+typedef struct ax_grid_size {
+    int x, y, z, pipe, data;
+} ax_grid_size;
+
+/* Lays a grid over `world`, whose size must be the product of the sizes: else AX_ERR_USAGE. Collective along
+ * world. The grid borrows world; the caller owns *out. */
+AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
+void ax_grid_destroy(ax_grid **grid);
+
+int ax_grid_axes(const ax_grid *grid);                            /* number of axes */
+int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* ranks along it */
+const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x" … */
+int ax_grid_ranks(const ax_grid *grid);
+int ax_grid_rank(const ax_grid *grid);
+/* Coordinate of a rank along an axis. */
+int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
+/* The axis of that name, or AX_ERR_USAGE naming those that exist. */
+AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
+/* The subset of `axes` whose size is above 1. */
+ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
+/* Ranks of a group along `axes` (the product of their sizes). */
+int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
+
+/* The communicator of the ranks that differ from this one only along `axes`, ordered by rank; made at first
+ * use and cached; owned by the grid. The first call for a set is collective along the grid's world. */
+AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out);
+
+/* ---- context ------------------------------------------------------------------------------------- */
+
+/* One rank's world. Several live in one process when ranks are threads; the library has no other state. Plain
+ * data: fill it, or use ax_ctx_create. */
+typedef struct ax_ctx {
+    ax_device *dev;
+    ax_stream *stream; /* the compute stream */
+    ax_comm *world;
+    ax_grid *grid;
+    ax_dtype compute; /* activations, and weights of two or more dims in kernels: F64, F32 or BF16 */
+    ax_dtype accum;   /* master weights, gradients, statistics, one-dim parameters: F64 or F32 */
+    uint64_t seed;
+} ax_ctx;
+
+/* Opens device `device` with `threads` threads and lays a grid over `world`. The context owns device, stream
+ * and grid and borrows world. Collective along world. */
+AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
+                                      ax_dtype compute, uint64_t seed, ax_ctx **out);
+void ax_ctx_destroy(ax_ctx **ctx);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,155 @@
+/* data/tokenizer: byte-level byte-pair encoding - load, train, encode, decode, check.
+ *
+ * A tokenizer is what a Hugging Face `tokenizer.json` of the byte-level BPE kind says: normalizer, pattern
+ * that cuts text into pieces, merges inside a piece, added tokens, template of special tokens. It is
+ * immutable once made, so any number of threads may share it; what encoding writes (piece cache, scratch)
+ * lives in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length: it may
+ * hold NUL and need not be valid UTF-8. Nothing here is collective. */
+#ifndef AXONN_TOKENIZER_H
+#define AXONN_TOKENIZER_H
+
+#include "axonn/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ax_tokenizer ax_tokenizer;
+typedef struct ax_encoder ax_encoder;
+
+/* A growable array of token ids. Zero-initialise to start; `data` is owned by the array. */
+typedef struct ax_ids {
+    int32_t *data;
+    size_t size, capacity;
+} ax_ids;
+AX_MUST_CHECK ax_status ax_ids_add(ax_ids *ids, const int32_t *more, size_t n);
+void ax_ids_fini(ax_ids *ids);
+
+/* ---- load, save, ask ----------------------------------------------------------------------------- */
+
+/* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
+ * merges.txt (used where the directory has no tokenizer.json). tokenizer_config.json beside it is honoured.
+ * The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or names a feature that byte-level BPE
+ * here does not implement (the message names the field); nothing is silently ignored that would change ids,
+ * but `truncation` and `padding`, which are settings of one run. */
+AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
+
+/* Writes tokenizer.json and tokenizer_config.json into `dir` (created if need be), byte for byte as they were
+ * loaded, or as training made them; Hugging Face `tokenizers` and transformers load the result. */
+AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir);
+
+void ax_tokenizer_destroy(ax_tokenizer **tok);
+
+/* One more than the largest id: the least vocabulary of a model that uses this tokenizer. */
+int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
+
+/* The token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else -1. */
+int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
+
+/* Fingerprint of everything that decides the ids of a text (not of how the files are written); token files
+ * keep it to refuse another tokenizer. */
+uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
+
+/* The id of the token that stands for exactly these bytes (added tokens first), or -1. */
+int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n);
+
+/* The bytes a token stands for (not NUL-terminated; owned by `tok`), or NULL where no token has this id. */
+const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n);
+
+/* Whether the token is marked special in the file (end of text, begin of text, …). */
+bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id);
+
+/* ---- encode and decode --------------------------------------------------------------------------- */
+
+enum {
+    AX_ENCODE_ADD_SPECIAL = 1, /* apply the file's template (begin-of-text token and the like) */
+    AX_ENCODE_PLAIN = 2        /* the text of special tokens is text, for input that is not trusted */
+};
+
+/* The state one thread needs to encode; `tok` must outlive it. The caller owns *out. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out);
+void ax_encoder_destroy(ax_encoder **encoder);
+
+/* Appends the ids of one document, n bytes at `text`, to `out`. flags: AX_ENCODE_*. No end-of-text token is
+ * added. Each byte that is not part of valid UTF-8 becomes a piece of its own, so that decoding returns the
+ * input byte for byte (after the file's normalizer and prefix space, if it has them). Time is O(n log n) in
+ * the worst case. AX_ERR_DATA if the file's pattern exceeds the matcher's limits on this text. */
+AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t n, unsigned flags,
+                                  ax_ids *out);
+
+enum { AX_DECODE_SKIP_SPECIAL = 1 };
+
+/* Appends the bytes of n ids to `out`. flags: AX_DECODE_*. AX_ERR_DATA for an id that no token has. */
+AX_MUST_CHECK ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
+                                  ax_buf *out);
+
+/* Decodes token by token for a reader who wants whole characters: the start of a UTF-8 sequence is held back
+ * (at most 3 bytes) until the tokens that complete it or show it to be invalid. */
+typedef struct ax_decoder {
+    const ax_tokenizer *tok;
+    unsigned flags;
+    char held[4];
+    size_t n_held;
+} ax_decoder;
+void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags);
+AX_MUST_CHECK ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out);
+/* Appends what is still held back. */
+AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
+
+/* ---- train --------------------------------------------------------------------------------------- */
+
+typedef enum ax_tokenizer_phase {
+    AX_TOKENIZER_COUNT, /* done, total: bytes of text read; total is 0 where `next` supplies the text */
+    AX_TOKENIZER_MERGE  /* done, total: tokens of the vocabulary */
+} ax_tokenizer_phase;
+
+typedef struct ax_tokenizer_training {
+    int32_t vocab;               /* size wanted: the 256 bytes and the special tokens count */
+    const char *pattern;         /* "gpt2" (also if NULL), "llama3" or "qwen2" (which includes NFC) */
+    const char *const *specials; /* special tokens; they get the first ids, in this order */
+    size_t n_specials;
+    const char *eos;          /* one of `specials`; NULL: "<|endoftext|>" if it is one of them, else none */
+    const char *const *paths; /* text files; each is one document */
+    size_t n_paths;
+    /* Further documents: appends the next one to `doc` (empty when called), or sets *end. May be NULL. Called
+     * under a lock, from any of the threads. */
+    ax_status (*next)(void *arg, ax_buf *doc, bool *end);
+    void *next_arg;
+    int threads; /* 0: as many as cores; the result does not depend on it */
+    /* Told now and then how far it is, never by two threads at once; returns false to stop, and training then
+     * fails with AX_ERR_SIGNAL. May be NULL. */
+    bool (*progress)(void *arg, ax_tokenizer_phase phase, int64_t done, int64_t total);
+    void *progress_arg;
+} ax_tokenizer_training;
+
+/* Trains byte-level BPE (Sennrich et al., ACL'16, on bytes): repeatedly merges the most frequent pair of
+ * neighbours inside pieces, the pair of smallest ids among equals, as Hugging Face's BpeTrainer does with
+ * the byte alphabet. Stops below `vocab` (logged) if nothing is left to merge. The caller owns *out.
+ * AX_ERR_USAGE, AX_ERR_DATA, AX_ERR_MEMORY, AX_ERR_SIGNAL. */
+AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training, ax_tokenizer **out);
+
+/* ---- check --------------------------------------------------------------------------------------- */
+
+/* What a tokenizer does to a body of text. Zero-initialise to start; ax_tokenizer_check adds to it. */
+typedef struct ax_tokenizer_report {
+    int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
+    int64_t invalid_bytes;            /* not part of valid UTF-8 */
+    int64_t unknown;                  /* bytes that no token stands for: lost, or replaced by unk_token */
+    int64_t normalized;               /* documents that come back normalized, not as they were */
+    int64_t failed;                   /* documents that do not come back even so */
+    int64_t first_failed;             /* index of the first of these, and where it departs */
+    int64_t first_failed_byte;
+    int64_t tokens_used; /* distinct ids met */
+    uint8_t *used;       /* by id; owned by the report */
+} ax_tokenizer_report;
+void ax_tokenizer_report_fini(ax_tokenizer_report *report);
+
+/* Encodes and decodes one document, compares, and adds the result to `report`. A difference is a result, not
+ * an error. */
+AX_MUST_CHECK ax_status ax_tokenizer_check(ax_encoder *encoder, const char *text, size_t n,
+                                           ax_tokenizer_report *report);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,223 @@
+/* Frames: the memory of one micro-batch in flight. Read include/axonn/tensor.h ("frames") first.
+ *
+ * Record mode hands out addresses of the dry device, which nobody can touch, in ascending order. The device
+ * shows every argument block of a kernel, copy or collective before it "runs"; each word of it that lies in
+ * the frame's range is a use of the allocation it falls into. That gives each allocation a birth and a last
+ * use, counted in operations since the task began, and plan.c packs those lifetimes into one block. */
+#include "tensor/frame.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const size_t record_range = (size_t)1 << 48;
+
+static void observe(void *user, const void *args, size_t bytes)
+{
+    ax_frame *frame = user;
+    ax_frame_task *task = frame->task;
+    if (!task)
+        return;
+    const char *words = args;
+    for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+        uintptr_t word;
+        memcpy(&word, words + at, sizeof word);
+        uintptr_t offset = word - (uintptr_t)frame->block;
+        if (word < (uintptr_t)frame->block || offset >= frame->top)
+            continue;
+        /* The last allocation that starts at or before the address. */
+        int lo = 0, hi = frame->next - 1;
+        while (lo < hi) {
+            int mid = (lo + hi + 1) / 2;
+            if (task->alloc[mid].offset <= offset)
+                lo = mid;
+            else
+                hi = mid - 1;
+        }
+        if (task->alloc[lo].last < frame->clock)
+            task->alloc[lo].last = frame->clock;
+    }
+    frame->clock++;
+}
+
+static bool records(const ax_frame *frame) { return !strcmp(frame->ctx->dev->ops.name, "dry"); }
+
+static ax_status frame_new(ax_ctx *ctx, size_t bytes, const ax_frame_plan *plan, ax_frame **out)
+{
+    ax_frame *frame;
+    AX_TRY(ax_calloc(1, sizeof *frame, &frame));
+    frame->ctx = ctx;
+    frame->planned = plan;
+    frame->recording = records(frame) && !plan;
+    frame->bytes = frame->recording ? record_range : bytes;
+    ax_status status = ax_device_alloc(ctx->dev, frame->bytes, (void **)&frame->block);
+    if (status != AX_OK) {
+        free(frame);
+        return status;
+    }
+    *out = frame;
+    return AX_OK;
+}
+
+ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out)
+{
+    return frame_new(ctx, bytes, NULL, out);
+}
+
+ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out)
+{
+    return frame_new(ctx, plan->bytes, plan, out);
+}
+
+void ax_frame_destroy(ax_frame **frame)
+{
+    ax_frame *f = *frame;
+    if (!f)
+        return;
+    if (f->ctx->dev->observe_user == f)
+        f->ctx->dev->observe = NULL;
+    ax_device_free(f->ctx->dev, f->block, f->bytes);
+    for (int i = 0; i < f->tasks; i++)
+        free(f->recorded[i].alloc);
+    free(f->recorded);
+    free(f->stack);
+    free(f);
+    *frame = NULL;
+}
+
+ax_ctx *ax_frame_ctx(const ax_frame *frame) { return frame->ctx; }
+const ax_batch *ax_frame_batch(const ax_frame *frame) { return frame->batch; }
+size_t ax_frame_high_water(const ax_frame *frame) { return frame->high_water; }
+bool ax_frame_saving(const ax_frame *frame) { return frame->saving; }
+
+bool ax_frame_set_saving(ax_frame *frame, bool saving)
+{
+    bool before = frame->saving;
+    frame->saving = saving;
+    return before;
+}
+
+static ax_frame_task *find_task(ax_frame_task *tasks, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(tasks[i].name, name))
+            return &tasks[i];
+    return NULL;
+}
+
+static ax_status begin_record(ax_frame *frame, const char *name)
+{
+    frame->ctx->dev->observe = observe;
+    frame->ctx->dev->observe_user = frame;
+    frame->clock = 0;
+    frame->task = find_task(frame->recorded, frame->tasks, name);
+    if (frame->task)
+        return AX_OK;
+    AX_CHECK(strlen(name) < sizeof frame->task->name, AX_ERR_INTERNAL, "task name \"%s\" is too long", name);
+    ax_frame_task *tasks = realloc(frame->recorded, (size_t)(frame->tasks + 1) * sizeof *tasks);
+    AX_CHECK(tasks, AX_ERR_MEMORY, "cannot record another task");
+    frame->recorded = tasks;
+    frame->task = &tasks[frame->tasks++];
+    *frame->task = (ax_frame_task){0};
+    strcpy(frame->task->name, name);
+    return AX_OK;
+}
+
+ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const ax_batch *batch)
+{
+    frame->top = 0;
+    frame->next = 0;
+    frame->depth = 0;
+    frame->saving = mode == AX_MODE_TRAIN;
+    frame->batch = batch;
+    if (frame->recording)
+        return begin_record(frame, task);
+    if (frame->planned) {
+        frame->task = find_task(frame->planned->task, frame->planned->tasks, task);
+        AX_CHECK(frame->task, AX_ERR_INTERNAL, "task \"%s\" was not planned", task);
+    }
+    return AX_OK;
+}
+
+/* Record mode: notes the allocation, or checks it against an earlier run of the same task. */
+static ax_status record(ax_frame *frame, size_t bytes)
+{
+    ax_frame_task *task = frame->task;
+    AX_CHECK(task, AX_ERR_INTERNAL, "allocation outside a task: call ax_frame_begin first");
+    if (frame->next < task->n) {
+        AX_CHECK(task->alloc[frame->next].bytes == bytes, AX_ERR_INTERNAL,
+                 "task \"%s\" allocates %zu bytes where it allocated %zu before", task->name, bytes,
+                 task->alloc[frame->next].bytes);
+    } else {
+        if (task->n == task->capacity) {
+            int capacity = task->capacity ? 2 * task->capacity : 64;
+            ax_frame_alloc_record *alloc = realloc(task->alloc, (size_t)capacity * sizeof *alloc);
+            AX_CHECK(alloc, AX_ERR_MEMORY, "cannot record another allocation");
+            task->alloc = alloc;
+            task->capacity = capacity;
+        }
+        task->alloc[task->n++] = (ax_frame_alloc_record){bytes, frame->top, frame->clock, frame->clock};
+    }
+    frame->next++;
+    return AX_OK;
+}
+
+static ax_status take(ax_frame *frame, size_t bytes, void **out)
+{
+    size_t padded = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), AX_FRAME_ALIGN), offset = frame->top;
+    if (frame->recording)
+        AX_TRY(record(frame, padded));
+    if (frame->planned) {
+        const ax_frame_task *task = frame->task;
+        AX_CHECK(task && frame->next < task->n && task->alloc[frame->next].bytes == padded, AX_ERR_INTERNAL,
+                 "allocation %d of task \"%s\", %zu bytes, is not the planned one", frame->next,
+                 task ? task->name : "none", padded);
+        offset = task->alloc[frame->next++].offset;
+    } else {
+        char need[32], have[32];
+        AX_CHECK(offset + padded <= frame->bytes, AX_ERR_MEMORY, "a frame of %s cannot give another %s",
+                 ax_format_bytes((double)frame->bytes, have), ax_format_bytes((double)padded, need));
+        frame->top += padded;
+    }
+    frame->high_water = (size_t)ax_max((int64_t)frame->high_water, (int64_t)(offset + padded));
+    *out = frame->block + offset;
+    ax_device *dev = frame->ctx->dev;
+    if (dev->ops.poison)
+        dev->ops.poison(dev, *out, bytes);
+    return AX_OK;
+}
+
+ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out)
+{
+    return take(frame, (size_t)count * ax_dtype_size(dtype), out);
+}
+
+ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
+{
+    ax_tensor result = *like;
+    AX_TRY(take(frame, (size_t)ax_tensor_bytes(frame->ctx->grid, like), &result.data));
+    *out = result;
+    return AX_OK;
+}
+
+ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor)
+{
+    if (!frame->saving)
+        return AX_OK;
+    if (frame->depth == frame->stack_capacity) {
+        int capacity = frame->stack_capacity ? 2 * frame->stack_capacity : 64;
+        ax_tensor *stack = realloc(frame->stack, (size_t)capacity * sizeof *stack);
+        AX_CHECK(stack, AX_ERR_MEMORY, "cannot grow a frame's stack to %d tensors", capacity);
+        frame->stack = stack;
+        frame->stack_capacity = capacity;
+    }
+    frame->stack[frame->depth++] = *tensor;
+    return AX_OK;
+}
+
+ax_status ax_frame_restore(ax_frame *frame, ax_tensor *out)
+{
+    AX_CHECK(frame->depth > 0, AX_ERR_INTERNAL,
+             "backward asks for more than forward saved: was forward run in training mode on this frame?");
+    *out = frame->stack[--frame->depth];
+    return AX_OK;
+}

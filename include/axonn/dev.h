@@ -65,7 +65,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 #define AX_KERNELS(X)                                                                                        \
     X(gemm)                                                                                                  \
     X(bias_add)                                                                                              \
-    X(col_sum) X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) X(attention)     \
+    X(col_sum)                                                                                               \
+    X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) X(attention)                \
         X(attention_grad) X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) X(ce_max)    \
             X(ce_sum) X(ce_loss) X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal)  \
                 X(adamw) X(sgd)

@@ -88,6 +88,16 @@ ax_layout ax_layout_of_roles(const ax_role *roles, int ndim);
 
 typedef enum ax_init_kind { AX_INIT_ZERO, AX_INIT_ONE, AX_INIT_NORMAL } ax_init_kind;
 
+/* Where a parameter stands in files of other ecosystems: its global array, transposed if `transpose` (2
+ * dims), is the box at `lo` of an array called `key` with extents `dim`. key NULL: the parameter's name, and
+ * the whole. */
+typedef struct ax_param_file {
+    char *key; /* owned */
+    int ndim;
+    int64_t dim[AX_MAX_DIMS], lo[AX_MAX_DIMS];
+    bool transpose;
+} ax_param_file;
+
 /* A trained array. Declared by a layer (extents, layout, initialisation), given memory by an ax_param_set. */
 typedef struct ax_param {
     char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
@@ -98,6 +108,7 @@ typedef struct ax_param {
     ax_init_kind init;
     double init_std;
     bool decay; /* weight decay applies: ndim >= 2 */
+    ax_param_file file;
 } ax_param;
 
 /* Declares a parameter: no memory yet. `roles` gives the layout. The caller owns *out. */

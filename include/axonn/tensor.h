@@ -103,7 +103,8 @@ typedef struct ax_batch {
         positions;        /* targets < 0 are masked; doc_start: see ax_attention_args */
     int64_t first_sample; /* index, in its step's global batch, of this micro-batch's global row 0 */
     uint64_t step;
-    int64_t target_count; /* unmasked targets of the whole step, over all ranks and micro-batches */
+    struct ax_kv_cache *cache; /* generation: keys and values of earlier positions (nn.h); else NULL */
+    int64_t target_count;      /* unmasked targets of the whole step, over all ranks and micro-batches */
 } ax_batch;
 
 /* The memory of one micro-batch in flight, and the stack of what forward saved for backward. Memory is only
@@ -151,6 +152,8 @@ AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_
 
 /* Whether layers keep what backward needs now: true in AX_MODE_TRAIN, except inside recomputed segments. */
 bool ax_frame_saving(const ax_frame *frame);
+/* Whether the task began in AX_MODE_TRAIN: dropout is on. */
+bool ax_frame_training(const ax_frame *frame);
 /* Switches saving and returns what it was. */
 bool ax_frame_set_saving(ax_frame *frame, bool saving);
 /* Pushes a view; nothing if the frame is not saving. Backward pops in reverse order. Popping an empty stack:

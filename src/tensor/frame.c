@@ -88,6 +88,7 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame) { return frame->ctx; }
 const ax_batch *ax_frame_batch(const ax_frame *frame) { return frame->batch; }
 size_t ax_frame_high_water(const ax_frame *frame) { return frame->high_water; }
 bool ax_frame_saving(const ax_frame *frame) { return frame->saving; }
+bool ax_frame_training(const ax_frame *frame) { return frame->training; }
 
 bool ax_frame_set_saving(ax_frame *frame, bool saving)
 {
@@ -127,7 +128,7 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     frame->top = 0;
     frame->next = 0;
     frame->depth = 0;
-    frame->saving = mode == AX_MODE_TRAIN;
+    frame->training = frame->saving = mode == AX_MODE_TRAIN;
     frame->batch = batch;
     if (frame->recording)
         return begin_record(frame, task);

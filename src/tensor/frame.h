@@ -30,7 +30,7 @@ struct ax_frame {
     ax_ctx *ctx;
     char *block;
     size_t bytes, top, high_water;
-    bool recording, saving;
+    bool recording, training, saving;
     const ax_frame_plan *planned;
     const ax_batch *batch;
     ax_frame_task *task; /* the running one: recorded or planned */

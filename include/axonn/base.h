@@ -43,7 +43,7 @@ const char *ax_status_name(ax_status status);
 
 /* Records a message for the calling thread and returns `code`. The function that decides an error calls
  * this once; everyone above only propagates (AX_TRY). The message says what was wrong, where, and what to
- * do next; it has no trailing newline. Messages longer than 4095 bytes are cut. */
+ * do next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
 ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
 
 /* Puts "text: " in front of the calling thread's message, for callers that know more of the place. */

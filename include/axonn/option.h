@@ -125,8 +125,8 @@ AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 /* Appends the row's left column of the help ("--max-tokens N", "optim.lr NUMBER"), `flag` for a verb's flags.
  */
 AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);
-/* Appends the row's right column: help, legal values and default. */
-AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, ax_buf *out);
+/* Appends the row's right column: help, legal values and default (a flag that is a bool has none). */
+AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out);
 /* Appends two aligned columns for the whole table, wrapped at `width` columns. */
 AX_MUST_CHECK ax_status ax_option_help(const ax_option *table, size_t count, bool flags, int width,
                                        ax_buf *out);

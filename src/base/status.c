@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE_MAX = 4096 };
+enum { MESSAGE_MAX = 16384 };
 static _Thread_local char message[MESSAGE_MAX];
 
 const char *ax_status_name(ax_status status)

@@ -1,0 +1,267 @@
+/* Option sets: defaults, places, collected errors. Read include/axonn/option.h first. */
+#include "option_private.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* More lines than this help nobody, and the message has to fit. */
+enum { ERRORS_KEPT = 50, ERROR_LINE_MAX = 300 };
+
+bool ax_option_is_positional(const ax_option *option) { return isupper((unsigned char)option->key[0]); }
+
+ax_status ax_option_set_create(const ax_option *table, size_t count, void *target, ax_option_set **out)
+{
+    ax_option_set *set;
+    AX_TRY(ax_calloc(1, sizeof *set, &set));
+    ax_status status = ax_calloc(count, sizeof *set->states, &set->states);
+    *set = (ax_option_set){.table = table, .count = count, .target = target, .states = set->states};
+    for (size_t i = 0; i < count; i++)
+        memset(set->target + table[i].offset, 0, option_field_size(&table[i]));
+    for (size_t i = 0; i < count && status == AX_OK; i++) {
+        if (!table[i].preset)
+            continue;
+        status = option_value(&table[i], table[i].preset, NULL, set->target + table[i].offset);
+        if (status == AX_ERR_USAGE)
+            status =
+                ax_fail(AX_ERR_INTERNAL, "the default of option %s: %s", table[i].key, ax_error_message());
+    }
+    if (status != AX_OK) {
+        ax_option_fini(table, count, target);
+        ax_option_set_destroy(&set);
+        return status;
+    }
+    *out = set;
+    return AX_OK;
+}
+
+void ax_option_set_destroy(ax_option_set **set)
+{
+    if (!*set)
+        return;
+    for (size_t i = 0; (*set)->states && i < (*set)->count; i++)
+        free((*set)->states[i].place);
+    free((*set)->states);
+    ax_buf_fini(&(*set)->errors);
+    free(*set);
+    *set = NULL;
+}
+
+void ax_option_fini(const ax_option *table, size_t count, void *target)
+{
+    for (size_t i = 0; i < count; i++)
+        option_field_fini(&table[i], (char *)target + table[i].offset);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+const ax_option *option_find(const ax_option_set *set, const char *key, size_t n)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (!strncmp(set->table[i].key, key, n) && !set->table[i].key[n])
+            return &set->table[i];
+    return NULL;
+}
+
+ax_option_state *option_state(const ax_option_set *set, const ax_option *option)
+{
+    return &set->states[option - set->table];
+}
+
+static ax_option_state *find_state(const ax_option_set *set, const char *key)
+{
+    const ax_option *option = option_find(set, key, strlen(key));
+    return option ? option_state(set, option) : NULL;
+}
+
+bool ax_option_given(const ax_option_set *set, const char *key)
+{
+    const ax_option_state *state = find_state(set, key);
+    return state && state->place;
+}
+
+bool ax_option_ok(const ax_option_set *set, const char *key)
+{
+    const ax_option_state *state = find_state(set, key);
+    return state && !state->failed;
+}
+
+const char *ax_option_place(const ax_option_set *set, const char *key)
+{
+    const ax_option_state *state = find_state(set, key);
+    return state && state->place ? state->place : "default";
+}
+
+ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place)
+{
+    ax_option_state *state = option_state(set, option);
+    char *copy;
+    AX_TRY(ax_strdup(place, &copy));
+    free(state->place);
+    state->place = copy;
+    char *field = set->target + option->offset;
+    option_field_fini(option, field);
+    memcpy(field, value, option_field_size(option));
+    memset(value, 0, sizeof *value);
+    return AX_OK;
+}
+
+/* ---- errors -------------------------------------------------------------------------------------- */
+
+static void report(ax_option_set *set, const char *place, const char *key, const char *fmt, va_list args)
+{
+    const ax_option *option = key ? option_find(set, key, strlen(key)) : NULL;
+    if (option)
+        option_state(set, option)->failed = true;
+    if (set->error_count++ >= ERRORS_KEPT)
+        return;
+    char line[ERROR_LINE_MAX];
+    int n = 0;
+    if (place)
+        n += snprintf(line + n, sizeof line - (size_t)n, "%.120s: ", place);
+    if (key)
+        n += snprintf(line + n, sizeof line - (size_t)n,
+                      "%s%.60s: ", set->flags && option && !ax_option_is_positional(option) ? "--" : "", key);
+    vsnprintf(line + n, sizeof line - (size_t)n, fmt, args);
+    /* Without memory for the text the count still makes finish fail. */
+    if (ax_buf_printf(&set->errors, "\n  %s", line) != AX_OK)
+        return;
+}
+
+void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    report(set, place, key, fmt, args);
+    va_end(args);
+}
+
+void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    report(set, ax_option_place(set, key), key, fmt, args);
+    va_end(args);
+}
+
+ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status)
+{
+    if (status != AX_ERR_USAGE)
+        return status;
+    char *text;
+    AX_TRY(ax_strdup(ax_error_message(), &text));
+    option_report(set, place, option->key, "%s", text);
+    free(text);
+    return AX_OK;
+}
+
+ax_status ax_option_finish(ax_option_set *set)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        const ax_option *option = &set->table[i];
+        if (option->required && !set->states[i].place && !set->states[i].failed)
+            option_report(set, NULL, option->key, "required, but not given (%s)", option->help);
+    }
+    if (!set->error_count)
+        return AX_OK;
+    const char *lines = set->errors.data ? set->errors.data : "\n  (no memory for the messages)";
+    if (set->error_count == 1)
+        return ax_fail(AX_ERR_USAGE, "%s", lines + 3);
+    if (set->error_count <= ERRORS_KEPT)
+        return ax_fail(AX_ERR_USAGE, "%zu errors:%s", set->error_count, lines);
+    return ax_fail(AX_ERR_USAGE, "%zu errors, the first %d of them:%s", set->error_count, ERRORS_KEPT, lines);
+}
+
+/* ---- unknown keys -------------------------------------------------------------------------------- */
+
+bool option_is_group(const ax_option_set *set, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    for (size_t i = 0; i < set->count; i++)
+        if (!strncmp(set->table[i].key, prefix, n) && set->table[i].key[n] == '.')
+            return true;
+    return false;
+}
+
+/* The name directly under the prefix of n bytes ("" or "group."), or 0 if the key is elsewhere. */
+static size_t name_under(const char *key, const char *prefix, size_t n)
+{
+    return strncmp(key, prefix, n) ? 0 : strcspn(key + n, ".");
+}
+
+void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out)
+{
+    char group[128] = "";
+    if (*prefix)
+        snprintf(group, sizeof group, "%s.", prefix);
+    size_t n = strlen(group), last = 0;
+    const char *previous = "";
+    for (size_t i = 0; i < set->count; i++) {
+        const char *name = set->table[i].key + n;
+        size_t length = name_under(set->table[i].key, group, n);
+        /* Rows of one group stand together in a table. */
+        if (!length || ax_option_is_positional(&set->table[i]) ||
+            (length == last && !strncmp(name, previous, last)))
+            continue;
+        if (ax_buf_printf(out, "%s%.*s", last ? ", " : "", (int)length, name) != AX_OK)
+            return;
+        previous = name;
+        last = length;
+    }
+}
+
+static const char *last_name(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+/* How far a legal key is from what was written. The right name in the wrong group is near. */
+static int key_distance(const char *legal, const char *given)
+{
+    int distance = ax_edit_distance(legal, given);
+    if (!strcmp(last_name(legal), last_name(given)))
+        return (int)ax_min(distance, 1);
+    size_t n = strlen(legal), m = strlen(given);
+    if (n >= 3 && m >= 3 && !strncmp(legal, given, n < m ? n : m))
+        return (int)ax_min(distance, 2);
+    return (int)ax_min(distance, ax_edit_distance(last_name(legal), last_name(given)) + 1);
+}
+
+void option_unknown(ax_option_set *set, const char *place, const char *key)
+{
+    char best[128] = "", candidate[128];
+    int nearest = 1 + (int)ax_max(1, (int64_t)strlen(last_name(key)) / 3);
+    for (size_t i = 0; i < set->count; i++) {
+        const char *legal = set->table[i].key;
+        if (ax_option_is_positional(&set->table[i]))
+            continue;
+        /* Groups first: "optimizer" is nearer to "optim" than to any key in it. */
+        for (const char *dot = strchr(legal, '.'); dot; dot = strchr(dot + 1, '.')) {
+            snprintf(candidate, sizeof candidate, "%.*s", (int)(dot - legal), legal);
+            if (key_distance(candidate, key) < nearest && !strchr(key, '.')) {
+                nearest = key_distance(candidate, key);
+                memcpy(best, candidate, sizeof best);
+            }
+        }
+        if (key_distance(legal, key) < nearest) {
+            nearest = key_distance(legal, key);
+            snprintf(best, sizeof best, "%s", legal);
+        }
+    }
+    const char *dash = set->flags ? "--" : "";
+    if (*best) {
+        option_report(set, place, NULL, "%s%.60s: unknown key; did you mean %s%s?", dash, key, dash, best);
+        return;
+    }
+    char group[128];
+    snprintf(group, sizeof group, "%.*s", strrchr(key, '.') ? (int)(strrchr(key, '.') - key) : 0, key);
+    if (!option_is_group(set, group))
+        group[0] = 0;
+    ax_buf names = {0};
+    option_list_group(set, group, &names);
+    option_report(set, place, NULL, "%s%.60s: unknown key; there are %s", dash, key,
+                  names.data ? names.data : "none");
+    ax_buf_fini(&names);
+}

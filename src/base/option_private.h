@@ -1,0 +1,73 @@
+/* What the files of the option tables share: the set, single values, collected errors. */
+#ifndef AX_BASE_OPTION_PRIVATE_H
+#define AX_BASE_OPTION_PRIVATE_H
+
+#include "axonn/option.h"
+
+typedef struct ax_option_state {
+    char *place; /* "train.yaml:12:7" or "command line"; NULL: the default stands */
+    bool failed; /* an error was recorded for the key */
+} ax_option_state;
+
+struct ax_option_set {
+    const ax_option *table;
+    size_t count;
+    char *target;
+    ax_option_state *states; /* one per row */
+    ax_buf errors;           /* one line per error kept */
+    size_t error_count;
+    bool flags; /* keys are shown as --key */
+};
+
+/* Room for the largest field of any type. */
+enum { OPTION_FLOATS_MAX = 8 };
+typedef union option_field {
+    double floats[OPTION_FLOATS_MAX];
+    void *alignment;
+} option_field;
+
+/* ---- values: option_value.c ---- */
+
+/* A value is a sequence of items, exactly one for scalar types. `field` starts zeroed; items are added in
+ * order (n = 0, 1, …) and option_items_end checks their number. AX_ERR_USAGE carries the broken rule as the
+ * thread's message, without place and key. `dir` NULL keeps relative paths as they are. */
+ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
+                      void *field);
+ax_status option_items_end(const ax_option *option, size_t n);
+/* A whole value from text: number lists split at commas. */
+ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field);
+ax_status option_number(const char *text, double *out);
+bool option_is_list(const ax_option *option);
+bool option_takes_many(const ax_option *option); /* as a flag: all values up to the next flag */
+size_t option_field_size(const ax_option *option);
+void option_field_fini(const ax_option *option, void *field);
+/* "an integer", "a path", … */
+const char *option_type_phrase(const ax_option *option);
+/* `text` in quotes, shortened and free of control characters. */
+char *option_quote(const char *text, char out[80]);
+/* "at least 1", "at least 0 and less than 1". */
+char *option_range_phrase(const char *range, char out[96]);
+/* The shortest text that reads back as the same double. */
+char *option_format_double(double value, char out[32]);
+ax_status option_absolute(const char *dir, const char *path, char **out);
+
+/* ---- sets: option.c ---- */
+
+/* Row of a key of n bytes, or NULL. */
+const ax_option *option_find(const ax_option_set *set, const char *key, size_t n);
+ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
+/* Moves a parsed value into the target and notes its place. */
+ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
+/* Records an error at a place; `key` may be unknown to the table. */
+void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
+    AX_PRINTF(4, 5);
+/* Turns AX_ERR_USAGE of reading `option` into a recorded error and AX_OK; passes other results on. */
+ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status);
+/* Reports a key that the table lacks, with the nearest one that it has. */
+void option_unknown(ax_option_set *set, const char *place, const char *key);
+/* True if keys of the form "prefix.…" exist. */
+bool option_is_group(const ax_option_set *set, const char *prefix);
+/* Appends the names directly under `prefix` ("" for the top) with commas. */
+void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out);
+
+#endif

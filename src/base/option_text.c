@@ -1,0 +1,223 @@
+/* Options as text: the dump of resolved values, the help of a table. */
+#include "option_private.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- dump ---------------------------------------------------------------------------------------- */
+
+/* A YAML double-quoted scalar; whatever the text holds reads back. */
+static ax_status dump_string(const char *text, ax_buf *out)
+{
+    AX_TRY(ax_buf_add(out, "\"", 1));
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            AX_TRY(ax_buf_printf(out, "\\%c", c));
+        else if (c < ' ' || c == 0x7f)
+            AX_TRY(ax_buf_printf(out, "\\x%02x", c));
+        else
+            AX_TRY(ax_buf_add(out, text, 1));
+    }
+    return ax_buf_add(out, "\"", 1);
+}
+
+static ax_status dump_path(const ax_weighted_path *path, ax_buf *out)
+{
+    char number[32];
+    if (path->weight == 1)
+        return dump_string(path->path, out);
+    AX_TRY(ax_buf_printf(out, "{path: "));
+    AX_TRY(dump_string(path->path, out));
+    return ax_buf_printf(out, ", weight: %s}", option_format_double(path->weight, number));
+}
+
+static size_t list_length(const ax_option *option, const void *field)
+{
+    if (option->type == AX_OPT_FLOATS)
+        return (size_t)option->items;
+    return option->type == AX_OPT_INTS      ? ((const ax_ints *)field)->count
+           : option->type == AX_OPT_STRINGS ? ((const ax_strings *)field)->count
+                                            : ((const ax_paths *)field)->count;
+}
+
+static ax_status dump_list(const ax_option *option, const void *field, ax_buf *out)
+{
+    char number[32];
+    AX_TRY(ax_buf_add(out, "[", 1));
+    for (size_t i = 0; i < list_length(option, field); i++) {
+        AX_TRY(ax_buf_printf(out, "%s", i ? ", " : ""));
+        if (option->type == AX_OPT_FLOATS)
+            AX_TRY(ax_buf_printf(out, "%s", option_format_double(((const double *)field)[i], number)));
+        else if (option->type == AX_OPT_INTS)
+            AX_TRY(ax_buf_printf(out, "%" PRId64, ((const ax_ints *)field)->items[i]));
+        else if (option->type == AX_OPT_STRINGS)
+            AX_TRY(dump_string(((const ax_strings *)field)->items[i], out));
+        else
+            AX_TRY(dump_path(&((const ax_paths *)field)->items[i], out));
+    }
+    return ax_buf_add(out, "]", 1);
+}
+
+static ax_status dump_value(const ax_option *option, const void *field, ax_buf *out)
+{
+    char word[64];
+    switch (option->type) {
+    case AX_OPT_BOOL:
+        return ax_buf_printf(out, "%s", *(const bool *)field ? "true" : "false");
+    case AX_OPT_INT: {
+        int64_t value = *(const int64_t *)field;
+        if (option->choices && value <= 0 && value > -64 && *ax_option_word(option, (int)-value, word))
+            return ax_buf_printf(out, "%s", word);
+        return ax_buf_printf(out, "%" PRId64, value);
+    }
+    case AX_OPT_FLOAT:
+        return ax_buf_printf(out, "%s", option_format_double(*(const double *)field, word));
+    case AX_OPT_STRING:
+    case AX_OPT_PATH:
+        return dump_string(*(char *const *)field, out);
+    case AX_OPT_ENUM:
+        return ax_buf_printf(out, "%s", ax_option_word(option, *(const int *)field, word));
+    default:
+        return dump_list(option, field, out);
+    }
+}
+
+/* Length of the part of `key` before its last dot that `previous` shares, dot included. */
+static size_t shared_groups(const char *key, const char *previous)
+{
+    size_t shared = 0;
+    for (size_t i = 0; key[i] && key[i] == previous[i]; i++)
+        if (key[i] == '.')
+            shared = i + 1;
+    return shared;
+}
+
+/* Opens the groups of `key` that are not open yet and indents for its name. */
+static ax_status dump_groups(const char *key, const char *previous, ax_buf *out)
+{
+    size_t shared = shared_groups(key, previous);
+    int depth = 0;
+    for (const char *name = key, *dot; (dot = strchr(name, '.')); name = dot + 1, depth++)
+        if (dot >= key + shared)
+            AX_TRY(ax_buf_printf(out, "%*s%.*s:\n", 2 * depth, "", (int)(dot - name), name));
+    return ax_buf_printf(out, "%*s", 2 * depth, "");
+}
+
+ax_status ax_option_dump(const ax_option_set *set, ax_buf *out)
+{
+    const char *previous = "";
+    for (size_t i = 0; i < set->count; i++) {
+        const ax_option *option = &set->table[i];
+        const void *field = set->target + option->offset;
+        bool text = option->type == AX_OPT_STRING || option->type == AX_OPT_PATH;
+        if (text && !*(char *const *)field)
+            continue;
+        AX_TRY(dump_groups(option->key, previous, out));
+        const char *dot = strrchr(option->key, '.');
+        AX_TRY(ax_buf_printf(out, "%s: ", dot ? dot + 1 : option->key));
+        AX_TRY(dump_value(option, field, out));
+        AX_TRY(ax_buf_printf(out, set->states[i].place ? " # %s\n" : "\n", set->states[i].place));
+        previous = option->key;
+    }
+    return AX_OK;
+}
+
+/* ---- help ---------------------------------------------------------------------------------------- */
+
+static const char *meta(const ax_option *option)
+{
+    static const char *const names[] = {
+        [AX_OPT_BOOL] = "true|false", [AX_OPT_INT] = "N",      [AX_OPT_FLOAT] = "X",
+        [AX_OPT_STRING] = "TEXT",     [AX_OPT_PATH] = "PATH",  [AX_OPT_ENUM] = "WORD",
+        [AX_OPT_FLOATS] = "X,...",    [AX_OPT_INTS] = "N,...", [AX_OPT_STRINGS] = "TEXT...",
+        [AX_OPT_PATHS] = "PATH..."};
+    return option->meta ? option->meta : names[option->type];
+}
+
+ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out)
+{
+    if (flag && ax_option_is_positional(option))
+        return ax_buf_printf(out, "%s%s", option->meta ? option->meta : option->key,
+                             option_takes_many(option) ? "..." : "");
+    if (flag && option->type == AX_OPT_BOOL)
+        return ax_buf_printf(out, "--%s%s", option->preset && !strcmp(option->preset, "true") ? "no-" : "",
+                             option->key);
+    return ax_buf_printf(out, "%s%s %s", flag ? "--" : "", option->key, meta(option));
+}
+
+ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out)
+{
+    char phrase[96], sep[3] = " (";
+    AX_TRY(ax_buf_printf(out, "%s", option->help));
+    if (option->choices) {
+        AX_TRY(ax_buf_printf(out, "%s%s", sep, option->choices));
+        if (option->type == AX_OPT_INT || option->type == AX_OPT_PATH)
+            AX_TRY(ax_buf_printf(out, "|%s", option->meta ? meta(option) : option_type_phrase(option)));
+        memcpy(sep, "; ", 2);
+    }
+    if (option->range) {
+        AX_TRY(ax_buf_printf(out, "%s%s", sep, option_range_phrase(option->range, phrase)));
+        memcpy(sep, "; ", 2);
+    }
+    if (option->required && !ax_option_is_positional(option)) {
+        AX_TRY(ax_buf_printf(out, "%srequired", sep));
+        memcpy(sep, "; ", 2);
+    } else if (option->preset && !(flag && option->type == AX_OPT_BOOL)) {
+        AX_TRY(ax_buf_printf(out, "%sdefault: %s", sep, option->preset));
+        memcpy(sep, "; ", 2);
+    }
+    return ax_buf_printf(out, "%s", sep[0] == ';' ? ")" : "");
+}
+
+/* Appends `text` broken at blanks so that no line passes `width`; continuation lines start at `indent`. */
+static ax_status wrap(const char *text, int indent, int width, ax_buf *out)
+{
+    int column = indent;
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        bool fits = column == indent || column + 1 + n <= width;
+        if (!fits) {
+            AX_TRY(ax_buf_printf(out, "\n%*s", indent, ""));
+            column = indent;
+        }
+        AX_TRY(ax_buf_printf(out, "%s%.*s", column > indent ? " " : "", n, text));
+        column += n + (column > indent);
+        text += n;
+        text += strspn(text, " ");
+    }
+    return ax_buf_add(out, "\n", 1);
+}
+
+static ax_status help_row(const ax_option *option, bool flags, int column, int width, ax_buf *out)
+{
+    ax_buf left = {0}, right = {0};
+    ax_status status = ax_option_usage(option, flags, &left);
+    if (status == AX_OK)
+        status = ax_option_describe(option, flags, &right);
+    if (status == AX_OK && (int)left.size + 4 > column)
+        status = ax_buf_printf(out, "  %s\n%*s", left.data, column, "");
+    else if (status == AX_OK)
+        status = ax_buf_printf(out, "  %-*s", column - 2, left.data);
+    if (status == AX_OK)
+        status = wrap(right.data, column, width, out);
+    ax_buf_fini(&left);
+    ax_buf_fini(&right);
+    return status;
+}
+
+ax_status ax_option_help(const ax_option *table, size_t count, bool flags, int width, ax_buf *out)
+{
+    enum { COLUMN_MAX = 30 };
+    int column = 0;
+    for (size_t i = 0; i < count; i++) {
+        ax_buf left = {0};
+        AX_TRY(ax_option_usage(&table[i], flags, &left));
+        column = (int)ax_max(column, ax_min((int64_t)left.size + 4, COLUMN_MAX));
+        ax_buf_fini(&left);
+    }
+    for (size_t i = 0; i < count; i++)
+        AX_TRY(help_row(&table[i], flags, column, width, out));
+    return AX_OK;
+}

@@ -1,0 +1,427 @@
+/* Option values: from text to a field of the caller's struct, type by type. */
+#include "option_private.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *option_quote(const char *text, char out[80])
+{
+    size_t n = strlen(text), kept = n > 60 ? 57 : n;
+    snprintf(out, 80, "\"%.*s%s\"", (int)kept, text, kept < n ? "..." : "");
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < ' ')
+            *c = '?';
+    return out;
+}
+
+/* ---- choices and ranges -------------------------------------------------------------------------- */
+
+/* Iterates over the words of "a|b|c": sets word and length, returns the rest or NULL at the end. */
+static const char *next_word(const char *rest, const char **word, size_t *n)
+{
+    if (!rest || !*rest)
+        return NULL;
+    *word = rest;
+    *n = strcspn(rest, "|");
+    return rest[*n] ? rest + *n + 1 : rest + *n;
+}
+
+/* Index of `text` among the choices, or -1. */
+static int find_word(const char *choices, const char *text)
+{
+    const char *word;
+    size_t n;
+    for (int i = 0; (choices = next_word(choices, &word, &n)); i++)
+        if (strlen(text) == n && !strncmp(word, text, n))
+            return i;
+    return -1;
+}
+
+const char *ax_option_word(const ax_option *option, int value, char word[64])
+{
+    const char *rest = option->choices, *start;
+    size_t n;
+    word[0] = 0;
+    for (int i = 0; (rest = next_word(rest, &start, &n)); i++)
+        if (i == value)
+            snprintf(word, 64, "%.*s", (int)n, start);
+    return word;
+}
+
+/* "must be a, b or c, not "x"; did you mean b?" */
+static ax_status fail_choice(const ax_option *option, const char *text)
+{
+    char list[256] = "", best[64] = "", word[64], quoted[80];
+    int nearest = 1 << 20;
+    const char *rest = option->choices, *start;
+    size_t n;
+    while ((rest = next_word(rest, &start, &n))) {
+        snprintf(word, sizeof word, "%.*s", (int)n, start);
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", !used ? "" : *rest ? ", " : " or ", word);
+        int distance = ax_edit_distance(text, word);
+        if (distance < nearest) {
+            nearest = distance;
+            memcpy(best, word, sizeof best);
+        }
+    }
+    return ax_fail(AX_ERR_USAGE, "must be %s, not %s; the nearest is %s", list, option_quote(text, quoted),
+                   best);
+}
+
+typedef struct bounds {
+    double lo, hi;
+    bool open_lo, open_hi;
+} bounds;
+
+static bounds parse_range(const char *range)
+{
+    char *end;
+    bounds b = {.open_lo = range[0] == '('};
+    b.lo = strtod(range + 1, &end);
+    b.hi = strtod(end + 1, &end);
+    b.open_hi = *end == ')';
+    return b;
+}
+
+char *option_range_phrase(const char *range, char out[96])
+{
+    bounds b = parse_range(range);
+    bool lo = isfinite(b.lo), hi = isfinite(b.hi);
+    char left[40] = "", right[40] = "";
+    if (lo)
+        snprintf(left, sizeof left, "%s %g", b.open_lo ? "greater than" : "at least", b.lo);
+    if (hi)
+        snprintf(right, sizeof right, "%s %g", b.open_hi ? "less than" : "at most", b.hi);
+    if (lo && hi && b.lo == b.hi)
+        snprintf(out, 96, "%g", b.lo);
+    else
+        snprintf(out, 96, "%s%s%s", left, lo && hi ? " and " : "", right);
+    return out;
+}
+
+static ax_status check_range(const ax_option *option, double value, const char *text)
+{
+    if (!option->range)
+        return AX_OK;
+    bounds b = parse_range(option->range);
+    char phrase[96], quoted[80];
+    bool ok = (b.open_lo ? value > b.lo : value >= b.lo) && (b.open_hi ? value < b.hi : value <= b.hi);
+    AX_CHECK(ok, AX_ERR_USAGE, "must be %s, not %s", option_range_phrase(option->range, phrase),
+             option_quote(text, quoted));
+    return AX_OK;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+static size_t digits(const char *text) { return strspn(text, "0123456789"); }
+
+/* Decimal floating point and nothing else: strtod alone would take hexadecimal, infinities and names. */
+static bool is_decimal(const char *text)
+{
+    text += *text == '-' || *text == '+';
+    size_t whole = digits(text), fraction = 0;
+    text += whole;
+    if (*text == '.') {
+        fraction = digits(++text);
+        text += fraction;
+    }
+    if (whole + fraction == 0)
+        return false;
+    if (*text == 'e' || *text == 'E') {
+        text++;
+        text += *text == '-' || *text == '+';
+        size_t exponent = digits(text);
+        if (!exponent)
+            return false;
+        text += exponent;
+    }
+    return *text == 0;
+}
+
+/* "1_000" → 1000, for the message; false if the text is no number even so. */
+static bool without_underscores(const char *text, char out[40])
+{
+    size_t n = 0;
+    bool found = false;
+    for (; *text && n < 39; text++) {
+        found |= *text == '_' || *text == ',';
+        if (*text != '_' && *text != ',')
+            out[n++] = *text;
+    }
+    out[n] = 0;
+    return found && is_decimal(out);
+}
+
+ax_status option_number(const char *text, double *out)
+{
+    char quoted[80], plain[40];
+    option_quote(text, quoted);
+    AX_CHECK(!without_underscores(text, plain), AX_ERR_USAGE, "must be a number, not %s; write %s", quoted,
+             plain);
+    AX_CHECK(is_decimal(text), AX_ERR_USAGE, "must be a number, not %s", quoted);
+    *out = strtod(text, NULL);
+    AX_CHECK(isfinite(*out), AX_ERR_USAGE, "%s is beyond the range of a double", quoted);
+    return AX_OK;
+}
+
+static ax_status parse_int(const char *text, int64_t *out)
+{
+    char quoted[80], plain[40];
+    option_quote(text, quoted);
+    size_t sign = *text == '-' || *text == '+';
+    if (digits(text + sign) && !text[sign + digits(text + sign)]) {
+        errno = 0;
+        *out = strtoll(text, NULL, 10);
+        AX_CHECK(!errno, AX_ERR_USAGE, "%s does not fit into 64 bits", quoted);
+        return AX_OK;
+    }
+    AX_CHECK(!without_underscores(text, plain), AX_ERR_USAGE, "must be an integer, not %s; write %s", quoted,
+             plain);
+    double value = is_decimal(text) ? strtod(text, NULL) : NAN;
+    AX_CHECK(!(value == floor(value) && fabs(value) < 1e15), AX_ERR_USAGE,
+             "must be an integer, not %s; write %.0f", quoted, value);
+    return ax_fail(AX_ERR_USAGE, "must be an integer, not %s", quoted);
+}
+
+char *option_format_double(double value, char out[32])
+{
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(out, 32, "%.*g", precision, value);
+        if (strtod(out, NULL) == value)
+            break;
+    }
+    return out;
+}
+
+/* ---- items, one parser per type ------------------------------------------------------------------ */
+
+typedef struct item {
+    const ax_option *option;
+    const char *text, *dir;
+    double weight;
+    size_t n;
+} item;
+
+static ax_status item_bool(const item *it, void *field)
+{
+    static const char *const yes[] = {"yes", "on", "True", "TRUE", "1", "y", "Yes", "On"};
+    char quoted[80];
+    bool value = !strcmp(it->text, "true"), alike = false;
+    for (size_t i = 0; i < AX_COUNT(yes); i++)
+        alike |= !strcmp(it->text, yes[i]);
+    AX_CHECK(value || !strcmp(it->text, "false"), AX_ERR_USAGE,
+             "must be true or false, not %s; the nearest is %s", option_quote(it->text, quoted),
+             alike || ax_edit_distance(it->text, "true") < ax_edit_distance(it->text, "false") ? "true"
+                                                                                               : "false");
+    *(bool *)field = value;
+    return AX_OK;
+}
+
+static ax_status item_int(const item *it, void *field)
+{
+    int word = find_word(it->option->choices, it->text);
+    if (word >= 0) {
+        *(int64_t *)field = -word;
+        return AX_OK;
+    }
+    if (it->option->choices && isalpha((unsigned char)it->text[0])) {
+        (void)fail_choice(it->option, it->text);
+        return ax_fail(AX_ERR_USAGE, "%s (or an integer)", ax_error_message());
+    }
+    AX_TRY(parse_int(it->text, field));
+    return check_range(it->option, (double)*(int64_t *)field, it->text);
+}
+
+static ax_status item_float(const item *it, void *field)
+{
+    AX_TRY(option_number(it->text, field));
+    return check_range(it->option, *(double *)field, it->text);
+}
+
+static ax_status item_string(const item *it, void *field) { return ax_strdup(it->text, field); }
+
+static ax_status item_path(const item *it, void *field)
+{
+    AX_CHECK(it->text[0], AX_ERR_USAGE, "the path is empty");
+    if (!it->dir || find_word(it->option->choices, it->text) >= 0)
+        return ax_strdup(it->text, field);
+    return option_absolute(it->dir, it->text, field);
+}
+
+static ax_status item_enum(const item *it, void *field)
+{
+    int word = find_word(it->option->choices, it->text);
+    if (word < 0)
+        return fail_choice(it->option, it->text);
+    *(int *)field = word;
+    return AX_OK;
+}
+
+static ax_status item_floats(const item *it, void *field)
+{
+    double value;
+    AX_TRY(item_float(it, &value));
+    if (it->n < (size_t)it->option->items) /* too many are said at the end, with their number */
+        ((double *)field)[it->n] = value;
+    return AX_OK;
+}
+
+/* All lists are {pointer, count}: makes room for one more element. */
+static ax_status list_grow(void **items, size_t count, size_t size)
+{
+    void *grown = realloc(*items, (count + 1) * size);
+    AX_CHECK(grown, AX_ERR_MEMORY, "no memory for a list of %zu values", count + 1);
+    *items = grown;
+    return AX_OK;
+}
+
+static ax_status item_ints(const item *it, void *field)
+{
+    ax_ints *list = field;
+    int64_t value;
+    AX_TRY(item_int(it, &value));
+    AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
+    list->items[list->count++] = value;
+    return AX_OK;
+}
+
+static ax_status item_strings(const item *it, void *field)
+{
+    ax_strings *list = field;
+    AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
+    AX_TRY(ax_strdup(it->text, &list->items[list->count]));
+    list->count++;
+    return AX_OK;
+}
+
+static ax_status item_paths(const item *it, void *field)
+{
+    ax_paths *list = field;
+    AX_TRY(list_grow((void **)&list->items, list->count, sizeof *list->items));
+    AX_TRY(item_path(it, &list->items[list->count].path));
+    list->items[list->count++].weight = it->weight;
+    return AX_OK;
+}
+
+/* ---- lists are freed ----------------------------------------------------------------------------- */
+
+static void fini_string(void *field) { free(*(char **)field); }
+static void fini_ints(void *field) { free(((ax_ints *)field)->items); }
+
+static void fini_strings(void *field)
+{
+    ax_strings *list = field;
+    for (size_t i = 0; i < list->count; i++)
+        free(list->items[i]);
+    free(list->items);
+}
+
+static void fini_paths(void *field)
+{
+    ax_paths *list = field;
+    for (size_t i = 0; i < list->count; i++)
+        free(list->items[i].path);
+    free(list->items);
+}
+
+static const struct type_row {
+    const char *phrase;
+    size_t size;
+    ax_status (*parse)(const item *it, void *field);
+    void (*fini)(void *field);
+    bool list, many;
+} types[] = {
+    [AX_OPT_BOOL] = {"true or false", sizeof(bool), item_bool, NULL, false, false},
+    [AX_OPT_INT] = {"an integer", sizeof(int64_t), item_int, NULL, false, false},
+    [AX_OPT_FLOAT] = {"a number", sizeof(double), item_float, NULL, false, false},
+    [AX_OPT_STRING] = {"a text", sizeof(char *), item_string, fini_string, false, false},
+    [AX_OPT_PATH] = {"a path", sizeof(char *), item_path, fini_string, false, false},
+    [AX_OPT_ENUM] = {"a word", sizeof(int), item_enum, NULL, false, false},
+    [AX_OPT_FLOATS] = {"a list of numbers", sizeof(double), item_floats, NULL, true, false},
+    [AX_OPT_INTS] = {"a list of integers", sizeof(ax_ints), item_ints, fini_ints, true, false},
+    [AX_OPT_STRINGS] = {"a list of texts", sizeof(ax_strings), item_strings, fini_strings, true, true},
+    [AX_OPT_PATHS] = {"a path or a list of paths", sizeof(ax_paths), item_paths, fini_paths, true, true},
+};
+
+bool option_is_list(const ax_option *option) { return types[option->type].list; }
+bool option_takes_many(const ax_option *option) { return types[option->type].many; }
+const char *option_type_phrase(const ax_option *option) { return types[option->type].phrase; }
+
+size_t option_field_size(const ax_option *option)
+{
+    return types[option->type].size * (option->type == AX_OPT_FLOATS ? (size_t)option->items : 1);
+}
+
+void option_field_fini(const ax_option *option, void *field)
+{
+    if (types[option->type].fini)
+        types[option->type].fini(field);
+    memset(field, 0, option_field_size(option));
+}
+
+ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
+                      void *field)
+{
+    item it = {option, text, dir, weight, n};
+    return types[option->type].parse(&it, field);
+}
+
+ax_status option_items_end(const ax_option *option, size_t n)
+{
+    AX_CHECK(option->type != AX_OPT_FLOATS || n == (size_t)option->items, AX_ERR_USAGE,
+             "must be a list of %d numbers, not of %zu", option->items, n);
+    return AX_OK;
+}
+
+ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field)
+{
+    if (option->type != AX_OPT_FLOATS && option->type != AX_OPT_INTS)
+        return option_item(option, text, dir, 1, 0, field);
+    size_t n = 0;
+    for (const char *rest = text; rest; n++) {
+        rest += strspn(rest, " ");
+        size_t length = strcspn(rest, ",");
+        char *one;
+        AX_TRY(ax_strndup(rest, length, &one));
+        for (size_t i = length; i > 0 && one[i - 1] == ' '; i--)
+            one[i - 1] = 0;
+        ax_status status = option_item(option, one, dir, 1, n, field);
+        free(one);
+        AX_TRY(status);
+        rest = rest[length] ? rest + length + 1 : NULL;
+    }
+    return option_items_end(option, n);
+}
+
+/* ---- paths --------------------------------------------------------------------------------------- */
+
+ax_status option_absolute(const char *dir, const char *path, char **out)
+{
+    while (path[0] == '.' && path[1] == '/') {
+        path += 2;
+        path += strspn(path, "/");
+    }
+    const char *name = !path[0] || !strcmp(path, ".") ? NULL : path;
+    char *here = NULL, *base = NULL;
+    if (path[0] == '/')
+        return ax_strdup(path, out);
+    ax_status status = AX_OK;
+    if (dir[0] != '/') {
+        here = getcwd(NULL, 0);
+        AX_CHECK(here, AX_ERR_DATA, "the current directory cannot be read: %s", strerror(errno));
+        status = !dir[0] || !strcmp(dir, ".") ? ax_strdup(here, &base) : ax_path_join(here, dir, &base);
+    } else {
+        status = ax_strdup(dir, &base);
+    }
+    if (status == AX_OK)
+        status = name ? ax_path_join(base, name, out) : ax_strdup(base, out);
+    free(here);
+    free(base);
+    return status;
+}

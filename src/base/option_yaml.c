@@ -1,0 +1,317 @@
+/* Options from YAML files and from key=value arguments.
+ *
+ * libyaml parses the text to a document whose nodes carry their marks; the walk below matches maps against
+ * the dotted keys of the table. Anchors and aliases work; merge keys and tags mean nothing here. */
+#include "option_private.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+typedef struct reader {
+    ax_option_set *set;
+    yaml_document_t *document;
+    const char *name; /* of the file; NULL: all values come from `place` */
+    const char *place;
+    const char *dir;
+    char place_text[160];
+} reader;
+
+static const char *place_of(reader *r, yaml_mark_t mark)
+{
+    if (!r->name)
+        return r->place;
+    snprintf(r->place_text, sizeof r->place_text, "%.120s:%zu:%zu", r->name, mark.line + 1, mark.column + 1);
+    return r->place_text;
+}
+
+static const char *scalar(const yaml_node_t *node)
+{
+    return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
+}
+
+static const char *kind(const yaml_node_t *node)
+{
+    return node->type == YAML_MAPPING_NODE    ? "a map"
+           : node->type == YAML_SEQUENCE_NODE ? "a list"
+                                              : "a value";
+}
+
+/* `key:` with nothing behind it, or with YAML's words for nothing. */
+static bool is_null(const yaml_node_t *node)
+{
+    const char *text = scalar(node);
+    return text && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
+           (!*text || !strcmp(text, "~") || !strcmp(text, "null"));
+}
+
+/* ---- values -------------------------------------------------------------------------------------- */
+
+/* {path: PATH, weight: NUMBER} */
+static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **path, double *weight)
+{
+    for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
+         pair++) {
+        const char *key = scalar(yaml_document_get_node(r->document, pair->key));
+        const char *value = scalar(yaml_document_get_node(r->document, pair->value));
+        bool is_path = key && !strcmp(key, "path"), is_weight = key && !strcmp(key, "weight");
+        AX_CHECK((is_path || is_weight) && value, AX_ERR_USAGE,
+                 "an item must be a path or {path: PATH, weight: NUMBER}");
+        if (is_path)
+            *path = value;
+        else
+            AX_TRY(option_number(value, weight));
+    }
+    AX_CHECK(*path, AX_ERR_USAGE, "the item has a weight but no path");
+    AX_CHECK(*weight > 0, AX_ERR_USAGE, "a weight must be greater than 0, not %g", *weight);
+    return AX_OK;
+}
+
+static ax_status read_item(reader *r, const ax_option *option, const yaml_node_t *node, size_t n,
+                           option_field *field)
+{
+    const char *text = scalar(node);
+    double weight = 1;
+    if (node->type == YAML_MAPPING_NODE && option->type == AX_OPT_PATHS)
+        AX_TRY(weighted_path(r, node, &text, &weight));
+    AX_CHECK(text, AX_ERR_USAGE, "must be %s, not %s", option_type_phrase(option), kind(node));
+    AX_CHECK(!is_null(node), AX_ERR_USAGE, "has no value; remove the line to keep the default");
+    AX_CHECK(strlen(text) == (node->type == YAML_SCALAR_NODE ? node->data.scalar.length : strlen(text)),
+             AX_ERR_USAGE, "the value holds a NUL character");
+    return option_item(option, text, r->dir, weight, n, field);
+}
+
+static ax_status read_node(reader *r, const ax_option *option, const yaml_node_t *node, option_field *field)
+{
+    if (node->type != YAML_SEQUENCE_NODE || !option_is_list(option)) {
+        AX_TRY(read_item(r, option, node, 0, field));
+        return option_items_end(option, 1);
+    }
+    size_t n = 0;
+    for (yaml_node_item_t *it = node->data.sequence.items.start; it < node->data.sequence.items.top; it++)
+        AX_TRY(read_item(r, option, yaml_document_get_node(r->document, *it), n++, field));
+    return option_items_end(option, n);
+}
+
+static ax_status read_option(reader *r, const ax_option *option, const yaml_node_t *node)
+{
+    const char *place = place_of(r, node->start_mark);
+    option_field field = {{0}};
+    ax_status status = read_node(r, option, node, &field);
+    if (status == AX_OK)
+        status = option_store(r->set, option, &field, place);
+    option_field_fini(option, &field);
+    return option_absorb(r->set, option, place, status);
+}
+
+/* ---- maps ---------------------------------------------------------------------------------------- */
+
+/* The key of an earlier pair of the same map with the same name, or NULL. */
+static const yaml_node_t *earlier(reader *r, const yaml_node_t *map, const yaml_node_pair_t *until,
+                                  const char *name)
+{
+    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < until; pair++) {
+        const yaml_node_t *key = yaml_document_get_node(r->document, pair->key);
+        if (scalar(key) && !strcmp(scalar(key), name))
+            return key;
+    }
+    return NULL;
+}
+
+static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map);
+
+/* The value of a key that names a group or, with `full` = "", the root. */
+static ax_status read_group(reader *r, const char *full, const yaml_node_t *node)
+{
+    if (node->type == YAML_MAPPING_NODE)
+        return read_map(r, full, node);
+    if (is_null(node) && *full)
+        return AX_OK;
+    ax_buf names = {0};
+    option_list_group(r->set, full, &names);
+    option_report(r->set, place_of(r, node->start_mark), *full ? full : NULL,
+                  "must be a map of keys (%s), not %s", names.data, kind(node));
+    ax_buf_fini(&names);
+    return AX_OK;
+}
+
+static ax_status read_pair(reader *r, const char *prefix, const yaml_node_t *map,
+                           const yaml_node_pair_t *pair)
+{
+    const yaml_node_t *key = yaml_document_get_node(r->document, pair->key);
+    const yaml_node_t *value = yaml_document_get_node(r->document, pair->value);
+    const char *place = place_of(r, key->start_mark), *name = scalar(key);
+    char full[128];
+    if (!name || strlen(prefix) + strlen(name) + 2 > sizeof full) {
+        option_report(r->set, place, *prefix ? prefix : NULL, "a key must be a short word");
+        return AX_OK;
+    }
+    snprintf(full, sizeof full, "%s%s%s", prefix, *prefix ? "." : "", name);
+    const yaml_node_t *first = earlier(r, map, pair, name);
+    if (first) {
+        option_report(r->set, place, full, "duplicate key; it is given first in line %zu",
+                      first->start_mark.line + 1);
+        return AX_OK;
+    }
+    const ax_option *option = option_find(r->set, full, strlen(full));
+    if (strchr(name, '.') && r->name) {
+        option_report(r->set, place, full,
+                      "keys nest in a file: write %s indented under %.*s:", strchr(name, '.') + 1,
+                      (int)strcspn(name, "."), name);
+        return AX_OK;
+    }
+    if (option)
+        return read_option(r, option, value);
+    if (option_is_group(r->set, full))
+        return read_group(r, full, value);
+    option_unknown(r->set, place, full);
+    return AX_OK;
+}
+
+static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map)
+{
+    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++)
+        AX_TRY(read_pair(r, prefix, map, pair));
+    return AX_OK;
+}
+
+/* ---- documents ----------------------------------------------------------------------------------- */
+
+/* True if a tab is among the blanks that start the line. */
+static bool tab_indents(const char *text, size_t size, size_t line)
+{
+    const char *at = text, *end = text + size;
+    for (; line && at < end; at++)
+        line -= *at == '\n';
+    for (; at < end && (*at == ' ' || *at == '\t'); at++)
+        if (*at == '\t')
+            return true;
+    return false;
+}
+
+static void report_syntax(reader *r, const yaml_parser_t *parser, const char *text, size_t size)
+{
+    if (parser->error == YAML_READER_ERROR) {
+        option_report(r->set, r->name ? r->name : r->place, NULL,
+                      "not a YAML text: %s at byte %zu (a file of another kind?)", parser->problem,
+                      parser->problem_offset);
+        return;
+    }
+    yaml_mark_t mark = parser->problem_mark;
+    char context[96] = "";
+    if (parser->context)
+        snprintf(context, sizeof context, " %s%s", parser->context,
+                 parser->context_mark.line != mark.line ? " that starts above" : "");
+    if (r->name && tab_indents(text, size, mark.line))
+        option_report(r->set, place_of(r, mark), NULL, "a tab indents the line; YAML wants spaces");
+    else
+        option_report(r->set, place_of(r, mark), NULL, "not valid YAML: %s%s", parser->problem, context);
+}
+
+static bool load(reader *r, yaml_parser_t *parser, yaml_document_t *document, const char *text, size_t size)
+{
+    bool ok = yaml_parser_load(parser, document);
+    if (!ok)
+        report_syntax(r, parser, text, size);
+    return ok;
+}
+
+/* Reads the only document of `text` into the group `prefix` ("": the root) or into one option. */
+static ax_status read_document(reader *r, const char *prefix, const ax_option *option, const char *text,
+                               size_t size)
+{
+    yaml_parser_t parser;
+    yaml_document_t document, more;
+    AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "no memory to parse YAML");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+    r->document = &document;
+    ax_status status = AX_OK;
+    if (load(r, &parser, &document, text, size)) {
+        const yaml_node_t *root = yaml_document_get_root_node(&document);
+        if (!root)
+            option_report(r->set, r->name ? r->name : r->place, NULL, "there is nothing in it");
+        else
+            status = option ? read_option(r, option, root) : read_group(r, prefix, root);
+        if (root && status == AX_OK && load(r, &parser, &more, text, size)) {
+            const yaml_node_t *second = yaml_document_get_root_node(&more);
+            if (second)
+                option_report(r->set, place_of(r, second->start_mark), NULL,
+                              "a second document starts here; only one is read");
+            yaml_document_delete(&more);
+        }
+        yaml_document_delete(&document);
+    }
+    yaml_parser_delete(&parser);
+    return status;
+}
+
+ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir, const char *text,
+                              size_t size)
+{
+    reader r = {.set = set, .name = name, .dir = dir};
+    return read_document(&r, "", NULL, text, size);
+}
+
+ax_status ax_option_read_file(ax_option_set *set, const char *path)
+{
+    char *text, *dir = NULL;
+    size_t size;
+    AX_CHECK(!ax_path_is_dir(path), AX_ERR_DATA, "%s: a directory, where a YAML file is expected", path);
+    AX_TRY(ax_file_read(path, &text, &size));
+    const char *slash = strrchr(path, '/');
+    size_t n = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
+    ax_status status = ax_strndup(path, n, &dir);
+    if (status == AX_OK)
+        status = ax_option_read_text(set, path, dir, text, size);
+    free(dir);
+    free(text);
+    return status;
+}
+
+/* ---- key=value ----------------------------------------------------------------------------------- */
+
+static ax_status read_literal(reader *r, const ax_option *option, const char *text)
+{
+    option_field field = {{0}};
+    ax_status status = option_value(option, text, r->dir, &field);
+    if (status == AX_OK)
+        status = option_store(r->set, option, &field, r->place);
+    option_field_fini(option, &field);
+    return option_absorb(r->set, option, r->place, status);
+}
+
+static ax_status read_override(ax_option_set *set, const char *argument)
+{
+    reader r = {.set = set, .place = "command line", .dir = ""};
+    char key[128], quoted[80];
+    const char *value = strchr(argument, '=');
+    if (!value || value == argument || (size_t)(value - argument) >= sizeof key) {
+        option_report(set, r.place, NULL, "%s: must be key=value", option_quote(argument, quoted));
+        return AX_OK;
+    }
+    snprintf(key, sizeof key, "%.*s", (int)(value - argument), argument);
+    value++;
+    const ax_option *option = option_find(set, key, strlen(key));
+    bool yaml = *value == '[' || *value == '{';
+    if (option && !(yaml && option_is_list(option)))
+        return read_literal(&r, option, value);
+    if (option || (yaml && option_is_group(set, key)))
+        return read_document(&r, key, option, value, strlen(value));
+    if (option_is_group(set, key)) {
+        ax_buf names = {0};
+        option_list_group(set, key, &names);
+        option_report(set, r.place, key, "a group of keys (%s); write %s.KEY=VALUE", names.data, key);
+        ax_buf_fini(&names);
+    } else {
+        option_unknown(set, r.place, key);
+    }
+    return AX_OK;
+}
+
+ax_status ax_option_read_overrides(ax_option_set *set, size_t n, char *const *overrides)
+{
+    for (size_t i = 0; i < n; i++)
+        AX_TRY(read_override(set, overrides[i]));
+    return AX_OK;
+}

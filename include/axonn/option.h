@@ -43,7 +43,7 @@ typedef enum ax_option_type {
     AX_OPT_BOOL,    /* bool: true | false */
     AX_OPT_INT,     /* int64_t; word i of `choices`, where there are any, stands for the value -i */
     AX_OPT_FLOAT,   /* double, finite */
-    AX_OPT_STRING,  /* char * */
+    AX_OPT_STRING,  /* char *; one of `choices`, where there are any */
     AX_OPT_PATH,    /* char *; a word of `choices` is kept as it is, "./word" is the file of that name */
     AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */
     AX_OPT_FLOATS,  /* double[items] */

@@ -244,7 +244,12 @@ static ax_status item_float(const item *it, void *field)
     return check_range(it->option, *(double *)field, it->text);
 }
 
-static ax_status item_string(const item *it, void *field) { return ax_strdup(it->text, field); }
+static ax_status item_string(const item *it, void *field)
+{
+    if (it->option->choices && find_word(it->option->choices, it->text) < 0)
+        return fail_choice(it->option, it->text);
+    return ax_strdup(it->text, field);
+}
 
 static ax_status item_path(const item *it, void *field)
 {

@@ -1,0 +1,224 @@
+/* The keys of a training run and the rules between them. */
+#include "engine/config.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define AT(field) offsetof(ax_config, field)
+
+/* clang-format off */
+static const ax_option options[] = {
+    {"model.family", AX_OPT_STRING, AT(model.family), .choices = "gpt2",
+     .help = "family of a new model; give this or model.from"},
+    {"model.from", AX_OPT_PATH, AT(model.from), .meta = "DIR",
+     .help = "an existing model (config.json, *.safetensors) to start from"},
+    {"model.layers", AX_OPT_INT, AT(model.layers), "12", "[1, 10000]", .help = "transformer blocks"},
+    {"model.hidden", AX_OPT_INT, AT(model.hidden), "768", "[1, 1048576]", .help = "width of the residual stream"},
+    {"model.heads", AX_OPT_INT, AT(model.heads), "12", "[1, 1048576]", .help = "attention heads; divides model.hidden"},
+    {"model.ffn", AX_OPT_INT, AT(model.ffn), "0", "[0, 4194304]", .help = "inner width of the MLP; 0 is four times model.hidden"},
+    {"model.vocab", AX_OPT_INT, AT(model.vocab), "50257", "[1, 16777216]", .help = "size of the vocabulary; must hold the tokenizer's"},
+    {"model.seq_len", AX_OPT_INT, AT(model.seq_len), "1024", "[1, 16777216]", .help = "tokens of a sample and positions of the model"},
+    {"model.dropout", AX_OPT_FLOAT, AT(model.dropout), "0.0", "[0, 1)", .help = "probability of dropping an activation in training"},
+    {"model.activation", AX_OPT_ENUM, AT(model.activation), "gelu_new", .choices = "gelu_new|gelu",
+     .help = "activation of the MLP: GELU's tanh form or the exact one"},
+    {"model.tie", AX_OPT_BOOL, AT(model.tie), "true", .help = "the output layer shares the embedding's weights"},
+    {"model.init_std", AX_OPT_FLOAT, AT(model.init_std), "0.02", "(0, inf)", .help = "standard deviation of initial weights"},
+    {"model.norm_eps", AX_OPT_FLOAT, AT(model.norm_eps), "1e-5", "(0, inf)", .help = "epsilon of the norms"},
+
+    {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
+     .help = "what to train on: text, JSONL or token files; a list may carry weights: [{path: A, weight: 2}, B]"},
+    {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "what to evaluate on"},
+    {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
+    {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples"},
+    {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "attention does not cross documents"},
+
+    {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "optimizer steps in total, resumed parts included"},
+    {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step"},
+    {"train.micro_batch", AX_OPT_INT, AT(train.micro_batch), "4", "[1, 1000000000]", .help = "sequences computed at a time; divides train.global_batch"},
+    {"train.precision", AX_OPT_ENUM, AT(train.precision), "bf16", .choices = "fp32|bf16",
+     .help = "arithmetic of the layers; weights and reductions stay fp32"},
+    {"train.recompute", AX_OPT_INT, AT(train.recompute), "none", "[1, 10000]", "none|full",
+     .help = "blocks whose activations are computed again in the backward pass: none, all, or groups of N"},
+    {"train.seed", AX_OPT_INT, AT(train.seed), "1234", "[0, inf)", .help = "seed of weights, order and dropout"},
+    {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "continue the newest checkpoint of run.dir, none, or the one given"},
+    {"train.nonfinite", AX_OPT_ENUM, AT(train.nonfinite), "stop", .choices = "stop|skip",
+     .help = "what to do about a step whose loss or gradient is not finite"},
+
+    {"optim.name", AX_OPT_STRING, AT(optim.name), "adamw", .choices = "adamw|sgd", .help = "optimizer"},
+    {"optim.lr", AX_OPT_FLOAT, AT(optim.lr), "6.0e-4", "[0, inf)", .help = "learning rate"},
+    {"optim.betas", AX_OPT_FLOATS, AT(optim.betas), "0.9, 0.95", "[0, 1)", .items = 2, .help = "decay of AdamW's moments"},
+    {"optim.eps", AX_OPT_FLOAT, AT(optim.eps), "1.0e-8", "(0, inf)", .help = "epsilon of AdamW, outside the root"},
+    {"optim.momentum", AX_OPT_FLOAT, AT(optim.momentum), "0.9", "[0, 1)", .help = "momentum of SGD"},
+    {"optim.weight_decay", AX_OPT_FLOAT, AT(optim.weight_decay), "0.1", "[0, inf)", .help = "decoupled weight decay of parameters of two or more dims"},
+    {"optim.clip", AX_OPT_FLOAT, AT(optim.clip), "1.0", "[0, inf)", .help = "largest global gradient norm; 0 is off"},
+    {"optim.schedule", AX_OPT_STRING, AT(optim.schedule), "cosine", .choices = "constant|linear|cosine|wsd", .help = "learning rate after the warm-up"},
+    {"optim.warmup", AX_OPT_INT, AT(optim.warmup), "0", "[0, 1000000000]", .help = "steps of linear warm-up"},
+    {"optim.min_lr", AX_OPT_FLOAT, AT(optim.min_lr), "0.0", "[0, inf)", .help = "learning rate of the last step"},
+    {"optim.decay", AX_OPT_FLOAT, AT(optim.decay), "0.2", "[0, 1]", .help = "wsd: fraction of the steps, at the end, that decays to optim.min_lr"},
+
+    {"grid.data", AX_OPT_INT, AT(grid.data), "1", "[1, inf)", .help = "ranks that share the batch"},
+    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, inf)", .help = "pipeline stages"},
+    {"grid.x", AX_OPT_INT, AT(grid.x), "1", "[1, inf)", .help = "ranks that split the hidden widths"},
+    {"grid.y", AX_OPT_INT, AT(grid.y), "1", "[1, inf)", .help = "ranks that split the residual width"},
+    {"grid.z", AX_OPT_INT, AT(grid.z), "1", "[1, inf)", .help = "ranks that share the weights and the batch"},
+
+    {"run.dir", AX_OPT_PATH, AT(run.dir), .meta = "DIR",
+     .help = "directory of the run (default: runs/NAME for the configuration NAME.yaml)"},
+    {"run.checkpoint_interval", AX_OPT_INT, AT(run.checkpoint_interval), "200", "[0, inf)", .help = "steps between checkpoints; 0: at the end only"},
+    {"run.keep_latest", AX_OPT_INT, AT(run.keep_latest), "3", "[0, inf)", .help = "checkpoints that are kept; 0: all"},
+    {"run.eval_interval", AX_OPT_INT, AT(run.eval_interval), "100", "[0, inf)", .help = "steps between evaluations; 0: at the end only"},
+    {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, inf)", .help = "micro-batches of an evaluation; 0: the whole of data.valid"},
+    {"run.save_dtype", AX_OPT_ENUM, AT(run.save_dtype), "fp32", .choices = "fp32|bf16", .help = "weights in a checkpoint's model.safetensors"},
+    {"run.log_interval", AX_OPT_INT, AT(run.log_interval), "10", "[1, inf)", .help = "steps between progress lines where stderr is no terminal"},
+
+    {"threads", AX_OPT_INT, AT(threads), "0", "[0, 4096]", .help = "threads that compute; 0: one per physical core"},
+    {"device", AX_OPT_STRING, AT(device), "cpu", .choices = "cpu|ref", .help = "what computes"},
+};
+/* clang-format on */
+
+const ax_option *ax_config_options(size_t *count)
+{
+    *count = AX_COUNT(options);
+    return options;
+}
+
+/* ---- rules over several keys --------------------------------------------------------------------- */
+
+/* A rule over two keys says nothing if one of them is wrong by itself. */
+static bool both_ok(const ax_config *cfg, const char *a, const char *b)
+{
+    return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
+}
+
+/* The divisors of n next to d from either side; equal if d divides n. d <= n. */
+static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
+{
+    *below = *above = d;
+    while (n % *below)
+        --*below;
+    while (n % *above)
+        ++*above;
+}
+
+static void check_model(ax_config *cfg)
+{
+    bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from");
+    if (family == from)
+        ax_option_error(cfg->set, "model.family",
+                        "give either model.family (a new model) or model.from (an existing one), %s",
+                        family ? "not both" : "neither is given");
+    if (!family || !both_ok(cfg, "model.hidden", "model.heads") || cfg->model.hidden % cfg->model.heads == 0)
+        return;
+    if (cfg->model.heads > cfg->model.hidden) {
+        ax_option_error(cfg->set, "model.heads", "must divide model.hidden (%" PRId64 "), so be at most that",
+                        cfg->model.hidden);
+        return;
+    }
+    int64_t below, above;
+    nearest_divisors(cfg->model.hidden, cfg->model.heads, &below, &above);
+    ax_option_error(cfg->set, "model.heads",
+                    "%" PRId64 " must divide model.hidden (%" PRId64 "); the nearest are %" PRId64
+                    " and %" PRId64,
+                    cfg->model.heads, cfg->model.hidden, below, above);
+}
+
+static void check_batch(ax_config *cfg)
+{
+    int64_t global = cfg->train.global_batch, micro = cfg->train.micro_batch;
+    if (!both_ok(cfg, "train.global_batch", "train.micro_batch") || global % micro == 0)
+        return;
+    int64_t below, above, multiple = global / micro * micro;
+    if (micro > global) {
+        ax_option_error(cfg->set, "train.global_batch",
+                        "%" PRId64 " must be a multiple of train.micro_batch (%" PRId64
+                        "); the nearest is %" PRId64,
+                        global, micro, micro);
+        return;
+    }
+    nearest_divisors(global, micro, &below, &above);
+    ax_option_error(cfg->set, "train.global_batch",
+                    "%" PRId64 " must be a multiple of train.micro_batch (%" PRId64
+                    "); the nearest are %" PRId64 " and %" PRId64 ", or micro-batches of %" PRId64
+                    " and %" PRId64,
+                    global, micro, multiple, multiple + micro, below, above);
+}
+
+static void check_schedule(ax_config *cfg)
+{
+    int64_t steps = cfg->train.steps, warmup = cfg->optim.warmup;
+    if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
+        ax_option_error(cfg->set, "optim.min_lr", "%g must be at most optim.lr (%g)", cfg->optim.min_lr,
+                        cfg->optim.lr);
+    if (!both_ok(cfg, "optim.warmup", "train.steps"))
+        return;
+    if (warmup > steps)
+        ax_option_error(cfg->set, "optim.warmup", "%" PRId64 " must be at most train.steps (%" PRId64 ")",
+                        warmup, steps);
+    else if (both_ok(cfg, "optim.schedule", "optim.decay") && !strcmp(cfg->optim.schedule, "wsd") &&
+             (double)warmup + cfg->optim.decay * (double)steps > (double)steps)
+        ax_option_error(cfg->set, "optim.decay",
+                        "%g of train.steps (%" PRId64 ") leaves no room for optim.warmup (%" PRId64
+                        "); at most %g",
+                        cfg->optim.decay, steps, warmup, (double)(steps - warmup) / (double)steps);
+}
+
+static void check_grid(ax_config *cfg)
+{
+    static const char *const keys[] = {"grid.data", "grid.pipe", "grid.x", "grid.y", "grid.z"};
+    const int64_t sizes[] = {cfg->grid.data, cfg->grid.pipe, cfg->grid.x, cfg->grid.y, cfg->grid.z};
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (ax_option_ok(cfg->set, keys[i]) && sizes[i] != 1)
+            ax_option_error(cfg->set, keys[i],
+                            "must be 1, not %" PRId64 ": a training run has one rank in this version",
+                            sizes[i]);
+}
+
+/* ---- loading ------------------------------------------------------------------------------------- */
+
+/* runs/NAME under the current directory, for NAME.yaml. */
+static ax_status default_dir(const char *path, char **out)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path ? path : "run";
+    const char *dot = strrchr(name, '.');
+    ax_buf dir = {0};
+    char *here = getcwd(NULL, 0);
+    AX_CHECK(here, AX_ERR_DATA, "the current directory cannot be read");
+    ax_status status = ax_buf_printf(&dir, "%s/runs/%.*s", here,
+                                     dot && dot > name ? (int)(dot - name) : (int)strlen(name), name);
+    free(here);
+    if (status == AX_OK)
+        status = ax_strdup(dir.data, out);
+    ax_buf_fini(&dir);
+    return status;
+}
+
+ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config *cfg)
+{
+    memset(cfg, 0, sizeof *cfg);
+    AX_TRY(ax_option_set_create(options, AX_COUNT(options), cfg, &cfg->set));
+    if (path)
+        AX_TRY(ax_option_read_file(cfg->set, path));
+    AX_TRY(ax_option_read_overrides(cfg->set, n, overrides));
+    check_model(cfg);
+    check_batch(cfg);
+    check_schedule(cfg);
+    check_grid(cfg);
+    AX_TRY(ax_option_finish(cfg->set));
+    if (!cfg->run.dir)
+        AX_TRY(default_dir(path, &cfg->run.dir));
+    if (!cfg->model.ffn)
+        cfg->model.ffn = 4 * cfg->model.hidden;
+    return AX_OK;
+}
+
+void ax_config_fini(ax_config *cfg)
+{
+    ax_option_set_destroy(&cfg->set);
+    ax_option_fini(options, AX_COUNT(options), cfg);
+}
+
+bool ax_config_given(const ax_config *cfg, const char *key) { return ax_option_given(cfg->set, key); }
+
+ax_status ax_config_dump(const ax_config *cfg, ax_buf *out) { return ax_option_dump(cfg->set, out); }

@@ -1,0 +1,137 @@
+/* engine: the training configuration — defaults, rules over several keys, dump and load. */
+#include "engine/config.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Loads `text` as the file "t.yaml" of a fresh place below the build directory. */
+static ax_status load(const char *text, size_t n, const char *const *overrides, ax_config *cfg)
+{
+    assert_int_equal(ax_file_write_atomic("t.yaml", text, strlen(text)), AX_OK);
+    return ax_config_load("t.yaml", (char *const *)overrides, n, cfg);
+}
+
+static void contract_defaults(void **state)
+{
+    (void)state;
+    ax_config c;
+    assert_int_equal(load("model: {family: gpt2}\ndata: {train: x.txt}\n", 0, NULL, &c), AX_OK);
+    assert_string_equal(c.model.family, "gpt2");
+    assert_true(c.model.layers == 12 && c.model.hidden == 768 && c.model.heads == 12 && c.model.ffn == 3072);
+    assert_true(c.model.vocab == 50257 && c.model.seq_len == 1024 && c.model.dropout == 0 && c.model.tie);
+    assert_true(c.data.order == AX_CONFIG_SHUFFLED && c.data.mask_documents);
+    assert_true(c.train.steps == 1000 && c.train.global_batch == 64 && c.train.micro_batch == 4);
+    assert_true(c.train.precision == AX_CONFIG_BF16 && c.train.recompute == AX_CONFIG_RECOMPUTE_NONE);
+    assert_true(c.train.seed == 1234 && c.train.nonfinite == AX_CONFIG_STOP);
+    assert_string_equal(c.train.resume, "auto");
+    assert_string_equal(c.optim.name, "adamw");
+    assert_true(c.optim.lr == 6e-4 && c.optim.betas[0] == 0.9 && c.optim.betas[1] == 0.95);
+    assert_true(c.optim.eps == 1e-8 && c.optim.weight_decay == 0.1 && c.optim.clip == 1);
+    assert_string_equal(c.optim.schedule, "cosine");
+    assert_true(c.optim.warmup == 0 && c.optim.min_lr == 0 && c.optim.decay == 0.2);
+    assert_true(c.run.checkpoint_interval == 200 && c.run.keep_latest == 3 && c.run.eval_interval == 100);
+    assert_true(c.run.save_dtype == AX_CONFIG_FP32 && c.threads == 0);
+    assert_string_equal(c.device, "cpu");
+    assert_non_null(strstr(c.run.dir, "/runs/t"));
+    ax_config_fini(&c);
+}
+
+static void rules_over_keys(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"data: {train: x}\n",
+         "default: model.family: give either model.family (a new model) or model.from (an existing one), "
+         "neither is given"},
+        {"model: {family: gpt2, from: y}\ndata: {train: x}\n",
+         "t.yaml:1:17: model.family: give either model.family (a new model) or model.from (an existing one), "
+         "not both"},
+        {"model: {family: gpt2}\n", "data.train: required, but not given"},
+        {"model: {family: gpt2, hidden: 96, heads: 7}\ndata: {train: x}\n",
+         "t.yaml:1:42: model.heads: 7 must divide model.hidden (96); the nearest are 6 and 8"},
+        {"model: {family: gpt2, hidden: 96, heads: 97}\ndata: {train: x}\n",
+         "t.yaml:1:42: model.heads: must divide model.hidden (96), so be at most that"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 10, micro_batch: 4}\n",
+         "t.yaml:3:23: train.global_batch: 10 must be a multiple of train.micro_batch (4); the nearest are 8 "
+         "and "
+         "12, or micro-batches of 2 and 5"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 3}\n",
+         "t.yaml:3:23: train.global_batch: 3 must be a multiple of train.micro_batch (4); the nearest is 4"},
+        {"model: {family: gpt2}\ndata: {train: x}\noptim: {lr: 1e-4, min_lr: 2e-4}\n",
+         "t.yaml:3:27: optim.min_lr: 0.0002 must be at most optim.lr (0.0001)"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {steps: 5}\noptim: {warmup: 6}\n",
+         "t.yaml:4:17: optim.warmup: 6 must be at most train.steps (5)"},
+        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {steps: 10}\noptim: {warmup: 9, schedule: wsd}\n",
+         "default: optim.decay: 0.2 of train.steps (10) leaves no room for optim.warmup (9); at most 0.1"},
+        {"model: {family: gpt2}\ndata: {train: x}\ngrid: {x: 2}\n",
+         "t.yaml:3:11: grid.x: must be 1, not 2: a training run has one rank in this version"},
+        {"model: {family: llama}\ndata: {train: x}\n",
+         "t.yaml:1:17: model.family: must be gpt2, not \"llama\"; the nearest is gpt2"},
+        {"model: {family: gpt2}\ndata: {train: x}\nzero: 1\n",
+         "t.yaml:3:1: zero: unknown key; there are model, data"},
+        {"model: {family: gpt2, kv_heads: 2}\ndata: {train: x}\n",
+         "t.yaml:1:23: model.kv_heads: unknown key; there are family, from, layers,"},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_config c;
+        assert_int_equal(load(cases[i].text, 0, NULL, &c), AX_ERR_USAGE);
+        if (!strstr(ax_error_message(), cases[i].message))
+            assert_string_equal(ax_error_message(), cases[i].message);
+        ax_config_fini(&c);
+    }
+}
+
+static void missing_file(void **state)
+{
+    (void)state;
+    ax_config c;
+    assert_int_equal(ax_config_load("no/such.yaml", NULL, 0, &c), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "no/such.yaml"));
+    ax_config_fini(&c);
+}
+
+static void dump_loads_back(void **state)
+{
+    (void)state;
+    const char *overrides[] = {"train.recompute=3", "optim.lr=0.1", "data.train=[{path: a, weight: 0.3}, b]",
+                               "train.resume=ckpt/step-3", "model.init_std=0.0123456789012345678"};
+    ax_config a, b;
+    ax_buf first = {0}, second = {0};
+    assert_int_equal(load("model: {family: gpt2}\n", AX_COUNT(overrides), overrides, &a), AX_OK);
+    assert_int_equal(ax_config_dump(&a, &first), AX_OK);
+    assert_int_equal(load(first.data, 0, NULL, &b), AX_OK);
+    assert_int_equal(ax_config_dump(&b, &second), AX_OK);
+    /* The same but for the comments that say where the values came from. */
+    for (char *l1 = first.data, *l2 = second.data; *l1 && *l2;
+         l1 = strchr(l1, '\n') + 1, l2 = strchr(l2, '\n') + 1) {
+        size_t n = strcspn(l1, "#\n");
+        n -= l1[n] == '#';
+        assert_memory_equal(l1, l2, n);
+    }
+    assert_true(b.train.recompute == 3 && b.optim.lr == 0.1 && b.model.init_std == 0.0123456789012345678);
+    assert_true(b.data.train.count == 2 && b.data.train.items[0].weight == 0.3);
+    assert_string_equal(a.data.train.items[1].path, b.data.train.items[1].path);
+    assert_string_equal(a.train.resume, b.train.resume);
+    assert_string_equal(a.run.dir, b.run.dir);
+    assert_true(ax_config_given(&a, "optim.lr") && !ax_config_given(&a, "optim.clip"));
+    ax_config_fini(&a);
+    ax_config_fini(&b);
+    ax_buf_fini(&first);
+    ax_buf_fini(&second);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contract_defaults),
+        cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(missing_file),
+        cmocka_unit_test(dump_loads_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+/* data: documents in, packed token files, and the rows of a training step out.
+ *
+ * The way of a text: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
+ * ax_data (memory-mapped) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
+ * Letters: N tokens of a source, T tokens of a row, B rows of a step's global batch. All functions are
+ * "Not collective"; an ax_data may be read by several threads at once, other objects by one at a time.
+ *
+ * The packed token file (suffix .tok by custom). Little-endian, meant to be mapped:
+ *
+ *     byte  type  field
+ *        0  8 B   magic "AXTOKENS"
+ *        8  u32   version, 1
+ *       12  u32   w, bytes of a token: 2 if vocab <= 65536, else 4 (unsigned)
+ *       16  u64   N, tokens
+ *       24  u64   D, documents
+ *       32  u64   vocab: every token is below it
+ *       40  u64   hash of the tokenizer (ax_tokenizer_hash), 0 if unknown
+ *       48  i64   id of the end-of-text token that closes each document, -1 if there is none
+ *       56  u64   bytes of the original text, for bits per byte
+ *       64  u64   offset of the tokens, 256
+ *       72  u64   offset of the document index: 256 + N*w rounded up to 8
+ *       80  u64   XXH3-64 of all bytes from 256 to the end of the file
+ *       88  u64   XXH3-64 of bytes 0 ... 87
+ *       96        zeros up to 256
+ *      256  u16 or u32 tokens[N], then zeros up to a multiple of 8
+ *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
+ *                 strictly increasing, for there are no empty documents; here the file ends
+ *
+ * It is written aside, synced and renamed: a file of that name is complete. */
+#ifndef AXONN_DATA_H
+#define AXONN_DATA_H
+
+#include "axonn/base.h"
+#include "axonn/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- formats ------------------------------------------------------------------------------------- */
+
+typedef enum ax_data_format {
+    AX_DATA_TEXT,     /* a plain text file: one document */
+    AX_DATA_TREE,     /* a directory of text and JSONL files */
+    AX_DATA_JSONL,    /* one {"text": ...} per line, each a document (.jsonl, .ndjson) */
+    AX_DATA_TOK,      /* the packed token file above */
+    AX_DATA_LLMC,     /* llm.c: 1024-byte header with magic 20240520, u16 tokens */
+    AX_DATA_LLMC32,   /* llm.c, Llama 3: magic 20240801, u32 tokens */
+    AX_DATA_NANOGPT,  /* nanoGPT: headerless u16 tokens (.bin) */
+    AX_DATA_MEGATRON, /* Megatron-LM: NAME.idx beside NAME.bin */
+} ax_data_format;
+
+/* Short English name of a format, never NULL. */
+const char *ax_data_format_name(ax_data_format format);
+
+/* Formats that hold text and need a tokenizer before they can be read. */
+static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSONL; }
+
+/* Tells what `path` holds, from its first bytes, its suffix and its neighbours. For Megatron, `path` may be
+ * the .bin, the .idx or their common prefix. AX_ERR_DATA: missing, unreadable, or nothing known. */
+AX_MUST_CHECK ax_status ax_data_detect(const char *path, ax_data_format *out);
+
+/* ---- token sources ------------------------------------------------------------------------------- */
+
+typedef struct ax_data ax_data;
+
+typedef struct ax_data_info {
+    ax_data_format format;
+    int token_bytes;         /* of one token in the file */
+    int64_t tokens;          /* N */
+    int64_t documents;       /* -1: the format has no index (boundaries are found from end_id) */
+    int64_t vocab;           /* 0: unknown */
+    int64_t text_bytes;      /* of the original text; -1: unknown */
+    int64_t file_bytes;      /* all files of the source together */
+    int64_t end_id;          /* end-of-text token; -1: none or unknown */
+    uint64_t tokenizer_hash; /* 0: unknown */
+    uint64_t checksum;       /* of the contents; 0: the format has none */
+} ax_data_info;
+
+/* Opens a token source and maps it; no token is read yet. `end_id` tells where documents end in formats
+ * without an index (llm.c, nanoGPT): a document starts after each such token; -1: the whole is one
+ * document. Formats with an index ignore it. The caller closes. AX_ERR_DATA: missing, damaged, truncated,
+ * or text (the message then names `axonn data build`). */
+AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
+void ax_data_close(ax_data **data);
+
+/* Both live as long as the source. */
+const ax_data_info *ax_data_describe(const ax_data *data);
+const char *ax_data_path(const ax_data *data);
+
+/* Declares which model will read: tokens of `vocab` or above become errors where they are read. Fails with
+ * AX_ERR_DATA if the source says its vocabulary is larger, or that it was made by a tokenizer with another
+ * hash (0: unknown, matches all). */
+AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
+
+/* Verifies everything that the format lets one verify: checksum, tokens below the vocabulary, document
+ * index, closing end-of-text tokens. Reads the whole file in constant memory. AX_ERR_DATA names file and
+ * offset of the first fault. */
+AX_MUST_CHECK ax_status ax_data_check(const ax_data *data);
+
+/* Copies tokens first ... first+count-1 to `out`. AX_ERR_USAGE outside the source, AX_ERR_DATA for a token
+ * outside the vocabulary. */
+AX_MUST_CHECK ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
+
+/* The tokens of document `index`: first ... end-1. AX_ERR_USAGE if there is no such document or no index. */
+AX_MUST_CHECK ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end);
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+/* Where rows go: four arrays [rows, T], all owned by the caller, none NULL. */
+typedef struct ax_rows {
+    int32_t *tokens;    /* inputs; 0 where padded */
+    int32_t *targets;   /* the token that follows; -1 = masked, no target */
+    int32_t *doc_start; /* place in the row where the document of position t starts, 0 if before the row */
+    int32_t *position;  /* t - doc_start[t] */
+} ax_rows;
+
+/* How a source is cut into rows: row i holds tokens i*T ... i*T+T, T inputs and the same shifted by one as
+ * targets, one token shared between neighbours. With mask_documents the first token of a document is no
+ * target and attention and positions restart there; without, doc_start is 0 everywhere. */
+typedef struct ax_row_shape {
+    int64_t seq_len; /* T */
+    bool mask_documents;
+} ax_row_shape;
+
+/* Full rows, those that training uses: (N-1) / T. */
+int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
+
+/* Rows with the last, partial one, for evaluation: every token of the source but the first is in exactly
+ * one of them as a target (masked only if it opens a document): ceil((N-1) / T). */
+int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
+
+/* Fills line `line` of `out` with row `row`, 0 <= row < ax_data_rows; the padding of a partial row has token
+ * 0, target -1 and belongs to the last document. *targets (may be NULL) is the number of unmasked targets.
+ * Allocates nothing and leaves no page of the file resident. AX_ERR_DATA: a token outside the vocabulary. */
+AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
+                                    const ax_rows *out, int64_t line, int64_t *targets);
+
+/* The number of unmasked targets of a row, from the document index where there is one. */
+int64_t ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row);
+
+/* ---- order and mixture --------------------------------------------------------------------------- */
+
+typedef enum ax_data_order { AX_ORDER_SHUFFLED, AX_ORDER_SEQUENTIAL } ax_data_order;
+
+typedef struct ax_sampler_options {
+    ax_row_shape shape;
+    int64_t batch;         /* B */
+    ax_data_order order;   /* shuffled: a keyed permutation per source and epoch, in O(1) memory */
+    uint64_t seed;         /* of the order */
+    const double *weights; /* per source, > 0, any scale; NULL: by size, as if sources were mixed evenly */
+} ax_sampler_options;
+
+typedef struct ax_sampler ax_sampler;
+
+/* A deterministic stream of samples drawn from `sources`, which must outlive it. Sample g comes from the
+ * source i with the largest w_i*max(g,1) - count_i (the first of equals), count_i being the samples it has
+ * given so far; it is the source's sample count_i in the order of its present epoch. Hence every sample is
+ * a pure function of (seed, g), and count_i is all there is to resume from. The caller destroys.
+ * AX_ERR_DATA: a source too short for one row. */
+AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
+                                          ax_sampler **out);
+void ax_sampler_destroy(ax_sampler **sampler);
+
+/* The position, one integer per source: samples taken so far. restore sets it: the next batch is the one
+ * that followed ax_sampler_state. AX_ERR_DATA: negative counts. */
+void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
+AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
+
+/* Chooses the B samples of the next step, without reading them, and advances; *targets is the number of
+ * unmasked targets of the whole batch. Allocates nothing. */
+void ax_sampler_next(ax_sampler *sampler, int64_t *targets);
+
+/* Reads rows first ... end-1 of the batch that ax_sampler_next chose into lines 0 ... of `out`; any part,
+ * any number of times, in any order: a data-parallel rank reads its own rows only. Thread-safe between two
+ * ax_sampler_next. Allocates nothing. AX_ERR_USAGE, AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first, int64_t end,
+                                        const ax_rows *out);
+
+/* ax_sampler_next and ax_sampler_read of all B rows. */
+AX_MUST_CHECK ax_status ax_sampler_next_batch(ax_sampler *sampler, const ax_rows *out, int64_t *targets);
+
+/* Which sample of which source is row `row` of the present batch. */
+void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *source, int64_t *sample);
+
+/* ---- writing token files ------------------------------------------------------------------------- */
+
+typedef struct ax_token_writer ax_token_writer;
+
+/* Starts a packed token file. `vocab` <= 2^31; end_id -1 and tokenizer_hash 0 if there are none. Nothing
+ * exists under `path` until ax_token_writer_finish. AX_ERR_DATA, AX_ERR_USAGE. */
+AX_MUST_CHECK ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id,
+                                               uint64_t tokenizer_hash, ax_token_writer **out);
+
+/* Appends one document of `count` tokens made from `text_bytes` bytes of text, and end_id if the file has
+ * one. A document of no tokens at all is dropped. AX_ERR_DATA: a token outside the vocabulary, disk full. */
+AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32_t *tokens, int64_t count,
+                                            int64_t text_bytes);
+
+/* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */
+AX_MUST_CHECK ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info);
+
+/* Gives up: leaves nothing behind. NULL is fine. */
+void ax_token_writer_abandon(ax_token_writer **writer);
+
+/* ---- documents of text --------------------------------------------------------------------------- */
+
+/* What to read as text: files, JSONL files and directories. Directories are walked recursively (links to
+ * files are followed, links to directories are not) and their files taken in byte order of their paths. */
+typedef struct ax_corpus_options {
+    const char *const *inputs;
+    int n_inputs;
+    const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
+    int n_include;              /* 0: every file */
+    const char *text_key;       /* of JSONL objects; NULL: "text" */
+} ax_corpus_options;
+
+typedef struct ax_corpus ax_corpus;
+
+/* Lists the files; reads none. The caller destroys. AX_ERR_DATA: an input is missing, or nothing is left. */
+AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
+void ax_corpus_destroy(ax_corpus **corpus);
+
+int64_t ax_corpus_files(const ax_corpus *corpus);
+int64_t ax_corpus_bytes(const ax_corpus *corpus);
+/* Path of a file; lives as long as the corpus. */
+const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
+
+/* Appends the next document in order to `doc`, or sets *end. Empty documents are left out. Files below
+ * directories that cannot be read or are no text (they hold a NUL byte) are warned of, counted and left out;
+ * inputs named by the caller must be readable text. AX_ERR_DATA with file:line for bad JSONL. */
+AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
+
+/* Files left out by ax_corpus_next so far. */
+int64_t ax_corpus_skipped(const ax_corpus *corpus);
+
+/* ---- building ------------------------------------------------------------------------------------ */
+
+typedef struct ax_data_progress {
+    int64_t bytes_done, bytes_total; /* of input */
+    int64_t documents, tokens;       /* so far, validation part included */
+    double seconds;                  /* since the start */
+} ax_data_progress;
+
+/* Called from any thread, never two at once, at most about ten times a second and once at the end; returns
+ * false to stop, and what called it then fails with AX_ERR_SIGNAL. */
+typedef bool (*ax_data_progress_fn)(void *user, const ax_data_progress *progress);
+
+typedef struct ax_data_build_options {
+    ax_corpus_options corpus;
+    const ax_tokenizer *tokenizer;
+    const char *output;
+    const char *valid_output; /* with valid_fraction > 0: where the validation part goes */
+    double valid_fraction;    /* a document is validation if a hash of its text falls below this share, so */
+                              /* equal documents fall on the same side, whatever else the corpus holds */
+    int threads;              /* 0: all processors */
+    ax_data_progress_fn progress; /* may be NULL */
+    void *user;
+} ax_data_build_options;
+
+typedef struct ax_data_build_report {
+    int64_t files, skipped;    /* files seen, and those of them left out: unreadable or no text */
+    ax_data_info train, valid; /* what was written; valid is zero without a split */
+} ax_data_build_report;
+
+/* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of
+ * threads. Memory is bounded: about 64 MiB of text in flight, more only for single documents larger than
+ * that. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split without
+ * documents, disk full; AX_ERR_SIGNAL: stopped by `progress`. No file is then left behind or replaced. */
+AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
+
+/* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file
+ * in `cache_dir` (created) tokenized from it now, or earlier if names, sizes and times of the inputs and the
+ * tokenizer are unchanged. `tokenizer` may be NULL for token files. The caller frees *token_path. One rank
+ * calls this before the others open the result. */
+AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_tokenizer *tokenizer,
+                                        const char *cache_dir, ax_data_progress_fn progress, void *user,
+                                        char **token_path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,210 @@
+/* Rows of a token source: copying and checking tokens, masking targets and marking documents.
+ * Letters as in axonn/data.h; `a` is the place in the source of a row's first token. */
+#include "source.h"
+
+#include <string.h>
+
+/* Largest and smallest token seen, so that one comparison judges a whole copy. */
+typedef struct token_range {
+    int64_t low, high;
+} token_range;
+
+#define COPY_TOKENS(type)                                                                                    \
+    do {                                                                                                     \
+        const type *in = (const type *)(const void *)data->tokens + first;                                   \
+        type low = in[0], high = in[0];                                                                      \
+        for (int64_t i = 0; i < count; i++) {                                                                \
+            low = in[i] < low ? in[i] : low;                                                                 \
+            high = in[i] > high ? in[i] : high;                                                              \
+            out[i] = (int32_t)in[i];                                                                         \
+        }                                                                                                    \
+        range = (token_range){(int64_t)low, (int64_t)high};                                                  \
+    } while (0)
+
+/* Copies count > 0 tokens. Widths are those of the formats: u8, u16, u32 or i32 (whose negative values are
+ * beyond every limit when read unsigned), i64. */
+static token_range copy_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out)
+{
+    token_range range;
+    switch (data->info.token_bytes) {
+    case 1:
+        COPY_TOKENS(uint8_t);
+        break;
+    case 2:
+        COPY_TOKENS(uint16_t);
+        break;
+    case 4:
+        COPY_TOKENS(uint32_t);
+        break;
+    default:
+        COPY_TOKENS(int64_t);
+        break;
+    }
+    return range;
+}
+
+/* Some token of those copied is outside the vocabulary: finds the first and says where it is. */
+static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
+{
+    int w = data->info.token_bytes;
+    for (int64_t i = first; i < first + count; i++) {
+        int32_t unused;
+        token_range one = copy_tokens(data, i, 1, &unused);
+        AX_CHECK(one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
+                 "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: was the file made by "
+                 "another tokenizer, or damaged? `axonn data check` tells",
+                 data->path, (long long)i, (long long)one.low,
+                 (long long)(data->tokens - data->main.base + i * w), (long long)data->limit);
+    }
+    return ax_fail(AX_ERR_DATA, "%s changed while it was read", data->path);
+}
+
+static ax_status checked_copy(const ax_data *data, int64_t first, int64_t count, int32_t *out)
+{
+    token_range range = copy_tokens(data, first, count, out);
+    return range.low < 0 || range.high >= data->limit ? fail_token(data, first, count) : AX_OK;
+}
+
+ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out)
+{
+    AX_CHECK(first >= 0 && count >= 0 && first <= data->info.tokens - count, AX_ERR_USAGE,
+             "%s has %lld tokens: there are no %lld from %lld on", data->path, (long long)data->info.tokens,
+             (long long)count, (long long)first);
+    if (!count)
+        return AX_OK;
+    ax_status status = checked_copy(data, first, count, out);
+    data_forget_tokens(data, first, first + count);
+    return status;
+}
+
+ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end)
+{
+    AX_CHECK(data->index_kind != INDEX_NONE, AX_ERR_USAGE, "%s (%s) has no index of documents", data->path,
+             ax_data_format_name(data->info.format));
+    AX_CHECK(index >= 0 && index < data->info.documents, AX_ERR_USAGE,
+             "%s has %lld documents: there is no number %lld", data->path, (long long)data->info.documents,
+             (long long)index);
+    *first = data_document_start(data, index);
+    *end = data_document_start(data, index + 1);
+    data_forget_documents(data, index, index + 1);
+    return AX_OK;
+}
+
+int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape)
+{
+    return ax_max(data->info.tokens - 1, 0) / shape->seq_len;
+}
+
+int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
+{
+    return ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
+}
+
+/* Places from ... end-1 of a row belong to the document that starts at `from`. */
+static void assign_places(const ax_rows *row, int64_t from, int64_t end)
+{
+    for (int64_t t = from; t < end; t++) {
+        row->doc_start[t] = (int32_t)from;
+        row->position[t] = (int32_t)(t - from);
+    }
+}
+
+/* A document starts at place `start`, 1 ... T, the one before it at *from. */
+static void start_document(const ax_rows *row, int64_t start, int64_t *from)
+{
+    row->targets[start - 1] = -1;
+    assign_places(row, *from, start);
+    *from = start;
+}
+
+/* Marks the documents that start in (a, end] by the index and returns their number; with `row` NULL it only
+ * counts. *from is the start of the last document so far, as a place of the row. */
+static int64_t mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from)
+{
+    int64_t first = data_document_of(data, a), d = first + 1, last = a, found = 0;
+    for (; d < data->info.documents; d++) {
+        int64_t start = data_document_start(data, d);
+        if (start > end)
+            break;
+        if (start <= last) /* an empty document, or a damaged index */
+            continue;
+        if (row)
+            start_document(row, start - a, from);
+        last = start;
+        found++;
+    }
+    data_forget_documents(data, first, d);
+    return found;
+}
+
+/* The same for a source without index, from the row's own tokens: a document starts after each end_id. */
+static int64_t mark_scanned(const ax_data *data, int64_t count, const ax_rows *row, int64_t *from)
+{
+    int64_t found = 0;
+    for (int64_t t = 0; t < count; t++)
+        if (row->tokens[t] == data->info.end_id) {
+            start_document(row, t + 1, from);
+            found++;
+        }
+    return found;
+}
+
+ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row, const ax_rows *out,
+                      int64_t line, int64_t *targets)
+{
+    int64_t T = shape->seq_len, a = row * T;
+    AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
+             "%s has %lld rows of %lld: there is no %lld", data->path, (long long)ax_data_rows(data, shape),
+             (long long)T, (long long)row);
+    /* Predictions: one per input that has a successor; fewer than T in the last row only. */
+    int64_t predictions = ax_min(T, data->info.tokens - 1 - a), masked = 0, from = 0;
+    ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
+                  out->position + line * T};
+    ax_status status = checked_copy(data, a, predictions, to.tokens);
+    if (status == AX_OK)
+        status = checked_copy(data, a + predictions, 1, to.targets + predictions - 1);
+    data_forget_tokens(data, a, a + predictions + 1);
+    AX_TRY(status);
+    memcpy(to.targets, to.tokens + 1, (size_t)(predictions - 1) * sizeof *to.targets);
+    for (int64_t t = predictions; t < T; t++) {
+        to.tokens[t] = 0;
+        to.targets[t] = -1;
+    }
+    if (shape->mask_documents && data->index_kind != INDEX_NONE)
+        masked = mark_indexed(data, a, a + predictions, &to, &from);
+    else if (shape->mask_documents && data->info.end_id >= 0)
+        masked = mark_scanned(data, predictions, &to, &from);
+    assign_places(&to, from, T);
+    if (targets)
+        *targets = predictions - masked;
+    return AX_OK;
+}
+
+#define COUNT_TOKENS(type)                                                                                   \
+    do {                                                                                                     \
+        const type *in = (const type *)(const void *)data->tokens + first;                                   \
+        for (int64_t i = 0; i < count; i++)                                                                  \
+            found += (int64_t)in[i] == data->info.end_id;                                                    \
+    } while (0)
+
+static int64_t count_ends(const ax_data *data, int64_t first, int64_t count)
+{
+    int64_t found = 0;
+    if (data->info.token_bytes == 2)
+        COUNT_TOKENS(uint16_t);
+    else
+        COUNT_TOKENS(uint32_t);
+    data_forget_tokens(data, first, first + count);
+    return found;
+}
+
+int64_t ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row)
+{
+    int64_t T = shape->seq_len, a = row * T, from = 0;
+    int64_t predictions = ax_min(T, data->info.tokens - 1 - a);
+    if (!shape->mask_documents)
+        return predictions;
+    if (data->index_kind != INDEX_NONE)
+        return predictions - mark_indexed(data, a, a + predictions, NULL, &from);
+    return data->info.end_id < 0 ? predictions : predictions - count_ends(data, a, predictions);
+}

@@ -1,0 +1,89 @@
+/* The inside of a token source, shared by the files that open, read and check it. Read axonn/data.h first. */
+#ifndef AXONN_DATA_SOURCE_H
+#define AXONN_DATA_SOURCE_H
+
+#include "axonn/data.h"
+
+#include <string.h>
+
+/* The header of the packed token file, byte for byte as axonn/data.h lists it. */
+typedef struct tok_header {
+    char magic[8];
+    uint32_t version, token_bytes;
+    uint64_t tokens, documents, vocab, tokenizer_hash;
+    int64_t end_id;
+    uint64_t text_bytes, tokens_at, index_at, body_hash, header_hash;
+    char zero[160];
+} tok_header;
+_Static_assert(sizeof(tok_header) == 256, "the layout of the packed token file");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read and written in place");
+
+enum { TOK_HEADER_BYTES = 256, TOK_VERSION = 1, LLMC_HEADER_BYTES = 1024, MEGATRON_HEADER_BYTES = 34 };
+#define TOK_MAGIC "AXTOKENS"
+#define MEGATRON_MAGIC "MMIDIDX\0"
+enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 20240522 };
+
+/* XXH3-64 of a header without its last field but one, the hash itself. */
+uint64_t tok_header_hash(const tok_header *header);
+
+/* A file mapped for reading. */
+typedef struct data_map {
+    const char *base;
+    size_t bytes;
+} data_map;
+
+/* How the starts of documents are stored. */
+typedef enum data_index_kind {
+    INDEX_NONE,    /* not at all: a document starts after each end_id */
+    INDEX_STARTS,  /* u64 start[D+1], in tokens */
+    INDEX_MEGATRON /* i64 first sequence of each document [D+1], i64 byte offset of each sequence */
+} data_index_kind;
+
+/* At most this many document starts are kept in memory, evenly spaced, so that looking up a document touches
+ * one short stretch of the mapped index and not a page per step of a bisection. */
+enum { COARSE_MAX = 4096 };
+
+struct ax_data {
+    char *path;
+    ax_data_info info;
+    int64_t limit; /* tokens are below this: the smaller of the file's and the model's vocabulary */
+    data_map main, side;
+    const char *tokens; /* in main */
+    data_index_kind index_kind;
+    const char *index;   /* in main or side */
+    const char *offsets; /* INDEX_MEGATRON: in side, of `sequences` entries */
+    int64_t sequences;
+    int64_t *coarse; /* start of every coarse_step-th document */
+    int64_t coarse_n, coarse_step;
+};
+
+/* Entry i of an array of 64-bit integers that need not be aligned. */
+static inline int64_t data_load64(const char *array, int64_t i)
+{
+    int64_t value;
+    memcpy(&value, array + 8 * i, sizeof value);
+    return value;
+}
+
+/* First token of document d, 0 <= d <= D; D gives N, and so does a damaged entry. Needs an index. */
+int64_t data_document_start(const ax_data *data, int64_t d);
+
+/* The document that holds token `pos`, 0 <= pos < N. Needs an index. */
+int64_t data_document_of(const ax_data *data, int64_t pos);
+
+/* Tells the system that the mapped bytes [from, to) and what it mapped around them are not needed: resident
+ * memory is planned, and pages of a file would count. */
+void data_map_forget(const data_map *map, const char *from, const char *to);
+void data_forget_tokens(const ax_data *data, int64_t first, int64_t end);
+void data_forget_documents(const ax_data *data, int64_t first, int64_t end);
+
+/* Maps a file; an empty file gives {NULL, 0}. */
+AX_MUST_CHECK ax_status data_map_open(const char *path, data_map *out);
+void data_map_close(data_map *map);
+
+/* The .idx and .bin of a Megatron data set from either of them or their common prefix; the caller frees. */
+AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
+
+bool data_has_suffix(const char *path, const char *suffix);
+
+#endif

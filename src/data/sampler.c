@@ -1,0 +1,169 @@
+/* Mixture and order: which sample of which source is row r of the next batch. Read axonn/data.h first.
+ * Sample g of the stream comes from the source i that maximises w_i max(g, 1) - count_i, the rule by which
+ * Megatron-LM blends data sets; its place in the source is a keyed permutation of the source's samples. */
+#include "axonn/data.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct source {
+    ax_data *data;
+    double weight; /* of all weights together: they sum to 1 */
+    int64_t samples, count;
+    uint64_t key;
+} source;
+
+typedef struct pick {
+    int source;
+    int64_t sample;
+} pick;
+
+struct ax_sampler {
+    ax_row_shape shape;
+    ax_data_order order;
+    int n;
+    int64_t batch, total; /* total: samples taken so far from all sources */
+    source *sources;
+    pick *picks; /* of the present batch */
+};
+
+static ax_status set_weights(ax_sampler *s, const double *weights)
+{
+    double sum = 0;
+    for (int i = 0; i < s->n; i++) {
+        double w = weights ? weights[i] : (double)s->sources[i].samples;
+        AX_CHECK(w > 0 && isfinite(w), AX_ERR_USAGE, "the weight of %s is %g; weights are above zero",
+                 ax_data_path(s->sources[i].data), w);
+        s->sources[i].weight = w;
+        sum += w;
+    }
+    for (int i = 0; i < s->n; i++)
+        s->sources[i].weight /= sum;
+    return AX_OK;
+}
+
+static ax_status set_sources(ax_sampler *s, ax_data *const *sources, uint64_t seed)
+{
+    AX_TRY(ax_calloc((size_t)s->n, sizeof *s->sources, &s->sources));
+    AX_TRY(ax_calloc((size_t)s->batch, sizeof *s->picks, &s->picks));
+    for (int i = 0; i < s->n; i++) {
+        source *from = &s->sources[i];
+        from->data = sources[i];
+        from->samples = ax_data_samples(sources[i], &s->shape);
+        from->key = ax_rng_key(seed, "data/order", (uint64_t)i);
+        AX_CHECK(from->samples > 0, AX_ERR_DATA,
+                 "%s has %lld tokens, too few for one row of %lld and its last target: give more text or set "
+                 "model.seq_len to at most %lld",
+                 ax_data_path(sources[i]), (long long)ax_data_describe(sources[i])->tokens,
+                 (long long)s->shape.seq_len, (long long)ax_max(ax_data_describe(sources[i])->tokens - 1, 0));
+    }
+    return AX_OK;
+}
+
+ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
+                            ax_sampler **out)
+{
+    *out = NULL;
+    AX_CHECK(n > 0 && options->batch > 0 && options->shape.seq_len > 0, AX_ERR_USAGE,
+             "a sampler needs sources (%d), rows (%lld) and a row length (%lld)", n,
+             (long long)options->batch, (long long)options->shape.seq_len);
+    ax_sampler *s;
+    AX_TRY(ax_calloc(1, sizeof *s, &s));
+    *s = (ax_sampler){.shape = options->shape, .order = options->order, .n = n, .batch = options->batch};
+    ax_status status = set_sources(s, sources, options->seed);
+    if (status == AX_OK)
+        status = set_weights(s, options->weights);
+    if (status != AX_OK)
+        ax_sampler_destroy(&s);
+    *out = s;
+    return status;
+}
+
+void ax_sampler_destroy(ax_sampler **sampler)
+{
+    if (!*sampler)
+        return;
+    free((*sampler)->sources);
+    free((*sampler)->picks);
+    free(*sampler);
+    *sampler = NULL;
+}
+
+void ax_sampler_state(const ax_sampler *s, int64_t *per_source)
+{
+    for (int i = 0; i < s->n; i++)
+        per_source[i] = s->sources[i].count;
+}
+
+ax_status ax_sampler_restore(ax_sampler *s, const int64_t *per_source)
+{
+    for (int i = 0; i < s->n; i++)
+        AX_CHECK(per_source[i] >= 0, AX_ERR_DATA,
+                 "the position of %s is negative (%lld): a damaged checkpoint?",
+                 ax_data_path(s->sources[i].data), (long long)per_source[i]);
+    s->total = 0;
+    for (int i = 0; i < s->n; i++)
+        s->total += s->sources[i].count = per_source[i];
+    return AX_OK;
+}
+
+static int choose_source(const ax_sampler *s)
+{
+    int best = 0;
+    double most = -INFINITY, drawn = (double)ax_max(s->total, 1);
+    for (int i = 0; i < s->n; i++) {
+        double lack = s->sources[i].weight * drawn - (double)s->sources[i].count;
+        if (lack > most) {
+            most = lack;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static int64_t ordered_sample(const ax_sampler *s, const source *from)
+{
+    int64_t epoch = from->count / from->samples, place = from->count % from->samples;
+    if (s->order == AX_ORDER_SEQUENTIAL)
+        return place;
+    uint64_t key = ax_rng_key(from->key, "data/epoch", (uint64_t)epoch);
+    return (int64_t)ax_permute(key, (uint64_t)from->samples, (uint64_t)place);
+}
+
+/* Picks are made before any row is read, so that a rank which reads few rows still counts all targets. */
+void ax_sampler_next(ax_sampler *s, int64_t *targets)
+{
+    *targets = 0;
+    for (int64_t r = 0; r < s->batch; r++) {
+        int i = choose_source(s);
+        source *from = &s->sources[i];
+        s->picks[r] = (pick){i, ordered_sample(s, from)};
+        *targets += ax_data_row_targets(from->data, &s->shape, s->picks[r].sample);
+        from->count++;
+        s->total++;
+    }
+}
+
+ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const ax_rows *out)
+{
+    AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
+             "rows %lld ... %lld of a batch of %lld", (long long)first, (long long)end - 1,
+             (long long)s->batch);
+    for (int64_t r = first; r < end; r++) {
+        const pick *p = &s->picks[r];
+        AX_TRY(ax_data_row(s->sources[p->source].data, &s->shape, p->sample, out, r - first, NULL));
+    }
+    return AX_OK;
+}
+
+ax_status ax_sampler_next_batch(ax_sampler *s, const ax_rows *out, int64_t *targets)
+{
+    ax_sampler_next(s, targets);
+    return ax_sampler_read(s, 0, s->batch, out);
+}
+
+void ax_sampler_where(const ax_sampler *s, int64_t row, int *src, int64_t *sample)
+{
+    *src = s->picks[row].source;
+    *sample = s->picks[row].sample;
+}

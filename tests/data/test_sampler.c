@@ -1,0 +1,257 @@
+/* Order and mixture: epochs are permutations, every sample a function of (seed, index), resuming and cutting
+ * a batch into rows change nothing, and a step allocates nothing. */
+#include "data_test.h"
+
+#include <stdatomic.h>
+
+/* Sanitizers bring their own allocator, which must not be replaced. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define COUNTS_ALLOCATIONS 0
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define COUNTS_ALLOCATIONS 0
+#endif
+#endif
+#ifndef COUNTS_ALLOCATIONS
+#define COUNTS_ALLOCATIONS 1
+#endif
+
+static atomic_long allocations;
+
+#if COUNTS_ALLOCATIONS
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *malloc(size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_malloc(size);
+}
+void *calloc(size_t count, size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_calloc(count, size);
+}
+void *realloc(void *old, size_t size)
+{
+    atomic_fetch_add(&allocations, 1);
+    return __libc_realloc(old, size);
+}
+#endif
+
+/* A source of `samples` samples of T tokens and `rest` tokens more, with a document every 5 tokens. */
+static ax_data *make_source(scratch *s, const char *name, int64_t samples, int64_t T, int64_t rest)
+{
+    int64_t n = samples * T + 1 + rest;
+    int32_t *tokens = calloc((size_t)n, sizeof *tokens);
+    ax_token_writer *w;
+    ax_data *data;
+    for (int64_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)i;
+    OK(ax_token_writer_create(in_scratch(s, name), 1 << 20, -1, 0, &w));
+    for (int64_t i = 0; i < n; i += 5)
+        OK(ax_token_writer_add(w, tokens + i, ax_min(5, n - i), 5));
+    OK(ax_token_writer_finish(&w, NULL));
+    OK(ax_data_open(in_scratch(s, name), -1, &data));
+    free(tokens);
+    return data;
+}
+
+static ax_sampler *make_sampler(ax_data *const *sources, int n, ax_data_order order, uint64_t seed, int64_t T,
+                                int64_t batch, const double *weights)
+{
+    ax_sampler *sampler;
+    OK(ax_sampler_create(
+        sources, n,
+        &(ax_sampler_options){
+            .shape = {T, true}, .batch = batch, .order = order, .seed = seed, .weights = weights},
+        &sampler));
+    return sampler;
+}
+
+static void sequential_order(void **state)
+{
+    scratch *s = *state;
+    ax_data *data = make_source(s, "a.tok", 10, 4, 2);
+    ax_sampler *sampler = make_sampler(&data, 1, AX_ORDER_SEQUENTIAL, 1, 4, 3, NULL);
+    ax_rows out = rows_create(3, 4);
+    for (int64_t g = 0; g < 60;) {
+        int64_t targets, unmasked = 0;
+        OK(ax_sampler_next_batch(sampler, &out, &targets));
+        for (int64_t r = 0; r < 3; r++, g++) {
+            int src;
+            int64_t sample;
+            ax_sampler_where(sampler, r, &src, &sample);
+            assert_int_equal(sample, g % 10);
+            assert_int_equal(out.tokens[r * 4], g % 10 * 4);
+        }
+        for (int i = 0; i < 12; i++)
+            unmasked += out.targets[i] >= 0;
+        assert_int_equal(targets, unmasked);
+    }
+    rows_free(&out);
+    ax_sampler_destroy(&sampler);
+    assert_null(sampler);
+    ax_data_close(&data);
+}
+
+/* Each epoch visits every sample once; epochs and seeds differ. */
+static void epochs_are_permutations(void **state)
+{
+    scratch *s = *state;
+    enum { SAMPLES = 97, EPOCHS = 4 };
+    ax_data *data = make_source(s, "a.tok", SAMPLES, 4, 0);
+    int64_t order[2][EPOCHS][SAMPLES], targets, same = 0;
+    for (int seed = 0; seed < 2; seed++) {
+        ax_sampler *sampler = make_sampler(&data, 1, AX_ORDER_SHUFFLED, (uint64_t)seed, 4, 1, NULL);
+        for (int e = 0; e < EPOCHS; e++) {
+            char seen[SAMPLES] = {0};
+            for (int i = 0; i < SAMPLES; i++) {
+                int src;
+                ax_sampler_next(sampler, &targets);
+                ax_sampler_where(sampler, 0, &src, &order[seed][e][i]);
+                assert_int_equal(seen[order[seed][e][i]]++, 0);
+            }
+        }
+        ax_sampler_destroy(&sampler);
+    }
+    for (int i = 0; i < SAMPLES; i++)
+        same +=
+            (order[0][0][i] == order[0][1][i]) + (order[0][0][i] == order[1][0][i]) + (order[0][0][i] == i);
+    assert_true(same < 20); /* three fixed points are expected */
+    ax_data_close(&data);
+}
+
+/* The mixture keeps to its weights at every prefix, by the rule as it is written. */
+static void mixture_follows_weights(void **state)
+{
+    scratch *s = *state;
+    ax_data *data[3] = {make_source(s, "a.tok", 50, 4, 0), make_source(s, "b.tok", 7, 4, 1),
+                        make_source(s, "c.tok", 20, 4, 3)};
+    const double weights[3] = {5, 3, 2};
+    ax_sampler *sampler = make_sampler(data, 3, AX_ORDER_SHUFFLED, 3, 4, 1, weights);
+    int64_t count[3] = {0}, targets;
+    for (int64_t g = 0; g < 1000; g++) {
+        int want = 0, src;
+        int64_t sample;
+        for (int i = 1; i < 3; i++)
+            if (weights[i] / 10 * (double)ax_max(g, 1) - (double)count[i] >
+                weights[want] / 10 * (double)ax_max(g, 1) - (double)count[want])
+                want = i;
+        ax_sampler_next(sampler, &targets);
+        ax_sampler_where(sampler, 0, &src, &sample);
+        assert_int_equal(src, want);
+        count[src]++;
+        for (int i = 0; i < 3; i++)
+            assert_true((double)count[i] - weights[i] / 10 * (double)(g + 1) < 2 &&
+                        weights[i] / 10 * (double)(g + 1) - (double)count[i] < 2);
+    }
+    ax_sampler_destroy(&sampler);
+
+    /* Without weights sources are used up together. */
+    sampler = make_sampler(data, 3, AX_ORDER_SHUFFLED, 3, 4, 77, NULL);
+    ax_sampler_next(sampler, &targets);
+    ax_sampler_state(sampler, count);
+    assert_true(count[0] == 50 && count[1] == 7 && count[2] == 20);
+    ax_sampler_destroy(&sampler);
+    for (int i = 0; i < 3; i++)
+        ax_data_close(&data[i]);
+}
+
+static void expect_equal_rows(const ax_rows *a, const ax_rows *b, int64_t a_line, int64_t n, int64_t T)
+{
+    size_t bytes = (size_t)(n * T) * 4;
+    assert_memory_equal(a->tokens + a_line * T, b->tokens, bytes);
+    assert_memory_equal(a->targets + a_line * T, b->targets, bytes);
+    assert_memory_equal(a->doc_start + a_line * T, b->doc_start, bytes);
+    assert_memory_equal(a->position + a_line * T, b->position, bytes);
+}
+
+/* Stopping after any number of steps, and reading any part of a batch, changes nothing. */
+static void resume_and_parts(void **state)
+{
+    scratch *s = *state;
+    enum { T = 6, B = 5, STEPS = 12 };
+    ax_data *data[2] = {make_source(s, "a.tok", 13, T, 0), make_source(s, "b.tok", 4, T, 5)};
+    const double weights[2] = {1, 0.7};
+    ax_rows whole = rows_create(B, T), part = rows_create(B, T);
+    ax_sampler *run = make_sampler(data, 2, AX_ORDER_SHUFFLED, 11, T, B, weights);
+    for (int step = 0; step < STEPS; step++) {
+        int64_t at[2], after[2], again[2], targets, targets_again;
+        ax_sampler_state(run, at);
+        OK(ax_sampler_next_batch(run, &whole, &targets));
+        ax_sampler_state(run, after);
+        ax_sampler *resumed = make_sampler(data, 2, AX_ORDER_SHUFFLED, 11, T, B, weights);
+        OK(ax_sampler_restore(resumed, at));
+        ax_sampler_next(resumed, &targets_again);
+        assert_int_equal(targets, targets_again);
+        for (int64_t first = 0; first <= B; first++)
+            for (int64_t end = first; end <= B; end++) {
+                OK(ax_sampler_read(resumed, first, end, &part));
+                expect_equal_rows(&whole, &part, first, end - first, T);
+            }
+        ax_sampler_state(resumed, again);
+        assert_memory_equal(after, again, sizeof again);
+        ax_sampler_destroy(&resumed);
+    }
+    FAILS(AX_ERR_USAGE, "batch of 5", ax_sampler_read(run, 0, B + 1, &part));
+    FAILS(AX_ERR_DATA, "negative", ax_sampler_restore(run, (int64_t[]){1, -1}));
+    ax_sampler_destroy(&run);
+    rows_free(&whole);
+    rows_free(&part);
+    ax_data_close(&data[0]);
+    ax_data_close(&data[1]);
+}
+
+static void refusals(void **state)
+{
+    scratch *s = *state;
+    ax_data *data = make_source(s, "a.tok", 1, 8, 0);
+    ax_sampler *sampler;
+    ax_sampler_options o = {.shape = {9, true}, .batch = 1};
+    FAILS(AX_ERR_DATA, "9 tokens, too few", ax_sampler_create(&data, 1, &o, &sampler));
+    assert_null(sampler);
+    o.shape.seq_len = 8;
+    o.weights = (double[]){0};
+    FAILS(AX_ERR_USAGE, "weight", ax_sampler_create(&data, 1, &o, &sampler));
+    o.batch = 0;
+    FAILS(AX_ERR_USAGE, "rows (0)", ax_sampler_create(&data, 1, &o, &sampler));
+    FAILS(AX_ERR_USAGE, "sources (0)", ax_sampler_create(&data, 0, &o, &sampler));
+    ax_data_close(&data);
+}
+
+static void steps_allocate_nothing(void **state)
+{
+    if (!COUNTS_ALLOCATIONS)
+        skip();
+    scratch *s = *state;
+    enum { T = 128, B = 16 };
+    ax_data *data[2] = {make_source(s, "a.tok", 500, T, 0), make_source(s, "b.tok", 300, T, 5)};
+    ax_rows out = rows_create(B, T);
+    ax_sampler *sampler = make_sampler(data, 2, AX_ORDER_SHUFFLED, 11, T, B, NULL);
+    int64_t targets;
+    long before = atomic_load(&allocations);
+    void *volatile seen = malloc(1); /* volatile: else the compiler removes the pair */
+    free(seen);
+    assert_int_equal(atomic_load(&allocations), before + 1); /* the counter counts */
+    for (int step = 0; step < 100; step++)
+        OK(ax_sampler_next_batch(sampler, &out, &targets));
+    assert_int_equal(atomic_load(&allocations), before + 1);
+    ax_sampler_destroy(&sampler);
+    rows_free(&out);
+    ax_data_close(&data[0]);
+    ax_data_close(&data[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(sequential_order, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(epochs_are_permutations, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(mixture_follows_weights, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(resume_and_parts, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(refusals, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(steps_allocate_nothing, scratch_setup, scratch_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -66,10 +66,10 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(gemm)                                                                                                  \
     X(bias_add)                                                                                              \
     X(col_sum)                                                                                               \
-    X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) X(attention)                \
-        X(attention_grad) X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) X(ce_max)    \
-            X(ce_sum) X(ce_loss) X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal)  \
-                X(adamw) X(sgd)
+    X(norm_stats)                                                                                            \
+    X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) X(attention) X(attention_grad)            \
+        X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) X(ce_max) X(ce_sum) X(ce_loss) \
+            X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(adamw) X(sgd)
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`). `dtype` of a and b is T; `c_dtype` is T or A; sums
  * are kept in A. a is [m,k] with row stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b.
@@ -297,8 +297,8 @@ typedef struct ax_convert_args {
     ax_dtype x_dtype, y_dtype;
 } ax_convert_args;
 
-/* Strided copy of an n[0]×n[1]×n[2]×n[3] box; strides in elements of `size` bytes (1, 2, 4 or 8); innermost
- * strides may differ from 1. `accumulate` adds instead (F64, F32 or BF16 `dtype`; else dtype is ignored). */
+/* Strided copy of an n[0]×n[1]×n[2]×n[3] box; strides in elements of `dtype`; innermost
+ * strides may differ from 1. `accumulate` adds instead (F64, F32 and BF16 only). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;

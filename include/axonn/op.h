@@ -1,0 +1,99 @@
+/* op: operations on tensors, forward and backward, each the kernel for the local box plus the reductions that
+ * its layout asks for. Contractions are in dist.h (ax_contract); this header has the rest.
+ *
+ * Unless said otherwise, tensors are [b, t, d]: samples, positions, width, each split as its layout says;
+ * results come from the frame; non-linear operations refuse partial sums (AX_ERR_INTERNAL); operations with a
+ * statistic over a split dim are collective along the axes that split it, the others are not collective. T is
+ * the compute dtype, A the accumulation dtype of the context. Gradients of parameters are added to
+ * param->grad. */
+#ifndef AXONN_OP_H
+#define AXONN_OP_H
+
+#include "axonn/dist.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Local rows (product of all extents but the last) and columns of a tensor. */
+void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols);
+
+/* x += bias in place. bias: [d] A, split as x's last dim. */
+AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, const ax_param *bias);
+/* bias->grad += sum of dy over all but the last dim. */
+AX_MUST_CHECK ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias);
+
+/* LayerNorm over the last dim (Ba et al. 2016) with its statistics over the whole, possibly split, width.
+ * `stats` (A, local [2, rows]: sum and centred sum of squares) is for backward. Collective along the axes
+ * that split d. */
+AX_MUST_CHECK ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, const ax_param *weight,
+                                        const ax_param *bias, double eps, ax_tensor *y, ax_tensor *stats);
+AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *stats,
+                                             const ax_tensor *dy, ax_param *weight, ax_param *bias,
+                                             double eps, ax_tensor *dx);
+
+/* Causal attention of this rank's heads. q: [b, t, h·e], k and v: [b, s, g·e] with e the width of a head,
+ * whole heads on each rank; doc_start: int32 [b, t] or without data. kv_len <= s keys are valid; query i
+ * stands at position q_offset + i. lse (A, local [b, h, t]) is for backward and may be NULL. */
+AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
+                                        const ax_tensor *v, const ax_tensor *doc_start, int64_t head_dim,
+                                        int64_t q_offset, int64_t kv_len, ax_tensor *o, ax_tensor *lse);
+AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
+                                             const ax_tensor *v, const ax_tensor *o, const ax_tensor *lse,
+                                             const ax_tensor *doc_start, int64_t head_dim,
+                                             const ax_tensor *dout, ax_tensor *dq, ax_tensor *dk,
+                                             ax_tensor *dv);
+
+/* y[b,t,:] (+)= table[ids[b,t],:]. ids: int32 [b, t]. A split first dim of the table leaves y partial. */
+AX_MUST_CHECK ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, const ax_param *table,
+                                        bool accumulate, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_tensor *dy,
+                                             ax_param *table);
+
+AX_MUST_CHECK ax_status ax_op_gelu(ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
+                                        ax_gelu_kind kind, ax_tensor *dx);
+
+/* y = a + b; equal layouts, partial sums allowed. */
+AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
+
+/* Dropout of x [b, t, d], drawn by the global index (sample in its step, position, column): the same elements
+ * fall whatever the grid and the size of micro-batches. `key` differs from layer to layer and step to step.
+ * Its own gradient. */
+AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, double p,
+                                      ax_tensor *y);
+
+/* y [b, 1, d] = x[:, last position, :]. */
+AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);
+
+/* Sum over this rank's unmasked targets of the cross-entropy, added to *total (F64, device memory). logits:
+ * [b, t, v], T; targets: int32 [b, t]. `stats` (A, local [2, rows]: maxima and sums) is for backward.
+ * Collective along the axes that split v. */
+AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits,
+                                            const ax_tensor *targets, double *total, ax_tensor *stats);
+/* logits <- scale · d(sum of losses)/d logits, in place: no second copy of the logits exists. */
+AX_MUST_CHECK ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_tensor *targets,
+                                                 const ax_tensor *stats, double scale);
+
+/* ---- sampling (host) ----------------------------------------------------------------------------- */
+
+typedef struct ax_sampling {
+    double temperature; /* 0: greedy */
+    int top_k;          /* 0: off */
+    double top_p;       /* 1: off */
+} ax_sampling;
+
+/* Draws a token from host `logits` (n values; `work` has room for n) with the uniform number u in [0, 1):
+ * temperature, then top-k, then top-p (smallest set of likeliest tokens whose probability reaches p). Ties go
+ * to the lower id. AX_ERR_NUMERIC if a logit is NaN or all are -inf. */
+typedef struct ax_sample_item {
+    float p;
+    int32_t id;
+} ax_sample_item;
+AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u,
+                                  ax_sample_item *work, int32_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,88 @@
+/* Causal attention of the heads that this rank holds: no communication, heads are split in whole. */
+#include "op/op.h"
+
+#include <math.h>
+
+typedef struct head_counts {
+    int64_t batch, q_len, heads, kv_heads;
+} head_counts;
+
+static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax_tensor *k, int64_t head_dim,
+                             head_counts *out)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    AX_TRY(ax_op_no_partial(frame, q, "attention"));
+    AX_TRY(ax_op_no_partial(frame, k, "attention"));
+    int64_t q_width = ax_tensor_extent(grid, q, 2), k_width = ax_tensor_extent(grid, k, 2);
+    *out = (head_counts){ax_tensor_extent(grid, q, 0), ax_tensor_extent(grid, q, 1), q_width / head_dim,
+                         k_width / head_dim};
+    AX_CHECK(q_width % head_dim == 0 && k_width % head_dim == 0 &&
+                 (out->kv_heads ? out->heads % out->kv_heads == 0 : out->heads == 0),
+             AX_ERR_INTERNAL,
+             "a rank holds %lld of query width and %lld of key width, not whole heads of %lld",
+             (long long)q_width, (long long)k_width, (long long)head_dim);
+    return AX_OK;
+}
+
+ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
+                          const ax_tensor *doc_start, int64_t head_dim, int64_t q_offset, int64_t kv_len,
+                          ax_tensor *o, ax_tensor *lse)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    head_counts n;
+    AX_TRY(count_heads(frame, q, k, head_dim, &n));
+    AX_TRY(ax_op_like(frame, q, o));
+    if (lse)
+        AX_TRY(ax_op_local(frame, 3, (int64_t[]){n.batch, n.heads, n.q_len}, lse));
+    int64_t kv_rows = ax_tensor_extent(ctx->grid, k, 1);
+    return ax_run_attention(ctx->stream,
+                            &(ax_attention_args){.batch = n.batch,
+                                                 .q_len = n.q_len,
+                                                 .kv_len = kv_len,
+                                                 .q_offset = q_offset,
+                                                 .heads = n.heads,
+                                                 .kv_heads = n.kv_heads,
+                                                 .head_dim = head_dim,
+                                                 .kv_batch_stride = kv_rows * n.kv_heads * head_dim,
+                                                 .scale = 1 / sqrt((double)head_dim),
+                                                 .q = q->data,
+                                                 .k = k->data,
+                                                 .v = v->data,
+                                                 .doc_start = doc_start->data,
+                                                 .o = o->data,
+                                                 .lse = lse ? lse->data : NULL,
+                                                 .dtype = q->dtype});
+}
+
+ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
+                               const ax_tensor *o, const ax_tensor *lse, const ax_tensor *doc_start,
+                               int64_t head_dim, const ax_tensor *dout, ax_tensor *dq, ax_tensor *dk,
+                               ax_tensor *dv)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    head_counts n;
+    AX_TRY(count_heads(frame, q, k, head_dim, &n));
+    AX_TRY(ax_op_like(frame, q, dq));
+    AX_TRY(ax_op_like(frame, k, dk));
+    AX_TRY(ax_op_like(frame, v, dv));
+    void *delta;
+    AX_TRY(ax_frame_scratch(frame, ctx->accum, n.batch * n.heads * n.q_len, &delta));
+    return ax_run_attention_grad(ctx->stream, &(ax_attention_grad_args){.batch = n.batch,
+                                                                        .q_len = n.q_len,
+                                                                        .heads = n.heads,
+                                                                        .kv_heads = n.kv_heads,
+                                                                        .head_dim = head_dim,
+                                                                        .scale = 1 / sqrt((double)head_dim),
+                                                                        .q = q->data,
+                                                                        .k = k->data,
+                                                                        .v = v->data,
+                                                                        .o = o->data,
+                                                                        .lse = lse->data,
+                                                                        .dout = dout->data,
+                                                                        .doc_start = doc_start->data,
+                                                                        .delta = delta,
+                                                                        .dq = dq->data,
+                                                                        .dk = dk->data,
+                                                                        .dv = dv->data,
+                                                                        .dtype = q->dtype});
+}

@@ -1,0 +1,58 @@
+/* Rows of a table by id, and their gradient. */
+#include "op/op.h"
+
+/* y's extents and layout: those of the ids, then the table's width; a table split by rows leaves y partial.
+ */
+static ax_tensor result_of(const ax_frame *frame, const ax_tensor *ids, const ax_tensor *table)
+{
+    ax_layout layout = ids->layout;
+    layout.dim[ids->ndim] = table->layout.dim[1];
+    for (int i = 0; i < table->layout.dim[0].n; i++)
+        layout.partial |= (ax_axisset)(1u << table->layout.dim[0].a[i]);
+    int64_t dim[AX_MAX_DIMS] = {0}, unit[AX_MAX_DIMS] = {0};
+    for (int d = 0; d < ids->ndim; d++) {
+        dim[d] = ids->dim[d];
+        unit[d] = ids->unit[d];
+    }
+    dim[ids->ndim] = table->dim[1];
+    unit[ids->ndim] = table->unit[1];
+    return ax_tensor_make(ax_frame_ctx(frame)->compute, ids->ndim + 1, dim, unit, &layout);
+}
+
+ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, const ax_param *table, bool accumulate,
+                          ax_tensor *y)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    if (!accumulate) {
+        ax_tensor like = result_of(frame, ids, &table->use);
+        AX_TRY(ax_frame_alloc(frame, &like, y));
+    }
+    int64_t rows, cols, first, count;
+    ax_rows_cols(frame, y, &rows, &cols);
+    ax_tensor_range(ctx->grid, &table->use, 0, ax_grid_rank(ctx->grid), &first, &count);
+    return ax_run_embedding(ctx->stream, &(ax_embedding_args){.rows = rows,
+                                                              .cols = cols,
+                                                              .first = first,
+                                                              .count = count,
+                                                              .table = table->use.data,
+                                                              .ids = ids->data,
+                                                              .y = y->data,
+                                                              .dtype = y->dtype,
+                                                              .accumulate = accumulate});
+}
+
+ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_tensor *dy, ax_param *table)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    int64_t rows, cols, first, count;
+    ax_rows_cols(frame, dy, &rows, &cols);
+    ax_tensor_range(ctx->grid, &table->use, 0, ax_grid_rank(ctx->grid), &first, &count);
+    return ax_run_embedding_grad(ctx->stream, &(ax_embedding_grad_args){.rows = rows,
+                                                                        .cols = cols,
+                                                                        .first = first,
+                                                                        .count = count,
+                                                                        .dy = dy->data,
+                                                                        .ids = ids->data,
+                                                                        .dtable = table->grad.data,
+                                                                        .dtype = dy->dtype});
+}

@@ -1,0 +1,69 @@
+/* Cross-entropy over a vocabulary that may be split: maxima, then sums, then losses; the gradient replaces
+ * the logits, so that they exist once. */
+#include "op/op.h"
+
+static ax_axisset vocab_axes(const ax_tensor *logits)
+{
+    ax_axisset axes = 0;
+    const ax_axes *last = &logits->layout.dim[logits->ndim - 1];
+    for (int i = 0; i < last->n; i++)
+        axes |= (ax_axisset)(1u << last->a[i]);
+    return axes;
+}
+
+ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax_tensor *targets,
+                              double *total, ax_tensor *stats)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_axisset axes = vocab_axes(logits);
+    int64_t rows, vocab, first;
+    AX_TRY(ax_op_no_partial(frame, logits, "cross-entropy"));
+    ax_rows_cols(frame, logits, &rows, &vocab);
+    ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, stats));
+    ax_tensor losses; /* target logits, then the losses themselves */
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, &losses));
+    void *max = ax_op_part(stats, 0), *sum = ax_op_part(stats, 1), *target_logit = ax_op_part(&losses, 0);
+    AX_TRY(ax_run_ce_max(
+        ctx->stream,
+        &(ax_ce_max_args){
+            .rows = rows, .vocab = vocab, .logits = logits->data, .max = max, .dtype = logits->dtype}));
+    AX_TRY(ax_reduce_axes(ctx, axes, max, rows, ctx->accum, AX_MAX));
+    AX_TRY(ax_run_ce_sum(ctx->stream, &(ax_ce_sum_args){.rows = rows,
+                                                        .vocab = vocab,
+                                                        .first = first,
+                                                        .logits = logits->data,
+                                                        .max = max,
+                                                        .targets = targets->data,
+                                                        .sum = sum,
+                                                        .target_logit = target_logit,
+                                                        .dtype = logits->dtype}));
+    AX_TRY(ax_reduce_axes(ctx, axes, sum, rows, ctx->accum, AX_SUM));
+    AX_TRY(ax_reduce_axes(ctx, axes, target_logit, rows, ctx->accum, AX_SUM));
+    return ax_run_ce_loss(ctx->stream, &(ax_ce_loss_args){.rows = rows,
+                                                          .max = max,
+                                                          .sum = sum,
+                                                          .target_logit = target_logit,
+                                                          .targets = targets->data,
+                                                          .loss = ax_op_part(&losses, 1),
+                                                          .total = total,
+                                                          .dtype = ctx->accum});
+}
+
+ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_tensor *targets,
+                                   const ax_tensor *stats, double scale)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    int64_t rows, vocab, first;
+    ax_rows_cols(frame, logits, &rows, &vocab);
+    ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
+    return ax_run_ce_grad(ctx->stream, &(ax_ce_grad_args){.rows = rows,
+                                                          .vocab = vocab,
+                                                          .first = first,
+                                                          .scale = scale,
+                                                          .max = ax_op_part(stats, 0),
+                                                          .sum = ax_op_part(stats, 1),
+                                                          .targets = targets->data,
+                                                          .logits = logits->data,
+                                                          .dtype = logits->dtype});
+}

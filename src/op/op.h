@@ -1,0 +1,19 @@
+/* Shared by the operations: local shapes and guards. */
+#ifndef AXONN_OP_OP_H
+#define AXONN_OP_OP_H
+
+#include "axonn/op.h"
+
+/* Refuses partial sums: `what` names the operation. */
+ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what);
+
+/* A tensor that is local by construction (statistics): accumulation dtype, extents as given, no layout. */
+ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out);
+
+/* Memory for a tensor like `x`. */
+ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
+
+/* The i-th of the equal parts along the first dim of a local statistics tensor. */
+void *ax_op_part(const ax_tensor *stats, int64_t index);
+
+#endif

@@ -1,0 +1,142 @@
+/* Element by element: bias, GELU, residual add, dropout; and the helpers that all operations share. */
+#include "op/op.h"
+
+#include <string.h>
+
+static ax_stream *stream_of(const ax_frame *frame) { return ax_frame_ctx(frame)->stream; }
+
+void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    *rows = 1;
+    for (int d = 0; d + 1 < x->ndim; d++)
+        *rows *= ax_tensor_extent(grid, x, d);
+    *cols = ax_tensor_extent(grid, x, x->ndim - 1);
+}
+
+ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    char text[128];
+    AX_CHECK(!ax_grid_effective(grid, x->layout.partial), AX_ERR_INTERNAL,
+             "%s of partial sums [%s]: redistribute first", what,
+             ax_layout_print(grid, &x->layout, x->ndim, NULL, text));
+    return AX_OK;
+}
+
+ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
+{
+    return ax_frame_alloc(frame, x, out);
+}
+
+ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out)
+{
+    ax_layout none = {0};
+    ax_tensor like = ax_tensor_make(ax_frame_ctx(frame)->accum, ndim, dim, NULL, &none);
+    return ax_frame_alloc(frame, &like, out);
+}
+
+void *ax_op_part(const ax_tensor *stats, int64_t index)
+{
+    int64_t count = 1;
+    for (int d = 1; d < stats->ndim; d++)
+        count *= stats->dim[d];
+    return (char *)stats->data + (size_t)(index * count) * ax_dtype_size(stats->dtype);
+}
+
+ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, const ax_param *bias)
+{
+    int64_t rows, cols;
+    AX_TRY(ax_op_no_partial(frame, x, "bias"));
+    ax_rows_cols(frame, x, &rows, &cols);
+    return ax_run_bias_add(stream_of(frame), &(ax_bias_add_args){.rows = rows,
+                                                                 .cols = cols,
+                                                                 .x = x->data,
+                                                                 .bias = bias->use.data,
+                                                                 .y = x->data,
+                                                                 .dtype = x->dtype});
+}
+
+ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias)
+{
+    int64_t rows, cols;
+    ax_rows_cols(frame, dy, &rows, &cols);
+    return ax_run_col_sum(
+        stream_of(frame),
+        &(ax_col_sum_args){
+            .rows = rows, .cols = cols, .x = dy->data, .out = bias->grad.data, .dtype = dy->dtype});
+}
+
+ax_status ax_op_gelu(ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind, ax_tensor *y)
+{
+    AX_TRY(ax_op_no_partial(frame, x, "GELU"));
+    AX_TRY(ax_op_like(frame, x, y));
+    return ax_run_gelu(stream_of(frame), &(ax_gelu_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
+                                                         .x = x->data,
+                                                         .y = y->data,
+                                                         .dtype = x->dtype,
+                                                         .kind = kind});
+}
+
+ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy, ax_gelu_kind kind,
+                          ax_tensor *dx)
+{
+    AX_TRY(ax_op_like(frame, x, dx));
+    return ax_run_gelu_grad(stream_of(frame),
+                            &(ax_gelu_grad_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
+                                                 .x = x->data,
+                                                 .dy = dy->data,
+                                                 .dx = dx->data,
+                                                 .dtype = x->dtype,
+                                                 .kind = kind});
+}
+
+ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    AX_CHECK(ax_layout_equal(grid, &a->layout, &b->layout, a->ndim), AX_ERR_INTERNAL,
+             "sum of two tensors with different layouts");
+    AX_TRY(ax_op_like(frame, a, y));
+    return ax_run_add(
+        stream_of(frame),
+        &(ax_add_args){
+            .n = ax_tensor_count(grid, a), .a = a->data, .b = b->data, .y = y->data, .dtype = a->dtype});
+}
+
+ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, double p, ax_tensor *y)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    const ax_batch *batch = ax_frame_batch(frame);
+    AX_TRY(ax_op_no_partial(frame, x, "dropout"));
+    AX_TRY(ax_op_like(frame, x, y));
+    ax_box box = ax_tensor_box(grid, x, ax_grid_rank(grid));
+    int64_t rows, cols, first = batch ? batch->first_sample : 0;
+    ax_rows_cols(frame, x, &rows, &cols);
+    return ax_run_dropout(stream_of(frame), &(ax_dropout_args){.rows = rows,
+                                                               .cols = cols,
+                                                               .row0 = (first + box.lo[0]) * x->dim[1],
+                                                               .col0 = box.lo[2],
+                                                               .global_cols = x->dim[2],
+                                                               .key = key,
+                                                               .p = p,
+                                                               .x = x->data,
+                                                               .y = y->data,
+                                                               .dtype = x->dtype});
+}
+
+ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    ax_tensor like = *x;
+    like.dim[1] = 1;
+    AX_TRY(ax_frame_alloc(frame, &like, y));
+    int64_t b = ax_tensor_extent(grid, x, 0), t = ax_tensor_extent(grid, x, 1),
+            d = ax_tensor_extent(grid, x, 2);
+    const char *last = (const char *)x->data + (size_t)((t - 1) * d) * ax_dtype_size(x->dtype);
+    return ax_run_copy_box(stream_of(frame), &(ax_copy_box_args){.n = {1, 1, b, d},
+                                                                 .x_stride = {0, 0, t * d, 1},
+                                                                 .y_stride = {0, 0, d, 1},
+                                                                 .x = last,
+                                                                 .y = y->data,
+                                                                 .dtype = x->dtype});
+}

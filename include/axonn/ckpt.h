@@ -1,0 +1,234 @@
+/* ckpt: arrays in safetensors files, parameters in and out of them, and the checkpoints of a run.
+ *
+ * Three layers, each usable alone:
+ *
+ *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays of which any *box* can be
+ *               read or written with conversion and transposition. Files are planned from extents alone, so
+ *               every rank writes its own boxes into files that one rank created.
+ *   parameters  an ax_param_set against such files: ax_param.file says where each parameter stands in them.
+ *               Replica 0 of each box writes; every rank reads its own box: any grid reads what any wrote.
+ *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
+ *               state.json, and manifest.json with a checksum of every file. Written aside, synced, renamed;
+ *               RUN/latest names the newest. A kill at any moment leaves the one before loadable.
+ *
+ * Errors of files are AX_ERR_DATA and name the file and the key. */
+#ifndef AXONN_CKPT_H
+#define AXONN_CKPT_H
+
+#include "axonn/dist.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- safetensors --------------------------------------------------------------------------------- */
+
+enum { AX_ST_MAX_DIMS = 8 };
+
+/* An array of a file: row-major, little-endian, extents `dim` (none: a scalar). */
+typedef struct ax_st_array {
+    const char *key;        /* unique in its store */
+    const char *dtype_name; /* as in the file: "F32", "BF16", "BOOL", …; ignored by ax_st_plan */
+    ax_dtype dtype;         /* AX_DTYPE_COUNT: one that can be listed but not read */
+    int ndim;
+    int64_t dim[AX_ST_MAX_DIMS];
+    int file;              /* which file of the store holds it */
+    int64_t offset, bytes; /* where in that file */
+} ax_st_array;
+
+/* A store: one safetensors file, or all the shards of a directory. Each rank uses its own handle. */
+typedef struct ax_st ax_st;
+
+/* Opens for reading a .safetensors file, or in a directory model.safetensors or else the shards of
+ * model.safetensors.index.json. Strict: headers, offsets, sizes, shards and index must agree to the byte. Not
+ * collective. The caller owns *out. AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_st_open(const char *path, ax_st **out);
+void ax_st_close(ax_st **st);
+
+int ax_st_count(const ax_st *st);
+/* Array `index` in ascending order of keys; valid until close. */
+const ax_st_array *ax_st_at(const ax_st *st, int index);
+/* The array of that key, or NULL. */
+const ax_st_array *ax_st_find(const ax_st *st, const char *key);
+/* Path of file `file`, and how many files there are. */
+const char *ax_st_path(const ax_st *st, int file);
+int ax_st_files(const ax_st *st);
+/* Bytes of all files, headers and index included. */
+int64_t ax_st_bytes(const ax_st *st);
+/* Elements of an array. */
+int64_t ax_st_elements(const ax_st_array *array);
+
+/* out = the box [lo, lo + n) of the array (NULL, NULL: the whole; both in the array's dim order) as `dtype`,
+ * dense and row-major in host memory; with `transpose` (2 dims) out[j,i] is array[i,j]. F64, F32, BF16 and
+ * F16 convert into one another, rounding to nearest even; other dtypes are read as they are only. Memory
+ * beside `out` is bounded. Not collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
+AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
+                                   bool transpose, ax_dtype dtype, void *out);
+
+enum { AX_ST_STAGING = 2 << 20 }; /* bytes of host memory that a store needs to read and write */
+
+/* Plans a store of `n` arrays (key, dtype, ndim, dim given) in `dir`: STEM.safetensors, or
+ * STEM-00001-of-0000K.safetensors and STEM.safetensors.index.json where their bytes exceed `shard_bytes` (0:
+ * 5 GB, as transformers; a single larger array has a shard of its own). Arrays fill shards in the order
+ * given. Touches no file. Not collective. The caller owns *out. AX_ERR_USAGE for duplicate keys. */
+AX_MUST_CHECK ax_status ax_st_plan(const char *dir, const char *stem, const ax_st_array *arrays, int n,
+                                   int64_t shard_bytes, ax_st **out);
+/* Creates the planned files at their full size, with headers and index: by one rank, before the others write.
+ * Not collective. AX_ERR_DATA also when the disk has no room. */
+AX_MUST_CHECK ax_status ax_st_make(ax_st *st);
+/* Writes a box of the array from host memory of `dtype`: the inverse of ax_st_read, on a planned store whose
+ * files exist. Boxes of different ranks must not overlap. Not collective. */
+AX_MUST_CHECK ax_status ax_st_write(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
+                                    bool transpose, ax_dtype dtype, const void *data);
+/* Syncs the files that this handle made or wrote to. Not collective. */
+AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
+
+/* ---- parameters ---------------------------------------------------------------------------------- */
+
+/* How the keys of foreign files may differ from ax_param.file.key. */
+typedef struct ax_ckpt_rules {
+    const char *prefix;        /* may be there or not in files: "transformer."; NULL: none */
+    const char *const *ignore; /* patterns as the shell's (*, ?) of keys that are read over */
+    int ignores;
+} ax_ckpt_rules;
+
+/* Writes the master weights as `dtype` into `dir` (which exists) under model[-…].safetensors. Collective
+ * along the grid. */
+AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtype dtype,
+                                             int64_t shard_bytes);
+
+/* Reads the master weights from `path`, a directory or file as for ax_st_open, converting to their dtype;
+ * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
+ * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
+AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
+
+/* A checksum of each parameter's master weights that no grid changes: Σ over elements of a hash of (global
+ * index, bits) mod 2^64. `sums` has set->n items, the same on every rank. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums);
+
+/* ---- checkpoints --------------------------------------------------------------------------------- */
+
+/* A small file that goes into the checkpoint as it is: "config.json", "tokenizer.json". */
+typedef struct ax_ckpt_file {
+    const char *name;
+    const void *data;
+    size_t size;
+} ax_ckpt_file;
+
+typedef struct ax_ckpt_save_args {
+    const char *run_dir; /* holds ckpt/ and latest; made if missing */
+    int64_t step;
+    const ax_param_set *params;
+    ax_dtype dtype;                /* of model.safetensors; the master weights are kept beside it where it
+                                      differs from theirs */
+    int64_t shard_bytes;           /* 0: 5 GB */
+    const char *const *slot_names; /* params->slots names: "exp_avg", "exp_avg_sq" */
+    const ax_ckpt_file *files;
+    int n_files;
+    const char *state; /* a JSON object, kept as it is in training/state.json */
+    int keep_latest;   /* how many checkpoints stay, this one included; 0: all */
+} ax_ckpt_save_args;
+
+/* Writes RUN/ckpt/step-N, makes `latest` name it, and then removes the oldest beyond keep_latest. On failure
+ * (no space: the message names the place and the bytes needed) nothing of it remains and the checkpoints
+ * before are untouched. Only one process group may save into a run at a time. Collective along the grid; all
+ * ranks fail if one does. `files`, `state` count on rank 0. */
+AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
+
+/* Reads master weights and optimizer state of checkpoint directory `dir` bit for bit (converted if the master
+ * dtype changed) and compares the parameters' checksums with the manifest; call ax_param_set_refresh next.
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *slot_names,
+                                     const ax_ckpt_rules *rules);
+/* training/state.json of checkpoint directory `dir`; the caller frees. Not collective. */
+AX_MUST_CHECK ax_status ax_ckpt_read_state(const char *dir, char **json);
+
+/* Removes what an interrupted save or deletion left in RUN/ckpt. By one rank, when no save runs. */
+AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
+
+/* ---- finding them -------------------------------------------------------------------------------- */
+
+/* The newest checkpoint of the run that verifies: newer ones that are damaged are named in a warning. *dir is
+ * NULL if the run has none at all; AX_ERR_DATA if it has some and none verifies. The caller frees. Not
+ * collective. */
+AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
+/* What `train.resume` means: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir), else the path of a
+ * checkpoint, which must verify, or of a run. */
+AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **dir);
+/* The model directory that a MODEL argument means: a Hugging Face directory, a checkpoint (which must
+ * verify), or a run (its newest checkpoint). */
+AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
+
+/* One checkpoint of a run. */
+typedef struct ax_ckpt_info {
+    char *dir; /* RUN/ckpt/step-N; owned */
+    int64_t step;
+    int64_t serial; /* counts the saves of a run; 0 if the manifest cannot be read */
+    int64_t bytes;  /* of all files, from the manifest */
+    double time;    /* when it was saved, seconds since 1970 */
+    bool latest;    /* RUN/latest names it */
+    char *damage;   /* NULL: none found (files were compared only if asked for); owned */
+} ax_ckpt_info;
+
+typedef struct ax_ckpt_list {
+    int n;
+    ax_ckpt_info *item; /* newest (highest serial) first */
+} ax_ckpt_list;
+
+/* The run's checkpoints (none: n is 0); with `verify`, every file is read. Not collective. */
+AX_MUST_CHECK ax_status ax_ckpt_list_create(const char *run_dir, bool verify, ax_ckpt_list **out);
+void ax_ckpt_list_destroy(ax_ckpt_list **list);
+
+/* A file of a checkpoint that is not what the manifest says. */
+typedef struct ax_ckpt_fault {
+    char *file, *what; /* "model.safetensors", "checksum differs"; owned */
+} ax_ckpt_fault;
+
+typedef struct ax_ckpt_report {
+    bool manifest; /* false: a model directory without one, of which only the structure was checked */
+    int files;     /* compared */
+    int64_t bytes; /* read */
+    int n;
+    ax_ckpt_fault *fault;
+} ax_ckpt_report;
+
+/* Compares every file of a checkpoint directory with its manifest; damage is in the report, not an error
+ * (unless there is nothing to verify at `dir`). Not collective. The caller owns *out. */
+AX_MUST_CHECK ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out);
+void ax_ckpt_report_destroy(ax_ckpt_report **report);
+
+/* ---- comparing them ------------------------------------------------------------------------------ */
+
+typedef enum ax_ckpt_diff_kind {
+    AX_DIFF_NONE,   /* the same values */
+    AX_DIFF_VALUES, /* at least one value differs */
+    AX_DIFF_SHAPE,
+    AX_DIFF_DTYPE, /* dtypes that cannot be compared */
+    AX_DIFF_ONLY_A,
+    AX_DIFF_ONLY_B
+} ax_ckpt_diff_kind;
+
+typedef struct ax_ckpt_diff_row {
+    char *key; /* "training/…" for optimizer state, "config.json:n_layer" for configuration; owned */
+    ax_ckpt_diff_kind kind;
+    int64_t elements, differing;
+    double max_abs; /* largest |a - b|; infinite where just one is NaN */
+    double max_rel; /* largest |a - b| / max(|a|, |b|) */
+    char *a, *b;    /* configuration: both values as JSON; shapes and dtypes where these differ; owned */
+} ax_ckpt_diff_row;
+
+typedef struct ax_ckpt_diff {
+    int n, differing; /* rows, and those whose kind is not AX_DIFF_NONE */
+    ax_ckpt_diff_row *row;
+} ax_ckpt_diff;
+
+/* Compares two MODEL arguments or .safetensors files array by array, then, where both have them, optimizer
+ * state and config.json member by member (equal members make no row). Not collective. The caller owns *out.
+ */
+AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, ax_ckpt_diff **out);
+void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

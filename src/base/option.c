@@ -250,9 +250,10 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
             snprintf(best, sizeof best, "%s", legal);
         }
     }
-    const char *dash = set->flags ? "--" : "";
+    const char *dash = set->flags ? "--" : "", *what = set->flags ? "flag" : "key";
     if (*best) {
-        option_report(set, place, NULL, "%s%.60s: unknown key; did you mean %s%s?", dash, key, dash, best);
+        option_report(set, place, NULL, "%s%.60s: unknown %s; did you mean %s%s?", dash, key, what, dash,
+                      best);
         return;
     }
     char group[128];
@@ -261,7 +262,7 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
         group[0] = 0;
     ax_buf names = {0};
     option_list_group(set, group, &names);
-    option_report(set, place, NULL, "%s%.60s: unknown key; there are %s", dash, key,
+    option_report(set, place, NULL, "%s%.60s: unknown %s; there are %s", dash, key, what,
                   names.data ? names.data : "none");
     ax_buf_fini(&names);
 }

@@ -363,7 +363,7 @@ static void flag_errors(void **state)
     assert_int_equal(READ_FLAGS(&a, "--max-token", "3", "--tokens", "--max-tokens", "0"), AX_ERR_USAGE);
     assert_string_equal(ax_error_message(),
                         "3 errors:\n"
-                        "  command line: --max-token: unknown key; did you mean --max-tokens?\n"
+                        "  command line: --max-token: unknown flag; did you mean --max-tokens?\n"
                         "  command line: --tokens: needs a value (the prompt as token ids)\n"
                         "  command line: --max-tokens: must be at least 1, not \"0\"");
     ax_option_fini(flags, AX_COUNT(flags), &a);

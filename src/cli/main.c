@@ -1,0 +1,89 @@
+/* The program `axonn`: finds the verb, reads its options, runs it; the status is the exit code. */
+#include "verb.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool wants_help(size_t n, char *const *words)
+{
+    for (size_t i = 0; i < n && strcmp(words[i], "--") != 0; i++)
+        if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h"))
+            return true;
+    return false;
+}
+
+static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
+{
+    void *args;
+    ax_option_set *set;
+    AX_TRY(ax_calloc(1, verb->args_size, &args));
+    ax_status status = ax_option_set_create(verb->options, verb->option_count, args, &set);
+    if (status == AX_OK) {
+        status = ax_option_read_flags(set, n, words);
+        if (status == AX_OK)
+            status = ax_option_finish(set);
+        if (status == AX_ERR_USAGE)
+            (void)ax_fail(status, "%s\nSee 'axonn %s --help'.", ax_error_message(), verb->name);
+        ax_option_set_destroy(&set);
+        if (status == AX_OK)
+            status = verb->run(args);
+        ax_option_fini(verb->options, verb->option_count, args);
+    }
+    free(args);
+    return status;
+}
+
+/* Help of the program, of a group of verbs or of a verb. */
+static ax_status print_help(size_t n, char *const *words)
+{
+    ax_buf out = {0};
+    size_t used;
+    const cli_verb *verb = cli_verb_find(n, words, &used);
+    bool colour = cli_colour(stdout);
+    ax_status status;
+    if (verb)
+        status = cli_help_verb(verb, colour, &out);
+    else if (n && cli_verb_is_group(words[0]) && (n == 1 || words[1][0] == '-'))
+        status = cli_help_group(words[0], colour, &out);
+    else if (n && words[0][0] != '-')
+        status = cli_verb_unknown(n, words);
+    else
+        status = cli_help_program(colour, &out);
+    if (status == AX_OK)
+        status = cli_print(out.data, out.size);
+    ax_buf_fini(&out);
+    return status;
+}
+
+static ax_status run(size_t n, char *const *words)
+{
+    if (wants_help(n, words))
+        return print_help(n, words);
+    if (n && (!strcmp(words[0], "--version") || !strcmp(words[0], "-V"))) {
+        printf("axonn %s (%s)\n", ax_version(), ax_commit());
+        return AX_OK;
+    }
+    AX_CHECK(n, AX_ERR_USAGE, "a verb is missing\nSee 'axonn --help'.");
+    AX_CHECK(words[0][0] != '-', AX_ERR_USAGE, "%.60s: a verb comes first\nSee 'axonn --help'.", words[0]);
+    size_t used;
+    const cli_verb *verb = cli_verb_find(n, words, &used);
+    if (!verb) {
+        ax_status status = cli_verb_unknown(n, words);
+        return ax_fail(status, "%s\nSee 'axonn --help'.", ax_error_message());
+    }
+    return run_verb(verb, n - used, words + used);
+}
+
+int main(int argc, char **argv)
+{
+    ax_status status = run(argc > 0 ? (size_t)argc - 1 : 0, argv + 1);
+    if (fflush(stdout) && status == AX_OK)
+        status = ax_fail(AX_ERR_DATA, "standard output cannot be written");
+    if (status != AX_OK) {
+        bool colour = cli_colour(stderr);
+        fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
+                ax_error_message());
+    }
+    return (int)status;
+}

@@ -1,0 +1,77 @@
+/* cli: what a verb of the program is. A verb is one file verb_<name>.c that defines `verb_<name>`, and one
+ * line in verbs.def; help, man page and completion follow from the tables.
+ *
+ * Rules for all verbs: data goes to stdout, everything else to stderr; with --json stdout carries one JSON
+ * object (or one per line) and nothing else; the status returned is the program's exit code, and main prints
+ * the message of an error. */
+#ifndef AX_CLI_VERB_H
+#define AX_CLI_VERB_H
+
+#include "axonn/option.h"
+
+#include <jansson.h>
+#include <stdio.h>
+
+typedef struct cli_verb {
+    const char *name;     /* "tok train" */
+    const char *summary;  /* one line, lower case, no full stop */
+    const char *details;  /* further lines for the help, at most 78 columns; or NULL */
+    const char *examples; /* lines, each a command; or NULL */
+    const ax_option *options;
+    size_t option_count;
+    size_t args_size; /* of the struct that the options fill */
+    ax_status (*run)(const void *args);
+    /* The configuration keys that the verb takes as key=value, for its help; or NULL. */
+    const ax_option *(*keys)(size_t *count);
+} cli_verb;
+
+#define VERB(name) extern const cli_verb verb_##name;
+#include "verbs.def"
+#undef VERB
+
+/* ---- the table of verbs: verbs.c ---- */
+
+extern const cli_verb *const cli_verbs[];
+extern const size_t cli_verb_count;
+
+/* The verb that the first of n words name, longest name first, and in *used how many words that took; NULL if
+ * there is none. */
+const cli_verb *cli_verb_find(size_t n, char *const *words, size_t *used);
+/* True if verbs called "word …" exist. */
+bool cli_verb_is_group(const char *word);
+/* Fails with AX_ERR_USAGE, naming the nearest verb or the members of the group. */
+ax_status cli_verb_unknown(size_t n, char *const *words);
+
+/* ---- texts from the tables: help.c, man.c, completion.c ---- */
+
+ax_status cli_help_program(bool colour, ax_buf *out);
+ax_status cli_help_group(const char *group, bool colour, ax_buf *out);
+ax_status cli_help_verb(const cli_verb *verb, bool colour, ax_buf *out);
+/* "axonn tok train --input PATH... [flags]" */
+ax_status cli_usage(const cli_verb *verb, ax_buf *out);
+ax_status cli_man(ax_buf *out);
+ax_status cli_completion_bash(ax_buf *out);
+
+/* ---- output: output.c ---- */
+
+/* True if the stream is a terminal that wants colour (NO_COLOR unset, TERM not dumb). */
+bool cli_colour(FILE *stream);
+/* Prints the object as one line on stdout and releases it; NULL (no memory) and write errors are failures. */
+ax_status cli_print_json(json_t *object);
+/* Writes bytes to stdout. AX_ERR_DATA */
+ax_status cli_print(const char *text, size_t n);
+
+/* Progress of one long task on stderr: a bar on a terminal, else a plain line every ten seconds. */
+typedef struct cli_progress {
+    const char *what; /* "tokenizing" */
+    bool bytes;       /* amounts are bytes, else counts */
+    bool terminal;
+    double start, shown;
+} cli_progress;
+void cli_progress_start(cli_progress *progress, const char *what, bool bytes);
+/* total <= 0: unknown. Cheap enough to be called often. */
+void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
+/* Removes the bar. */
+void cli_progress_end(cli_progress *progress);
+
+#endif

@@ -1,0 +1,153 @@
+/* cli: the program from outside — help of every verb, exit codes, unknown words, man page, completion. */
+#include "axonn/base.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include <cmocka.h>
+
+#define AXONN AXONN_BUILD_DIR "/axonn"
+
+/* Runs a shell command; its standard output (and error, if the command says so) goes to *out. */
+static int shell(const char *command, ax_buf *out)
+{
+    out->size = 0;
+    assert_int_equal(ax_buf_add(out, "", 0), AX_OK);
+    if (out->data)
+        out->data[0] = 0;
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    char bytes[4096];
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0;)
+        assert_int_equal(ax_buf_add(out, bytes, n), AX_OK);
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void exit_codes_and_messages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments;
+        int code;
+        const char *says;
+    } cases[] = {
+        {"--version", 0, "axonn "},
+        {"--help", 0, "Exit codes"},
+        {"help", 0, "Verbs"},
+        {"help help", 0, "--completion SHELL"},
+        {"", 2, "axonn: error: a verb is missing"},
+        {"--verbose", 2, "a verb comes first"},
+        {"hepl", 2, "unknown verb \"hepl\"; did you mean help?"},
+        {"xyzzy --help", 2, "unknown verb \"xyzzy\""},
+        {"help --mann", 2, "--mann: unknown flag; did you mean --man?"},
+        {"help --completion", 2, "--completion: needs a value"},
+        {"help --completion zsh", 2, "must be bash, not \"zsh\""},
+    };
+    ax_buf out = {0};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char command[512];
+        snprintf(command, sizeof command, AXONN " %s 2>&1", cases[i].arguments);
+        assert_int_equal(shell(command, &out), cases[i].code);
+        if (!strstr(out.data, cases[i].says))
+            assert_string_equal(out.data, cases[i].says);
+    }
+    ax_buf_fini(&out);
+}
+
+/* Errors leave standard output empty, and nothing is coloured where there is no terminal. */
+static void streams(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " hepl 2>/dev/null", &out), 2);
+    assert_int_equal(out.size, 0);
+    assert_int_equal(shell(AXONN " --help", &out), 0);
+    assert_null(strchr(out.data, '\033'));
+    assert_int_equal(shell(AXONN " --help >/dev/full", &out), 4);
+    ax_buf_fini(&out);
+}
+
+/* Each verb of the list has a help that names its usage. */
+static void every_verb_has_help(void **state)
+{
+    (void)state;
+    ax_buf list = {0}, out = {0};
+    assert_int_equal(shell(AXONN
+                           " --help | sed -n '/^Verbs/,/^$/{s/^  \\([a-z]*\\( [a-z][a-z]*\\)*\\)  .*/\\1/p}'",
+                           &list),
+                     0);
+    int verbs = 0;
+    char *save;
+    for (char *name = strtok_r(list.data, "\n", &save); name; name = strtok_r(NULL, "\n", &save), verbs++) {
+        char command[512], usage[128];
+        snprintf(command, sizeof command, AXONN " %s --help", name);
+        snprintf(usage, sizeof usage, "Usage\n  axonn %s", name);
+        assert_int_equal(shell(command, &out), 0);
+        assert_non_null(strstr(out.data, usage));
+        snprintf(command, sizeof command, AXONN " %s --no-such-flag 2>&1", name);
+        assert_int_equal(shell(command, &out), 2);
+        assert_non_null(strstr(out.data, "--no-such-flag: unknown flag"));
+        snprintf(usage, sizeof usage, ".SS \"%s\"", name);
+        assert_int_equal(shell(AXONN " help --man", &out), 0);
+        assert_non_null(strstr(out.data, usage));
+    }
+    assert_true(verbs >= 1);
+    ax_buf_fini(&list);
+    ax_buf_fini(&out);
+}
+
+static void completion(void **state)
+{
+    (void)state;
+    static const char script[] = "bash -c 'source " AXONN_BUILD_DIR "/axonn.bash; COMP_WORDS=(axonn %s); "
+                                 "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _axonn; echo ${COMPREPLY[@]}'";
+    static const struct {
+        const char *words, *reply;
+    } cases[] = {{"hel", "help\n"},
+                 {"help --ma", "--man\n"},
+                 {"help --completion b", "bash\n"},
+                 {"--ver", "--version\n"}};
+    ax_buf out = {0};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char command[1024];
+        snprintf(command, sizeof command, script, cases[i].words);
+        assert_int_equal(shell(command, &out), 0);
+        assert_string_equal(out.data, cases[i].reply);
+    }
+    ax_buf_fini(&out);
+}
+
+/* What `cmake --install` lays down, moved to another place. */
+static void installation(void **state)
+{
+    (void)state;
+    static const char script[] =
+        "set -e; rm -rf cli-install; cmake --install " AXONN_BUILD_DIR
+        " --prefix cli-install >/dev/null; cd cli-install; "
+        "bin/axonn --version >/dev/null; test -f include/axonn/base.h; test -f share/man/man1/axonn.1; "
+        "test -f share/bash-completion/completions/axonn; test -n \"$(echo lib*/libaxonn.so.[0-9])\"; "
+        "PKG_CONFIG_PATH=$(dirname $(find . -name axonn.pc)) pkg-config --cflags --libs axonn; cd ..; rm -rf "
+        "cli-install";
+    ax_buf out = {0};
+    assert_int_equal(shell(script, &out), 0);
+    assert_non_null(strstr(out.data, "-laxonn"));
+    assert_non_null(strstr(out.data, "include"));
+    ax_buf_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exit_codes_and_messages),
+        cmocka_unit_test(streams),
+        cmocka_unit_test(every_verb_has_help),
+        cmocka_unit_test(completion),
+        cmocka_unit_test(installation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

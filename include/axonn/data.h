@@ -181,7 +181,7 @@ AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first
 AX_MUST_CHECK ax_status ax_sampler_next_batch(ax_sampler *sampler, const ax_rows *out, int64_t *targets);
 
 /* Which sample of which source is row `row` of the present batch. */
-void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *source, int64_t *sample);
+void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t *sample);
 
 /* ---- writing token files ------------------------------------------------------------------------- */
 

@@ -242,6 +242,7 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
         }
         yaml_document_delete(&document);
     }
+    r->document = NULL;
     yaml_parser_delete(&parser);
     return status;
 }

@@ -119,7 +119,7 @@ static ax_status begin_record(ax_frame *frame, const char *name)
     frame->recorded = tasks;
     frame->task = &tasks[frame->tasks++];
     *frame->task = (ax_frame_task){0};
-    strcpy(frame->task->name, name);
+    memcpy(frame->task->name, name, strlen(name) + 1);
     return AX_OK;
 }
 

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Checks that all C files are formatted as .clang-format says; --fix formats them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+mapfile -t files < <(git ls-files '*.c' '*.h')
+if [ "${1:-}" = --fix ]; then
+    clang-format -i "${files[@]}"
+elif ! clang-format --dry-run -Werror "${files[@]}"; then
+    echo "check-format: run scripts/check-format.sh --fix"
+    exit 1
+fi
+echo "check-format: ${#files[@]} files"

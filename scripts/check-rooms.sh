@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Checks the order of the rooms from the #include lines: a room may use only the rooms listed for it here,
+# and the private headers of no other room. Tests may include anything. Prints file:line of each offence.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+{ find include src examples -name '*.[ch]' 2>/dev/null || true; } | LC_ALL=C sort | awk '
+BEGIN {
+    # room: the public headers it owns (default: ROOM.h)
+    owns("base", "base option")
+    owns("data", "data tokenizer")
+    # room: rooms it may use. A name in brackets stands for that room and all that it may use.
+    uses("base", "")
+    uses("trace", "base")
+    uses("dev", "[trace]")
+    uses("comm", "[dev]")
+    uses("grid", "[comm]")
+    uses("tensor", "[grid]")
+    uses("dist", "[tensor]")
+    uses("op", "[dist]")
+    uses("nn", "[op]")
+    uses("model", "[nn]")
+    uses("optim", "[dist]")
+    uses("ckpt", "[dist]")
+    uses("data", "[trace]")
+    uses("pipe", "[dist]")
+    uses("engine", "[model] [optim] [ckpt] [data] [pipe]")
+    uses("perf", "[engine]")
+    uses("cli", "[perf]")
+    uses("axonn", "[perf]")      # include/axonn/axonn.h, everything at once
+    uses("examples", "[perf]")
+}
+function owns(room, headers,   n, name, i) {
+    n = split(headers, name, " ")
+    for (i = 1; i <= n; i++) owner[name[i]] = room
+}
+function uses(room, list,   n, word, i, other) {
+    known[room] = may[room, room] = 1
+    n = split(list, word, " ")
+    for (i = 1; i <= n; i++) {
+        other = word[i]
+        if (gsub(/[][]/, "", other))
+            for (r in known) if ((other, r) in may) may[room, r] = 1
+        may[room, other] = 1
+    }
+}
+function allowed(room,   r, list) {
+    for (r in known) if ((room, r) in may && r != room) list = list " " r
+    return list == "" ? " none" : list
+}
+function basename_of(path) { sub(/.*\//, "", path); sub(/\.h$/, "", path); return path }
+# The room of a file of the tree, "" if the table does not know it.
+function room_of(path,   part) {
+    split(path, part, "/")
+    if (part[1] == "include") {
+        part[2] = basename_of(path)
+        if (part[2] in owner) return owner[part[2]]
+    } else if (part[1] == "examples")
+        return "examples"
+    return part[2] in known ? part[2] : ""
+}
+function normal(path) {
+    while (gsub(/\/\.\//, "/", path) || sub(/[^\/.]+\/\.\.\//, "", path)) {}
+    return path
+}
+# Where the compiler finds what `file` includes; "" for headers outside the tree.
+function resolve(file, name, quoted,   dir, i, path) {
+    dir = file
+    sub(/[^\/]*$/, "", dir)
+    n = split(quoted ? dir " src/ include/" : "include/", place, " ")
+    for (i = 1; i <= n; i++) {
+        path = normal(place[i] name)
+        if (path in exists) return path
+    }
+    return ""
+}
+function offence(text) { printf "%s:%d: %s\n", file, line, text; bad++ }
+function check(name, quoted,   target, from, to) {
+    target = resolve(file, name, quoted)
+    if (target == "") {
+        if (quoted || name ~ /^axonn\//) offence("\"" name "\" is not a header of this tree")
+        return
+    }
+    from = room_of(file)
+    to = room_of(target)
+    if (to == "")
+        offence("room of \"" name "\" is unknown: add it to the table of scripts/check-rooms.sh")
+    else if (target !~ /^include\// && from != to)
+        offence("\"" name "\" is private to room " to "; " from " may include only its public headers")
+    else if (!((from, to) in may))
+        offence("room " from " may not use room " to " (it may use:" allowed(from) ")")
+}
+{ files[NR] = $0; exists[$0] = 1 }
+END {
+    for (f = 1; f <= NR; f++) {
+        file = files[f]
+        line = 1
+        if (room_of(file) == "") offence("this file is in no room of the table in scripts/check-rooms.sh")
+        else for (line = 1; (getline text < file) > 0; line++) {
+            if (text !~ /^[ \t]*#[ \t]*include[ \t]*["<]/) continue
+            quoted = text ~ /include[ \t]*"/
+            sub(/^[^"<]*["<]/, "", text)
+            sub(/[">].*/, "", text)
+            check(text, quoted)
+            includes++
+        }
+        close(file)
+    }
+    printf "check-rooms: %d files, %d includes, %d offences\n", NR, includes, bad
+    exit bad > 0
+}'

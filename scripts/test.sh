@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Builds axonn three times (release with gcc; dev with clang, address and undefined-behaviour sanitizers;
+# tsan), runs the tests in each and the checks of the sources. Installs what is missing on Debian 12.
+#   scripts/test.sh [--long]         --long adds the campaigns, tests/*/test_long_*.c
+# Every test program and every check counts as one. The last line is
+# "N passed, N failed" or "N passed, N failed, N skipped"; the exit code is 0 if none failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+long=false
+case "${1:-}" in
+    "") ;;
+    --long) long=true ;;
+    *)
+        echo "usage: test.sh [--long]" >&2
+        exit 2
+        ;;
+esac
+
+passed=0 failed=0 skipped=0
+jobs=$(nproc)
+logs=build/test-logs
+
+# Rooms whose code runs on several threads as ranks: what the thread sanitizer looks at.
+threaded='^(comm|grid|tensor|dist|nn|layer)\.'
+
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
+export UBSAN_OPTIONS=print_stacktrace=1
+export TSAN_OPTIONS=second_deadlock_stack=1
+export OMP_WAIT_POLICY=passive # test programs share the cores
+export CTEST_OUTPUT_ON_FAILURE=1
+
+# say NAME RESULT START: one line of progress.
+say() { printf '%-28s %-34s %4d s\n' "$1" "$2" "$((SECONDS - $3))"; }
+
+# show LOG: the part of a log that says what went wrong.
+show() {
+    grep -aE -m 20 'error|FAILED|ERROR|Sanitizer|\*\*\*Failed|not found' "$1" | sed 's/^/    /'
+    tail -n 15 "$1" | sed 's/^/    | /'
+    echo "    whole log: $1"
+}
+
+# step NAME COMMAND…: runs it silently; one check, passed or failed.
+step() {
+    local name=$1 start=$SECONDS log
+    shift
+    log=$logs/${name// /-}.log
+    if "$@" >"$log" 2>&1; then
+        passed=$((passed + 1))
+        say "$name" ok "$start"
+    else
+        failed=$((failed + 1))
+        say "$name" FAILED "$start"
+        show "$log"
+        return 1
+    fi
+}
+
+# build PRESET COMPILER: configures and builds; a directory made with another compiler is made anew.
+build() {
+    local preset=$1 compiler=$2 dir=build fresh=() had
+    [ "$preset" = release ] || dir=build-$preset
+    if [ ! -f "$dir/CMakeCache.txt" ]; then
+        fresh=(-G Ninja)
+    else
+        had=$(sed -n 's/^CMAKE_C_COMPILER:[^=]*=//p' "$dir/CMakeCache.txt")
+        [ "$(readlink -f "$had")" = "$(readlink -f "$(command -v "$compiler")")" ] || fresh=(--fresh)
+    fi
+    cmake --preset "$preset" "${fresh[@]}" "-DCMAKE_C_COMPILER=$compiler" && cmake --build "$dir" -j "$jobs"
+}
+
+# run_tests NAME DIR CTEST-OPTION…: adds ctest's own counts.
+run_tests() {
+    local name=$1 dir=$2 start=$SECONDS log result tests bad left
+    shift 2
+    log=$PWD/$logs/${name// /-}.log
+    result=$PWD/$logs/${name// /-}.xml
+    rm -f "$result"
+    ctest --test-dir "$dir" -j "$jobs" --no-tests=ignore --output-junit "$result" "$@" >"$log" 2>&1
+    count() { sed -n "s/.*[[:space:]]$1=\"\([0-9]*\)\".*/\1/p" "$result" 2>/dev/null | head -1; }
+    tests=$(count tests) bad=$(count failures) left=$(($(count skipped) + $(count disabled)))
+    if [ -z "$tests" ] && grep -q 'No tests were found' "$log"; then
+        tests=0 bad=0
+    elif [ -z "$tests" ]; then
+        tests=1 bad=1
+    fi
+    passed=$((passed + tests - bad - left)) failed=$((failed + bad)) skipped=$((skipped + left))
+    if [ "$bad" -eq 0 ]; then
+        say "$name" "$((tests - left)) passed" "$start"
+    else
+        say "$name" "$bad of $tests FAILED" "$start"
+        sed -n '/The following tests FAILED/,$p' "$log" | sed 's/^/    /'
+        show "$log"
+    fi
+}
+
+./scripts/install-deps.sh --test || {
+    echo "0 passed, 1 failed"
+    exit 1
+}
+mkdir -p "$logs"
+
+step "check rooms" scripts/check-rooms.sh
+step "check format" scripts/check-format.sh
+step "check headers" scripts/check-headers.sh
+
+step "build release" build release gcc && {
+    run_tests "test release" build -LE long
+    if $long; then
+        run_tests "test campaigns" build -L long
+    fi
+}
+step "build dev" build dev clang && run_tests "test dev" build-dev -LE long
+step "build tsan" build tsan clang &&
+    OMP_NUM_THREADS=1 run_tests "test tsan" build-tsan -LE long -R "$threaded"
+step "check tidy" scripts/check-tidy.sh
+
+total="$passed passed, $failed failed"
+[ "$skipped" -eq 0 ] || total="$total, $skipped skipped"
+echo "$total"
+[ "$failed" -eq 0 ]

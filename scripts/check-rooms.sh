@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-{ find include src examples -name '*.[ch]' 2>/dev/null || true; } | LC_ALL=C sort | awk '
+{ find include src examples -name '*.[ch]' -o -name '*.def' 2>/dev/null || true; } | LC_ALL=C sort | awk '
 BEGIN {
     # room: the public headers it owns (default: ROOM.h)
     owns("base", "base option")

@@ -1,7 +1,7 @@
 /* The man page axonn(1), as roff, from the tables. */
 #include "verb.h"
 
-#include "engine/config.h"
+#include "axonn/config.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* The keys of a training run and the rules between them. */
-#include "engine/config.h"
+#include "axonn/config.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* engine: the training configuration — defaults, rules over several keys, dump and load. */
-#include "engine/config.h"
+#include "axonn/config.h"
 
 #include <setjmp.h>
 #include <stdlib.h>

@@ -2,10 +2,14 @@
  *
  * The table behind it (ax_config_options) is the only description of the keys: defaults, legal values, help,
  * man page and `axonn info --options` come from it. Not collective. */
-#ifndef AX_ENGINE_CONFIG_H
-#define AX_ENGINE_CONFIG_H
+#ifndef AXONN_CONFIG_H
+#define AXONN_CONFIG_H
 
 #include "axonn/option.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* In the order of the words in the table. */
 typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16 } ax_config_precision;
@@ -69,4 +73,7 @@ bool ax_config_given(const ax_config *cfg, const char *key);
 /* Appends the resolved configuration as YAML; loading it gives the identical struct. */
 AX_MUST_CHECK ax_status ax_config_dump(const ax_config *cfg, ax_buf *out);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

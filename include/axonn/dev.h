@@ -62,14 +62,15 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 
 /* The list of kernels: X(name). Each has `ax_<name>_args` and runs by ax_launch(stream, AX_K_<name>, &args)
  * or its typed wrapper ax_run_<name>(stream, &args). */
-#define AX_KERNELS(X)                                                                                        \
-    X(gemm)                                                                                                  \
-    X(bias_add)                                                                                              \
-    X(col_sum)                                                                                               \
-    X(norm_stats)                                                                                            \
-    X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) X(attention) X(attention_grad)            \
-        X(embedding) X(embedding_grad) X(gelu) X(gelu_grad) X(add) X(dropout) X(ce_max) X(ce_sum) X(ce_loss) \
-            X(ce_grad) X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(adamw) X(sgd)
+/* clang-format off */
+#define AX_KERNELS(X) \
+    X(gemm) X(bias_add) X(col_sum) \
+    X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) \
+    X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
+    X(gelu) X(gelu_grad) X(add) X(dropout) \
+    X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) \
+    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(adamw) X(sgd)
+/* clang-format on */
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`). `dtype` of a and b is T; `c_dtype` is T or A; sums
  * are kept in A. a is [m,k] with row stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b.
@@ -147,8 +148,9 @@ typedef struct ax_norm_grad_args {
 } ax_norm_grad_args;
 
 /* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position
- * p = q_offset + i and sees keys j with first[b,i] <= j <= p, where first comes from doc_start (int32 [b,t],
- * in key positions; NULL means 0): documents do not see each other. Query head h uses key head
+ * p = q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first comes from doc_start (int32
+ * [b,t], in key positions; NULL means 0): documents do not see each other. A query that sees nothing gives
+ * o = 0 and lse = -inf. Query head h uses key head
  * h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with kv_batch_stride elements from one batch
  * to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j exp(scale·q·k_j), may be NULL. */
 typedef struct ax_attention_args {
@@ -297,8 +299,8 @@ typedef struct ax_convert_args {
     ax_dtype x_dtype, y_dtype;
 } ax_convert_args;
 
-/* Strided copy of an n[0]×n[1]×n[2]×n[3] box; strides in elements of `dtype`; innermost
- * strides may differ from 1. `accumulate` adds instead (F64, F32 and BF16 only). */
+/* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
+ * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32 or BF16). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;
@@ -327,7 +329,8 @@ typedef struct ax_init_normal_args {
 
 /* AdamW (Loshchilov & Hutter) for one flat array, dtype A: g' = grad_scale·g; m = beta1·m + (1-beta1)g';
  * v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps), where
- * correction_i = 1 - beta_i^step. `copy` (T = copy_dtype, may be NULL) receives the rounded new weights. */
+ * correction_i = 1 - beta_i^step. `copy` (any float copy_dtype, may be NULL) receives the
+ * new weights rounded from w as it is stored, so that it can be made again from w alone. */
 typedef struct ax_adamw_args {
     int64_t n;
     double lr, beta1, beta2, eps, decay, correction1, correction2, grad_scale;
@@ -336,7 +339,8 @@ typedef struct ax_adamw_args {
     ax_dtype dtype, copy_dtype;
 } ax_adamw_args;
 
-/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD. */
+/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; `copy` as
+ * for adamw. */
 typedef struct ax_sgd_args {
     int64_t n;
     double lr, momentum, decay, grad_scale;
@@ -376,7 +380,9 @@ typedef struct ax_device_ops {
     const char *delegate; /* whose entries fill the NULL ones, or NULL */
     /* Why the backend cannot be used on this host, or NULL if it can. Optional. */
     const char *(*absent)(void);
-    ax_status (*open)(ax_device *dev); /* optional, with close */
+    /* Optional, and not inherited: those of the delegates are called too, `open` from the last delegate up to
+     * the backend itself, `close` the other way round. */
+    ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
     /* Bytes of scratch that kernels use on this device with so many threads; allocated by open. Optional. */
     size_t (*workspace)(int threads);
@@ -403,7 +409,8 @@ struct ax_device {
     int64_t launches;
     ax_observe_fn *observe; /* dry device only */
     void *observe_user;
-    void *impl;
+    void *impl;   /* of the backend that computes */
+    void *memory; /* of the backend that hands out memory, where another one computes */
 };
 
 /* The registry: backends in the order in which they are preferred least to most. */
@@ -418,9 +425,13 @@ void ax_device_close(ax_device **dev);
 /* Physical cores that this process may use (affinity mask and cgroup quota respected), at least 1. */
 int ax_cores_usable(void);
 
+/* Device memory for set-up, never within a step; *out is NULL on error (AX_ERR_MEMORY). `bytes` is the same
+ * in both calls. NULL may be freed. */
 AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 
+/* Runs or enqueues a kernel. One thread at a time launches on a device. An element type that the kernel does
+ * not take: AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 #define AX_KERNEL_WRAPPER(name)                                                                              \
     AX_MUST_CHECK static inline ax_status ax_run_##name(ax_stream *stream, const ax_##name##_args *args)     \

@@ -1,0 +1,179 @@
+/* The registry of backends, and the calls that every use of a device goes through. */
+#include "dev/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AX_BACKEND(id) &ax_backend_##id,
+static const ax_device_ops *const backends[] = {
+#include "dev/backends.def"
+};
+#undef AX_BACKEND
+
+int ax_device_count(void) { return (int)AX_COUNT(backends); }
+
+const ax_device_ops *ax_device_backend(int index)
+{
+    return index >= 0 && index < ax_device_count() ? backends[index] : NULL;
+}
+
+const ax_device_ops *ax_device_find(const char *name)
+{
+    for (size_t i = 0; name && i < AX_COUNT(backends); i++)
+        if (!strcmp(backends[i]->name, name))
+            return backends[i];
+    return NULL;
+}
+
+/* Fills the entries that `ops` lacks from the tables of its delegates. `open`, `close` and `absent` are not
+ * inherited: every table along the chain has its own called. */
+static void resolve(ax_device_ops *ops)
+{
+    for (const ax_device_ops *from = ax_device_find(ops->delegate); from;
+         from = ax_device_find(from->delegate)) {
+#define INHERIT(entry)                                                                                       \
+    if (!ops->entry)                                                                                         \
+    ops->entry = from->entry
+        INHERIT(workspace);
+        INHERIT(alloc);
+        INHERIT(free);
+        INHERIT(copy_in);
+        INHERIT(copy_out);
+        INHERIT(poison);
+        INHERIT(enter);
+        INHERIT(leave);
+        INHERIT(launch);
+        for (int k = 0; k < AX_KERNEL_COUNT; k++)
+            INHERIT(kernel[k]);
+#undef INHERIT
+    }
+}
+
+static const char *why_absent(const ax_device_ops *ops)
+{
+    for (; ops; ops = ax_device_find(ops->delegate)) {
+        const char *why = ops->absent ? ops->absent() : NULL;
+        if (why)
+            return why;
+    }
+    return NULL;
+}
+
+static void close_chain(ax_device *dev, const ax_device_ops *ops)
+{
+    for (; ops; ops = ax_device_find(ops->delegate))
+        if (ops->close)
+            ops->close(dev);
+}
+
+/* Delegates are opened first. A table whose `open` failed is not closed. */
+static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
+{
+    const ax_device_ops *delegate = ax_device_find(ops->delegate);
+    if (delegate)
+        AX_TRY(open_chain(dev, delegate));
+    ax_status status = ops->open ? ops->open(dev) : AX_OK;
+    if (status != AX_OK)
+        close_chain(dev, delegate);
+    return status;
+}
+
+static ax_status refuse(const char *name, const ax_device_ops *ops)
+{
+    ax_buf names = {0};
+    for (int i = 0; i < ax_device_count(); i++)
+        if (!why_absent(backends[i]))
+            AX_TRY(ax_buf_printf(&names, "%s%s", names.size ? ", " : "", backends[i]->name));
+    ax_status status =
+        ops ? ax_fail(AX_ERR_USAGE, "device \"%s\" cannot be used here: %s; there are: %s", name,
+                      why_absent(ops), names.data)
+            : ax_fail(AX_ERR_USAGE, "no device is named \"%s\"; there are: %s", name, names.data);
+    ax_buf_fini(&names);
+    return status;
+}
+
+ax_status ax_device_open(const char *name, int threads, ax_device **out)
+{
+    *out = NULL;
+    const ax_device_ops *ops = ax_device_find(name);
+    if (!ops || why_absent(ops))
+        return refuse(name ? name : "", ops);
+    AX_CHECK(threads >= 0, AX_ERR_USAGE, "device %s: threads must be 0 (all cores) or more, not %d", name,
+             threads);
+    ax_device *dev;
+    AX_TRY(ax_calloc(1, sizeof *dev, &dev));
+    dev->ops = *ops;
+    resolve(&dev->ops);
+    dev->threads = threads ? threads : ax_cores_usable();
+    ax_status status = open_chain(dev, ops);
+    if (status != AX_OK)
+        free(dev);
+    else
+        *out = dev;
+    return status;
+}
+
+void ax_device_close(ax_device **dev)
+{
+    if (!*dev)
+        return;
+    close_chain(*dev, ax_device_find((*dev)->ops.name));
+    free(*dev);
+    *dev = NULL;
+}
+
+ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
+{
+    *out = NULL;
+    return dev->ops.alloc(dev, bytes, out);
+}
+
+void ax_device_free(ax_device *dev, void *memory, size_t bytes)
+{
+    if (memory)
+        dev->ops.free(dev, memory, bytes);
+}
+
+static void enter(ax_device *dev)
+{
+    if (dev->ops.enter)
+        dev->ops.enter(dev);
+}
+
+static void leave(ax_device *dev)
+{
+    if (dev->ops.leave)
+        dev->ops.leave(dev);
+}
+
+ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    ax_device *dev = stream->dev;
+    AX_TRY(ax_kernel_check(kernel, args));
+    double flops, bytes;
+    ax_kernel_cost(kernel, args, &flops, &bytes);
+    dev->flops += flops;
+    dev->bytes += bytes;
+    dev->launches++;
+    enter(dev);
+    ax_status status =
+        dev->ops.launch ? dev->ops.launch(stream, kernel, args) : dev->ops.kernel[kernel](stream, args);
+    leave(dev);
+    return status;
+}
+
+ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
+{
+    enter(stream->dev);
+    ax_status status = stream->dev->ops.copy_in(stream, device, host, bytes);
+    leave(stream->dev);
+    return status;
+}
+
+ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
+{
+    enter(stream->dev);
+    ax_status status = stream->dev->ops.copy_out(stream, host, device, bytes);
+    leave(stream->dev);
+    return status;
+}

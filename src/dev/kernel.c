@@ -1,0 +1,72 @@
+/* Facts of the kernels: name, size of the argument struct, element types taken. */
+#include "dev/backend.h"
+
+#include <string.h>
+
+#define BIT(dtype) (1u << (dtype))
+enum {
+    ACCUM = BIT(AX_F64) | BIT(AX_F32),
+    ACTIVATION = ACCUM | BIT(AX_BF16),
+    FLOATS = ACTIVATION | BIT(AX_F16),
+    ALL = BIT(AX_DTYPE_COUNT) - 1
+};
+
+typedef struct kernel_info {
+    const char *name;
+    size_t size, dtype_offset;
+    unsigned dtypes; /* that the field at dtype_offset may have */
+} kernel_info;
+
+#define KERNEL(kernel, field, mask)                                                                          \
+    [AX_K_##kernel] = {#kernel, sizeof(ax_##kernel##_args), offsetof(ax_##kernel##_args, field), mask}
+
+static const kernel_info kernels[AX_KERNEL_COUNT] = {
+    KERNEL(gemm, dtype, ACTIVATION),
+    KERNEL(bias_add, dtype, ACTIVATION),
+    KERNEL(col_sum, dtype, ACTIVATION),
+    KERNEL(norm_stats, dtype, ACTIVATION),
+    KERNEL(norm_recentre, dtype, ACCUM),
+    KERNEL(norm_apply, dtype, ACTIVATION),
+    KERNEL(norm_grad_stats, dtype, ACTIVATION),
+    KERNEL(norm_grad, dtype, ACTIVATION),
+    KERNEL(attention, dtype, ACTIVATION),
+    KERNEL(attention_grad, dtype, ACTIVATION),
+    KERNEL(embedding, dtype, ACTIVATION),
+    KERNEL(embedding_grad, dtype, ACTIVATION),
+    KERNEL(gelu, dtype, ACTIVATION),
+    KERNEL(gelu_grad, dtype, ACTIVATION),
+    KERNEL(add, dtype, ACTIVATION),
+    KERNEL(dropout, dtype, ACTIVATION),
+    KERNEL(ce_max, dtype, ACTIVATION),
+    KERNEL(ce_sum, dtype, ACTIVATION),
+    KERNEL(ce_loss, dtype, ACCUM),
+    KERNEL(ce_grad, dtype, ACTIVATION),
+    KERNEL(sumsq, dtype, ACTIVATION),
+    KERNEL(scale, dtype, ACTIVATION),
+    KERNEL(convert, x_dtype, FLOATS),
+    KERNEL(copy_box, dtype, ALL),
+    KERNEL(fill, dtype, ALL),
+    KERNEL(init_normal, dtype, ACCUM),
+    KERNEL(adamw, dtype, ACCUM),
+    KERNEL(sgd, dtype, ACCUM),
+};
+
+const char *ax_kernel_name(ax_kernel kernel)
+{
+    return (unsigned)kernel < AX_KERNEL_COUNT ? kernels[kernel].name : "unknown kernel";
+}
+
+size_t ax_kernel_args_size(ax_kernel kernel)
+{
+    return (unsigned)kernel < AX_KERNEL_COUNT ? kernels[kernel].size : 0;
+}
+
+ax_status ax_kernel_check(ax_kernel kernel, const void *args)
+{
+    const kernel_info *info = &kernels[kernel];
+    ax_dtype dtype;
+    memcpy(&dtype, (const char *)args + info->dtype_offset, sizeof dtype);
+    AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (info->dtypes & BIT(dtype)), AX_ERR_USAGE,
+             "kernel %s does not take elements of %s", info->name, ax_dtype_name(dtype));
+    return AX_OK;
+}

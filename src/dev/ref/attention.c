@@ -1,0 +1,172 @@
+/* Causal attention in two passes over the visible keys: the row's log-sum-exp, then what depends on the
+ * probabilities p_ij = exp(scale·q_i·k_j - lse_i). */
+#include "dev/ref/ref.h"
+
+#include <math.h>
+
+/* Element offset of row (batch, time, head) in a dense [b, t, heads, d]. */
+static int64_t row_at(int64_t b, int64_t t, int64_t h, int64_t len, int64_t heads, int64_t d)
+{
+    return ((b * len + t) * heads + h) * d;
+}
+
+static double dot(ax_dtype dtype, const void *x, int64_t x_at, const void *y, int64_t y_at, int64_t n)
+{
+    double xs[REF_BLOCK], ys[REF_BLOCK], sum = 0;
+    for (ref_blocks(n, at, count)) {
+        ref_read(dtype, x, x_at + at, count, xs);
+        ref_read(dtype, y, y_at + at, count, ys);
+        for (int64_t i = 0; i < count; i++)
+            sum += xs[i] * ys[i];
+    }
+    return sum;
+}
+
+/* sum[0 … n-1] += factor · x[at …]. */
+static void add_scaled(ax_dtype dtype, const void *x, int64_t at, int64_t n, double factor, double *sum)
+{
+    double xs[REF_BLOCK];
+    ref_read(dtype, x, at, n, xs);
+    for (int64_t i = 0; i < n; i++)
+        sum[i] += factor * xs[i];
+}
+
+/* The first key that query i of batch b may see. */
+static int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len)
+{
+    return doc_start ? ax_max(0, doc_start[b * q_len + i]) : 0;
+}
+
+typedef struct query {
+    int64_t q_at;        /* element offset of the query's row */
+    int64_t k_at;        /* of its head's key row 0 */
+    int64_t k_stride;    /* from one key to the next */
+    int64_t first, last; /* visible keys */
+} query;
+
+static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t h)
+{
+    int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
+    int64_t batch_stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * d;
+    return (query){row_at(b, i, h, a->q_len, a->heads, d), b * batch_stride + g * d, a->kv_heads * d,
+                   first_key(a->doc_start, b, i, a->q_len), ax_min(a->q_offset + i, a->kv_len - 1)};
+}
+
+static double score(const ax_attention_args *a, const query *q, int64_t j)
+{
+    return a->scale * dot(a->dtype, a->q, q->q_at, a->k, q->k_at + j * q->k_stride, a->head_dim);
+}
+
+/* log Σ exp of the visible scores, -inf if nothing is visible. */
+static double log_sum_exp(const ax_attention_args *a, const query *q)
+{
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = q->first; j <= q->last; j++) {
+        double s = score(a, q, j);
+        if (s > max) {
+            sum = sum * exp(max - s) + 1;
+            max = s;
+        } else {
+            sum += exp(s - max);
+        }
+    }
+    return sum > 0 ? max + log(sum) : -INFINITY;
+}
+
+ax_status ref_attention(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_attention_args *a = args;
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t h = 0; h < a->heads; h++)
+            for (int64_t i = 0; i < a->q_len; i++) {
+                query q = query_of(a, b, i, h);
+                double lse = log_sum_exp(a, &q);
+                for (ref_blocks(a->head_dim, at, count)) {
+                    double o[REF_BLOCK] = {0};
+                    for (int64_t j = q.first; j <= q.last; j++)
+                        add_scaled(a->dtype, a->v, q.k_at + j * q.k_stride + at, count,
+                                   exp(score(a, &q, j) - lse), o);
+                    ref_write(a->dtype, a->o, q.q_at + at, count, o);
+                }
+                if (a->lse)
+                    ax_store(ax_dtype_accum(a->dtype), a->lse, (b * a->heads + h) * a->q_len + i, lse);
+            }
+    return AX_OK;
+}
+
+/* Probability and score gradient of the pair (i, j) of batch b, query head h. */
+typedef struct pair {
+    double p, ds;
+} pair;
+
+static pair pair_of(const ax_attention_grad_args *a, int64_t b, int64_t i, int64_t j, int64_t h)
+{
+    int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
+    int64_t q_at = row_at(b, i, h, a->q_len, a->heads, d), k_at = row_at(b, j, g, a->q_len, a->kv_heads, d);
+    int64_t row = (b * a->heads + h) * a->q_len + i;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double p = exp(a->scale * dot(a->dtype, a->q, q_at, a->k, k_at, d) - ax_load(accum, a->lse, row));
+    double dp = dot(a->dtype, a->dout, q_at, a->v, k_at, d);
+    return (pair){p, a->scale * p * (dp - ax_load(accum, a->delta, row))};
+}
+
+static void fill_delta(const ax_attention_grad_args *a, int64_t b, int64_t h)
+{
+    for (int64_t i = 0; i < a->q_len; i++) {
+        int64_t at = row_at(b, i, h, a->q_len, a->heads, a->head_dim);
+        ax_store(ax_dtype_accum(a->dtype), a->delta, (b * a->heads + h) * a->q_len + i,
+                 dot(a->dtype, a->dout, at, a->o, at, a->head_dim));
+    }
+}
+
+/* dq_i = Σ_j ds_ij k_j */
+static void query_grad(const ax_attention_grad_args *a, int64_t b, int64_t i, int64_t h)
+{
+    int64_t d = a->head_dim, g = h / (a->heads / a->kv_heads);
+    for (ref_blocks(d, at, count)) {
+        double dq[REF_BLOCK] = {0};
+        for (int64_t j = first_key(a->doc_start, b, i, a->q_len); j <= i; j++)
+            add_scaled(a->dtype, a->k, row_at(b, j, g, a->q_len, a->kv_heads, d) + at, count,
+                       pair_of(a, b, i, j, h).ds, dq);
+        ref_write(a->dtype, a->dq, row_at(b, i, h, a->q_len, a->heads, d) + at, count, dq);
+    }
+}
+
+/* dk_j = Σ ds_ij q_i and dv_j = Σ p_ij do_i, over the query heads of group g and the queries that see j. */
+static void key_grad(const ax_attention_grad_args *a, int64_t b, int64_t j, int64_t g)
+{
+    int64_t d = a->head_dim, group = a->heads / a->kv_heads;
+    for (ref_blocks(d, at, count)) {
+        double dk[REF_BLOCK] = {0}, dv[REF_BLOCK] = {0};
+        for (int64_t h = g * group; h < (g + 1) * group; h++)
+            for (int64_t i = j; i < a->q_len; i++) {
+                if (j < first_key(a->doc_start, b, i, a->q_len))
+                    continue;
+                pair ij = pair_of(a, b, i, j, h);
+                int64_t q_at = row_at(b, i, h, a->q_len, a->heads, d) + at;
+                add_scaled(a->dtype, a->q, q_at, count, ij.ds, dk);
+                add_scaled(a->dtype, a->dout, q_at, count, ij.p, dv);
+            }
+        int64_t k_at = row_at(b, j, g, a->q_len, a->kv_heads, d) + at;
+        ref_write(a->dtype, a->dk, k_at, count, dk);
+        ref_write(a->dtype, a->dv, k_at, count, dv);
+    }
+}
+
+ax_status ref_attention_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_attention_grad_args *a = args;
+    for (int64_t b = 0; b < a->batch; b++) {
+        for (int64_t h = 0; h < a->heads; h++) {
+            fill_delta(a, b, h);
+            for (int64_t i = 0; i < a->q_len; i++)
+                query_grad(a, b, i, h);
+        }
+        for (int64_t g = 0; g < a->kv_heads; g++)
+            for (int64_t j = 0; j < a->q_len; j++)
+                key_grad(a, b, j, g);
+    }
+    return AX_OK;
+}

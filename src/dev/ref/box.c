@@ -1,0 +1,93 @@
+/* Rows and boxes of larger arrays: embedding look-up, strided copies, random initialisation. */
+#include "dev/ref/ref.h"
+
+#include <string.h>
+
+/* The row of this box's table that holds `id`, or -1. */
+static int64_t table_row(int32_t id, int64_t first, int64_t count)
+{
+    int64_t row = id - first;
+    return row >= 0 && row < count ? row : -1;
+}
+
+ax_status ref_embedding(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_embedding_args *a = args;
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t row = table_row(a->ids[r], a->first, a->count);
+        for (ref_blocks(a->cols, at, count)) {
+            double x[REF_BLOCK] = {0}, old[REF_BLOCK] = {0};
+            if (row >= 0)
+                ref_read(a->dtype, a->table, row * a->cols + at, count, x);
+            if (a->accumulate)
+                ref_read(a->dtype, a->y, r * a->cols + at, count, old);
+            for (int64_t i = 0; i < count; i++)
+                x[i] += old[i];
+            ref_write(a->dtype, a->y, r * a->cols + at, count, x);
+        }
+    }
+    return AX_OK;
+}
+
+/* Each row added is rounded to A, in ascending r: the one kernel of this backend that rounds more than once
+ * per result, because the rows that meet in one table row are not known beforehand. */
+ax_status ref_embedding_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_embedding_grad_args *a = args;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double dy[REF_BLOCK], sum[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t row = table_row(a->ids[r], a->first, a->count);
+        if (row < 0)
+            continue;
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+            ref_read(accum, a->dtable, row * a->cols + at, count, sum);
+            for (int64_t i = 0; i < count; i++)
+                sum[i] += dy[i];
+            ref_write(accum, a->dtable, row * a->cols + at, count, sum);
+        }
+    }
+    return AX_OK;
+}
+
+static void copy_element(const ax_copy_box_args *a, int64_t from, int64_t to)
+{
+    size_t size = ax_dtype_size(a->dtype);
+    if (a->accumulate)
+        ax_store(a->dtype, a->y, to, ax_load(a->dtype, a->y, to) + ax_load(a->dtype, a->x, from));
+    else
+        memcpy((char *)a->y + (size_t)to * size, (const char *)a->x + (size_t)from * size, size);
+}
+
+ax_status ref_copy_box(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_copy_box_args *a = args;
+    const int64_t *xs = a->x_stride, *ys = a->y_stride;
+    for (int64_t i = 0; i < a->n[0]; i++)
+        for (int64_t j = 0; j < a->n[1]; j++)
+            for (int64_t k = 0; k < a->n[2]; k++)
+                for (int64_t l = 0; l < a->n[3]; l++)
+                    copy_element(a, i * xs[0] + j * xs[1] + k * xs[2] + l * xs[3],
+                                 i * ys[0] + j * ys[1] + k * ys[2] + l * ys[3]);
+    return AX_OK;
+}
+
+ax_status ref_init_normal(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_init_normal_args *a = args;
+    int64_t at = 0;
+    for (int64_t i = a->lo[0]; i < a->lo[0] + a->n[0]; i++)
+        for (int64_t j = a->lo[1]; j < a->lo[1] + a->n[1]; j++)
+            for (int64_t k = a->lo[2]; k < a->lo[2] + a->n[2]; k++)
+                for (int64_t l = a->lo[3]; l < a->lo[3] + a->n[3]; l++) {
+                    int64_t index = ((i * a->extent[1] + j) * a->extent[2] + k) * a->extent[3] + l;
+                    double z = (double)ax_rng_normal(a->key, (uint64_t)index);
+                    ax_store(a->dtype, a->y, at++, a->mean + a->std * z);
+                }
+    return AX_OK;
+}

@@ -1,0 +1,150 @@
+/* LayerNorm over a width that may be split over ranks. x, dy: T [r, c]; statistics: A [r]. */
+#include "dev/ref/ref.h"
+
+#include <math.h>
+
+ax_status ref_norm_stats(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_norm_stats_args *a = args;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double x[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++) {
+        double sum = 0, m2 = 0;
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            for (int64_t i = 0; i < count; i++)
+                sum += x[i];
+        }
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            for (int64_t i = 0; i < count; i++) {
+                double centred = x[i] - sum / (double)a->cols;
+                m2 += centred * centred;
+            }
+        }
+        ax_store(accum, a->sum, r, sum);
+        ax_store(accum, a->m2, r, m2);
+    }
+    return AX_OK;
+}
+
+ax_status ref_norm_recentre(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_norm_recentre_args *a = args;
+    for (int64_t r = 0; a->cols > 0 && r < a->rows; r++) {
+        double shift = ax_load(a->dtype, a->local_sum, r) / (double)a->cols -
+                       ax_load(a->dtype, a->global_sum, r) / (double)a->global_cols;
+        ax_store(a->dtype, a->m2, r, ax_load(a->dtype, a->m2, r) + (double)a->cols * shift * shift);
+    }
+    return AX_OK;
+}
+
+typedef struct row_stats {
+    double mean, rstd;
+} row_stats;
+
+static row_stats stats_of(ax_dtype dtype, const void *sum, const void *m2, int64_t r, int64_t global_cols,
+                          double eps)
+{
+    ax_dtype accum = ax_dtype_accum(dtype);
+    return (row_stats){ax_load(accum, sum, r) / (double)global_cols,
+                       1 / sqrt(ax_load(accum, m2, r) / (double)global_cols + eps)};
+}
+
+ax_status ref_norm_apply(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_norm_apply_args *a = args;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double x[REF_BLOCK], weight[REF_BLOCK], bias[REF_BLOCK] = {0};
+    for (int64_t r = 0; r < a->rows; r++) {
+        row_stats s = stats_of(a->dtype, a->sum, a->m2, r, a->global_cols, a->eps);
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(accum, a->weight, at, count, weight);
+            if (a->bias)
+                ref_read(accum, a->bias, at, count, bias);
+            for (int64_t i = 0; i < count; i++)
+                x[i] = (x[i] - s.mean) * s.rstd * weight[i] + bias[i];
+            ref_write(a->dtype, a->y, r * a->cols + at, count, x);
+        }
+    }
+    return AX_OK;
+}
+
+ax_status ref_norm_grad_stats(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_norm_grad_stats_args *a = args;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double x[REF_BLOCK], dy[REF_BLOCK], weight[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++) {
+        row_stats s = stats_of(a->dtype, a->sum, a->m2, r, a->global_cols, a->eps);
+        double s1 = 0, s2 = 0;
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+            ref_read(accum, a->weight, at, count, weight);
+            for (int64_t i = 0; i < count; i++) {
+                s1 += dy[i] * weight[i];
+                s2 += dy[i] * weight[i] * (x[i] - s.mean) * s.rstd;
+            }
+        }
+        ax_store(accum, a->s1, r, s1);
+        ax_store(accum, a->s2, r, s2);
+    }
+    return AX_OK;
+}
+
+static void add_to(ax_dtype accum, void *out, int64_t at, int64_t n, const double *sum)
+{
+    for (int64_t i = 0; out && i < n; i++)
+        ax_store(accum, out, at + i, ax_load(accum, out, at + i) + sum[i]);
+}
+
+static void weight_grads(const ax_norm_grad_args *a)
+{
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double x[REF_BLOCK], dy[REF_BLOCK];
+    for (ref_blocks(a->cols, at, count)) {
+        double dweight[REF_BLOCK] = {0}, dbias[REF_BLOCK] = {0};
+        for (int64_t r = 0; r < a->rows; r++) {
+            row_stats s = stats_of(a->dtype, a->sum, a->m2, r, a->global_cols, a->eps);
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+            for (int64_t i = 0; i < count; i++) {
+                dweight[i] += dy[i] * (x[i] - s.mean) * s.rstd;
+                dbias[i] += dy[i];
+            }
+        }
+        add_to(accum, a->dweight, at, count, dweight);
+        add_to(accum, a->dbias, at, count, dbias);
+    }
+}
+
+ax_status ref_norm_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_norm_grad_args *a = args;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double x[REF_BLOCK], dy[REF_BLOCK], weight[REF_BLOCK];
+    weight_grads(a); /* first, because dx may be dy */
+    for (int64_t r = 0; r < a->rows; r++) {
+        row_stats s = stats_of(a->dtype, a->sum, a->m2, r, a->global_cols, a->eps);
+        double mean1 = ax_load(accum, a->s1, r) / (double)a->global_cols;
+        double mean2 = ax_load(accum, a->s2, r) / (double)a->global_cols;
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
+            ref_read(accum, a->weight, at, count, weight);
+            for (int64_t i = 0; i < count; i++) {
+                double xhat = (x[i] - s.mean) * s.rstd;
+                dy[i] = s.rstd * (dy[i] * weight[i] - mean1 - xhat * mean2);
+            }
+            ref_write(a->dtype, a->dx, r * a->cols + at, count, dy);
+        }
+    }
+    return AX_OK;
+}

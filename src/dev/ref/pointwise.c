@@ -1,0 +1,180 @@
+/* Element by element: bias, GELU, sums, dropout, scaling, filling; and the column sum that is the bias's
+ * gradient. */
+#include "dev/ref/ref.h"
+
+#include <math.h>
+
+ax_status ref_bias_add(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_bias_add_args *a = args;
+    double x[REF_BLOCK], bias[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++)
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(ax_dtype_accum(a->dtype), a->bias, at, count, bias);
+            for (int64_t i = 0; i < count; i++)
+                x[i] += bias[i];
+            ref_write(a->dtype, a->y, r * a->cols + at, count, x);
+        }
+    return AX_OK;
+}
+
+ax_status ref_col_sum(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_col_sum_args *a = args;
+    ax_dtype accum = ax_dtype_accum(a->dtype);
+    double x[REF_BLOCK], old[REF_BLOCK];
+    for (ref_blocks(a->cols, at, count)) {
+        double sum[REF_BLOCK] = {0};
+        for (int64_t r = 0; r < a->rows; r++) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            for (int64_t i = 0; i < count; i++)
+                sum[i] += x[i];
+        }
+        ref_read(accum, a->out, at, count, old);
+        for (int64_t i = 0; i < count; i++)
+            sum[i] += old[i];
+        ref_write(accum, a->out, at, count, sum);
+    }
+    return AX_OK;
+}
+
+/* gelu(x) = x·cdf(x), and its derivative. */
+typedef struct gelu_value {
+    double value, slope;
+} gelu_value;
+
+static gelu_value gelu_tanh(double x)
+{
+    const double root = 0.79788456080286535588; /* sqrt(2/pi) */
+    double t = tanh(root * (x + 0.044715 * x * x * x));
+    double dt = (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+    return (gelu_value){0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * dt};
+}
+
+static gelu_value gelu_exact(double x)
+{
+    const double density_scale = 0.39894228040143267794; /* 1/sqrt(2 pi) */
+    double cdf = 0.5 * erfc(-x * 0.70710678118654752440);
+    return (gelu_value){x * cdf, cdf + x * density_scale * exp(-0.5 * x * x)};
+}
+
+static gelu_value gelu_of(ax_gelu_kind kind, double x)
+{
+    return kind == AX_GELU_TANH ? gelu_tanh(x) : gelu_exact(x);
+}
+
+ax_status ref_gelu(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_gelu_args *a = args;
+    double x[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->dtype, a->x, at, count, x);
+        for (int64_t i = 0; i < count; i++)
+            x[i] = gelu_of(a->kind, x[i]).value;
+        ref_write(a->dtype, a->y, at, count, x);
+    }
+    return AX_OK;
+}
+
+ax_status ref_gelu_grad(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_gelu_grad_args *a = args;
+    double x[REF_BLOCK], dy[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->dtype, a->x, at, count, x);
+        ref_read(a->dtype, a->dy, at, count, dy);
+        for (int64_t i = 0; i < count; i++)
+            dy[i] *= gelu_of(a->kind, x[i]).slope;
+        ref_write(a->dtype, a->dx, at, count, dy);
+    }
+    return AX_OK;
+}
+
+ax_status ref_add(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_add_args *a = args;
+    double x[REF_BLOCK], y[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->dtype, a->a, at, count, x);
+        ref_read(a->dtype, a->b, at, count, y);
+        for (int64_t i = 0; i < count; i++)
+            y[i] += x[i];
+        ref_write(a->dtype, a->y, at, count, y);
+    }
+    return AX_OK;
+}
+
+ax_status ref_dropout(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_dropout_args *a = args;
+    double x[REF_BLOCK];
+    for (int64_t r = 0; r < a->rows; r++)
+        for (ref_blocks(a->cols, at, count)) {
+            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            for (int64_t i = 0; i < count; i++) {
+                int64_t index = (a->row0 + r) * a->global_cols + a->col0 + at + i;
+                bool kept = (double)ax_rng_uniform(a->key, (uint64_t)index) >= a->p;
+                x[i] = kept ? x[i] / (1 - a->p) : 0;
+            }
+            ref_write(a->dtype, a->y, r * a->cols + at, count, x);
+        }
+    return AX_OK;
+}
+
+ax_status ref_sumsq(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_sumsq_args *a = args;
+    double x[REF_BLOCK], total = 0;
+    for (ref_blocks(a->n, at, count)) {
+        double sum = 0;
+        ref_read(a->dtype, a->x, at, count, x);
+        for (int64_t i = 0; i < count; i++)
+            sum += x[i] * x[i];
+        total += sum;
+    }
+    a->out[0] = total;
+    return AX_OK;
+}
+
+ax_status ref_scale(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_scale_args *a = args;
+    double x[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->dtype, a->x, at, count, x);
+        for (int64_t i = 0; i < count; i++)
+            x[i] *= a->factor;
+        ref_write(a->dtype, a->x, at, count, x);
+    }
+    return AX_OK;
+}
+
+ax_status ref_convert(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_convert_args *a = args;
+    double x[REF_BLOCK];
+    for (ref_blocks(a->n, at, count)) {
+        ref_read(a->x_dtype, a->x, at, count, x);
+        ref_write(a->y_dtype, a->y, at, count, x);
+    }
+    return AX_OK;
+}
+
+ax_status ref_fill(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_fill_args *a = args;
+    for (int64_t i = 0; i < a->n; i++)
+        ax_store(a->dtype, a->y, i, a->value);
+    return AX_OK;
+}

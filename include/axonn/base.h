@@ -45,9 +45,9 @@ const char *ax_status_name(ax_status status);
  * this once; everyone above only propagates (AX_TRY). The message says what was wrong, where, and what to
  * do next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
 ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
-#ifdef __clang_analyzer__ /* tells the analyser that a failure is never AX_OK */
-#define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), (code))
-#endif
+/* Shows compilers and analysers, which do not see into ax_fail, that a failure is never AX_OK. */
+static inline ax_status ax_fail_code_(ax_status code) { return code; }
+#define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), ax_fail_code_(code))
 
 /* Puts "text: " in front of the calling thread's message, for callers that know more of the place. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);

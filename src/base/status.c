@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#undef ax_fail /* the analyser's form of it */
+#undef ax_fail /* defined here, beneath its macro */
 
 enum { MESSAGE_MAX = 16384 };
 static _Thread_local char message[MESSAGE_MAX];

@@ -205,8 +205,9 @@ void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* ---- documents of text --------------------------------------------------------------------------- */
 
-/* What to read as text: files, JSONL files and directories. Directories are walked recursively (links to
- * files are followed, links to directories are not) and their files taken in byte order of their paths. */
+/* What to read as text: files, JSONL files and directories. Directories are walked recursively
+ * (names that begin with a dot are left out, links to files are followed, links to directories are not) and
+ * their files taken in byte order of their paths. */
 typedef struct ax_corpus_options {
     const char *const *inputs;
     int n_inputs;
@@ -264,9 +265,9 @@ typedef struct ax_data_build_report {
 } ax_data_build_report;
 
 /* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of
- * threads. Memory is bounded: about 64 MiB of text in flight, more only for single documents larger than
- * that. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split without
- * documents, disk full; AX_ERR_SIGNAL: stopped by `progress`. No file is then left behind or replaced. */
+ * threads. Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents
+ * larger than that. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split
+ * without documents, disk full; AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file

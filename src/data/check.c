@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { CHECK_CHUNK = 1 << 20 }; /* bytes hashed, or tokens judged, between two releases of pages */
+enum { CHECK_CHUNK = 1 << 16 }; /* bytes hashed, or tokens judged, between two releases of pages */
 
 static ax_status check_body_hash(const ax_data *data)
 {

@@ -7,10 +7,12 @@
  *
  * Every operation is split-phase: it takes a place for a work handle and may return before it is done. The
  * buffers belong to the operation until ax_wait. A backend that completes at once stores NULL, which ax_wait
- * accepts. Counts are in elements. All collectives are collective along the communicator, and all its ranks
- * must call them in the same order with the same operation, count and dtype: a mismatch is AX_ERR_COMM on
- * every rank, not a hang, and once any rank has failed (ax_comm_abort) the others' calls return AX_ERR_COMM.
- * Reductions add in rank order, so the result is the same bits on every rank and in every run. */
+ * accepts. `stream` is of the device that owns the buffers, or NULL when they are host memory; on a device
+ * without memory (dry) a collective is counted and observed, and nothing moves. Counts are in elements. All
+ * collectives are collective along the communicator, and all its ranks must call them in the same order with
+ * the same operation, count and dtype: a mismatch is AX_ERR_COMM on every rank, not a hang, and once any rank
+ * has failed (ax_comm_abort) the others' calls return AX_ERR_COMM. Reductions add in rank order, so the
+ * result is the same bits on every rank and in every run. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
 
@@ -25,9 +27,9 @@ typedef struct ax_work ax_work;
 
 typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
 
-/* Ring-equivalent bytes that this rank moved since the communicator was made (or reset): all-gather and
- * reduce-scatter (g-1)/g of the gathered size, all-reduce twice that, all-to-all (g-1)/g, messages their
- * payload. */
+/* Collectives and ring-equivalent bytes that this rank moved since the communicator was made: all-gather,
+ * reduce-scatter and all-to-all (g-1)/g of the gathered size, all-reduce twice that, messages their payload.
+ * A group of one moves nothing and counts nothing. */
 typedef struct ax_comm_traffic {
     int64_t calls, bytes;
 } ax_comm_traffic;
@@ -40,7 +42,9 @@ ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm);
 AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
 
 /* Runs fn(comm, arg) on `size` threads, each a rank of one world, and returns the first failure in time with
- * its message (prefixed "rank r: "), or AX_OK. A rank that fails aborts the others. */
+ * its message (prefixed "rank r: "), or AX_OK. A rank that fails aborts the others. Ranks that all wait for
+ * one another, or for a rank that has returned, fail with AX_ERR_COMM instead of hanging; so each rank must
+ * make its calls from the thread it was given. */
 typedef ax_status ax_rank_fn(ax_comm *world, void *arg);
 AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg);
 
@@ -95,10 +99,18 @@ typedef struct ax_coll_args {
     int root;
 } ax_coll_args;
 
+/* "all_reduce", …; never NULL. */
+const char *ax_coll_name(ax_coll coll);
+
+/* What every backend's work handle begins with. */
+struct ax_work {
+    ax_comm *comm;
+};
+
 typedef struct ax_comm_ops {
     const char *name;
     ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
-    ax_status (*wait)(ax_work *work);
+    ax_status (*wait)(ax_work *work); /* also frees it; NULL if run always completes */
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
     void (*abort)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);

@@ -394,8 +394,8 @@ typedef struct ax_device_ops {
     /* Bracket every access to device memory by library code on the host, collectives included. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
-    ax_status (*launch)(ax_stream *stream, ax_kernel kernel,
-                        const void *args); /* replaces all kernels; optional */
+    /* Replaces all kernels, on a device that has no memory (dry): its pointers lead nowhere. Optional. */
+    ax_status (*launch)(ax_stream *stream, ax_kernel kernel, const void *args);
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
 

@@ -1,0 +1,140 @@
+/* The public collectives: each becomes an ax_coll_args, is checked, counted, shown to a planning device, and
+ * handed to the backend. What a backend must do is in comm.h. */
+#include "axonn/comm.h"
+
+int ax_comm_rank(const ax_comm *comm) { return comm->rank; }
+int ax_comm_size(const ax_comm *comm) { return comm->size; }
+ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm) { return comm->traffic; }
+
+const char *ax_coll_name(ax_coll coll)
+{
+    static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter",
+                                        "all_to_all", "broadcast",  "barrier"};
+    return (unsigned)coll < AX_COUNT(names) ? names[coll] : "unknown collective";
+}
+
+/* Ring-equivalent bytes that one rank of `size` moves. */
+static int64_t ring_bytes(const ax_coll_args *args, int size)
+{
+    int64_t bytes = args->count * (int64_t)ax_dtype_size(args->dtype);
+    switch (args->coll) {
+    case AX_ALL_REDUCE:
+        return 2 * (size - 1) * bytes / size;
+    case AX_BROADCAST:
+        return (size - 1) * bytes / size;
+    case AX_BARRIER:
+        return 0;
+    default:
+        return (size - 1) * bytes;
+    }
+}
+
+static bool reducible(ax_dtype dtype)
+{
+    return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_I32 || dtype == AX_I64;
+}
+
+static ax_status check(const ax_comm *comm, const ax_coll_args *args)
+{
+    const char *name = ax_coll_name(args->coll);
+    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "%s of %lld elements: a count is never negative", name,
+             (long long)args->count);
+    bool reduces = args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER;
+    AX_CHECK(!reduces || reducible(args->dtype), AX_ERR_INTERNAL,
+             "%s of %s: only f64, f32, bf16, i32 and i64 can be reduced", name, ax_dtype_name(args->dtype));
+    AX_CHECK(args->root >= 0 && args->root < comm->size, AX_ERR_INTERNAL,
+             "%s from rank %d in a group of %d ranks", name, args->root, comm->size);
+    return AX_OK;
+}
+
+/* A device that replaces all kernels has no memory behind its pointers: there is nothing to move. */
+static bool has_memory(const ax_stream *stream) { return !stream || !stream->dev->ops.launch; }
+
+static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    *work = NULL;
+    AX_TRY(check(comm, args));
+    if (comm->size > 1) {
+        comm->traffic.calls++;
+        comm->traffic.bytes += ring_bytes(args, comm->size);
+    }
+    ax_device *dev = stream ? stream->dev : NULL;
+    if (dev && dev->observe)
+        dev->observe(dev->observe_user, args, sizeof *args);
+    if (!has_memory(stream))
+        return AX_OK;
+    if (dev && dev->ops.enter)
+        dev->ops.enter(dev);
+    ax_status status = comm->ops->run(comm, stream, args, work);
+    if (dev && dev->ops.leave)
+        dev->ops.leave(dev);
+    return status;
+}
+
+ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count, ax_dtype dtype,
+                        ax_reduce_op op, ax_work **work)
+{
+    ax_coll_args args = {
+        .coll = AX_ALL_REDUCE, .send = data, .recv = data, .count = count, .dtype = dtype, .op = op};
+    return collective(comm, stream, &args, work);
+}
+
+ax_status ax_all_gather(ax_comm *comm, ax_stream *stream, const void *send, void *recv, int64_t count,
+                        ax_dtype dtype, ax_work **work)
+{
+    ax_coll_args args = {.coll = AX_ALL_GATHER, .send = send, .recv = recv, .count = count, .dtype = dtype};
+    return collective(comm, stream, &args, work);
+}
+
+ax_status ax_reduce_scatter(ax_comm *comm, ax_stream *stream, const void *send, void *recv, int64_t count,
+                            ax_dtype dtype, ax_reduce_op op, ax_work **work)
+{
+    ax_coll_args args = {
+        .coll = AX_REDUCE_SCATTER, .send = send, .recv = recv, .count = count, .dtype = dtype, .op = op};
+    return collective(comm, stream, &args, work);
+}
+
+ax_status ax_all_to_all(ax_comm *comm, ax_stream *stream, const void *send, void *recv, int64_t count,
+                        ax_dtype dtype, ax_work **work)
+{
+    ax_coll_args args = {.coll = AX_ALL_TO_ALL, .send = send, .recv = recv, .count = count, .dtype = dtype};
+    return collective(comm, stream, &args, work);
+}
+
+ax_status ax_broadcast(ax_comm *comm, ax_stream *stream, void *data, int64_t count, ax_dtype dtype, int root,
+                       ax_work **work)
+{
+    ax_coll_args args = {
+        .coll = AX_BROADCAST, .send = data, .recv = data, .count = count, .dtype = dtype, .root = root};
+    return collective(comm, stream, &args, work);
+}
+
+ax_status ax_barrier(ax_comm *comm)
+{
+    ax_work *work;
+    ax_coll_args args = {.coll = AX_BARRIER, .dtype = AX_U8};
+    AX_TRY(collective(comm, NULL, &args, &work));
+    return ax_wait(&work);
+}
+
+ax_status ax_wait(ax_work **work)
+{
+    ax_work *pending = *work;
+    *work = NULL;
+    return pending ? pending->comm->ops->wait(pending) : AX_OK;
+}
+
+ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)
+{
+    *out = NULL;
+    return comm->ops->split(comm, color, key, out);
+}
+
+void ax_comm_abort(ax_comm *comm) { comm->ops->abort(comm); }
+
+void ax_comm_destroy(ax_comm **comm)
+{
+    if (*comm)
+        (*comm)->ops->destroy(*comm);
+    *comm = NULL;
+}

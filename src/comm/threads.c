@@ -1,0 +1,472 @@
+/* Ranks as threads of one process: the communicator of tests and sanitizers.
+ *
+ * A collective has three parts. Each rank posts its arguments in its group's slot and waits; the last to come
+ * compares all slots and lets the group go on, or fails the whole world. Then every rank moves its share,
+ * reading the others' buffers directly. Then they wait once more, so that nobody's buffer is reused while it
+ * is read. Nothing spins: more ranks than cores is the usual case. Data are moved without the lock; posting
+ * and releasing under it order all accesses.
+ *
+ * Ranks that can never go on are found rather than waited for: when each is blocked or has returned. */
+#include "comm/reduce.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct group group;
+typedef struct world world;
+
+/* What a rank waits for: a collective, or a split of its group. */
+typedef struct slot {
+    ax_coll_args args;
+    bool split, waiting;
+    int color, key;
+    group *sub; /* of a split: the group this rank became a member of, and its rank in it */
+    int sub_rank;
+    const void **src; /* every rank's send buffer, for this rank's reductions */
+} slot;
+
+struct group {
+    world *world;
+    group *next, **link; /* in the list of the world's groups */
+    int size, members;   /* members: not yet destroyed */
+    int arrived;
+    uint64_t round; /* how often the group was released */
+    pthread_cond_t released;
+    int *world_rank;
+    slot *slot;
+    const void **src; /* size × size, behind the slots' src */
+};
+
+struct world {
+    pthread_mutex_t lock;
+    group *groups;
+    int size, blocked, returned;
+    int culprit; /* the first rank that failed or aborted, -1: none */
+    bool failed;
+    char message[1024]; /* why, once `failed` */
+};
+
+/* ---- groups (the world is locked) ---------------------------------------------------------------- */
+
+static void group_free(group *g)
+{
+    if (!g)
+        return;
+    if (g->link) {
+        *g->link = g->next;
+        if (g->next)
+            g->next->link = g->link;
+    }
+    pthread_cond_destroy(&g->released);
+    free(g->world_rank);
+    free(g->slot);
+    free(g->src);
+    free(g);
+}
+
+static ax_status group_create(world *w, int size, group **out)
+{
+    *out = NULL;
+    group *g;
+    AX_TRY(ax_calloc(1, sizeof *g, &g));
+    pthread_cond_init(&g->released, NULL);
+    g->world = w;
+    g->size = g->members = size;
+    ax_status status = ax_calloc((size_t)size, sizeof *g->slot, &g->slot);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)size, sizeof *g->world_rank, &g->world_rank);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)size * (size_t)size, sizeof *g->src, &g->src);
+    if (status != AX_OK) {
+        group_free(g);
+        return status;
+    }
+    for (int r = 0; r < size; r++)
+        g->slot[r].src = g->src + (size_t)r * (size_t)size;
+    g->next = w->groups;
+    g->link = &w->groups;
+    if (g->next)
+        g->next->link = &g->next;
+    w->groups = g;
+    *out = g;
+    return AX_OK;
+}
+
+/* ---- failing ------------------------------------------------------------------------------------- */
+
+static void world_fail(world *w, const char *message)
+{
+    if (w->failed)
+        return;
+    w->failed = true;
+    snprintf(w->message, sizeof w->message, "%s", message);
+    for (group *g = w->groups; g; g = g->next)
+        pthread_cond_broadcast(&g->released);
+}
+
+static void describe(const slot *s, char *out, size_t size)
+{
+    const ax_coll_args *a = &s->args;
+    bool reduces = a->coll == AX_ALL_REDUCE || a->coll == AX_REDUCE_SCATTER;
+    if (s->split)
+        snprintf(out, size, "split");
+    else if (a->coll == AX_BARRIER)
+        snprintf(out, size, "barrier");
+    else
+        snprintf(out, size, "%s%s of %lld %s", ax_coll_name(a->coll),
+                 reduces && a->op == AX_MAX ? " (max)" : "", (long long)a->count, ax_dtype_name(a->dtype));
+    size_t len = strlen(out);
+    if (!s->split && a->coll == AX_BROADCAST)
+        snprintf(out + len, size - len, " from %d", a->root);
+}
+
+/* True if no rank can ever go on; then the world has failed. */
+static void find_deadlock(world *w)
+{
+    if (w->failed || !w->blocked || w->blocked + w->returned < w->size)
+        return;
+    char text[900], what[96];
+    size_t len = (size_t)snprintf(text, sizeof text, "the ranks wait for one another:");
+    const char *comma = "";
+    for (const group *g = w->groups; g; g = g->next)
+        for (int r = 0; r < g->size; r++)
+            if (g->slot[r].waiting && len < sizeof text) {
+                describe(&g->slot[r], what, sizeof what);
+                len += (size_t)snprintf(text + len, sizeof text - len, "%s rank %d in %s of %d ranks", comma,
+                                        g->world_rank[r], what, g->size);
+                comma = ",";
+            }
+    if (w->returned && len < sizeof text)
+        snprintf(text + len, sizeof text - len, ", and %d of %d ranks have returned", w->returned, w->size);
+    world_fail(w, text);
+}
+
+static bool slots_agree(const slot *a, const slot *b)
+{
+    if (a->split || b->split)
+        return a->split == b->split;
+    const ax_coll_args *p = &a->args, *q = &b->args;
+    return p->coll == q->coll && p->count == q->count && p->dtype == q->dtype && p->op == q->op &&
+           p->root == q->root;
+}
+
+static void check_agreement(group *g)
+{
+    for (int r = 1; r < g->size; r++) {
+        if (slots_agree(&g->slot[0], &g->slot[r]))
+            continue;
+        char one[96], other[96], text[300];
+        describe(&g->slot[r], one, sizeof one);
+        describe(&g->slot[0], other, sizeof other);
+        snprintf(text, sizeof text, "rank %d called %s where rank %d called %s", g->world_rank[r], one,
+                 g->world_rank[0], other);
+        world_fail(g->world, text);
+        return;
+    }
+}
+
+/* ---- meeting ------------------------------------------------------------------------------------- */
+
+/* Makes the groups of a split: called by the last rank to arrive. */
+static ax_status make_subgroups(group *g)
+{
+    for (int r = 0; r < g->size; r++) {
+        slot *mine = &g->slot[r];
+        int size = 0, rank = 0, first = g->size;
+        for (int q = 0; q < g->size; q++) {
+            const slot *other = &g->slot[q];
+            if (other->color != mine->color)
+                continue;
+            size++;
+            rank += other->key < mine->key || (other->key == mine->key && q < r);
+            first = q < first ? q : first;
+        }
+        if (mine->color < 0)
+            continue;
+        if (first == r)
+            AX_TRY(group_create(g->world, size, &mine->sub));
+        mine->sub = g->slot[first].sub;
+        mine->sub_rank = rank;
+        mine->sub->world_rank[rank] = g->world_rank[r];
+    }
+    return AX_OK;
+}
+
+typedef void judge_fn(group *g);
+
+static void judge_split(group *g)
+{
+    check_agreement(g);
+    if (!g->world->failed && make_subgroups(g) != AX_OK)
+        world_fail(g->world, ax_error_message());
+}
+
+static void release(group *g)
+{
+    g->arrived = 0;
+    g->round++;
+    /* Released ranks count as running from now, not from when they wake. */
+    g->world->blocked -= g->size - 1;
+    pthread_cond_broadcast(&g->released);
+}
+
+static void block(group *g, slot *mine, bool even_if_failed)
+{
+    world *w = g->world;
+    uint64_t round = g->round;
+    mine->waiting = true;
+    w->blocked++;
+    find_deadlock(w);
+    while (g->round == round && (even_if_failed || !w->failed))
+        pthread_cond_wait(&g->released, &w->lock);
+    mine->waiting = false;
+}
+
+/* Waits until all ranks of the group have posted; the last one runs `judge`, and releases them unless it
+ * failed the world. All ranks of a group are released, or none is: a rank that goes on may touch the buffers
+ * of the others, whatever happens elsewhere in the world meanwhile. */
+static ax_status meet(group *g, int rank, judge_fn *judge)
+{
+    world *w = g->world;
+    pthread_mutex_lock(&w->lock);
+    uint64_t round = g->round;
+    if (!w->failed && ++g->arrived == g->size) {
+        judge(g);
+        if (!w->failed)
+            release(g);
+    } else if (!w->failed) {
+        block(g, &g->slot[rank], false);
+    }
+    ax_status status = g->round == round ? ax_fail(AX_ERR_COMM, "%s", w->message) : AX_OK;
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+/* Waits until all ranks of the group have moved their data. They all come: moving cannot fail or block. */
+static void part(group *g, int rank)
+{
+    pthread_mutex_lock(&g->world->lock);
+    if (++g->arrived == g->size)
+        release(g);
+    else
+        block(g, &g->slot[rank], true);
+    pthread_mutex_unlock(&g->world->lock);
+}
+
+/* ---- moving -------------------------------------------------------------------------------------- */
+
+/* Reduces elements [first, first + count) of all send buffers; block by block `out` receives them, and so
+ * does every other rank's recv at `first` if `everywhere`. */
+static void reduce(group *g, int rank, int64_t first, int64_t count, char *out, bool everywhere)
+{
+    slot *mine = &g->slot[rank];
+    const ax_coll_args *a = &mine->args;
+    size_t size = ax_dtype_size(a->dtype);
+    for (int r = 0; r < g->size; r++)
+        mine->src[r] = g->slot[r].args.send;
+    _Alignas(16) char block[AX_REDUCE_BLOCK * 8];
+    for (int64_t done = 0; done < count; done += AX_REDUCE_BLOCK) {
+        int64_t n = ax_min(count - done, AX_REDUCE_BLOCK);
+        ax_reduce_block(a->dtype, a->op, g->size, mine->src, first + done, n, block);
+        if (!everywhere)
+            memcpy(out + (size_t)done * size, block, (size_t)n * size);
+        for (int r = 0; r < g->size && everywhere; r++)
+            memcpy((char *)g->slot[r].args.recv + (size_t)(first + done) * size, block, (size_t)n * size);
+    }
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    if (to != from && bytes)
+        memcpy(to, from, bytes);
+}
+
+/* Moves this rank's share of a collective that all have agreed on. */
+static void move(group *g, int rank)
+{
+    const ax_coll_args *a = &g->slot[rank].args;
+    size_t chunk = (size_t)a->count * ax_dtype_size(a->dtype);
+    char *recv = a->recv;
+    switch (a->coll) {
+    case AX_ALL_REDUCE: {
+        /* This rank's slice, for everyone: the slices are apart, so the ranks write in place. */
+        int64_t lo = a->count * rank / g->size, hi = a->count * (rank + 1) / g->size;
+        reduce(g, rank, lo, hi - lo, NULL, true);
+        break;
+    }
+    case AX_REDUCE_SCATTER:
+        reduce(g, rank, a->count * rank, a->count, recv, false);
+        break;
+    case AX_ALL_GATHER:
+        for (int r = 0; r < g->size; r++)
+            copy(recv + (size_t)r * chunk, g->slot[r].args.send, chunk);
+        break;
+    case AX_ALL_TO_ALL:
+        for (int r = 0; r < g->size; r++)
+            copy(recv + (size_t)r * chunk, (const char *)g->slot[r].args.send + (size_t)rank * chunk, chunk);
+        break;
+    case AX_BROADCAST:
+        copy(recv, g->slot[a->root].args.send, chunk);
+        break;
+    case AX_BARRIER:
+        break;
+    }
+}
+
+/* ---- the backend's table ------------------------------------------------------------------------- */
+
+static ax_status threads_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    (void)stream;
+    (void)work;
+    group *g = comm->impl;
+    slot *mine = &g->slot[comm->rank];
+    mine->args = *args;
+    mine->split = false;
+    AX_TRY(meet(g, comm->rank, check_agreement));
+    if (args->coll == AX_BARRIER)
+        return AX_OK;
+    move(g, comm->rank);
+    part(g, comm->rank);
+    return AX_OK;
+}
+
+static const ax_comm_ops threads_ops;
+
+static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
+{
+    group *g = comm->impl;
+    ax_comm *sub;
+    AX_TRY(ax_calloc(1, sizeof *sub, &sub));
+    slot *mine = &g->slot[comm->rank];
+    mine->split = true;
+    mine->color = color;
+    mine->key = key;
+    mine->sub = NULL;
+    ax_status status = meet(g, comm->rank, judge_split);
+    if (status != AX_OK || color < 0) {
+        free(sub);
+        return status;
+    }
+    *sub = (ax_comm){.ops = &threads_ops, .rank = mine->sub_rank, .size = mine->sub->size, .impl = mine->sub};
+    *out = sub;
+    return AX_OK;
+}
+
+static void abort_by(world *w, int rank, const char *why)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "rank %d %s", rank, why);
+    pthread_mutex_lock(&w->lock);
+    if (w->culprit < 0)
+        w->culprit = rank;
+    world_fail(w, text);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void threads_abort(ax_comm *comm)
+{
+    group *g = comm->impl;
+    abort_by(g->world, g->world_rank[comm->rank], "aborted the communicator");
+}
+
+static void threads_destroy(ax_comm *comm)
+{
+    group *g = comm->impl;
+    world *w = g->world;
+    pthread_mutex_lock(&w->lock);
+    if (--g->members == 0)
+        group_free(g);
+    pthread_mutex_unlock(&w->lock);
+    free(comm);
+}
+
+static const ax_comm_ops threads_ops = {.name = "threads",
+                                        .run = threads_run,
+                                        .split = threads_split,
+                                        .abort = threads_abort,
+                                        .destroy = threads_destroy};
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+typedef struct rank_thread {
+    pthread_t thread;
+    ax_comm comm;
+    ax_rank_fn *fn;
+    void *arg;
+    ax_status status;
+    char message[2048];
+} rank_thread;
+
+static void *rank_main(void *arg)
+{
+    rank_thread *t = arg;
+    group *g = t->comm.impl;
+    world *w = g->world;
+    ax_log_set_rank(t->comm.rank, t->comm.size);
+    t->status = t->fn(&t->comm, t->arg);
+    if (t->status != AX_OK) {
+        char why[900];
+        snprintf(t->message, sizeof t->message, "%s", ax_error_message());
+        snprintf(why, sizeof why, "failed: %s", t->message);
+        abort_by(w, t->comm.rank, why);
+    }
+    pthread_mutex_lock(&w->lock);
+    w->returned++;
+    find_deadlock(w);
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* The failure to report: that of the rank that was first to fail or abort, else any. */
+static ax_status first_failure(const world *w, const rank_thread *t)
+{
+    int first = w->culprit >= 0 && t[w->culprit].status != AX_OK ? w->culprit : -1;
+    for (int r = 0; r < w->size && first < 0; r++)
+        if (t[r].status != AX_OK)
+            first = r;
+    return first < 0 ? AX_OK : ax_fail(t[first].status, "rank %d: %s", first, t[first].message);
+}
+
+static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn, void *arg)
+{
+    int started = 0, error = 0;
+    for (int r = 0; r < w->size; r++) {
+        g->world_rank[r] = r;
+        t[r].comm = (ax_comm){.ops = &threads_ops, .rank = r, .size = w->size, .impl = g};
+        t[r].fn = fn;
+        t[r].arg = arg;
+    }
+    while (started < w->size && !error) {
+        error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]);
+        started += !error;
+    }
+    if (error)
+        abort_by(w, started, "could not be started");
+    for (int r = 0; r < started; r++)
+        pthread_join(t[r].thread, NULL);
+    AX_CHECK(!error, AX_ERR_MEMORY, "cannot start thread %d of %d: %s", started + 1, w->size,
+             strerror(error));
+    return first_failure(w, t);
+}
+
+ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg)
+{
+    AX_CHECK(size >= 1, AX_ERR_USAGE, "a world needs at least one rank, not %d", size);
+    world w = {.size = size, .culprit = -1};
+    pthread_mutex_init(&w.lock, NULL);
+    group *g = NULL;
+    rank_thread *t = NULL;
+    ax_status status = group_create(&w, size, &g);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)size, sizeof *t, &t);
+    if (status == AX_OK)
+        status = run_threads(&w, g, t, fn, arg);
+    free(t);
+    while (w.groups) /* those of ranks that failed before they destroyed theirs, and the world's own */
+        group_free(w.groups);
+    pthread_mutex_destroy(&w.lock);
+    return status;
+}

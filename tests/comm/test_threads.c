@@ -1,0 +1,365 @@
+/* comm: the collectives of rank threads against their definitions, and how failures end. */
+#include "axonn/comm.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_RANKS = 8, COUNT = 1111 };
+
+/* Rank threads cannot use cmocka's assertions: they return a status, which the test asserts. */
+#define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
+
+/* Element i of rank r: exact in every dtype, and sums of eight are. */
+static double value(int rank, int64_t i) { return (double)((rank * 7 + i * 3) % 11) - 4; }
+
+static void fill(ax_dtype dtype, void *data, int rank, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ax_store(dtype, data, i, value(rank, first + i));
+}
+
+static double reduced(int ranks, ax_reduce_op op, int64_t i)
+{
+    double all = value(0, i);
+    for (int r = 1; r < ranks; r++)
+        all = op == AX_SUM ? all + value(r, i) : fmax(all, value(r, i));
+    return all;
+}
+
+typedef struct buffers {
+    char *send, *recv;
+} buffers;
+
+static ax_status check_reductions(ax_comm *c, buffers b, ax_dtype dtype, ax_reduce_op op)
+{
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    ax_work *work;
+    fill(dtype, b.send, me, 0, COUNT);
+    AX_TRY(ax_all_reduce(c, NULL, b.send, COUNT, dtype, op, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < COUNT; i++)
+        EXPECT(ax_load(dtype, b.send, i) == reduced(g, op, i));
+    fill(dtype, b.send, me, 0, (int64_t)g * COUNT);
+    AX_TRY(ax_reduce_scatter(c, NULL, b.send, b.recv, COUNT, dtype, op, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < COUNT; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == reduced(g, op, me * COUNT + i));
+    return AX_OK;
+}
+
+static ax_status check_moves(ax_comm *c, buffers b, ax_dtype dtype)
+{
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    size_t size = ax_dtype_size(dtype);
+    ax_work *work;
+    fill(dtype, b.send, me, 0, COUNT);
+    AX_TRY(ax_all_gather(c, NULL, b.send, b.recv, COUNT, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < (int64_t)g * COUNT; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == value((int)(i / COUNT), i % COUNT));
+    memset(b.recv, 0, (size_t)(g * COUNT) * size);
+    fill(dtype, b.recv + (size_t)(me * COUNT) * size, me, 0, COUNT);
+    AX_TRY(ax_all_gather(c, NULL, b.recv + (size_t)(me * COUNT) * size, b.recv, COUNT, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < (int64_t)g * COUNT; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == value((int)(i / COUNT), i % COUNT));
+    fill(dtype, b.send, me, 0, (int64_t)g * COUNT);
+    AX_TRY(ax_all_to_all(c, NULL, b.send, b.recv, COUNT, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < (int64_t)g * COUNT; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == value((int)(i / COUNT), me * COUNT + i % COUNT));
+    for (int root = 0; root < g; root++) {
+        fill(dtype, b.send, me, 0, COUNT);
+        AX_TRY(ax_broadcast(c, NULL, b.send, COUNT, dtype, root, &work));
+        AX_TRY(ax_wait(&work));
+        for (int64_t i = 0; i < COUNT; i++)
+            EXPECT(ax_load(dtype, b.send, i) == value(root, i));
+    }
+    return ax_barrier(c);
+}
+
+static ax_status all_collectives(ax_comm *c, void *arg)
+{
+    (void)arg;
+    static const ax_dtype reducible[] = {AX_F64, AX_F32, AX_BF16, AX_I32, AX_I64};
+    buffers b;
+    AX_TRY(ax_calloc(MAX_RANKS * COUNT, 8, &b.send));
+    AX_TRY(ax_calloc(MAX_RANKS * COUNT, 8, &b.recv));
+    ax_status status = AX_OK;
+    for (size_t i = 0; i < AX_COUNT(reducible) && status == AX_OK; i++) {
+        status = check_reductions(c, b, reducible[i], AX_SUM);
+        if (status == AX_OK)
+            status = check_reductions(c, b, reducible[i], AX_MAX);
+        if (status == AX_OK)
+            status = check_moves(c, b, reducible[i]);
+    }
+    if (status == AX_OK)
+        status = check_moves(c, b, AX_F16);
+    free(b.send);
+    free(b.recv);
+    return status;
+}
+
+static void assert_runs(int size, ax_rank_fn *fn, void *arg)
+{
+    ax_status status = ax_comm_threads_run(size, fn, arg);
+    if (status != AX_OK)
+        fail_msg("%d ranks: %s", size, ax_error_message());
+}
+
+static void collectives_are_right(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= MAX_RANKS; size++)
+        assert_runs(size, all_collectives, NULL);
+}
+
+static void self_is_a_group_of_one(void **state)
+{
+    (void)state;
+    ax_comm *self, *sub;
+    assert_int_equal(ax_comm_self_create(&self), AX_OK);
+    assert_int_equal(all_collectives(self, NULL), AX_OK);
+    assert_int_equal(ax_comm_split(self, 3, 0, &sub), AX_OK);
+    assert_int_equal(all_collectives(sub, NULL), AX_OK);
+    assert_int_equal(ax_comm_traffic_get(sub).bytes, 0);
+    assert_int_equal(ax_comm_traffic_get(sub).calls, 0);
+    ax_comm_abort(sub);
+    assert_int_equal(ax_barrier(self), AX_ERR_COMM);
+    ax_comm_destroy(&sub);
+    assert_null(sub);
+    assert_int_equal(ax_comm_split(self, -1, 0, &sub), AX_ERR_COMM);
+    ax_comm_destroy(&self);
+}
+
+/* Values whose sum depends on the order: every rank and every run must add in rank order. */
+static ax_status sums_in_rank_order(ax_comm *c, void *arg)
+{
+    (void)arg;
+    float data[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        data[i] = ax_rng_normal(ax_rng_key(1, "order", (uint64_t)ax_comm_rank(c)), (uint64_t)i);
+    ax_work *work;
+    AX_TRY(ax_all_reduce(c, NULL, data, COUNT, AX_F32, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    for (int i = 0; i < COUNT; i++) {
+        float sum = 0;
+        for (int r = 0; r < ax_comm_size(c); r++) {
+            float x = ax_rng_normal(ax_rng_key(1, "order", (uint64_t)r), (uint64_t)i);
+            sum = r ? sum + x : x;
+        }
+        EXPECT(data[i] == sum);
+    }
+    data[0] = ax_comm_rank(c) == 1 ? NAN : 1;
+    AX_TRY(ax_all_reduce(c, NULL, data, 1, AX_F32, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    EXPECT(isnan(data[0]));
+    return AX_OK;
+}
+
+static void reductions_keep_rank_order_and_nan(void **state)
+{
+    (void)state;
+    assert_runs(8, sums_in_rank_order, NULL);
+}
+
+static ax_status traffic_of_four(ax_comm *c, void *arg)
+{
+    (void)arg;
+    float send[64] = {0}, recv[64];
+    ax_work *work;
+    AX_TRY(ax_all_reduce(c, NULL, send, 16, AX_F32, AX_SUM, &work));
+    EXPECT(ax_comm_traffic_get(c).bytes == 2 * 16 * 4 * 3 / 4);
+    AX_TRY(ax_all_gather(c, NULL, send, recv, 16, AX_F32, &work));
+    EXPECT(ax_comm_traffic_get(c).bytes == 96 + 16 * 4 * 3);
+    AX_TRY(ax_reduce_scatter(c, NULL, send, recv, 16, AX_F32, AX_SUM, &work));
+    EXPECT(ax_comm_traffic_get(c).bytes == 96 + 2 * 16 * 4 * 3);
+    AX_TRY(ax_all_to_all(c, NULL, send, recv, 16, AX_F32, &work));
+    EXPECT(ax_comm_traffic_get(c).bytes == 96 + 3 * 16 * 4 * 3);
+    AX_TRY(ax_broadcast(c, NULL, send, 16, AX_F32, 2, &work));
+    EXPECT(ax_comm_traffic_get(c).bytes == 96 + 3 * 16 * 4 * 3 + 48);
+    AX_TRY(ax_barrier(c));
+    EXPECT(ax_comm_traffic_get(c).calls == 6);
+    return AX_OK;
+}
+
+static void traffic_is_ring_equivalent(void **state)
+{
+    (void)state;
+    assert_runs(4, traffic_of_four, NULL);
+}
+
+/* Even and odd ranks, odd ones in reverse order, rank 6 in none; collectives run in both groups at once. */
+static ax_status split_groups(ax_comm *world, void *arg)
+{
+    (void)arg;
+    int me = ax_comm_rank(world);
+    ax_comm *half, *pair;
+    AX_TRY(ax_comm_split(world, me == 6 ? -1 : me % 2, me % 2 ? -me : 0, &half));
+    EXPECT((half == NULL) == (me == 6));
+    ax_status status = AX_OK;
+    if (half) {
+        EXPECT(ax_comm_size(half) == (me % 2 ? 4 : 3));
+        EXPECT(ax_comm_rank(half) == (me % 2 ? 3 - me / 2 : me / 2));
+        status = all_collectives(half, NULL);
+        if (status == AX_OK)
+            status = ax_comm_split(half, ax_comm_rank(half) / 2, 0, &pair);
+        if (status == AX_OK)
+            status = all_collectives(pair, NULL);
+        ax_comm_destroy(&pair);
+    }
+    ax_comm_destroy(&half);
+    return status == AX_OK ? ax_barrier(world) : status;
+}
+
+static void splits_order_and_nest(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        assert_runs(8, split_groups, NULL);
+}
+
+/* ---- failures ------------------------------------------------------------------------------------ */
+
+typedef struct outcome {
+    ax_status status[MAX_RANKS];
+    char message[MAX_RANKS][256];
+    int kind;
+} outcome;
+
+static ax_status noted(ax_comm *c, outcome *o, ax_status status)
+{
+    int me = ax_comm_rank(c);
+    o->status[me] = status;
+    snprintf(o->message[me], sizeof o->message[me], "%s", status == AX_OK ? "" : ax_error_message());
+    return status;
+}
+
+static ax_status mismatch(ax_comm *c, void *arg)
+{
+    outcome *o = arg;
+    float a[64] = {0}, b[64];
+    ax_work *work;
+    bool odd = ax_comm_rank(c) == 1;
+    switch (o->kind) {
+    case 0:
+        return noted(c, o,
+                     odd ? ax_all_gather(c, NULL, a, b, 12, AX_F32, &work)
+                         : ax_all_reduce(c, NULL, a, 8, AX_F32, AX_SUM, &work));
+    case 1:
+        return noted(c, o, ax_all_gather(c, NULL, a, b, odd ? 4 : 8, AX_F32, &work));
+    case 2:
+        return noted(c, o, ax_all_gather(c, NULL, a, b, 8, odd ? AX_BF16 : AX_F32, &work));
+    case 3:
+        return noted(c, o, ax_all_reduce(c, NULL, a, 8, AX_F32, odd ? AX_MAX : AX_SUM, &work));
+    case 4:
+        return noted(c, o, ax_broadcast(c, NULL, a, 8, AX_F32, odd ? 1 : 0, &work));
+    default: {
+        ax_comm *sub = NULL;
+        return noted(c, o, odd ? ax_comm_split(c, 0, 0, &sub) : ax_barrier(c));
+    }
+    }
+}
+
+static void mismatches_name_both_sides(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "rank 1 called all_gather of 12 f32 where rank 0 called all_reduce of 8 f32",
+        "rank 1 called all_gather of 4 f32 where rank 0 called all_gather of 8 f32",
+        "rank 1 called all_gather of 8 bf16 where rank 0 called all_gather of 8 f32",
+        "rank 1 called all_reduce (max) of 8 f32 where rank 0 called all_reduce of 8 f32",
+        "rank 1 called broadcast of 8 f32 from 1 where rank 0 called broadcast of 8 f32 from 0",
+        "rank 1 called split where rank 0 called barrier"};
+    for (int kind = 0; kind < (int)AX_COUNT(expected); kind++) {
+        outcome o = {.kind = kind};
+        assert_int_equal(ax_comm_threads_run(3, mismatch, &o), AX_ERR_COMM);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(o.status[r], AX_ERR_COMM);
+            assert_string_equal(o.message[r], expected[kind]);
+        }
+        assert_non_null(strstr(ax_error_message(), expected[kind]));
+    }
+}
+
+static ax_status one_fails(ax_comm *c, void *arg)
+{
+    outcome *o = arg;
+    if (ax_comm_rank(c) == 2)
+        return noted(c, o, ax_fail(AX_ERR_DATA, "the file is short"));
+    for (;;)
+        AX_TRY(noted(c, o, ax_barrier(c)));
+}
+
+static void a_failing_rank_ends_the_others(void **state)
+{
+    (void)state;
+    outcome o = {0};
+    assert_int_equal(ax_comm_threads_run(5, one_fails, &o), AX_ERR_DATA);
+    assert_string_equal(ax_error_message(), "rank 2: the file is short");
+    for (int r = 0; r < 5; r++) {
+        assert_int_equal(o.status[r], r == 2 ? AX_ERR_DATA : AX_ERR_COMM);
+        assert_string_equal(o.message[r], r == 2 ? "the file is short" : "rank 2 failed: the file is short");
+    }
+}
+
+static ax_status returns_early(ax_comm *c, void *arg)
+{
+    (void)arg;
+    return ax_comm_rank(c) == 1 ? AX_OK : ax_barrier(c);
+}
+
+static ax_status crosses_over(ax_comm *c, void *arg)
+{
+    (void)arg;
+    ax_comm *sub;
+    AX_TRY(ax_comm_split(c, 0, 0, &sub));
+    ax_status status = ax_barrier(ax_comm_rank(c) ? sub : c);
+    ax_comm_destroy(&sub);
+    return status;
+}
+
+static void deadlocks_are_errors(void **state)
+{
+    (void)state;
+    assert_int_equal(ax_comm_threads_run(3, returns_early, NULL), AX_ERR_COMM);
+    assert_non_null(strstr(ax_error_message(), "in barrier of 3 ranks"));
+    assert_non_null(strstr(ax_error_message(), "1 of 3 ranks have returned"));
+    assert_int_equal(ax_comm_threads_run(2, crosses_over, NULL), AX_ERR_COMM);
+    assert_non_null(strstr(ax_error_message(), "wait for one another"));
+}
+
+static void bad_calls_are_refused(void **state)
+{
+    (void)state;
+    ax_comm *self;
+    ax_work *work;
+    float x = 0;
+    assert_int_equal(ax_comm_self_create(&self), AX_OK);
+    assert_int_equal(ax_all_reduce(self, NULL, &x, 1, AX_U8, AX_SUM, &work), AX_ERR_INTERNAL);
+    assert_int_equal(ax_all_reduce(self, NULL, &x, -1, AX_F32, AX_SUM, &work), AX_ERR_INTERNAL);
+    assert_int_equal(ax_broadcast(self, NULL, &x, 1, AX_F32, 1, &work), AX_ERR_INTERNAL);
+    assert_int_equal(ax_comm_threads_run(0, returns_early, NULL), AX_ERR_USAGE);
+    ax_comm_destroy(&self);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives_are_right),
+        cmocka_unit_test(self_is_a_group_of_one),
+        cmocka_unit_test(reductions_keep_rank_order_and_nan),
+        cmocka_unit_test(traffic_is_ring_equivalent),
+        cmocka_unit_test(splits_order_and_nest),
+        cmocka_unit_test(mismatches_name_both_sides),
+        cmocka_unit_test(a_failing_rank_ends_the_others),
+        cmocka_unit_test(deadlocks_are_errors),
+        cmocka_unit_test(bad_calls_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -38,6 +38,8 @@ int ax_grid_ranks(const ax_grid *grid);
 int ax_grid_rank(const ax_grid *grid);
 /* Coordinate of a rank along an axis. */
 int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
+/* The rank whose coordinates are this one's but for `coord` along `axis`. */
+int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 /* The axis of that name, or AX_ERR_USAGE naming those that exist. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
 /* The subset of `axes` whose size is above 1. */

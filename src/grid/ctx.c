@@ -1,0 +1,41 @@
+/* One rank's world: a device, its compute stream, and its place in the grid. */
+#include "axonn/grid.h"
+
+#include <stdlib.h>
+
+ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads, ax_dtype compute,
+                        uint64_t seed, ax_ctx **out)
+{
+    *out = NULL;
+    AX_CHECK(compute == AX_F64 || compute == AX_F32 || compute == AX_BF16, AX_ERR_USAGE,
+             "cannot compute in %s; choose f64, f32 or bf16", ax_dtype_name(compute));
+    ax_ctx *ctx;
+    AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
+    ctx->world = world;
+    ctx->compute = compute;
+    ctx->accum = ax_dtype_accum(compute);
+    ctx->seed = seed;
+    ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
+    if (status == AX_OK)
+        status = ax_device_open(device, threads, &ctx->dev);
+    if (status == AX_OK)
+        status = ax_grid_create(world, size, &ctx->grid);
+    if (status != AX_OK) {
+        ax_ctx_destroy(&ctx);
+        return status;
+    }
+    ctx->stream->dev = ctx->dev;
+    *out = ctx;
+    return AX_OK;
+}
+
+void ax_ctx_destroy(ax_ctx **ctx)
+{
+    if (!*ctx)
+        return;
+    ax_grid_destroy(&(*ctx)->grid);
+    free((*ctx)->stream);
+    ax_device_close(&(*ctx)->dev);
+    free(*ctx);
+    *ctx = NULL;
+}

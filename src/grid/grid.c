@@ -1,0 +1,200 @@
+/* Ranks as a grid of named axes, and the communicators along them. */
+#include "axonn/grid.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const axis_names[AX_AXES_STANDARD] = {"x", "y", "z", "pipe", "data"};
+
+struct ax_grid {
+    ax_comm *world;
+    int axes, ranks;
+    int size[AX_MAX_AXES], stride[AX_MAX_AXES];
+    ax_comm *comm[1 << AX_AXES_STANDARD]; /* by set of axes; NULL until first asked for */
+};
+
+/* ---- legal neighbours of a grid that does not fit ------------------------------------------------ */
+
+enum { NEIGHBOURS = 3 };
+
+typedef struct candidate {
+    int size[AX_AXES_STANDARD];
+    double distance;
+} candidate;
+
+typedef struct search {
+    const int *wanted;
+    candidate now, best[NEIGHBOURS];
+    int n;
+} search;
+
+/* How far two grids are apart: the factors by which axes differ; splitting what was not split costs more. */
+static double distance(const int *wanted, const int *size)
+{
+    double sum = 0;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        sum += fabs(log((double)size[a] / wanted[a])) * (wanted[a] == 1 ? 2.0 : 1.0);
+    return sum;
+}
+
+static void keep_best(search *s)
+{
+    s->now.distance = distance(s->wanted, s->now.size);
+    int at = s->n;
+    while (at > 0 && s->now.distance < s->best[at - 1].distance)
+        at--;
+    for (int i = s->n < NEIGHBOURS ? s->n : NEIGHBOURS - 1; i > at; i--)
+        s->best[i] = s->best[i - 1];
+    if (at < NEIGHBOURS)
+        s->best[at] = s->now;
+    if (s->n < NEIGHBOURS)
+        s->n++;
+}
+
+/* All ways to write `ranks` as a product over the axes from `axis` on. */
+static void factorize(search *s, int axis, int ranks)
+{
+    if (axis == AX_AXES_STANDARD - 1) {
+        s->now.size[axis] = ranks;
+        keep_best(s);
+        return;
+    }
+    for (int f = 1; f <= ranks; f++)
+        if (ranks % f == 0) {
+            s->now.size[axis] = f;
+            factorize(s, axis + 1, ranks / f);
+        }
+}
+
+static void print_sizes(const int *size, char *out, size_t room)
+{
+    size_t len = 0;
+    for (int a = 0; a < AX_AXES_STANDARD && len < room; a++)
+        len += (size_t)snprintf(out + len, room - len, "%s%s=%d", a ? " " : "", axis_names[a], size[a]);
+}
+
+static ax_status refuse(const int *size, int ranks, int64_t product)
+{
+    search s = {.wanted = size};
+    factorize(&s, 0, ranks);
+    char wanted[128], text[128 * NEIGHBOURS], *at = text;
+    print_sizes(size, wanted, sizeof wanted);
+    for (int i = 0; i < s.n; i++) {
+        char one[100];
+        print_sizes(s.best[i].size, one, sizeof one);
+        at += sprintf(at, "%s%s", i ? "; " : "", one);
+    }
+    return ax_fail(AX_ERR_USAGE, "grid %s needs %lld ranks but there %s %d; the nearest grids that fit: %s",
+                   wanted, (long long)product, ranks == 1 ? "is" : "are", ranks, text);
+}
+
+/* ---- grids --------------------------------------------------------------------------------------- */
+
+ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
+{
+    *out = NULL;
+    const int sizes[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
+    int64_t product = 1;
+    for (int a = 0; a < AX_AXES_STANDARD; a++) {
+        AX_CHECK(sizes[a] >= 1, AX_ERR_USAGE, "grid axis %s has size %d; it must be at least 1",
+                 axis_names[a], sizes[a]);
+        product = ax_min(product * sizes[a], INT32_MAX);
+    }
+    int ranks = ax_comm_size(world);
+    if (product != ranks)
+        return refuse(sizes, ranks, product);
+    ax_grid *grid;
+    AX_TRY(ax_calloc(1, sizeof *grid, &grid));
+    grid->world = world;
+    grid->axes = AX_AXES_STANDARD;
+    grid->ranks = ranks;
+    for (int a = 0, stride = 1; a < AX_AXES_STANDARD; a++) {
+        grid->size[a] = sizes[a];
+        grid->stride[a] = stride;
+        stride *= sizes[a];
+    }
+    *out = grid;
+    return AX_OK;
+}
+
+void ax_grid_destroy(ax_grid **grid)
+{
+    if (!*grid)
+        return;
+    for (size_t i = 0; i < AX_COUNT((*grid)->comm); i++)
+        ax_comm_destroy(&(*grid)->comm[i]);
+    free(*grid);
+    *grid = NULL;
+}
+
+int ax_grid_axes(const ax_grid *grid) { return grid->axes; }
+int ax_grid_axis_size(const ax_grid *grid, ax_axis axis) { return grid->size[axis]; }
+int ax_grid_ranks(const ax_grid *grid) { return grid->ranks; }
+int ax_grid_rank(const ax_grid *grid) { return ax_comm_rank(grid->world); }
+
+const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis)
+{
+    return axis < grid->axes ? axis_names[axis] : "?";
+}
+
+int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis)
+{
+    return rank / grid->stride[axis] % grid->size[axis];
+}
+
+int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord)
+{
+    int rank = ax_grid_rank(grid);
+    return rank + (coord - ax_grid_coord(grid, rank, axis)) * grid->stride[axis];
+}
+
+ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out)
+{
+    char all[64] = "";
+    for (int a = 0; a < grid->axes; a++) {
+        if (strlen(axis_names[a]) == len && !memcmp(axis_names[a], name, len)) {
+            *out = (ax_axis)a;
+            return AX_OK;
+        }
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", a ? ", " : "", axis_names[a]);
+    }
+    return ax_fail(AX_ERR_USAGE, "the grid has no axis \"%.*s\"; its axes are %s", (int)len, name, all);
+}
+
+ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes)
+{
+    ax_axisset effective = 0;
+    for (int a = 0; a < grid->axes; a++)
+        if ((axes >> a & 1) && grid->size[a] > 1)
+            effective |= (ax_axisset)(1u << a);
+    return effective;
+}
+
+int ax_grid_group_size(const ax_grid *grid, ax_axisset axes)
+{
+    int size = 1;
+    for (int a = 0; a < grid->axes; a++)
+        if (axes >> a & 1)
+            size *= grid->size[a];
+    return size;
+}
+
+ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out)
+{
+    axes = ax_grid_effective(grid, axes);
+    ax_comm **slot = &grid->comm[axes];
+    if (!*slot && !axes)
+        AX_TRY(ax_comm_self_create(slot));
+    if (!*slot) {
+        /* A group is named by its lowest rank: the one with coordinate 0 along all the axes. */
+        int rank = ax_grid_rank(grid), lowest = rank;
+        for (int a = 0; a < grid->axes; a++)
+            if (axes >> a & 1)
+                lowest -= ax_grid_coord(grid, rank, (ax_axis)a) * grid->stride[a];
+        AX_TRY(ax_comm_split(grid->world, lowest, rank, slot));
+    }
+    *out = *slot;
+    return AX_OK;
+}

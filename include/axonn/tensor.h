@@ -57,6 +57,9 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
                       char out[128]);
 /* Equal as distributions: axes of size 1 do not count. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
+bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
+/* The layout without axes of size 1. */
+ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim);
 /* Axes that split a dim, without `partial`. */
 ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
 /* AX_ERR_INTERNAL if an axis appears twice or does not exist. */
@@ -75,7 +78,7 @@ ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank);
 int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
-/* Largest extent of dim d over all ranks: what travels on the wire. */
+/* Largest extent of dim d over all ranks: what each travels as on the wire. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_global_count(const ax_tensor *tensor);
 /* True on exactly one rank of each group that holds the same box (coordinate 0 on all axes not in the
@@ -84,8 +87,9 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
 /* How many ranks hold each element. */
 int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor);
 
-/* A global host array (dtype of the tensor, dense) from or to the ranks' boxes: for tests, small tables and
- * oracles. ax_tensor_collect sums partial values and gives every rank the whole. scatter: not collective;
+/* A global host array (dtype of the tensor, dense) from or to the ranks' boxes, in memory that the tensor
+ * has: for tests, small tables and oracles. Along partial axes scatter gives the values to coordinate 0 and
+ * zeros to the others; collect sums them, in double, and gives every rank the whole. scatter: not collective;
  * collect: collective along the grid. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);

@@ -1,0 +1,206 @@
+/* Layouts as values: text in and out, comparison, and the guard that each axis appears once. */
+#include "axonn/tensor.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- parsing ------------------------------------------------------------------------------------- */
+
+typedef struct parser {
+    const ax_grid *grid;
+    const char *text, *at;
+} parser;
+
+static void skip_space(parser *p)
+{
+    while (isspace((unsigned char)*p->at))
+        p->at++;
+}
+
+static bool take(parser *p, char c)
+{
+    skip_space(p);
+    if (*p->at != c)
+        return false;
+    p->at++;
+    return true;
+}
+
+static size_t word_length(const char *text)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)text[n]) || text[n] == '_')
+        n++;
+    return n;
+}
+
+static ax_status parse_error(const parser *p, const char *what)
+{
+    return ax_fail(AX_ERR_USAGE,
+                   "layout \"%s\", column %d: %s; a layout reads like \"b@data.z, t, o@x/z +y\"", p->text,
+                   (int)(p->at - p->text) + 1, what);
+}
+
+static ax_status parse_axis(parser *p, ax_axis *out)
+{
+    skip_space(p);
+    size_t n = word_length(p->at);
+    if (!n)
+        return parse_error(p, "an axis must stand here");
+    if (ax_grid_axis_find(p->grid, p->at, n, out) != AX_OK) {
+        ax_error_context("layout \"%s\", column %d", p->text, (int)(p->at - p->text) + 1);
+        return AX_ERR_USAGE;
+    }
+    p->at += n;
+    return AX_OK;
+}
+
+static ax_status parse_dim_axes(parser *p, ax_axes *axes)
+{
+    bool fine = take(p, '/');
+    do {
+        ax_axis axis;
+        AX_TRY(parse_axis(p, &axis));
+        if (axes->n == AX_MAX_AXES)
+            return parse_error(p, "too many axes on one dim");
+        axes->a[axes->n++] = axis;
+        axes->fine = (uint8_t)(axes->fine + fine);
+        if (!fine && take(p, '/'))
+            fine = true;
+        else if (!take(p, '.'))
+            return AX_OK;
+    } while (true);
+}
+
+static ax_status parse_dim(parser *p, ax_axes *axes)
+{
+    skip_space(p);
+    size_t n = word_length(p->at);
+    if (!n)
+        return parse_error(p, "the name of a dim must stand here");
+    p->at += n;
+    return take(p, '@') ? parse_dim_axes(p, axes) : AX_OK;
+}
+
+ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_layout *out)
+{
+    parser p = {.grid = grid, .text = text, .at = text};
+    ax_layout layout = {0};
+    int n = 0;
+    do {
+        if (n == AX_MAX_DIMS)
+            return parse_error(&p, "a tensor has at most four dims");
+        AX_TRY(parse_dim(&p, &layout.dim[n++]));
+    } while (take(&p, ','));
+    for (bool more = take(&p, '+'); more; more = take(&p, '+') || take(&p, '.')) {
+        ax_axis axis;
+        AX_TRY(parse_axis(&p, &axis));
+        if (layout.partial >> axis & 1)
+            return parse_error(&p, "this partial axis is named twice");
+        layout.partial |= (ax_axisset)(1u << axis);
+    }
+    skip_space(&p);
+    if (*p.at)
+        return parse_error(&p, "this is not understood");
+    if (ax_layout_check(grid, &layout, n) != AX_OK)
+        return ax_fail(AX_ERR_USAGE, "layout \"%s\": %s", text, ax_error_message());
+    *ndim = n;
+    *out = layout;
+    return AX_OK;
+}
+
+/* ---- printing ------------------------------------------------------------------------------------ */
+
+char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
+                      char out[128])
+{
+    size_t len = 0, room = 128;
+    out[0] = 0;
+#define ADD(...) (len += len < room ? (size_t)snprintf(out + len, room - len, __VA_ARGS__) : 0)
+    for (int d = 0; d < ndim; d++) {
+        const ax_axes *axes = &layout->dim[d];
+        if (names && d < (int)strlen(names))
+            ADD("%s%c", d ? ", " : "", names[d]);
+        else
+            ADD("%sd%d", d ? ", " : "", d);
+        for (int i = 0; i < axes->n; i++)
+            ADD("%s%s", i == axes->n - axes->fine ? (i ? "/" : "@/") : (i ? "." : "@"),
+                ax_grid_axis_name(grid, axes->a[i]));
+    }
+    const char *mark = " +";
+    for (int a = 0; a < ax_grid_axes(grid); a++)
+        if (layout->partial >> a & 1) {
+            ADD("%s%s", mark, ax_grid_axis_name(grid, (ax_axis)a));
+            mark = ".";
+        }
+#undef ADD
+    return out;
+}
+
+/* ---- questions ----------------------------------------------------------------------------------- */
+
+/* The axes of a dim that split anything. */
+static ax_axes effective(const ax_grid *grid, const ax_axes *axes)
+{
+    ax_axes kept = {0};
+    for (int i = 0; i < axes->n; i++)
+        if (ax_grid_axis_size(grid, axes->a[i]) > 1) {
+            kept.a[kept.n++] = axes->a[i];
+            kept.fine = (uint8_t)(kept.fine + (i >= axes->n - axes->fine));
+        }
+    return kept;
+}
+
+bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim)
+{
+    for (int d = 0; d < ndim; d++)
+        if (!ax_axes_equal(grid, &a->dim[d], &b->dim[d]))
+            return false;
+    return ax_grid_effective(grid, a->partial) == ax_grid_effective(grid, b->partial);
+}
+
+bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b)
+{
+    ax_axes p = effective(grid, a), q = effective(grid, b);
+    return p.n == q.n && p.fine == q.fine && !memcmp(p.a, q.a, p.n);
+}
+
+ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim)
+{
+    ax_layout kept = {.partial = ax_grid_effective(grid, layout->partial)};
+    for (int d = 0; d < ndim; d++)
+        kept.dim[d] = effective(grid, &layout->dim[d]);
+    return kept;
+}
+
+ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim)
+{
+    ax_axisset axes = 0;
+    for (int d = 0; d < ndim; d++)
+        for (int i = 0; i < layout->dim[d].n; i++)
+            axes |= (ax_axisset)(1u << layout->dim[d].a[i]);
+    return axes;
+}
+
+ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim)
+{
+    ax_axisset seen = layout->partial;
+    char text[128];
+    AX_CHECK(layout->partial >> ax_grid_axes(grid) == 0, AX_ERR_INTERNAL,
+             "a layout is partial along axes that the grid does not have");
+    for (int d = 0; d < ndim; d++) {
+        const ax_axes *axes = &layout->dim[d];
+        AX_CHECK(axes->n <= AX_MAX_AXES && axes->fine <= axes->n, AX_ERR_INTERNAL,
+                 "dim %d of a layout has %d axes, %d of them fine", d, axes->n, axes->fine);
+        for (int i = 0; i < axes->n; i++) {
+            ax_axis axis = axes->a[i];
+            AX_CHECK(axis < ax_grid_axes(grid), AX_ERR_INTERNAL, "dim %d of a layout names axis %d of %d", d,
+                     axis, ax_grid_axes(grid));
+            AX_CHECK(!(seen >> axis & 1), AX_ERR_INTERNAL, "axis %s appears twice in layout [%s]",
+                     ax_grid_axis_name(grid, axis), ax_layout_print(grid, layout, ndim, NULL, text));
+            seen |= (ax_axisset)(1u << axis);
+        }
+    }
+    return AX_OK;
+}

@@ -1,0 +1,246 @@
+/* Tensors: which box of a global array a rank holds, and moving global arrays from and to host memory.
+ *
+ * The split rule of tensor.h is here and nowhere else: ax_tensor_range. */
+#include "axonn/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the split rule ------------------------------------------------------------------------------ */
+
+/* Part `index` of [*lo, *lo + *n) in `parts` balanced runs, larger ones first. */
+static void split(int64_t *lo, int64_t *n, int parts, int index)
+{
+    int64_t base = *n / parts, extra = *n % parts;
+    *lo += index * base + ax_min(index, extra);
+    *n = base + (index < extra);
+}
+
+/* The range for the given coordinates: `rank`'s, or all 0 if rank < 0 (the largest box, see below). */
+static void range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n)
+{
+    const ax_axes *axes = &tensor->layout.dim[d];
+    int64_t extent = tensor->dim[d], unit = ax_max(tensor->unit[d], 1);
+    int64_t from = 0, count = ax_ceil_div(extent, unit);
+    for (int i = 0; i < axes->n; i++) {
+        if (i == axes->n - axes->fine) {
+            int64_t end = ax_min((from + count) * unit, extent);
+            from = ax_min(from * unit, extent);
+            count = end - from;
+            unit = 1;
+        }
+        int coord = rank < 0 ? 0 : ax_grid_coord(grid, rank, axes->a[i]);
+        split(&from, &count, ax_grid_axis_size(grid, axes->a[i]), coord);
+    }
+    *lo = ax_min(from * unit, extent);
+    *n = ax_min((from + count) * unit, extent) - *lo;
+}
+
+void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n)
+{
+    range(grid, tensor, d, rank, lo, n);
+}
+
+/* Larger runs come first, and only the very last unit may be short: coordinate 0 holds the most. */
+int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d)
+{
+    int64_t lo, n;
+    range(grid, tensor, d, -1, &lo, &n);
+    return n;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------- */
+
+ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *unit,
+                         const ax_layout *layout)
+{
+    ax_tensor tensor = {.dtype = dtype, .ndim = (uint8_t)ndim};
+    for (int d = 0; d < ndim; d++) {
+        tensor.dim[d] = dim[d];
+        tensor.unit[d] = unit ? unit[d] : 1;
+    }
+    if (layout)
+        tensor.layout = *layout;
+    return tensor;
+}
+
+ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank)
+{
+    ax_box box = {{0}, {0}};
+    for (int d = 0; d < tensor->ndim; d++)
+        range(grid, tensor, d, rank, &box.lo[d], &box.n[d]);
+    return box;
+}
+
+int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d)
+{
+    int64_t lo, n;
+    range(grid, tensor, d, ax_grid_rank(grid), &lo, &n);
+    return n;
+}
+
+static int64_t box_count(const ax_box *box, int ndim)
+{
+    int64_t count = 1;
+    for (int d = 0; d < ndim; d++)
+        count *= box->n[d];
+    return count;
+}
+
+int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor)
+{
+    ax_box box = ax_tensor_box(grid, tensor, ax_grid_rank(grid));
+    return box_count(&box, tensor->ndim);
+}
+
+int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor)
+{
+    return ax_tensor_count(grid, tensor) * (int64_t)ax_dtype_size(tensor->dtype);
+}
+
+int64_t ax_tensor_global_count(const ax_tensor *tensor)
+{
+    int64_t count = 1;
+    for (int d = 0; d < tensor->ndim; d++)
+        count *= tensor->dim[d];
+    return count;
+}
+
+static bool is_primary(const ax_grid *grid, const ax_tensor *tensor, int rank)
+{
+    ax_axisset used = ax_layout_split_axes(&tensor->layout, tensor->ndim) | tensor->layout.partial;
+    for (int a = 0; a < ax_grid_axes(grid); a++)
+        if (!(used >> a & 1) && ax_grid_coord(grid, rank, (ax_axis)a))
+            return false;
+    return true;
+}
+
+bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor)
+{
+    return is_primary(grid, tensor, ax_grid_rank(grid));
+}
+
+int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor)
+{
+    ax_axisset used = ax_layout_split_axes(&tensor->layout, tensor->ndim) | tensor->layout.partial;
+    return ax_grid_ranks(grid) / ax_grid_group_size(grid, used);
+}
+
+/* ---- global host arrays -------------------------------------------------------------------------- */
+
+/* Calls for each contiguous row of `box`: its element offset in the global array and in the dense box. */
+typedef void row_fn(void *arg, int64_t global, int64_t local, int64_t count);
+
+static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, void *arg)
+{
+    int last = tensor->ndim - 1;
+    int64_t cols = last < 0 ? 1 : box->n[last];
+    int64_t rows = cols ? box_count(box, tensor->ndim) / cols : 0;
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t rest = row, global = last < 0 ? 0 : box->lo[last];
+        int64_t stride = last < 0 ? 1 : tensor->dim[last];
+        for (int d = last - 1; d >= 0; d--) {
+            global += (box->lo[d] + rest % box->n[d]) * stride;
+            rest /= box->n[d];
+            stride *= tensor->dim[d];
+        }
+        fn(arg, global, row * cols, cols);
+    }
+}
+
+typedef struct row_copy {
+    ax_dtype dtype;
+    char *global; /* dtype's */
+    char *local;
+    double *sum; /* instead of global, when adding */
+} row_copy;
+
+static void row_to_local(void *arg, int64_t global, int64_t local, int64_t count)
+{
+    row_copy *c = arg;
+    size_t size = ax_dtype_size(c->dtype);
+    memcpy(c->local + (size_t)local * size, c->global + (size_t)global * size, (size_t)count * size);
+}
+
+static void row_to_global(void *arg, int64_t global, int64_t local, int64_t count)
+{
+    row_copy *c = arg;
+    size_t size = ax_dtype_size(c->dtype);
+    memcpy(c->global + (size_t)global * size, c->local + (size_t)local * size, (size_t)count * size);
+}
+
+static void row_add(void *arg, int64_t global, int64_t local, int64_t count)
+{
+    row_copy *c = arg;
+    for (int64_t i = 0; i < count; i++)
+        c->sum[global + i] += ax_load(c->dtype, c->local, local + i);
+}
+
+ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
+{
+    const ax_grid *grid = ctx->grid;
+    int rank = ax_grid_rank(grid);
+    ax_box box = ax_tensor_box(grid, tensor, rank);
+    size_t bytes = (size_t)ax_tensor_bytes(grid, tensor);
+    AX_CHECK(tensor->data || !bytes, AX_ERR_INTERNAL, "a tensor needs memory before values");
+    row_copy copy = {.dtype = tensor->dtype, .global = (char *)global};
+    AX_TRY(ax_calloc(bytes, 1, &copy.local));
+    bool holds = true;
+    for (int a = 0; a < ax_grid_axes(grid); a++)
+        holds &= !(tensor->layout.partial >> a & 1) || !ax_grid_coord(grid, rank, (ax_axis)a);
+    if (holds)
+        for_rows(tensor, &box, row_to_local, &copy);
+    ax_status status = bytes ? ax_copy_in(ctx->stream, tensor->data, copy.local, bytes) : AX_OK;
+    free(copy.local);
+    return status;
+}
+
+/* All ranks' boxes, each in its own part of `chunk` elements of *out (host memory). */
+static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chunk, char **out)
+{
+    ax_grid *grid = ctx->grid;
+    size_t size = ax_dtype_size(tensor->dtype), bytes = (size_t)ax_tensor_bytes(grid, tensor);
+    int ranks = ax_grid_ranks(grid), rank = ax_grid_rank(grid);
+    char *all;
+    AX_TRY(ax_calloc((size_t)(ranks * chunk), size, &all));
+    char *mine = all + (size_t)(rank * chunk) * size;
+    ax_comm *comm;
+    ax_work *work;
+    ax_status status = bytes ? ax_copy_out(ctx->stream, mine, tensor->data, bytes) : AX_OK;
+    if (status == AX_OK)
+        status = ax_grid_comm(grid, (ax_axisset)((1u << ax_grid_axes(grid)) - 1), &comm);
+    if (status == AX_OK)
+        status = ax_all_gather(comm, NULL, mine, all, chunk, tensor->dtype, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    if (status == AX_OK)
+        *out = all;
+    else
+        free(all);
+    return status;
+}
+
+ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global)
+{
+    ax_grid *grid = ctx->grid;
+    int64_t chunk = 1, count = ax_tensor_global_count(tensor);
+    for (int d = 0; d < tensor->ndim; d++)
+        chunk *= ax_tensor_chunk(grid, tensor, d);
+    row_copy copy = {.dtype = tensor->dtype, .global = global};
+    char *all;
+    AX_TRY(gather_boxes(ctx, tensor, chunk, &all));
+    bool adds = ax_grid_effective(grid, tensor->layout.partial);
+    ax_status status = adds ? ax_calloc((size_t)count, sizeof *copy.sum, &copy.sum) : AX_OK;
+    for (int r = 0; r < ax_grid_ranks(grid) && status == AX_OK; r++) {
+        if (!is_primary(grid, tensor, r))
+            continue;
+        ax_box box = ax_tensor_box(grid, tensor, r);
+        copy.local = all + (size_t)(r * chunk) * ax_dtype_size(tensor->dtype);
+        for_rows(tensor, &box, adds ? row_add : row_to_global, &copy);
+    }
+    for (int64_t i = 0; i < count && adds && status == AX_OK; i++)
+        ax_store(tensor->dtype, global, i, copy.sum[i]);
+    free(copy.sum);
+    free(all);
+    return status;
+}

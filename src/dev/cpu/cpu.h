@@ -1,0 +1,82 @@
+/* The host backend's inside: what its instruction-set tables hold, and how a kernel gets its threads.
+ *
+ * Three layers. `isa_*.c` compile the kernels of *_kernels.h once per instruction set; each is a function
+ * over a range of work items (rows, elements, heads, columns), whose results do not depend on how the items
+ * are cut into ranges. `launch.c` says for each kernel how many items there are and lets threads take
+ * ranges. `device.c` chooses the table that this processor can run and owns the scratch memory. No kernel
+ * allocates: scratch is one block per thread, made when the device is opened. */
+#ifndef AX_DEV_CPU_CPU_H
+#define AX_DEV_CPU_CPU_H
+
+#include "dev/backend.h"
+
+/* Where the sums of a micro-tile go: c = sums + prior (+ c when `add_c`, which is for bf16 c only: an fp32 c
+ * that is added to is its own prior). */
+typedef struct ax_cpu_tile {
+    const float *prior; /* or NULL */
+    void *c;
+    int64_t prior_ld, c_ld, rows, cols;
+    bool c_bf16, add_c;
+} ax_cpu_tile;
+
+/* A packed matrix product for one element type: the geometry of its micro-tile and its three functions. */
+typedef struct ax_cpu_gemm {
+    int rows;    /* of a micro-tile */
+    int lanes;   /* columns per vector */
+    int vectors; /* most vectors across a micro-tile */
+    int pair;    /* values of k in a packed 32-bit unit */
+    /* Packs rows x k of an operand into panels of `width` rows (a's width is fixed). `along_k` says that the
+     * source is contiguous in k, with stride ld between rows; else the other way round. */
+    void (*pack_a)(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, void *out);
+    void (*pack_b)(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, void *out);
+    void (*tile)(int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *tile);
+} ax_cpu_gemm;
+
+/* Items lo … hi-1 of a kernel's work. */
+typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
+
+typedef struct ax_cpu_isa {
+    const char *name;
+    const ax_cpu_gemm *gemm_f32, *gemm_bf16;
+    ax_cpu_range_fn *gemv; /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
+    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
+} ax_cpu_isa;
+
+enum { AX_CPU_GEMV_ROWS = 4 };
+
+extern const ax_cpu_isa ax_cpu_isa_generic;
+#ifdef __x86_64__
+extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16;
+#endif
+
+/* The best table that this processor can run. */
+const ax_cpu_isa *ax_cpu_isa_best(void);
+
+/* What an open device owns (ax_device.impl). */
+typedef struct ax_cpu {
+    const ax_cpu_isa *isa;
+    int threads;
+    ax_region scratch; /* a block per thread, then the partial sums of reductions */
+} ax_cpu;
+
+enum {
+    AX_CPU_SCRATCH = 3 << 20, /* bytes per thread */
+    AX_CPU_PARTIALS = 1024    /* doubles */
+};
+
+static inline ax_cpu *ax_cpu_of(const ax_stream *stream) { return stream->dev->impl; }
+static inline char *ax_cpu_scratch(const ax_cpu *cpu, int thread)
+{
+    return cpu->scratch.base + (size_t)thread * AX_CPU_SCRATCH;
+}
+
+/* Runs body(job, thread, threads) on `threads` threads at once; with 1 on the caller, without a team. */
+typedef void ax_cpu_body(void *job, int thread, int threads);
+void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job);
+
+ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
+/* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */
+void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
+                      int64_t n1, char *scratch);
+
+#endif

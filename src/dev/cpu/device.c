@@ -1,0 +1,68 @@
+/* The `cpu` backend: SIMD and threads for the host's processor. What it lacks, and all F64, is `ref`'s. */
+#include "dev/cpu/cpu.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+const ax_cpu_isa *ax_cpu_isa_best(void)
+{
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return __builtin_cpu_supports("avx512bf16") ? &ax_cpu_isa_avx512_bf16 : &ax_cpu_isa_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return &ax_cpu_isa_avx2;
+#endif
+    return &ax_cpu_isa_generic;
+}
+
+void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job)
+{
+    if (threads == 1) {
+        body(job, 0, 1);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    body(job, omp_get_thread_num(), omp_get_num_threads());
+}
+
+static size_t cpu_workspace(int threads)
+{
+    return (size_t)threads * AX_CPU_SCRATCH + AX_CPU_PARTIALS * sizeof(double);
+}
+
+static ax_status cpu_open(ax_device *dev)
+{
+    ax_cpu *cpu;
+    AX_TRY(ax_calloc(1, sizeof *cpu, &cpu));
+    cpu->isa = ax_cpu_isa_best();
+    cpu->threads = dev->threads;
+    ax_status status = ax_region_create(cpu_workspace(dev->threads), &cpu->scratch);
+    if (status != AX_OK) {
+        free(cpu);
+        return status;
+    }
+    memset(cpu->scratch.base, 0, cpu->scratch.bytes); /* resident now, not in the first step */
+    dev->impl = cpu;
+    return AX_OK;
+}
+
+static void cpu_close(ax_device *dev)
+{
+    ax_cpu *cpu = dev->impl;
+    ax_region_destroy(&cpu->scratch);
+    free(cpu);
+    dev->impl = NULL;
+}
+
+const ax_device_ops ax_backend_cpu = {
+    .name = "cpu",
+    .help = "SIMD (AVX-512, AVX2 or portable) and threads on the host's processor",
+    .delegate = "ref",
+    .open = cpu_open,
+    .close = cpu_close,
+    .workspace = cpu_workspace,
+    .kernel = {[AX_K_gemm] = ax_cpu_gemm_run},
+};

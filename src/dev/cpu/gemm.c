@@ -1,0 +1,242 @@
+/* Matrix product: the loops around the micro-tiles of gemm_kernels.h.
+ *
+ * Each thread computes a rectangle of c by itself, so there are no barriers; both operands are packed by
+ * whoever uses them, which for a rectangle of m x n costs about 1/n + 1/m of the work. Per thread:
+ *
+ *     for blocks of MC rows of c, and of NC columns where c is bf16 and k takes several blocks
+ *       for blocks of KC in k: pack MC x KC of a, which stays in the second-level cache
+ *         for panels of up to 48 columns: pack KC x 48 of b (first-level cache), then a tile per 8 rows
+ *
+ * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
+ * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
+ * being generated) read b once and are bound by memory: they take the unpacked path of gemv_kernels.h. */
+#include "dev/cpu/cpu.h"
+
+#include <string.h>
+
+enum {
+    BLOCK_M = 512,         /* rows of a block of bf16 a; fp32 takes half */
+    BLOCK_K = 384,         /* a multiple of every `pair` */
+    PANEL_N = 48,          /* columns of the widest panel */
+    BLOCK_N = 21 * PANEL_N /* columns of the fp32 sums of a bf16 c */
+};
+/* The three parts of a thread's scratch. */
+enum { A_BYTES = BLOCK_M * BLOCK_K * 2, B_BYTES = PANEL_N * BLOCK_K * 4, C_BYTES = BLOCK_M * BLOCK_N * 4 };
+_Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
+
+/* `total` cut into equal parts of at most `most`, rounded up to `unit`. */
+static int64_t even_part(int64_t total, int64_t most, int64_t unit)
+{
+    int64_t parts = ax_ceil_div(total, most);
+    return parts ? ax_round_up(ax_ceil_div(total, parts), unit) : unit;
+}
+
+static const char *operand(const void *base, size_t size, int64_t ld, bool along_k, int64_t row, int64_t k)
+{
+    return (const char *)base + (size_t)(along_k ? row * ld + k : k * ld + row) * size;
+}
+
+/* One block in k of one block of c: rows m0+[0,m), columns n0+[0,n). */
+typedef struct block {
+    const ax_cpu_gemm *gemm;
+    const ax_gemm_args *g;
+    int64_t m0, m, n0, n, k0, k;
+    char *a, *b;              /* packed */
+    float *sums;              /* m x BLOCK_N, for a bf16 c over several blocks in k */
+    int64_t next_m0, next_k0; /* the block of a that is packed next */
+} block;
+
+/* Where this block's tile at row i, column j adds to and stores to. */
+static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
+{
+    const ax_gemm_args *g = t->g;
+    bool first = t->k0 == 0, last = t->k0 + t->k == g->k, c_bf16 = g->c_dtype == AX_BF16;
+    size_t size = c_bf16 ? 2 : 4;
+    ax_cpu_tile tile = {.c = (char *)g->c + (size_t)((t->m0 + i) * g->ldc + t->n0 + j) * size,
+                        .c_ld = g->ldc};
+    if (!c_bf16) {
+        if (!first || g->accumulate)
+            tile.prior = tile.c;
+        tile.prior_ld = g->ldc;
+        return tile;
+    }
+    float *sums = t->sums + i * BLOCK_N + j;
+    if (!first)
+        tile.prior = sums;
+    tile.prior_ld = BLOCK_N;
+    tile.c_bf16 = last;
+    tile.add_c = last && g->accumulate;
+    if (!last) {
+        tile.c = sums;
+        tile.c_ld = BLOCK_N;
+    }
+    return tile;
+}
+
+/* A rectangle of an operand that will be packed soon. Its rows are short and far apart, which no hardware
+ * prefetcher follows, so it is asked for while the tiles before it are computed. */
+typedef struct soon {
+    const char *base;
+    int64_t rows, row_bytes, stride;
+} soon;
+
+static soon soon_packed(const void *base, size_t size, int64_t ld, bool along_k, int64_t row, int64_t rows,
+                        int64_t k0, int64_t k)
+{
+    return (soon){operand(base, size, ld, along_k, row, k0), along_k ? rows : k,
+                  (along_k ? k : rows) * (int64_t)size, ld * (int64_t)size};
+}
+
+/* The rectangle from `from` to `to` of `parts`. */
+static void prefetch(const soon *s, int64_t from, int64_t to, int64_t parts)
+{
+    for (int64_t r = s->rows * from / parts; r < s->rows * to / parts; r++)
+        for (int64_t at = 0; at < s->row_bytes + 63; at += 64)
+            __builtin_prefetch(s->base + r * s->stride + at, 0, 2);
+}
+
+/* All tiles of one packed panel of b: `nv` vectors wide, `cols` columns of them real, at column j. */
+static void panel(const block *t, int64_t j, int64_t cols, int nv, const soon *next_a, const soon *next_b)
+{
+    const ax_cpu_gemm *gemm = t->gemm;
+    int64_t units = ax_ceil_div(t->k, gemm->pair), tiles = ax_ceil_div(t->m, gemm->rows);
+    for (int64_t i = 0; i < t->m; i += gemm->rows) {
+        int64_t at = i / gemm->rows, done = j * tiles + at * cols;
+        prefetch(next_a, done, done + cols, t->n * tiles);
+        prefetch(next_b, at, at + 1, tiles);
+        ax_cpu_tile tile = place(t, i, j);
+        tile.rows = ax_min(gemm->rows, t->m - i);
+        tile.cols = cols;
+        gemm->tile(nv, units, t->a + i * units * 4, t->b, &tile);
+    }
+}
+
+/* Panels are of nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1. */
+static int64_t first_column(const block *t, int64_t panel_index, int64_t panels)
+{
+    int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
+    return ax_min(t->n, vectors * ax_min(panel_index, panels) / panels * lanes);
+}
+
+static void run_block(const block *t)
+{
+    const ax_gemm_args *g = t->g;
+    const ax_cpu_gemm *gemm = t->gemm;
+    size_t size = ax_dtype_size(g->dtype);
+    gemm->pack_a(operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), g->lda, !g->trans_a, t->m, t->k, 0,
+                 t->a);
+    soon next_a = soon_packed(g->a, size, g->lda, !g->trans_a, t->next_m0, ax_min(t->m, g->m - t->next_m0),
+                              t->next_k0, ax_min(t->k, g->k - t->next_k0));
+    int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
+    for (int64_t p = 0; p < panels; p++) {
+        int64_t j = first_column(t, p, panels), end = first_column(t, p + 1, panels);
+        int64_t after = first_column(t, p + 2, panels);
+        int nv = (int)ax_ceil_div(end - j, gemm->lanes);
+        soon next_b = soon_packed(g->b, size, g->ldb, g->trans_b, t->n0 + end, after - end, t->k0, t->k);
+        gemm->pack_b(operand(g->b, size, g->ldb, g->trans_b, t->n0 + j, t->k0), g->ldb, g->trans_b, end - j,
+                     t->k, nv * gemm->lanes, t->b);
+        panel(t, j, end - j, nv, &next_a, &next_b);
+    }
+}
+
+void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
+                      int64_t n1, char *scratch)
+{
+    block t = {.gemm = gemm, .g = g, .a = scratch, .b = scratch + A_BYTES};
+    t.sums = (float *)(void *)(scratch + A_BYTES + B_BYTES);
+    int64_t kc = even_part(g->k, BLOCK_K, 2), mc = even_part(m1 - m0, BLOCK_M * gemm->pair / 2, gemm->rows);
+    bool sums = g->c_dtype == AX_BF16 && kc < g->k;
+    int64_t nc = sums ? even_part(n1 - n0, BLOCK_N, gemm->lanes) : n1 - n0;
+    for (t.m0 = m0; t.m0 < m1; t.m0 += mc)
+        for (t.n0 = n0; t.n0 < n1; t.n0 += nc)
+            for (t.k0 = 0; t.k0 < g->k; t.k0 += kc) {
+                t.m = ax_min(mc, m1 - t.m0);
+                t.n = ax_min(nc, n1 - t.n0);
+                t.k = ax_min(kc, g->k - t.k0);
+                bool more = t.k0 + t.k < g->k;
+                t.next_k0 = more ? t.k0 + t.k : 0;
+                t.next_m0 = more ? t.m0 : ax_min(t.m0 + t.m, g->m);
+                run_block(&t);
+            }
+}
+
+/* ---- threads ------------------------------------------------------------------------------------- */
+
+typedef struct job {
+    const ax_cpu *cpu;
+    const ax_gemm_args *g;
+    const ax_cpu_gemm *gemm; /* NULL: gemv */
+    int threads_m;           /* of the grid of threads over c */
+} job;
+
+/* Part `part` of `parts` of 0 … total, cut at multiples of `unit`. */
+static int64_t cut(int64_t total, int64_t unit, int part, int parts)
+{
+    return ax_min(total, ax_ceil_div(total, unit) * part / parts * unit);
+}
+
+static void body(void *arg, int thread, int threads)
+{
+    const job *j = arg;
+    const ax_gemm_args *g = j->g;
+    char *scratch = ax_cpu_scratch(j->cpu, thread);
+    if (!j->gemm) {
+        int64_t lo = cut(g->n, 64, thread, threads), hi = cut(g->n, 64, thread + 1, threads);
+        if (lo < hi)
+            j->cpu->isa->gemv(g, lo, hi, scratch);
+        return;
+    }
+    int tm = threads % j->threads_m ? 1 : j->threads_m, tn = threads / tm;
+    int im = thread / tn, in = thread % tn;
+    int64_t unit_n = (int64_t)j->gemm->lanes * j->gemm->vectors;
+    ax_cpu_gemm_part(j->gemm, g, cut(g->m, j->gemm->rows, im, tm), cut(g->m, j->gemm->rows, im + 1, tm),
+                     cut(g->n, unit_n, in, tn), cut(g->n, unit_n, in + 1, tn), scratch);
+}
+
+/* How many of `threads` share the rows, so that the largest rectangle is smallest, and then so that the
+ * packing, in proportion to the rectangle's two sides, is least. */
+static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int threads)
+{
+    int best = 1;
+    double best_cost = 0;
+    for (int tm = 1; tm <= threads; tm++) {
+        if (threads % tm)
+            continue;
+        int64_t unit_n = (int64_t)gemm->lanes * gemm->vectors;
+        double rows = (double)(ax_ceil_div(ax_ceil_div(g->m, gemm->rows), tm) * gemm->rows);
+        double cols = (double)ax_min(g->n, ax_ceil_div(ax_ceil_div(g->n, unit_n), threads / tm) * unit_n);
+        double cost = rows * cols + 16 * (rows + cols); /* packing an element takes as long as ~16 products */
+        if (tm == 1 || cost < best_cost) {
+            best = tm;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+static void clear(const ax_gemm_args *g)
+{
+    size_t size = ax_dtype_size(g->c_dtype);
+    for (int64_t i = 0; i < g->m && g->n; i++)
+        memset((char *)g->c + (size_t)(i * g->ldc) * size, 0, (size_t)g->n * size);
+}
+
+ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
+{
+    const ax_gemm_args *g = args;
+    const ax_cpu *cpu = ax_cpu_of(stream);
+    if (g->dtype == AX_F64)
+        return ax_backend_ref.kernel[AX_K_gemm](stream, args);
+    if (g->k == 0 && !g->accumulate)
+        clear(g);
+    if (g->m == 0 || g->n == 0 || g->k == 0)
+        return AX_OK;
+    job j = {.cpu = cpu, .g = g};
+    if (g->m > AX_CPU_GEMV_ROWS || g->trans_a)
+        j.gemm = g->dtype == AX_BF16 ? cpu->isa->gemm_bf16 : cpu->isa->gemm_f32;
+    double work = (double)g->m * (double)g->n * (double)g->k;
+    int threads = work < 1e5 ? 1 : cpu->threads;
+    j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
+    ax_cpu_parallel(threads, body, &j);
+    return AX_OK;
+}

@@ -1,0 +1,257 @@
+/* The instruction-set half of the matrix product: packing and micro-tiles. gemm.c has the loops around them.
+ *
+ * Both operands are packed into "panels": `width` rows of op(a), or columns of op(b), interleaved, so that
+ * the micro-tile reads memory straight through. A panel's element is a 32-bit unit: an fp32 value, or a pair
+ * of bf16 values that are neighbours in k where the processor multiplies such pairs (AX_SIMD_BF16); elsewhere
+ * bf16 is widened to fp32 while it is packed.
+ *
+ *     a panel:  [k][TILE_ROWS]      b panel:  [k][nv*W], nv = 1 … TILE_VECTORS
+ *
+ * The micro-tile keeps TILE_ROWS x nv vectors of sums in registers: per step in k it loads nv vectors of b,
+ * and for each row one broadcast value of a and nv multiply-adds. 8 x 3 vectors of 16 use 24 of 32 registers
+ * for sums; with 16 registers it is 4 x 3. That many independent sums hide the latency of the multiply-adds,
+ * and 11 loads per 24 of them stay below what the first-level cache delivers. */
+#ifndef AX_DEV_CPU_GEMM_KERNELS_H
+#define AX_DEV_CPU_GEMM_KERNELS_H
+
+#include "cpu.h"
+#include "simd.h"
+
+enum { TILE_ROWS = W == 16 ? 8 : 4, TILE_VECTORS = 3 };
+
+/* What is packed into what. */
+typedef enum { FROM_F32, FROM_BF16, BF16_PAIRS } pack_kind;
+
+/* ---- packing ------------------------------------------------------------------------------------- */
+
+/* W consecutive units in k, from unit `u` of `left`, of a row that is contiguous in k. */
+INLINE vf units_along_k(pack_kind kind, const void *row, int64_t u, int64_t left)
+{
+    int64_t n = left < W ? left : W;
+    if (kind == FROM_F32)
+        return n == W ? vload((const float *)row + u) : vload_n((const float *)row + u, n);
+    if (kind == FROM_BF16)
+        return n == W ? vload_b((const uint16_t *)row + u) : vload_b_n((const uint16_t *)row + u, n);
+    return vset(0);
+}
+
+#ifdef AX_SIMD_BF16
+/* The same for pairs; `left` counts bf16 values and may be odd: the last pair then ends with 0. */
+INLINE vf pairs_along_k(const uint16_t *row, int64_t k, int64_t left)
+{
+    __mmask32 mask = left >= 2 * W ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
+    return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, row + k));
+}
+/* Pairs of two rows k and k+1 that are contiguous in the other index; row1 is NULL beyond the last k. */
+INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
+{
+    __mmask16 mask = n >= W ? (__mmask16)~0u : lanes(n);
+    __m512i lo = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row0));
+    __m512i hi = row1 ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row1)) : _mm512_setzero_si512();
+    return _mm512_castsi512_ps(_mm512_or_si512(lo, _mm512_slli_epi32(hi, 16)));
+}
+#endif
+
+/* W units, of rows r … r+W-1, go to their place in the panels: one panel, or two of half a vector each. */
+INLINE void put_units(float *out, int64_t r, int64_t u, int64_t units, int width, int64_t rows, vf x)
+{
+    float *panel = out + r / width * width * units + r % width + u * width;
+    if (width >= W)
+        vstore(panel, x);
+    else if (r + width < rows)
+        vstore_halves(panel, panel + width * units, x);
+    else {
+        float unused[W];
+        vstore_halves(panel, unused, x);
+    }
+}
+
+/* Rows contiguous in k: W x W blocks are transposed on the way. */
+INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
+                         float *out)
+{
+    int64_t size = kind == FROM_F32 ? 4 : 2, units = kind == BF16_PAIRS ? (k + 1) / 2 : k;
+    for (int64_t r = 0; r < rows; r += W)
+        for (int64_t u = 0; u < units; u += W) {
+            vf block[W];
+            UNROLL
+            for (int i = 0; i < W; i++) {
+                const char *row = src + (r + i) * ld * size;
+                if (r + i >= rows)
+                    block[i] = vset(0);
+#ifdef AX_SIMD_BF16
+                else if (kind == BF16_PAIRS)
+                    block[i] = pairs_along_k((const uint16_t *)(const void *)row, 2 * u, k - 2 * u);
+#endif
+                else
+                    block[i] = units_along_k(kind, row, u, units - u);
+            }
+            vtranspose(block);
+            UNROLL
+            for (int i = 0; i < W; i++)
+                if (u + i < units)
+                    put_units(out, r, u + i, units, width, rows, block[i]);
+        }
+}
+
+/* Contiguous in the row index: vectors are copied, widened or interleaved. */
+INLINE void pack_across_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
+                          float *out)
+{
+    int64_t size = kind == FROM_F32 ? 4 : 2, step = kind == BF16_PAIRS ? 2 : 1;
+    int64_t units = (k + step - 1) / step;
+    for (int64_t u = 0; u < units; u++) {
+        const char *row = src + u * step * ld * size;
+        for (int64_t r = 0; r < rows; r += W) {
+            const void *p = row + r * size;
+            vf x;
+#ifdef AX_SIMD_BF16
+            if (kind == BF16_PAIRS)
+                x = pairs_of_rows(p, 2 * u + 1 < k ? (const uint16_t *)p + ld : NULL, rows - r);
+            else
+#endif
+                x = units_along_k(kind, p, 0, rows - r);
+            put_units(out, r, u, units, width, rows, x);
+        }
+    }
+}
+
+INLINE void pack(pack_kind kind, const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
+                 int width, void *out)
+{
+    if (along_k)
+        pack_along_k(kind, src, ld, rows, k, width, out);
+    else
+        pack_across_k(kind, src, ld, rows, k, width, out);
+}
+
+static void pack_a_f32(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                       void *out)
+{
+    (void)width;
+    pack(FROM_F32, src, ld, along_k, rows, k, TILE_ROWS, out);
+}
+static void pack_b_f32(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                       void *out)
+{
+    pack(FROM_F32, src, ld, along_k, rows, k, width, out);
+}
+#ifdef AX_SIMD_BF16
+enum { PACK_BF16 = BF16_PAIRS };
+#else
+enum { PACK_BF16 = FROM_BF16 };
+#endif
+static void pack_a_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                        void *out)
+{
+    (void)width;
+    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, TILE_ROWS, out);
+}
+static void pack_b_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                        void *out)
+{
+    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, width, out);
+}
+
+/* ---- micro-tiles --------------------------------------------------------------------------------- */
+
+INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
+{
+#ifdef AX_SIMD_BF16
+    if (pairs)
+        return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+#endif
+    (void)pairs;
+    return vfma(a, b, sum);
+}
+
+/* The sums join what is there and are stored. Kept out of the tile's many variants: it is not where time
+ * goes. */
+static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
+{
+    for (int64_t i = 0; i < t->rows; i++)
+        for (int64_t at = 0; at < t->cols; at += W) {
+            int64_t n = t->cols - at;
+            vf sum = vload(sums + i * width + at);
+            if (t->prior)
+                sum = sum + vget(t->prior + i * t->prior_ld, at, n, false);
+            if (!t->c_bf16) {
+                vput((float *)t->c + i * t->c_ld, at, n, false, sum);
+                continue;
+            }
+            uint16_t *c = (uint16_t *)t->c + i * t->c_ld;
+            if (t->add_c)
+                sum = sum + vget(c, at, n, true);
+            vput(c, at, n, true, sum);
+        }
+}
+
+INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, const float *b,
+                 const ax_cpu_tile *t)
+{
+    vf sum[TILE_ROWS][TILE_VECTORS];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            sum[i][v] = vset(0);
+    }
+    for (int64_t u = 0; u < units; u++) {
+        vf bv[TILE_VECTORS];
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            bv[v] = vload(b + v * W);
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            vf av = vset(a[i]);
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                sum[i][v] = multiply_add(pairs, av, bv[v], sum[i][v]);
+        }
+        a += TILE_ROWS;
+        b += nv * W;
+    }
+    _Alignas(64) float out[TILE_ROWS * TILE_VECTORS * W];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            vstore(out + (i * nv + v) * W, sum[i][v]);
+    }
+    tile_store(t, out, nv * W);
+}
+
+/* Edges in m use half the rows where that is enough. */
+INLINE void tile_any(bool pairs, int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *t)
+{
+    if (nv == 3 && t->rows > TILE_ROWS / 2)
+        tile(pairs, TILE_ROWS, 3, units, a, b, t);
+    else if (nv == 3)
+        tile(pairs, TILE_ROWS / 2, 3, units, a, b, t);
+    else if (nv == 2)
+        tile(pairs, TILE_ROWS, 2, units, a, b, t);
+    else
+        tile(pairs, TILE_ROWS, 1, units, a, b, t);
+}
+
+static void tile_f32(int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *t)
+{
+    tile_any(false, nv, units, a, b, t);
+}
+#ifdef AX_SIMD_BF16
+static void tile_bf16(int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *t)
+{
+    tile_any(true, nv, units, a, b, t);
+}
+#else
+#define tile_bf16 tile_f32
+#endif
+
+static const ax_cpu_gemm gemm_f32 = {TILE_ROWS, W, TILE_VECTORS, 1, pack_a_f32, pack_b_f32, tile_f32};
+#ifdef AX_SIMD_BF16
+static const ax_cpu_gemm gemm_bf16 = {TILE_ROWS, W, TILE_VECTORS, 2, pack_a_bf16, pack_b_bf16, tile_bf16};
+#else
+static const ax_cpu_gemm gemm_bf16 = {TILE_ROWS, W, TILE_VECTORS, 1, pack_a_bf16, pack_b_bf16, tile_bf16};
+#endif
+
+#endif

@@ -1,0 +1,139 @@
+/* Products with few rows (m <= AX_CPU_GEMV_ROWS), bound by reading b: nothing is packed. */
+#ifndef AX_DEV_CPU_GEMV_KERNELS_H
+#define AX_DEV_CPU_GEMV_KERNELS_H
+
+#include "gemm_kernels.h"
+
+/* c[i,j] takes `sum`. */
+INLINE void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, float sum)
+{
+    int64_t at = i * g->ldc + j;
+    if (g->c_dtype == AX_BF16) {
+        uint16_t *c = (uint16_t *)g->c + at;
+        *c = ax_bf16_from_float(g->accumulate ? sum + ax_bf16_to_float(*c) : sum);
+    } else {
+        float *c = (float *)g->c + at;
+        *c = g->accumulate ? *c + sum : sum;
+    }
+}
+
+/* b is [n,k]: a dot product per column, four columns at a time so that four streams of b are in flight. */
+INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, bool bf16)
+{
+    vf sum[AX_CPU_GEMV_ROWS][4];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int c = 0; c < cols; c++)
+            sum[i][c] = vset(0);
+    }
+#ifdef AX_SIMD_BF16
+    const int64_t step = bf16 ? 2 * W : W;
+#else
+    const int64_t step = W;
+#endif
+    for (int64_t k = 0; k < g->k; k += step) {
+        vf x[4];
+        UNROLL
+        for (int c = 0; c < cols; c++)
+#ifdef AX_SIMD_BF16
+            x[c] = bf16 ? pairs_along_k((const uint16_t *)g->b + (j + c) * g->ldb, k, g->k - k)
+                        : vget(g->b, (j + c) * g->ldb + k, g->k - k, false);
+#else
+            x[c] = vget(g->b, (j + c) * g->ldb + k, g->k - k, bf16);
+#endif
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+#ifdef AX_SIMD_BF16
+            vf a = bf16 ? pairs_along_k((const uint16_t *)g->a + i * g->lda, k, g->k - k)
+                        : vget(g->a, i * g->lda + k, g->k - k, false);
+#else
+            vf a = vget(g->a, i * g->lda + k, g->k - k, bf16);
+#endif
+            UNROLL
+            for (int c = 0; c < cols; c++)
+                sum[i][c] = multiply_add(bf16, a, x[c], sum[i][c]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int c = 0; c < cols; c++)
+            gemv_store(g, i, j + c, vsum(sum[i][c]));
+    }
+}
+
+/* b is [k,n]: rows of b, `nv` vectors of columns at a time, are scaled and added. */
+INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64_t hi, bool bf16)
+{
+    vf sum[AX_CPU_GEMV_ROWS][4];
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            sum[i][v] = vset(0);
+    }
+    for (int64_t k = 0; k < g->k; k++) {
+        vf x[4];
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            x[v] = vget(g->b, k * g->ldb + j + v * W, hi - j - v * W, bf16);
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            int64_t at = i * g->lda + k;
+            vf a = vset(bf16 ? ax_bf16_to_float(((const uint16_t *)g->a)[at]) : ((const float *)g->a)[at]);
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                sum[i][v] = vfma(a, x[v], sum[i][v]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        float out[4 * W];
+        UNROLL
+        for (int v = 0; v < nv; v++)
+            vstore(out + v * W, sum[i][v]);
+        for (int64_t c = 0; c < nv * W && j + c < hi; c++)
+            gemv_store(g, i, j + c, out[c]);
+    }
+}
+
+INLINE void gemv_rows(const ax_gemm_args *g, int rows, int64_t lo, int64_t hi, bool bf16)
+{
+    int64_t j = lo;
+    if (g->trans_b) {
+        for (; j + 4 <= hi; j += 4)
+            gemv_dots(g, rows, 4, j, bf16);
+        for (; j < hi; j++)
+            gemv_dots(g, rows, 1, j, bf16);
+    } else {
+        for (; j + 3 * W < hi; j += 4 * W)
+            gemv_axpys(g, rows, 4, j, hi, bf16);
+        for (; j < hi; j += W)
+            gemv_axpys(g, rows, 1, j, hi, bf16);
+    }
+}
+
+INLINE void gemv_any(const ax_gemm_args *g, int64_t lo, int64_t hi, bool bf16)
+{
+    if (g->m == 1)
+        gemv_rows(g, 1, lo, hi, bf16);
+    else if (g->m == 2)
+        gemv_rows(g, 2, lo, hi, bf16);
+    else if (g->m == 3)
+        gemv_rows(g, 3, lo, hi, bf16);
+    else
+        gemv_rows(g, 4, lo, hi, bf16);
+}
+
+static void gemv(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_gemm_args *g = args;
+    (void)scratch;
+    if (g->dtype == AX_BF16)
+        gemv_any(g, lo, hi, true);
+    else
+        gemv_any(g, lo, hi, false);
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* The host kernels for AVX2 with FMA; bf16 is widened. */
+#include "dev/cpu/cpu.h"
+
+#ifdef __x86_64__
+#define AX_SIMD 256
+#define AX_ISA_NAME "avx2"
+#define AX_ISA_TABLE ax_cpu_isa_avx2
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+#include "isa_table.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

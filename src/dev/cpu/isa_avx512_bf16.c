@@ -1,0 +1,20 @@
+/* The host kernels for AVX-512 with vdpbf16ps, which multiplies pairs of bf16 into fp32 sums (Cooper Lake,
+ * Zen 4 onwards). */
+#include "dev/cpu/cpu.h"
+
+#ifdef __x86_64__
+#define AX_SIMD 512
+#define AX_SIMD_BF16
+#define AX_ISA_NAME "avx512_bf16"
+#define AX_ISA_TABLE ax_cpu_isa_avx512_bf16
+#ifdef __clang__
+#pragma clang attribute push(                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")
+#endif
+#include "isa_table.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

@@ -1,0 +1,315 @@
+/* The vector type of the host kernels: `vf`, W floats, with the few operations that they need.
+ *
+ * This header is compiled once per instruction set: a file isa_*.c sets AX_SIMD (512, 256 or 0), switches the
+ * compiler to that instruction set for the whole file, and includes the kernels, which are written once on
+ * `vf`. Everything here is static and inlined, so no code for one instruction set leaks into another. The
+ * operators + - * / work on vf directly (GCC and clang vector types); nothing is fused unless vfma says so.
+ *
+ * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
+ * there, stores leave the rest alone. bf16 is rounded to nearest even and keeps NaN, as ax_bf16_from_float.
+ */
+#ifndef AX_DEV_CPU_SIMD_H
+#define AX_DEV_CPU_SIMD_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if AX_SIMD
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline, unused))
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+#if AX_SIMD == 512
+enum { W = 16 };
+typedef __m512 vf;
+typedef __m512i vi;
+INLINE __mmask16 lanes(int64_t n) { return (__mmask16)((1u << n) - 1); }
+INLINE vf vset(float x) { return _mm512_set1_ps(x); }
+INLINE vf vload(const float *p) { return _mm512_loadu_ps(p); }
+INLINE vf vload_n(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(lanes(n), p); }
+INLINE void vstore(float *p, vf x) { _mm512_storeu_ps(p, x); }
+INLINE void vstore_n(float *p, vf x, int64_t n) { _mm512_mask_storeu_ps(p, lanes(n), x); }
+INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vnfma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
+/* As the instruction: the second operand if either is NaN. */
+INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
+INLINE vf vround(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf vabs(vf a) { return _mm512_abs_ps(a); }
+/* a·2^n for integral n of any size. */
+INLINE vf vldexp(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+/* Lane-wise a < b ? x : y. */
+INLINE vf vless(vf a, vf b, vf x, vf y)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
+}
+INLINE float vsum(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE float vhmax(vf a) { return _mm512_reduce_max_ps(a); }
+INLINE vf widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+INLINE __m256i narrow(vf x)
+{
+    vi bits = _mm512_castps_si512(x),
+       odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    vi rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    vi quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
+}
+INLINE vf vload_b(const uint16_t *p) { return widen(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
+INLINE vf vload_b_n(const uint16_t *p, int64_t n) { return widen(_mm256_maskz_loadu_epi16(lanes(n), p)); }
+INLINE void vstore_b(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow(x)); }
+INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n) { _mm256_mask_storeu_epi16(p, lanes(n), narrow(x)); }
+/* The lower and the upper half of x, to two places. */
+INLINE void vstore_halves(float *lo, float *hi, vf x)
+{
+    _mm256_storeu_ps(lo, _mm512_castps512_ps256(x));
+    _mm256_storeu_ps(hi, _mm512_extractf32x8_ps(x, 1));
+}
+/* r[i] lane j becomes r[j] lane i: pairs, then quads of lanes, then the 128-bit blocks. */
+INLINE void vtranspose(vf r[W])
+{
+    vf s[W];
+    UNROLL
+    for (int i = 0; i < W; i += 4) {
+        vf a = _mm512_unpacklo_ps(r[i], r[i + 1]), b = _mm512_unpackhi_ps(r[i], r[i + 1]);
+        vf c = _mm512_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm512_unpackhi_ps(r[i + 2], r[i + 3]);
+        s[i] = _mm512_shuffle_ps(a, c, 0x44);
+        s[i + 1] = _mm512_shuffle_ps(a, c, 0xee);
+        s[i + 2] = _mm512_shuffle_ps(b, d, 0x44);
+        s[i + 3] = _mm512_shuffle_ps(b, d, 0xee);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        vf a = _mm512_shuffle_f32x4(s[i], s[i + 4], 0x88),
+           b = _mm512_shuffle_f32x4(s[i + 8], s[i + 12], 0x88);
+        vf c = _mm512_shuffle_f32x4(s[i], s[i + 4], 0xdd),
+           d = _mm512_shuffle_f32x4(s[i + 8], s[i + 12], 0xdd);
+        r[i] = _mm512_shuffle_f32x4(a, b, 0x88);
+        r[i + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+        r[i + 4] = _mm512_shuffle_f32x4(c, d, 0x88);
+        r[i + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
+    }
+}
+
+#elif AX_SIMD == 256
+enum { W = 8 };
+typedef __m256 vf;
+typedef __m256i vi;
+INLINE vi lanes(int64_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE vf vset(float x) { return _mm256_set1_ps(x); }
+INLINE vf vload(const float *p) { return _mm256_loadu_ps(p); }
+INLINE vf vload_n(const float *p, int64_t n) { return _mm256_maskload_ps(p, lanes(n)); }
+INLINE void vstore(float *p, vf x) { _mm256_storeu_ps(p, x); }
+INLINE void vstore_n(float *p, vf x, int64_t n) { _mm256_maskstore_ps(p, lanes(n), x); }
+INLINE vf vfma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE vf vnfma(vf a, vf b, vf c) { return _mm256_fnmadd_ps(a, b, c); }
+INLINE vf vmax(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf vmin(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf vsqrt(vf a) { return _mm256_sqrt_ps(a); }
+INLINE vf vround(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf vabs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+INLINE vf power_of_two(vi n)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+/* In two steps, so that results below the normal range and n = 128 come out right. |n| <= 252. */
+INLINE vf vldexp(vf a, vf n)
+{
+    vi whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+    return a * power_of_two(half) * power_of_two(_mm256_sub_epi32(whole, half));
+}
+INLINE vf vless(vf a, vf b, vf x, vf y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
+INLINE float vsum(vf a)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE float vhmax(vf a)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE vf widen(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+INLINE __m128i narrow(vf x)
+{
+    vi bits = _mm256_castps_si256(x), top = _mm256_srli_epi32(bits, 16);
+    vi odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
+    vi rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    vi quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
+    vi nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    vi r = _mm256_blendv_epi8(rounded, quiet, nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+}
+INLINE vf vload_b(const uint16_t *p) { return widen(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+INLINE vf vload_b_n(const uint16_t *p, int64_t n)
+{
+    uint16_t part[W] = {0};
+    memcpy(part, p, (size_t)n * 2);
+    return vload_b(part);
+}
+INLINE void vstore_b(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)(void *)p, narrow(x)); }
+INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
+{
+    uint16_t part[W];
+    vstore_b(part, x);
+    memcpy(p, part, (size_t)n * 2);
+}
+INLINE void vstore_halves(float *lo, float *hi, vf x)
+{
+    _mm_storeu_ps(lo, _mm256_castps256_ps128(x));
+    _mm_storeu_ps(hi, _mm256_extractf128_ps(x, 1));
+}
+INLINE void vtranspose(vf r[W])
+{
+    vf s[W];
+    UNROLL
+    for (int i = 0; i < W; i += 4) {
+        vf a = _mm256_unpacklo_ps(r[i], r[i + 1]), b = _mm256_unpackhi_ps(r[i], r[i + 1]);
+        vf c = _mm256_unpacklo_ps(r[i + 2], r[i + 3]), d = _mm256_unpackhi_ps(r[i + 2], r[i + 3]);
+        s[i] = _mm256_shuffle_ps(a, c, 0x44);
+        s[i + 1] = _mm256_shuffle_ps(a, c, 0xee);
+        s[i + 2] = _mm256_shuffle_ps(b, d, 0x44);
+        s[i + 3] = _mm256_shuffle_ps(b, d, 0xee);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        r[i] = _mm256_permute2f128_ps(s[i], s[i + 4], 0x20);
+        r[i + 4] = _mm256_permute2f128_ps(s[i], s[i + 4], 0x31);
+    }
+}
+
+#else /* any processor: four lanes of the compiler's own vectors */
+enum { W = 4 };
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t vi __attribute__((vector_size(16)));
+INLINE vf vset(float x) { return (vf){x, x, x, x}; }
+INLINE vf vload(const float *p)
+{
+    vf x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+INLINE vf vload_n(const float *p, int64_t n)
+{
+    vf x = {0};
+    for (int64_t i = 0; i < n; i++)
+        x[i] = p[i];
+    return x;
+}
+INLINE void vstore(float *p, vf x) { memcpy(p, &x, sizeof x); }
+INLINE void vstore_n(float *p, vf x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        p[i] = x[i];
+}
+#ifdef __aarch64__
+INLINE vf vfma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+INLINE vf vnfma(vf a, vf b, vf c) { return (vf)vfmsq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+#else
+INLINE vf vfma(vf a, vf b, vf c) { return a * b + c; }
+INLINE vf vnfma(vf a, vf b, vf c) { return c - a * b; }
+#endif
+INLINE vf vselect(vi mask, vf x, vf y) { return (vf)((mask & (vi)x) | (~mask & (vi)y)); }
+INLINE vf vmax(vf a, vf b) { return vselect(a > b, a, b); }
+INLINE vf vmin(vf a, vf b) { return vselect(a < b, a, b); }
+INLINE vf vsqrt(vf a) { return (vf){sqrtf(a[0]), sqrtf(a[1]), sqrtf(a[2]), sqrtf(a[3])}; }
+INLINE vf vround(vf a) { return (a + vset(0x1.8p23f)) - vset(0x1.8p23f); } /* |a| < 2^22 */
+INLINE vf vabs(vf a) { return (vf)((vi)a & 0x7fffffff); }
+INLINE vf vldexp(vf a, vf n)
+{
+    vi whole = __builtin_convertvector(n, vi), half = whole >> 1;
+    return a * (vf)((half + 127) << 23) * (vf)((whole - half + 127) << 23);
+}
+INLINE vf vless(vf a, vf b, vf x, vf y) { return vselect(a < b, x, y); }
+INLINE float vsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+INLINE float vhmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }
+INLINE vf vload_b(const uint16_t *p) { return (vf)((vi){p[0], p[1], p[2], p[3]} << 16); }
+INLINE vf vload_b_n(const uint16_t *p, int64_t n)
+{
+    vi x = {0};
+    for (int64_t i = 0; i < n; i++)
+        x[i] = p[i];
+    return (vf)(x << 16);
+}
+INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
+{
+    vi bits = (vi)x, top = (bits >> 16) & 0xffff;
+    vi rounded = (vi)(((vi)(bits + 0x7fff + (top & 1))) >> 16), nan = x != x;
+    vi r = (nan & (top | 0x40)) | (~nan & rounded);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = (uint16_t)r[i];
+}
+INLINE void vstore_b(uint16_t *p, vf x) { vstore_b_n(p, x, W); }
+INLINE void vstore_halves(float *lo, float *hi, vf x)
+{
+    memcpy(lo, &x, sizeof x / 2);
+    hi[0] = x[2];
+    hi[1] = x[3];
+}
+INLINE void vtranspose(vf r[W])
+{
+    for (int i = 0; i < W; i++)
+        for (int j = 0; j < i; j++) {
+            float t = r[i][j];
+            r[i][j] = r[j][i];
+            r[j][i] = t;
+        }
+}
+#endif
+
+/* Element i … of an array that is bf16 or fp32; `bf16` is a constant where these are used. */
+INLINE vf vget(const void *p, int64_t i, int64_t n, bool bf16)
+{
+    if (bf16)
+        return n >= W ? vload_b((const uint16_t *)p + i) : vload_b_n((const uint16_t *)p + i, n);
+    return n >= W ? vload((const float *)p + i) : vload_n((const float *)p + i, n);
+}
+INLINE void vput(void *p, int64_t i, int64_t n, bool bf16, vf x)
+{
+    if (bf16 && n >= W)
+        vstore_b((uint16_t *)p + i, x);
+    else if (bf16)
+        vstore_b_n((uint16_t *)p + i, x, n);
+    else if (n >= W)
+        vstore((float *)p + i, x);
+    else
+        vstore_n((float *)p + i, x, n);
+}
+
+/* exp(x) within 1.5 ulp: 2^n · e^r with |r| <= ln2/2 and the Taylor sum to r^7 (remainder below 2^-27). The
+ * bounds are where fp32 has long overflowed or vanished. NaN stays NaN: it is the second operand of both. */
+INLINE vf vexp(vf x)
+{
+    x = vmin(vset(89.0f), vmax(vset(-104.0f), x));
+    vf n = vround(x * vset(1.44269504f));
+    vf r = vnfma(n, vset(0.693359375f), x);
+    r = vnfma(n, vset(-2.12194440e-4f), r);
+    vf p = vset(1.0f / 5040);
+    p = vfma(p, r, vset(1.0f / 720));
+    p = vfma(p, r, vset(1.0f / 120));
+    p = vfma(p, r, vset(1.0f / 24));
+    p = vfma(p, r, vset(1.0f / 6));
+    p = vfma(p, r, vset(0.5f));
+    p = vfma(p, r, vset(1.0f));
+    p = vfma(p, r, vset(1.0f));
+    return vldexp(p, n);
+}
+
+#endif

@@ -421,6 +421,9 @@ const ax_device_ops *ax_device_backend(int index);
  * `name` unknown or absent on this host: AX_ERR_USAGE naming those that are there. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
 void ax_device_close(ax_device **dev);
+/* Bytes of scratch that backend `name` takes with so many threads (0: one per physical core), without opening
+ * it. */
+AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
 /* Physical cores that this process may use (affinity mask and cgroup quota respected), at least 1. */
 int ax_cores_usable(void);

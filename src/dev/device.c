@@ -113,6 +113,17 @@ ax_status ax_device_open(const char *name, int threads, ax_device **out)
     return status;
 }
 
+ax_status ax_device_workspace(const char *name, int threads, size_t *bytes)
+{
+    const ax_device_ops *ops = ax_device_find(name);
+    if (!ops)
+        return refuse(name ? name : "", NULL);
+    ax_device_ops resolved = *ops;
+    resolve(&resolved);
+    *bytes = resolved.workspace ? resolved.workspace(threads ? threads : ax_cores_usable()) : 0;
+    return AX_OK;
+}
+
 void ax_device_close(ax_device **dev)
 {
     if (!*dev)

@@ -1,0 +1,62 @@
+/* optim: learning-rate schedules, clipping, and optimizers over a parameter set.
+ *
+ * An optimizer is a row of a table: how many state arrays it keeps per parameter and what one update of one
+ * flat array does. It knows nothing of models, grids or where the state lives. */
+#ifndef AXONN_OPTIM_H
+#define AXONN_OPTIM_H
+
+#include "axonn/dist.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ax_schedule_kind {
+    AX_SCHEDULE_CONSTANT,
+    AX_SCHEDULE_LINEAR,
+    AX_SCHEDULE_COSINE,
+    AX_SCHEDULE_WSD
+} ax_schedule_kind;
+
+/* "constant", "linear", "cosine", "wsd"; AX_ERR_USAGE for others. */
+AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
+
+/* Steps count from 1. Step s <= warmup uses lr·s/warmup. After it, linear and cosine fall from lr to min_lr,
+ * reached at step `steps`; wsd stays at lr and falls linearly over the last `decay` share of the steps. */
+typedef struct ax_schedule {
+    ax_schedule_kind kind;
+    int64_t steps, warmup;
+    double lr, min_lr, decay;
+} ax_schedule;
+double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
+
+/* What gradients are multiplied by: min(1, clip/(norm + 1e-6)), or 1 if clip is 0. */
+double ax_clip_factor(double norm, double clip);
+
+/* The numbers of one update. Optimizers ignore what they do not have. */
+typedef struct ax_hyper {
+    double lr, beta1, beta2, eps, momentum, weight_decay;
+    int64_t step;      /* from 1: for bias correction */
+    double grad_scale; /* the clip factor */
+} ax_hyper;
+
+typedef struct ax_optim {
+    const char *name;
+    int slots;                     /* state arrays per parameter */
+    const char *const *slot_names; /* as torch calls them; names in checkpoints */
+    /* Updates the local box of one parameter: master weights, state, and the copy that kernels read. */
+    ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, ax_param *param, int64_t count);
+} ax_optim;
+
+/* "adamw" (Loshchilov & Hutter 2019; decoupled decay, bias-corrected) or "sgd" (momentum; as
+ * torch.optim.SGD). AX_ERR_USAGE naming those there are. */
+AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
+
+/* One update of every parameter of the set; decay only where param->decay. Not collective: gradients are
+ * final. */
+AX_MUST_CHECK ax_status ax_optim_step(const ax_optim *optim, const ax_hyper *hyper, ax_param_set *set);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,41 @@
+/* Learning-rate schedules and clipping: arithmetic only. */
+#include "axonn/optim.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const names[] = {"constant", "linear", "cosine", "wsd"};
+
+ax_status ax_schedule_find(const char *name, ax_schedule_kind *out)
+{
+    for (size_t i = 0; i < AX_COUNT(names); i++)
+        if (!strcmp(name, names[i])) {
+            *out = (ax_schedule_kind)i;
+            return AX_OK;
+        }
+    return ax_fail(AX_ERR_USAGE, "schedule \"%s\" does not exist; there are constant, linear, cosine and wsd",
+                   name);
+}
+
+double ax_schedule_lr(const ax_schedule *s, int64_t step)
+{
+    if (step <= s->warmup)
+        return s->lr * (double)step / (double)s->warmup;
+    double span = s->lr - s->min_lr, rest = (double)(s->steps - s->warmup);
+    double gone = rest > 0 ? fmin((double)(step - s->warmup) / rest, 1) : 1;
+    switch (s->kind) {
+    case AX_SCHEDULE_LINEAR:
+        return s->lr - span * gone;
+    case AX_SCHEDULE_COSINE:
+        return s->min_lr + 0.5 * span * (1 + cos(3.141592653589793 * gone));
+    case AX_SCHEDULE_WSD: {
+        int64_t falling = (int64_t)llround(s->decay * (double)s->steps), start = s->steps - falling;
+        return step <= start ? s->lr : s->lr - span * fmin((double)(step - start) / (double)falling, 1);
+    }
+    case AX_SCHEDULE_CONSTANT:
+        break;
+    }
+    return s->lr;
+}
+
+double ax_clip_factor(double norm, double clip) { return clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1; }

@@ -1,0 +1,66 @@
+/* Learning-rate schedules against their definitions. */
+#include "axonn/optim.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+static void warmup_counts_from_one(void **state)
+{
+    (void)state;
+    ax_schedule s = {AX_SCHEDULE_COSINE, 100, 10, 1.0, 0.1, 0.2};
+    assert_true(ax_schedule_lr(&s, 1) == 0.1);
+    assert_true(ax_schedule_lr(&s, 10) == 1.0);
+    assert_true(ax_schedule_lr(&s, 11) < 1.0);
+}
+
+static void ends_at_min_lr(void **state)
+{
+    (void)state;
+    static const ax_schedule_kind kinds[] = {AX_SCHEDULE_LINEAR, AX_SCHEDULE_COSINE, AX_SCHEDULE_WSD};
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        ax_schedule s = {kinds[i], 50, 5, 2e-3, 2e-4, 0.2};
+        assert_true(fabs(ax_schedule_lr(&s, 50) - 2e-4) < 1e-15);
+        assert_true(fabs(ax_schedule_lr(&s, 60) - 2e-4) < 1e-15);
+        double before = ax_schedule_lr(&s, 5);
+        for (int step = 6; step <= 50; step++) {
+            double lr = ax_schedule_lr(&s, step);
+            assert_true(lr <= before && lr >= 2e-4 - 1e-15);
+            before = lr;
+        }
+    }
+}
+
+static void middles(void **state)
+{
+    (void)state;
+    ax_schedule cosine = {AX_SCHEDULE_COSINE, 100, 0, 1, 0, 0};
+    assert_true(fabs(ax_schedule_lr(&cosine, 50) - 0.5) < 1e-12);
+    assert_true(fabs(ax_schedule_lr(&cosine, 25) - 0.5 * (1 + sqrt(0.5))) < 1e-12);
+    ax_schedule linear = {AX_SCHEDULE_LINEAR, 110, 10, 1, 0, 0};
+    assert_true(fabs(ax_schedule_lr(&linear, 60) - 0.5) < 1e-12);
+    ax_schedule wsd = {AX_SCHEDULE_WSD, 100, 10, 1, 0, 0.2};
+    assert_true(ax_schedule_lr(&wsd, 80) == 1);
+    assert_true(fabs(ax_schedule_lr(&wsd, 90) - 0.5) < 1e-12);
+    ax_schedule constant = {AX_SCHEDULE_CONSTANT, 100, 10, 1, 0, 0};
+    assert_true(ax_schedule_lr(&constant, 100) == 1);
+}
+
+static void clipping(void **state)
+{
+    (void)state;
+    assert_true(ax_clip_factor(0.5, 1) == 1);
+    assert_true(ax_clip_factor(4, 1) == 1 / (4 + 1e-6));
+    assert_true(ax_clip_factor(4, 0) == 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(warmup_counts_from_one),
+                                       cmocka_unit_test(ends_at_min_lr), cmocka_unit_test(middles),
+                                       cmocka_unit_test(clipping)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -56,17 +56,17 @@ step() {
     fi
 }
 
+real() { readlink -f "$(command -v "$1")"; }
+
 # build PRESET COMPILER: configures and builds; a directory made with another compiler is made anew.
 build() {
-    local preset=$1 compiler=$2 dir=build fresh=() had
+    local preset=$1 compiler=$2 dir=build had how=()
     [ "$preset" = release ] || dir=build-$preset
-    if [ ! -f "$dir/CMakeCache.txt" ]; then
-        fresh=(-G Ninja)
-    else
-        had=$(sed -n 's/^CMAKE_C_COMPILER:[^=]*=//p' "$dir/CMakeCache.txt")
-        [ "$(readlink -f "$had")" = "$(readlink -f "$(command -v "$compiler")")" ] || fresh=(--fresh)
+    had=$(sed -n 's/^CMAKE_C_COMPILER:[^=]*=//p' "$dir/CMakeCache.txt" 2>/dev/null)
+    if [ -z "$had" ] || [ "$(real "$had")" != "$(real "$compiler")" ]; then
+        how=(--fresh -G Ninja "-DCMAKE_C_COMPILER=$compiler")
     fi
-    cmake --preset "$preset" "${fresh[@]}" "-DCMAKE_C_COMPILER=$compiler" && cmake --build "$dir" -j "$jobs"
+    cmake --preset "$preset" "${how[@]}" && cmake --build "$dir" -j "$jobs"
 }
 
 # run_tests NAME DIR CTEST-OPTION…: adds ctest's own counts.

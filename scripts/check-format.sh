@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t files < <(git ls-files '*.c' '*.h')
+mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.c' '*.h' | xargs ls -d 2>/dev/null)
 if [ "${1:-}" = --fix ]; then
     clang-format -i "${files[@]}"
 elif ! clang-format --dry-run -Werror "${files[@]}"; then

@@ -35,8 +35,11 @@ say() { printf '%-28s %-34s %4d s\n' "$1" "$2" "$((SECONDS - $3))"; }
 
 # show LOG: the part of a log that says what went wrong.
 show() {
-    grep -aE -m 20 'error|FAILED|ERROR|Sanitizer|\*\*\*Failed|not found' "$1" | sed 's/^/    /'
-    tail -n 15 "$1" | sed 's/^/    | /'
+    {
+        grep -aE -m 12 'error|ERROR|Sanitizer|\*\*\*Failed|not found' "$1"
+        echo ...
+        sed -n '/The following tests FAILED/,/^Errors/p' "$1" | grep . || tail -n 8 "$1"
+    } | cut -c1-200 | sed 's/^/    /'
     echo "    whole log: $1"
 }
 
@@ -89,7 +92,6 @@ run_tests() {
         say "$name" "$((tests - left)) passed" "$start"
     else
         say "$name" "$bad of $tests FAILED" "$start"
-        sed -n '/The following tests FAILED/,$p' "$log" | sed 's/^/    /'
         show "$log"
     fi
 }

@@ -1,0 +1,236 @@
+/* axonn info: what this program is, what it was built with, and what it finds on this machine. */
+#include "verb.h"
+
+#include "axonn/dev.h"
+#include "engine/config.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <hwloc.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+#include <xxhash.h>
+#include <yaml.h>
+
+#if !defined(AXONN_BUILD_TYPE) || !defined(AXONN_BUILD_FLAGS) || !defined(AXONN_SANITIZE)
+#error "the build defines AXONN_BUILD_TYPE, AXONN_BUILD_FLAGS and AXONN_SANITIZE"
+#endif
+
+typedef struct args {
+    bool options, json;
+} args;
+
+static const ax_option options[] = {
+    {"options", AX_OPT_BOOL, offsetof(args, options), "false",
+     .help = "list the keys of a training configuration with their defaults"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
+};
+
+/* What other programs of this kind have and this version has not. */
+static const struct {
+    const char *name, *why;
+} missing[] = {
+    {"cuda", "this version computes on the host's processors only"},
+    {"mpi", "this version trains with one rank; ranks of its tests are threads"},
+    {"onednn", "this version uses its own kernels"},
+};
+
+/* ---- collecting ---------------------------------------------------------------------------------- */
+
+/* The words of `wanted` that the line "flags" (x86) or "Features" (ARM) of /proc/cpuinfo has. */
+static json_t *instruction_sets(void)
+{
+    static const char *const wanted[] = {"sse4_2",      "avx",         "avx2",     "fma",      "f16c",
+                                         "avx512f",     "avx512bw",    "avx512vl", "avx512dq", "avx512_vnni",
+                                         "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "asimd",
+                                         "asimdhp",     "bf16",        "sve",      "sve2"};
+    json_t *found = json_array();
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char *line = NULL;
+    size_t size = 0;
+    bool done = !file;
+    while (!done && getline(&line, &size, file) > 0) {
+        done = !strncmp(line, "flags", 5) || !strncmp(line, "Features", 8);
+        char *save, *word = done ? strtok_r(line, " \t\n", &save) : NULL;
+        for (; word; word = strtok_r(NULL, " \t\n", &save))
+            for (size_t i = 0; i < AX_COUNT(wanted); i++)
+                if (!strcmp(word, wanted[i]))
+                    json_array_append_new(found, json_string(word));
+    }
+    free(line);
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static json_int_t cache_bytes(hwloc_topology_t topology, hwloc_obj_type_t type)
+{
+    hwloc_obj_t cache = hwloc_get_obj_by_type(topology, type, 0);
+    return cache ? (json_int_t)cache->attr->cache.size : 0;
+}
+
+static json_t *machine(void)
+{
+    hwloc_topology_t topology;
+    json_t *isa = instruction_sets();
+    if (hwloc_topology_init(&topology) || hwloc_topology_load(topology))
+        return json_pack("{s:o}", "isa", isa);
+    hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+    const char *model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+    json_t *out = json_pack(
+        "{s:s, s:o, s:i, s:i, s:i, s:i, s:{s:I, s:I, s:I}, s:I}", "model", model ? model : "unknown", "isa",
+        isa, "packages", hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE), "numa_nodes",
+        hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE), "cores",
+        hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE), "hardware_threads",
+        hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU), "cache_bytes", "l1d",
+        cache_bytes(topology, HWLOC_OBJ_L1CACHE), "l2", cache_bytes(topology, HWLOC_OBJ_L2CACHE), "l3",
+        cache_bytes(topology, HWLOC_OBJ_L3CACHE), "memory_bytes",
+        (json_int_t)hwloc_get_root_obj(topology)->total_memory);
+    hwloc_topology_destroy(topology);
+    return out;
+}
+
+static json_t *devices(void)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < ax_device_count(); i++) {
+        const ax_device_ops *ops = ax_device_backend(i);
+        const char *absent = ops->absent ? ops->absent() : NULL;
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", ops->name, "help", ops->help,
+                                              "available", !absent, "absent", absent));
+    }
+    for (size_t i = 0; i < AX_COUNT(missing); i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "name", missing[i].name, "help", "",
+                                              "available", 0, "absent", missing[i].why));
+    return list;
+}
+
+static json_t *components(void)
+{
+    char pcre2[64] = "", xxhash[32], hwloc[32];
+    unsigned h = hwloc_get_api_version(), x = XXH_versionNumber();
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
+    pcre2[strcspn(pcre2, " ")] = 0;
+    snprintf(xxhash, sizeof xxhash, "%u.%u.%u", x / 10000, x / 100 % 100, x % 100);
+    snprintf(hwloc, sizeof hwloc, "%u.%u.%u", h >> 16, h >> 8 & 255, h & 255);
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "hwloc", hwloc, "jansson", JANSSON_VERSION, "libyaml",
+                     yaml_get_version_string(), "pcre2", pcre2, "utf8proc", utf8proc_version(), "xxhash",
+                     xxhash);
+}
+
+static json_t *keys(void)
+{
+    static const char *const types[] = {
+        "bool",   "integer",         "number",           "text",          "path",
+        "choice", "list of numbers", "list of integers", "list of texts", "list of paths"};
+    size_t count;
+    const ax_option *table = ax_config_options(&count);
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:b, s:s}", "key", table[i].key,
+                                              "type", types[table[i].type], "default", table[i].preset,
+                                              "choices", table[i].choices, "range", table[i].range,
+                                              "required", (int)table[i].required, "help", table[i].help));
+    return list;
+}
+
+static json_t *collect(bool with_keys)
+{
+    json_t *info = json_pack(
+        "{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:i, s:I, s:o}", "version", ax_version(), "commit",
+        ax_commit(), "build", "compiler", __VERSION__, "type", AXONN_BUILD_TYPE, "flags", AXONN_BUILD_FLAGS,
+        "sanitizers", AXONN_SANITIZE, "components", components(), "machine", machine(), "threads",
+        ax_cores_usable(), "memory_available_bytes", (json_int_t)ax_memory_available(), "devices", devices());
+    if (info && with_keys)
+        json_object_set_new(info, "options", keys());
+    return info;
+}
+
+/* ---- printing for people ------------------------------------------------------------------------- */
+
+static const char *text(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+static long long number(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void print_machine(const json_t *info)
+{
+    char total[32], left[32], l1[32], l2[32], l3[32];
+    const json_t *m = json_object_get(info, "machine"), *cache = json_object_get(m, "cache_bytes"), *word;
+    size_t i;
+    printf("processor   %s\n", text(m, "model"));
+    printf("            %lld package(s), %lld NUMA node(s), %lld cores, %lld hardware threads\n",
+           number(m, "packages"), number(m, "numa_nodes"), number(m, "cores"), number(m, "hardware_threads"));
+    printf("            caches: L1d %s, L2 %s, L3 %s\n", ax_format_bytes((double)number(cache, "l1d"), l1),
+           ax_format_bytes((double)number(cache, "l2"), l2),
+           ax_format_bytes((double)number(cache, "l3"), l3));
+    printf("            instruction sets:");
+    json_array_foreach(json_object_get(m, "isa"), i, word) printf(" %s", json_string_value(word));
+    printf("\nthreads     %lld will compute unless `threads` says otherwise\n", number(info, "threads"));
+    printf("memory      %s, of which %s can be used now\n",
+           ax_format_bytes((double)number(m, "memory_bytes"), total),
+           ax_format_bytes((double)number(info, "memory_available_bytes"), left));
+}
+
+static void print_info(const json_t *info)
+{
+    const json_t *build = json_object_get(info, "build"), *device, *version;
+    const char *name, *sanitizers = text(build, "sanitizers");
+    size_t i;
+    printf("axonn       %s, commit %s\n", text(info, "version"), text(info, "commit"));
+    printf("build       %s, %s%s%s\n            %s\n", text(build, "type"), text(build, "compiler"),
+           *sanitizers ? ", sanitizers " : "", sanitizers, text(build, "flags"));
+    printf("components ");
+    json_object_foreach((json_t *)(uintptr_t)json_object_get(info, "components"), name, version)
+        printf(" %s %s", name, json_string_value(version));
+    printf("\n");
+    print_machine(info);
+    printf("devices\n");
+    json_array_foreach(json_object_get(info, "devices"), i, device)
+    {
+        bool available = json_is_true(json_object_get(device, "available"));
+        printf("  %-8s  %s%s\n", text(device, "name"),
+               available ? "" : "absent: ", text(device, available ? "help" : "absent"));
+    }
+}
+
+static ax_status print_keys(void)
+{
+    size_t count;
+    const ax_option *table = ax_config_options(&count);
+    ax_buf out = {0};
+    ax_status status = ax_buf_printf(&out, "\nkeys of a training configuration\n");
+    if (status == AX_OK)
+        status = ax_option_help(table, count, false, 100, &out);
+    if (status == AX_OK)
+        status = cli_print(out.data, out.size);
+    ax_buf_fini(&out);
+    return status;
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    json_t *info = collect(a->options);
+    AX_CHECK(info, AX_ERR_MEMORY, "no memory to collect what is known");
+    if (a->json)
+        return cli_print_json(info);
+    print_info(info);
+    json_decref(info);
+    return a->options ? print_keys() : AX_OK;
+}
+
+const cli_verb verb_info = {
+    .name = "info",
+    .summary = "say what was built, what this machine has, and which options there are",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+};

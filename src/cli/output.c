@@ -1,10 +1,11 @@
-/* What verbs print: JSON lines and text on stdout, progress on stderr. */
+/* What verbs read and print: standard input, JSON lines and text on stdout, progress on stderr. */
 #include "verb.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utf8proc.h>
 
 bool cli_colour(FILE *stream)
 {
@@ -26,6 +27,34 @@ ax_status cli_print_json(json_t *object)
     AX_CHECK(!failed && putchar('\n') != EOF && !fflush(stdout), AX_ERR_DATA,
              "standard output cannot be written");
     return AX_OK;
+}
+
+json_t *cli_json_text(const char *bytes, size_t n)
+{
+    static const char REPLACEMENT[] = "\xef\xbf\xbd";
+    ax_buf valid = {0};
+    ax_status status = ax_buf_reserve(&valid, n + 1);
+    while (n && status == AX_OK) {
+        utf8proc_int32_t point;
+        utf8proc_ssize_t used =
+            utf8proc_iterate((const utf8proc_uint8_t *)bytes, (utf8proc_ssize_t)n, &point);
+        status = used > 0 ? ax_buf_add(&valid, bytes, (size_t)used) : ax_buf_add(&valid, REPLACEMENT, 3);
+        used = used > 0 ? used : 1;
+        bytes += used;
+        n -= (size_t)used;
+    }
+    json_t *text = status == AX_OK ? json_stringn(valid.data ? valid.data : "", valid.size) : NULL;
+    ax_buf_fini(&valid);
+    return text;
+}
+
+ax_status cli_read_stdin(ax_buf *out)
+{
+    char bytes[1 << 16];
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, stdin)) > 0;)
+        AX_TRY(ax_buf_add(out, bytes, n));
+    AX_CHECK(!ferror(stdin), AX_ERR_DATA, "standard input cannot be read");
+    return ax_buf_add(out, "", 0);
 }
 
 /* ---- progress ------------------------------------------------------------------------------------ */

@@ -61,6 +61,11 @@ ax_status cli_print_json(json_t *object);
 /* Writes bytes to stdout. AX_ERR_DATA */
 ax_status cli_print(const char *text, size_t n);
 
+/* A JSON string of any bytes; those that are no UTF-8 become U+FFFD. NULL without memory. */
+json_t *cli_json_text(const char *bytes, size_t n);
+/* Whole standard input. AX_ERR_DATA */
+ax_status cli_read_stdin(ax_buf *out);
+
 /* Progress of one long task on stderr: a bar on a terminal, else a plain line every ten seconds. */
 typedef struct cli_progress {
     const char *what; /* "tokenizing" */

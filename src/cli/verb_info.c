@@ -1,8 +1,8 @@
 /* axonn info: what this program is, what it was built with, and what it finds on this machine. */
 #include "verb.h"
 
+#include "axonn/config.h"
 #include "axonn/dev.h"
-#include "engine/config.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <hwloc.h>

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -45,6 +46,9 @@ static void exit_codes_and_messages(void **state)
         {"hepl", 2, "unknown verb \"hepl\"; did you mean help?"},
         {"xyzzy --help", 2, "unknown verb \"xyzzy\""},
         {"help --mann", 2, "--mann: unknown flag; did you mean --man?"},
+        {"info", 0, "ref "},
+        {"info --options", 0, "optim.lr X"},
+        {"info --json --options", 0, "\"key\":\"optim.lr\""},
         {"help --completion", 2, "--completion: needs a value"},
         {"help --completion zsh", 2, "must be bash, not \"zsh\""},
     };
@@ -149,5 +153,7 @@ int main(void)
         cmocka_unit_test(completion),
         cmocka_unit_test(installation),
     };
+    if (chdir(AXONN_BUILD_DIR))
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

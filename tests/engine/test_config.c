@@ -4,10 +4,11 @@
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
-/* Loads `text` as the file "t.yaml" of a fresh place below the build directory. */
+/* Loads `text` as the file "t.yaml" in the build directory. */
 static ax_status load(const char *text, size_t n, const char *const *overrides, ax_config *cfg)
 {
     assert_int_equal(ax_file_write_atomic("t.yaml", text, strlen(text)), AX_OK);
@@ -133,5 +134,7 @@ int main(void)
         cmocka_unit_test(missing_file),
         cmocka_unit_test(dump_loads_back),
     };
+    if (chdir(AXONN_BUILD_DIR))
+        return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,7 +16,7 @@ typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16 } ax_config_pr
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
 /* Values of train.recompute; a positive one is a stride in blocks. */
-enum { AX_CONFIG_RECOMPUTE_NONE = 0, AX_CONFIG_RECOMPUTE_FULL = -1 };
+enum { AX_CONFIG_RECOMPUTE_NONE = -1, AX_CONFIG_RECOMPUTE_FULL = -2 };
 
 typedef struct ax_config {
     struct {

@@ -41,7 +41,7 @@ typedef struct ax_paths {
  * ax_option_fini frees them. A string without default that nobody gave is NULL. */
 typedef enum ax_option_type {
     AX_OPT_BOOL,    /* bool: true | false */
-    AX_OPT_INT,     /* int64_t; word i of `choices`, where there are any, stands for the value -i */
+    AX_OPT_INT,     /* int64_t; word i of `choices`, where there are any, stands for -1 - i */
     AX_OPT_FLOAT,   /* double, finite */
     AX_OPT_STRING,  /* char *; one of `choices`, where there are any */
     AX_OPT_PATH,    /* char *; a word of `choices` is kept as it is, "./word" is the file of that name */

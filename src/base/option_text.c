@@ -68,7 +68,7 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
         return ax_buf_printf(out, "%s", *(const bool *)field ? "true" : "false");
     case AX_OPT_INT: {
         int64_t value = *(const int64_t *)field;
-        if (option->choices && value <= 0 && value > -64 && *ax_option_word(option, (int)-value, word))
+        if (option->choices && value < 0 && value > -64 && *ax_option_word(option, (int)(-1 - value), word))
             return ax_buf_printf(out, "%s", word);
         return ax_buf_printf(out, "%" PRId64, value);
     }

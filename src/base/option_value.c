@@ -227,7 +227,7 @@ static ax_status item_int(const item *it, void *field)
 {
     int word = find_word(it->option->choices, it->text);
     if (word >= 0) {
-        *(int64_t *)field = -word;
+        *(int64_t *)field = -1 - word;
         return AX_OK;
     }
     if (it->option->choices && isalpha((unsigned char)it->text[0])) {

@@ -62,7 +62,7 @@ static void defaults(void **state)
     assert_int_equal(load(NULL, 0, NULL, &s, NULL), AX_OK);
     assert_int_equal(s.layers, 12);
     assert_true(s.lr == 6e-4 && s.betas[0] == 0.9 && s.betas[1] == 0.95);
-    assert_true(s.masked && !s.name && !s.dir && s.kind == 0 && s.stride == 0);
+    assert_true(s.masked && !s.name && !s.dir && s.kind == 0 && s.stride == -1);
     assert_string_equal(s.resume, "auto");
     assert_int_equal(s.tokens.count, 2);
     assert_int_equal(s.train.count, 0);

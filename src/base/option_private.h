@@ -45,7 +45,7 @@ void option_field_fini(const ax_option *option, void *field);
 const char *option_type_phrase(const ax_option *option);
 /* `text` in quotes, shortened and free of control characters. */
 char *option_quote(const char *text, char out[80]);
-/* "at least 1", "at least 0 and less than 1". */
+/* "at least 1", "from 0 to 10", "at least 0 and less than 1". */
 char *option_range_phrase(const char *range, char out[96]);
 /* The shortest text that reads back as the same double. */
 char *option_format_double(double value, char out[32]);

@@ -133,7 +133,9 @@ static const char *meta(const ax_option *option)
         [AX_OPT_STRING] = "TEXT",     [AX_OPT_PATH] = "PATH",  [AX_OPT_ENUM] = "WORD",
         [AX_OPT_FLOATS] = "X,...",    [AX_OPT_INTS] = "N,...", [AX_OPT_STRINGS] = "TEXT...",
         [AX_OPT_PATHS] = "PATH..."};
-    return option->meta ? option->meta : names[option->type];
+    if (option->meta)
+        return option->meta;
+    return names[option->type == AX_OPT_STRING && option->choices ? AX_OPT_ENUM : option->type];
 }
 
 ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out)

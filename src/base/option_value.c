@@ -95,11 +95,11 @@ char *option_range_phrase(const char *range, char out[96])
     bool lo = isfinite(b.lo), hi = isfinite(b.hi);
     char left[40] = "", right[40] = "";
     if (lo)
-        snprintf(left, sizeof left, "%s %g", b.open_lo ? "greater than" : "at least", b.lo);
+        snprintf(left, sizeof left, "%s %.12g", b.open_lo ? "greater than" : "at least", b.lo);
     if (hi)
-        snprintf(right, sizeof right, "%s %g", b.open_hi ? "less than" : "at most", b.hi);
-    if (lo && hi && b.lo == b.hi)
-        snprintf(out, 96, "%g", b.lo);
+        snprintf(right, sizeof right, "%s %.12g", b.open_hi ? "less than" : "at most", b.hi);
+    if (lo && hi && !b.open_lo && !b.open_hi)
+        snprintf(out, 96, "from %.12g to %.12g", b.lo, b.hi);
     else
         snprintf(out, 96, "%s%s%s", left, lo && hi ? " and " : "", right);
     return out;

@@ -9,12 +9,14 @@
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <utf8proc.h>
 #include <xxhash.h>
 #include <yaml.h>
 
-#if !defined(AXONN_BUILD_TYPE) || !defined(AXONN_BUILD_FLAGS) || !defined(AXONN_SANITIZE)
-#error "the build defines AXONN_BUILD_TYPE, AXONN_BUILD_FLAGS and AXONN_SANITIZE"
+#if !defined(AXONN_BUILD_TYPE) || !defined(AXONN_BUILD_FLAGS) || !defined(AXONN_COMPILER) ||                 \
+    !defined(AXONN_SANITIZE)
+#error "the build defines AXONN_BUILD_TYPE, AXONN_BUILD_FLAGS, AXONN_COMPILER and AXONN_SANITIZE"
 #endif
 
 typedef struct args {
@@ -86,7 +88,7 @@ static json_t *machine(void)
         hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU), "cache_bytes", "l1d",
         cache_bytes(topology, HWLOC_OBJ_L1CACHE), "l2", cache_bytes(topology, HWLOC_OBJ_L2CACHE), "l3",
         cache_bytes(topology, HWLOC_OBJ_L3CACHE), "memory_bytes",
-        (json_int_t)hwloc_get_root_obj(topology)->total_memory);
+        (json_int_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
     hwloc_topology_destroy(topology);
     return out;
 }
@@ -137,11 +139,12 @@ static json_t *keys(void)
 
 static json_t *collect(bool with_keys)
 {
-    json_t *info = json_pack(
-        "{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:i, s:I, s:o}", "version", ax_version(), "commit",
-        ax_commit(), "build", "compiler", __VERSION__, "type", AXONN_BUILD_TYPE, "flags", AXONN_BUILD_FLAGS,
-        "sanitizers", AXONN_SANITIZE, "components", components(), "machine", machine(), "threads",
-        ax_cores_usable(), "memory_available_bytes", (json_int_t)ax_memory_available(), "devices", devices());
+    json_t *info =
+        json_pack("{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:i, s:I, s:o}", "version", ax_version(),
+                  "commit", ax_commit(), "build", "compiler", AXONN_COMPILER, "type", AXONN_BUILD_TYPE,
+                  "flags", AXONN_BUILD_FLAGS, "sanitizers", AXONN_SANITIZE, "components", components(),
+                  "machine", machine(), "threads", ax_cores_usable(), "memory_available_bytes",
+                  (json_int_t)ax_memory_available(), "devices", devices());
     if (info && with_keys)
         json_object_set_new(info, "options", keys());
     return info;
@@ -191,7 +194,7 @@ static void print_info(const json_t *info)
         printf(" %s %s", name, json_string_value(version));
     printf("\n");
     print_machine(info);
-    printf("devices\n");
+    printf("devices and other backends\n");
     json_array_foreach(json_object_get(info, "devices"), i, device)
     {
         bool available = json_is_true(json_object_get(device, "available"));

@@ -142,7 +142,7 @@ static void messages(void **state)
         {"model: {layers: 99999999999999999999}\n", NULL,
          "t.yaml:1:17: model.layers: \"99999999999999999999\" does not fit into 64 bits"},
         {"model: {layers: 0}\n", NULL, "t.yaml:1:17: model.layers: must be at least 1, not \"0\""},
-        {"threads: 2000\n", NULL, "t.yaml:1:10: threads: must be at least 0 and at most 1024, not \"2000\""},
+        {"threads: 2000\n", NULL, "t.yaml:1:10: threads: must be from 0 to 1024, not \"2000\""},
         {"model: {layers: }\n", NULL,
          "t.yaml:1:17: model.layers: has no value; remove the line to keep the default"},
         {"model: {layers: [1]}\n", NULL, "t.yaml:1:17: model.layers: must be an integer, not a list"},

@@ -1,0 +1,91 @@
+/* trace: what a run reports of itself: metrics.jsonl, TensorBoard events, the progress line.
+ *
+ * One object writes all three. After it is open, reporting a step allocates nothing. Not collective: one rank
+ * reports. The keys of metrics.jsonl and what they mean are in docs/howto.md. */
+#ifndef AXONN_TRACE_H
+#define AXONN_TRACE_H
+
+#include "axonn/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ax_metrics ax_metrics;
+
+/* What does not change during a run. Strings are borrowed. */
+typedef struct ax_metrics_run {
+    const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
+    const char *device; /* "cpu" */
+    int threads, ranks;
+    const char *grid;      /* "data=1 pipe=1 x=1 y=1 z=1" */
+    const char *precision; /* "bf16" */
+    const char *model;     /* "gpt2 6 x 256" */
+    int64_t parameters;
+    int64_t steps;         /* the total: for the time left */
+    double peak_flops;     /* per second of one rank's device, 0: unknown */
+    const char *peak_from; /* where that figure comes from */
+    int64_t mem_planned;   /* bytes; 0: unknown */
+    int64_t log_interval;  /* progress lines every so many steps where stderr is no terminal */
+    bool quiet;            /* no progress line */
+} ax_metrics_run;
+
+/* One step, in the words of metrics.jsonl. */
+typedef struct ax_metrics_step {
+    int64_t step;
+    double loss, grad_norm, lr;
+    int64_t tokens;      /* targets so far */
+    int64_t step_tokens; /* of this step, for the rate */
+    double step_ms;
+    double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
+    double hw_flops; /* really computed */
+    int64_t mem_bytes;
+    int64_t comm_bytes; /* 0 on one rank */
+    double comm_exposed_ms;
+    bool skipped;
+} ax_metrics_step;
+
+/* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0 the file is appended to, after rows of later
+ * steps (and a torn last line) are cut off; else a new file begins (an old one is kept as metrics.jsonl.N).
+ * Writes the object that describes the run. The caller owns *out. AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
+/* One row, one TensorBoard event per number, and the progress line
+ * "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB |
+ * eta 13m". */
+AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
+/* {"step": N, "eval_loss": X, …} and its event and line. bits_per_byte < 0: unknown. */
+AX_MUST_CHECK ax_status ax_metrics_eval_add(ax_metrics *metrics, int64_t step, double loss,
+                                            double bits_per_byte, int64_t targets, double seconds);
+/* Ends the progress line, so that another message can be written. */
+void ax_metrics_break_line(ax_metrics *metrics);
+void ax_metrics_close(ax_metrics **metrics);
+
+/* ---- reading them back --------------------------------------------------------------------------- */
+
+typedef struct ax_history_point {
+    int64_t step;
+    double loss, grad_norm, lr, step_ms, tokens_per_s;
+    bool eval; /* loss is eval_loss; the others are 0 */
+} ax_history_point;
+
+typedef struct ax_history {
+    char *title; /* last part of the run directory's path; owned */
+    int n;
+    ax_history_point *point; /* owned */
+} ax_history;
+
+/* Reads RUN/metrics.jsonl. AX_ERR_DATA with file:line. The caller releases with ax_history_fini. */
+AX_MUST_CHECK ax_status ax_history_read(const char *run_dir, ax_history *out);
+void ax_history_fini(ax_history *history);
+
+/* Appends an SVG picture (complete document, 800 × 480) of the runs' training and evaluation loss against
+ * steps. */
+AX_MUST_CHECK ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out);
+/* Appends a self-contained HTML page for one or more runs: pictures of loss, gradient norm, learning rate and
+ * rate, and a table of the last values. */
+AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -18,10 +18,20 @@ extern "C" {
 
 /* Dtype, extents, units and layout of the contraction `spec` ("bti,oi->bto": one letter a dim) of a and b (no
  * data): each output dim takes extent, unit and axes of its letter; a letter that is summed leaves its axes
- * partial; partial axes of an operand stay partial (in one operand only). AX_ERR_INTERNAL if a letter's
- * extents or axes differ between a and b, or an axis would appear twice. */
+ * partial; partial axes of an operand stay partial (in one operand only). Not collective. AX_ERR_INTERNAL if
+ * a letter's extents or axes differ between a and b, if only one operand has a summed letter, or if an axis
+ * would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
+/* *out = the contraction by that rule, of a's dtype, in frame memory; not collective. It runs as one gemm, so
+ * the letters that are kept from a, those kept from b, and those that are summed must each stand together and
+ * in the same order wherever they appear ("bto,bti->oi" yes, "bto,tbi->oi" no): else AX_ERR_INTERNAL. */
+AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
+                                    ax_tensor *out);
+/* The same into memory that `out` has, of a's dtype or of its accumulation dtype; added if `accumulate`.
+ * out's extents and layout must be those of the rule. */
+AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
+                                        const ax_tensor *b, bool accumulate, const ax_tensor *out);
 
 /* ---- redistribute -------------------------------------------------------------------------------- */
 
@@ -36,8 +46,8 @@ typedef struct ax_plan_step {
     ax_layout after; /* the layout once the step is done */
 } ax_plan_step;
 
-/* A value: how to get from one layout to another. Scatters and slices come before reductions and those before
- * gathers where the nesting of axes allows, so that less travels. */
+/* A value: how to get from one layout to another. Slices and scatters come before reductions and those before
+ * gathers where the nesting of axes allows, so that less travels. Axes of size 1 take no step. */
 typedef struct ax_plan {
     int n;
     ax_plan_step step[2 * AX_MAX_AXES + 2];
@@ -49,13 +59,14 @@ AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tenso
                                      ax_plan *out);
 /* "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". */
 char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256]);
-/* Ring-equivalent bytes of the plan on each rank, in padded extents. */
+/* Ring-equivalent bytes of the plan on the calling rank. A dim that is gathered or scattered counts, and
+ * travels, in chunks of its largest extent over all ranks (ax_tensor_chunk). */
 AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan,
                                       int64_t *out);
 
 /* dst = src in layout `target`; memory comes from the frame, and dst shares src's memory where the plan is
- * empty. An all-reduce happens in src's own memory. Collective along the plan's axes. Not valid to read
- * before ax_wait(work). */
+ * empty. A plan that begins with an all-reduce overwrites src (and shares it if that is all). Collective
+ * along the plan's axes. dst is not valid to read, nor src to change, before ax_wait(work). */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
 /* The same, awaited. */
@@ -83,6 +94,8 @@ typedef enum ax_role {
 /* The papers' 3D layout (2305.13525, 2502.08145): batch on (data, z), residual width on y, hidden width on x.
  */
 ax_layout ax_layout_of_roles(const ax_role *roles, int ndim);
+/* The axes that split the batch. */
+ax_axisset ax_batch_axes(void);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
 
@@ -102,8 +115,9 @@ typedef struct ax_param_file {
 typedef struct ax_param {
     char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
     ax_tensor master;  /* accum dtype: what the optimizer updates and checkpoints hold */
-    ax_tensor use;     /* what kernels read: compute dtype if ndim >= 2, else master's memory */
-    ax_tensor grad;    /* accum dtype; partial along the axes that split the batch */
+    ax_tensor use;     /* what kernels read: compute dtype if ndim >= 2, else accum; if that is master's
+                          dtype, it is master's memory */
+    ax_tensor grad;    /* accum dtype; partial along the batch axes until ax_param_set_sync_grad */
     ax_tensor slot[2]; /* optimizer state; data NULL if the optimizer has fewer */
     ax_init_kind init;
     double init_std;
@@ -120,6 +134,14 @@ void ax_param_destroy(ax_param **param);
 /* Adds the contraction `spec` of a and b to the gradient: directly into it when the layouts agree. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
+/* For kernels that add to a gradient themselves. target: where a contribution in layout `produced` may be
+ * added: the gradient if the layouts agree, else zeroed frame memory. add: brings such a part (accum dtype)
+ * into the gradient's layout and adds it; nothing if it is the gradient. A part that is whole along an axis
+ * along which the gradient is partial is added on coordinate 0 only. The part may be overwritten. target: not
+ * collective; add: collective along the axes in which the layouts differ. */
+AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
+                                             ax_tensor *out);
+AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
 /* Distinct parameters of a model with their memory: four flat blocks (master, use, grad, slots). */
 typedef struct ax_param_set {
@@ -132,20 +154,22 @@ typedef struct ax_param_set {
 } ax_param_set;
 
 /* Gives memory to `n` parameters (duplicates, as tying makes them, are dropped). slots < 0: no gradients
- * either (inference). Memory is planned, not touched. The caller owns *out; the parameters must outlive it.
- */
+ * either (inference). Memory is allocated, not touched: values are undefined until init and zero_grad. The
+ * caller owns *out; the parameters must outlive it. AX_ERR_INTERNAL if two have one name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
+/* The parameter of that name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Draws initial values, the same on every grid: element i of a parameter is a function of (seed, name, i). */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* Rounds the master weights to what kernels read. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
+/* Begins a step's gradients: zeros, partial along the batch axes. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Ends the step's gradients: sums what is still partial. Collective along the batch axes. */
+/* Ends them: sums what is partial, after which their layouts say so. Collective along the batch axes. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
-/* norms[i] = Σ grad² of parameter i over the whole grid (host array of set->n doubles), after sync. The total
+/* sumsq[i] = Σ grad² of parameter i over the whole grid (host array of set->n doubles), after sync. The total
  * is their sum. `scratch` is device memory for set->n doubles. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq);
 

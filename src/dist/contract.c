@@ -1,0 +1,225 @@
+/* The first rule: what a contraction of two distributed tensors is, and how it runs.
+ *
+ * A spec like "bti,oi->bto" names dims by letters. Letters are kept from a, kept from b, or summed; each such
+ * group must stand together and in one order, so that operands and result are matrices, possibly transposed,
+ * and the whole is one gemm: out[m,n] = Σ_k a[m,k]·b[k,n]. */
+#include "axonn/dist.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct spec {
+    char a[AX_MAX_DIMS + 1], b[AX_MAX_DIMS + 1], out[AX_MAX_DIMS + 1];
+} spec;
+
+/* Copies the letters of `text` up to `end` (NULL: all of it). */
+static bool take_letters(const char *text, const char *end, char out[AX_MAX_DIMS + 1])
+{
+    size_t n = end ? (size_t)(end - text) : strlen(text);
+    if (n < 1 || n > AX_MAX_DIMS)
+        return false;
+    memcpy(out, text, n);
+    out[n] = 0;
+    for (size_t i = 0; i < n; i++)
+        if (out[i] < 'a' || out[i] > 'z' || strchr(out + i + 1, out[i]))
+            return false;
+    return true;
+}
+
+static ax_status parse(const char *text, const ax_tensor *a, const ax_tensor *b, spec *out)
+{
+    const char *comma = strchr(text, ','), *arrow = comma ? strstr(comma, "->") : NULL;
+    AX_CHECK(arrow && take_letters(text, comma, out->a) && take_letters(comma + 1, arrow, out->b) &&
+                 take_letters(arrow + 2, NULL, out->out),
+             AX_ERR_INTERNAL, "contraction \"%s\" does not read like \"bti,oi->bto\"", text);
+    AX_CHECK(strlen(out->a) == a->ndim && strlen(out->b) == b->ndim, AX_ERR_INTERNAL,
+             "contraction \"%s\" of tensors of %d and %d dims", text, a->ndim, b->ndim);
+    for (const char *c = out->out; *c; c++)
+        AX_CHECK(strchr(out->a, *c) || strchr(out->b, *c), AX_ERR_INTERNAL,
+                 "contraction \"%s\": no operand has the dim %c", text, *c);
+    for (const char *c = out->a; *c; c++)
+        AX_CHECK(strchr(out->b, *c) || strchr(out->out, *c), AX_ERR_INTERNAL,
+                 "contraction \"%s\" sums %c, which only one operand has", text, *c);
+    for (const char *c = out->b; *c; c++)
+        AX_CHECK(strchr(out->a, *c) || strchr(out->out, *c), AX_ERR_INTERNAL,
+                 "contraction \"%s\" sums %c, which only one operand has", text, *c);
+    return AX_OK;
+}
+
+/* Index of a letter, or -1. */
+static int find(const char *letters, char c)
+{
+    const char *at = strchr(letters, c);
+    return at ? (int)(at - letters) : -1;
+}
+
+/* ---- the rule ------------------------------------------------------------------------------------ */
+
+static ax_status operands_agree(const ax_grid *grid, const char *text, const spec *s, const ax_tensor *a,
+                                const ax_tensor *b)
+{
+    AX_CHECK(a->dtype == b->dtype, AX_ERR_INTERNAL, "contraction \"%s\" of %s and %s", text,
+             ax_dtype_name(a->dtype), ax_dtype_name(b->dtype));
+    char one[128], other[128];
+    for (int i = 0; i < a->ndim; i++) {
+        int j = find(s->b, s->a[i]);
+        if (j < 0)
+            continue;
+        AX_CHECK(a->dim[i] == b->dim[j], AX_ERR_INTERNAL,
+                 "contraction \"%s\": dim %c is %lld in one operand and %lld in the other", text, s->a[i],
+                 (long long)a->dim[i], (long long)b->dim[j]);
+        bool split = ax_layout_effective(grid, &a->layout, a->ndim).dim[i].n > 0;
+        bool same = ax_axes_equal(grid, &a->layout.dim[i], &b->layout.dim[j]) &&
+                    (!split || ax_max(a->unit[i], 1) == ax_max(b->unit[j], 1));
+        AX_CHECK(same, AX_ERR_INTERNAL,
+                 "contraction \"%s\": dim %c is split differently in [%s] and [%s]: redistribute one first",
+                 text, s->a[i], ax_layout_print(grid, &a->layout, a->ndim, s->a, one),
+                 ax_layout_print(grid, &b->layout, b->ndim, s->b, other));
+    }
+    AX_CHECK(!ax_grid_effective(grid, a->layout.partial & b->layout.partial), AX_ERR_INTERNAL,
+             "contraction \"%s\" of two partial sums, [%s] and [%s]: redistribute one first", text,
+             ax_layout_print(grid, &a->layout, a->ndim, s->a, one),
+             ax_layout_print(grid, &b->layout, b->ndim, s->b, other));
+    return AX_OK;
+}
+
+/* The axes of the dims that `letters` has and the result lacks. */
+static ax_axisset summed_axes(const char *letters, const char *out, const ax_layout *layout)
+{
+    ax_axisset axes = 0;
+    for (int d = 0; letters[d]; d++)
+        for (int i = 0; i < layout->dim[d].n && find(out, letters[d]) < 0; i++)
+            axes |= (ax_axisset)(1u << layout->dim[d].a[i]);
+    return axes;
+}
+
+ax_status ax_contract_rule(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
+                           ax_tensor *out)
+{
+    spec s;
+    AX_TRY(parse(text, a, b, &s));
+    AX_TRY(operands_agree(grid, text, &s, a, b));
+    ax_tensor r = {.dtype = a->dtype, .ndim = (uint8_t)strlen(s.out)};
+    for (int d = 0; d < r.ndim; d++) {
+        int i = find(s.a, s.out[d]);
+        const ax_tensor *from = i >= 0 ? a : b;
+        i = i >= 0 ? i : find(s.b, s.out[d]);
+        r.dim[d] = from->dim[i];
+        r.unit[d] = from->unit[i];
+        r.layout.dim[d] = from->layout.dim[i];
+    }
+    r.layout.partial =
+        (ax_axisset)(a->layout.partial | b->layout.partial | summed_axes(s.a, s.out, &a->layout) |
+                     summed_axes(s.b, s.out, &b->layout));
+    if (ax_layout_check(grid, &r.layout, r.ndim) != AX_OK) {
+        ax_error_context("contraction \"%s\"", text);
+        return AX_ERR_INTERNAL;
+    }
+    *out = r;
+    return AX_OK;
+}
+
+/* ---- one gemm ------------------------------------------------------------------------------------ */
+
+/* The groups of letters, each in the order of the operand that was looked at first. */
+typedef struct groups {
+    char kept_a[AX_MAX_DIMS + 1], kept_b[AX_MAX_DIMS + 1], summed[AX_MAX_DIMS + 1];
+} groups;
+
+static void append(char *letters, char c)
+{
+    size_t n = strlen(letters);
+    letters[n] = c;
+    letters[n + 1] = 0;
+}
+
+static bool is_pair(const char *letters, const char *first, const char *second)
+{
+    size_t n = strlen(first);
+    return strlen(letters) == n + strlen(second) && !strncmp(letters, first, n) &&
+           !strcmp(letters + n, second);
+}
+
+static groups group_letters(const spec *s)
+{
+    groups g = {"", "", ""};
+    for (const char *c = s->a; *c; c++)
+        append(find(s->out, *c) < 0 ? g.summed : g.kept_a, *c);
+    for (const char *c = s->b; *c; c++)
+        if (find(s->out, *c) >= 0)
+            append(g.kept_b, *c);
+    return g;
+}
+
+/* Product of the local extents of the dims named by `letters`. */
+static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *all, const char *letters)
+{
+    int64_t n = 1;
+    for (; *letters; letters++)
+        n *= ax_tensor_extent(grid, t, find(all, *letters));
+    return n;
+}
+
+static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
+                       ax_gemm_args *out)
+{
+    spec s;
+    AX_TRY(parse(text, a, b, &s));
+    groups g = group_letters(&s);
+    bool a_rows = is_pair(s.a, g.kept_a, g.summed), b_rows = is_pair(s.b, g.summed, g.kept_b);
+    bool ab = is_pair(s.out, g.kept_a, g.kept_b), ba = is_pair(s.out, g.kept_b, g.kept_a);
+    AX_CHECK((a_rows || is_pair(s.a, g.summed, g.kept_a)) && (b_rows || is_pair(s.b, g.kept_b, g.summed)) &&
+                 (ab || ba),
+             AX_ERR_INTERNAL,
+             "contraction \"%s\" is no matrix product: the kept dims of each operand (%s and %s) and the "
+             "summed ones (%s) must stand together, in one order",
+             text, g.kept_a, g.kept_b, g.summed);
+    int64_t m = extent_of(grid, a, s.a, g.kept_a), n = extent_of(grid, b, s.b, g.kept_b);
+    int64_t k = extent_of(grid, a, s.a, g.summed);
+    /* a is [m,k] or [k,m], b is [k,n] or [n,k]; for a result [n,m] the two change places. */
+    if (ab)
+        *out = (ax_gemm_args){.m = m, .n = n, .trans_a = !a_rows, .trans_b = !b_rows};
+    else
+        *out = (ax_gemm_args){.m = n, .n = m, .trans_a = b_rows, .trans_b = a_rows};
+    out->k = k;
+    out->a = ab ? a->data : b->data;
+    out->b = ab ? b->data : a->data;
+    out->lda = ax_max(out->trans_a ? out->m : k, 1);
+    out->ldb = ax_max(out->trans_b ? k : out->n, 1);
+    out->ldc = ax_max(out->n, 1);
+    out->dtype = a->dtype;
+    return AX_OK;
+}
+
+ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                          bool accumulate, const ax_tensor *out)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_tensor rule;
+    ax_gemm_args gemm;
+    AX_TRY(ax_contract_rule(ctx->grid, text, a, b, &rule));
+    char is[128], given[128];
+    AX_CHECK(out->ndim == rule.ndim && !memcmp(out->dim, rule.dim, sizeof rule.dim[0] * rule.ndim) &&
+                 ax_layout_equal(ctx->grid, &out->layout, &rule.layout, rule.ndim),
+             AX_ERR_INTERNAL, "contraction \"%s\" gives [%s], which does not fit a result [%s]", text,
+             ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is),
+             ax_layout_print(ctx->grid, &out->layout, out->ndim, NULL, given));
+    AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
+             "contraction \"%s\" of %s into %s", text, ax_dtype_name(a->dtype), ax_dtype_name(out->dtype));
+    AX_TRY(lower(ctx->grid, text, a, b, &gemm));
+    gemm.c = out->data;
+    gemm.c_dtype = out->dtype;
+    gemm.accumulate = accumulate;
+    return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
+}
+
+ax_status ax_contract(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                      ax_tensor *out)
+{
+    ax_tensor result;
+    AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, text, a, b, &result));
+    AX_TRY(ax_frame_alloc(frame, &result, &result));
+    AX_TRY(ax_contract_run(frame, text, a, b, false, &result));
+    *out = result;
+    return AX_OK;
+}

@@ -1,0 +1,162 @@
+/* From layout to layout, one axis at a time.
+ *
+ * On each dim the axes that source and target have in common at the front stay. The others are taken off by
+ * gathers, innermost first, and the target's are put on by scatters (where the axis is partial) or slices
+ * (where it is free). Among the steps that the nesting allows, those that shrink the data go first: slices,
+ * scatters, then the one all-reduce, then a gather. */
+#include "dist/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- planning ------------------------------------------------------------------------------------ */
+
+typedef struct planner {
+    ax_layout now, target;
+    int ndim;
+    int common[AX_MAX_DIMS]; /* axes of each dim that stay */
+    ax_plan plan;
+} planner;
+
+static bool is_fine(const ax_axes *axes, int i) { return i >= axes->n - axes->fine; }
+
+static int common_prefix(const ax_axes *a, const ax_axes *b)
+{
+    int k = 0;
+    while (k < a->n && k < b->n && a->a[k] == b->a[k] && is_fine(a, k) == is_fine(b, k))
+        k++;
+    return k;
+}
+
+static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisset axes)
+{
+    p->plan.step[p->plan.n++] =
+        (ax_plan_step){.kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
+}
+
+/* Puts the next axis of the target on some dim: by a slice, or by a scatter if `partial`. */
+static bool split_one(planner *p, bool partial)
+{
+    ax_axisset used = ax_layout_split_axes(&p->now, p->ndim);
+    for (int d = 0; d < p->ndim; d++) {
+        ax_axes *now = &p->now.dim[d];
+        const ax_axes *want = &p->target.dim[d];
+        if (now->n != p->common[d] || now->n == want->n)
+            continue;
+        ax_axis axis = want->a[now->n];
+        ax_axisset bit = (ax_axisset)(1u << axis);
+        if ((used & bit) || partial != !!(p->now.partial & bit))
+            continue;
+        now->fine = (uint8_t)(now->fine + is_fine(want, now->n));
+        now->a[now->n++] = axis;
+        p->common[d]++;
+        p->now.partial &= (ax_axisset)~bit;
+        push(p, partial ? AX_STEP_SCATTER : AX_STEP_SLICE, d, axis, bit);
+        return true;
+    }
+    return false;
+}
+
+/* Sums along the partial axes that the target neither keeps partial nor splits a dim by. */
+static bool reduce_rest(planner *p)
+{
+    ax_axisset kept = p->target.partial | ax_layout_split_axes(&p->target, p->ndim);
+    ax_axisset axes = p->now.partial & (ax_axisset)~kept;
+    if (!axes)
+        return false;
+    p->now.partial &= kept;
+    push(p, AX_STEP_REDUCE, 0, 0, axes);
+    return true;
+}
+
+static bool gather_one(planner *p)
+{
+    for (int d = 0; d < p->ndim; d++) {
+        ax_axes *now = &p->now.dim[d];
+        if (now->n == p->common[d])
+            continue;
+        ax_axis axis = now->a[--now->n];
+        now->fine = (uint8_t)(now->fine - (now->fine > 0));
+        push(p, AX_STEP_GATHER, d, axis, (ax_axisset)(1u << axis));
+        return true;
+    }
+    return false;
+}
+
+ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target, ax_plan *out)
+{
+    AX_TRY(ax_layout_check(grid, &tensor->layout, tensor->ndim));
+    AX_TRY(ax_layout_check(grid, target, tensor->ndim));
+    planner p = {.now = ax_layout_effective(grid, &tensor->layout, tensor->ndim),
+                 .target = ax_layout_effective(grid, target, tensor->ndim),
+                 .ndim = tensor->ndim};
+    char from[128], to[128];
+    AX_CHECK(!(p.target.partial & ~p.now.partial), AX_ERR_INTERNAL,
+             "cannot make partial sums: from [%s] to [%s]",
+             ax_layout_print(grid, &tensor->layout, tensor->ndim, NULL, from),
+             ax_layout_print(grid, target, tensor->ndim, NULL, to));
+    for (int d = 0; d < p.ndim; d++)
+        p.common[d] = common_prefix(&p.now.dim[d], &p.target.dim[d]);
+    while (split_one(&p, false) || split_one(&p, true) || reduce_rest(&p) || gather_one(&p))
+        ;
+    AX_ASSERT(ax_layout_equal(grid, &p.now, target, p.ndim));
+    *out = p.plan;
+    return AX_OK;
+}
+
+/* ---- what a plan says and costs ------------------------------------------------------------------ */
+
+char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256])
+{
+    static const char *const names[] = {"all_gather", "reduce_scatter", "slice", "all_reduce"};
+    size_t len = 0, room = 256;
+    snprintf(out, room, "nothing");
+#define ADD(...) (len += len < room ? (size_t)snprintf(out + len, room - len, __VA_ARGS__) : 0)
+    for (int i = 0; i < plan->n; i++) {
+        const ax_plan_step *s = &plan->step[i];
+        ADD("%s%s(", i ? " " : "", names[s->kind]);
+        if (s->kind != AX_STEP_REDUCE)
+            ADD("d%d@", s->dim);
+        const char *dot = "";
+        for (int a = 0; a < ax_grid_axes(grid); a++)
+            if (s->axes >> a & 1) {
+                ADD("%s%s", dot, ax_grid_axis_name(grid, (ax_axis)a));
+                dot = ".";
+            }
+        ADD(")");
+    }
+#undef ADD
+    return out;
+}
+
+ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d)
+{
+    ax_wire w = {.lead = 1, .inner = 1, .chunk = ax_tensor_chunk(grid, fine, d)};
+    for (int i = 0; i < d; i++)
+        w.lead *= ax_tensor_extent(grid, fine, i);
+    for (int i = d + 1; i < fine->ndim; i++)
+        w.inner *= ax_tensor_extent(grid, fine, i);
+    w.count = w.lead * w.chunk * w.inner;
+    return w;
+}
+
+ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan, int64_t *out)
+{
+    int64_t bytes = 0, size = (int64_t)ax_dtype_size(tensor->dtype);
+    ax_tensor now = *tensor;
+    for (int i = 0; i < plan->n; i++) {
+        const ax_plan_step *s = &plan->step[i];
+        int64_t g = ax_grid_group_size(grid, s->axes);
+        ax_tensor after = now;
+        after.layout = s->after;
+        if (s->kind == AX_STEP_GATHER)
+            bytes += (g - 1) * size * ax_wire_make(grid, &now, s->dim).count;
+        else if (s->kind == AX_STEP_SCATTER)
+            bytes += (g - 1) * size * ax_wire_make(grid, &after, s->dim).count;
+        else if (s->kind == AX_STEP_REDUCE)
+            bytes += 2 * (g - 1) * (size * ax_tensor_count(grid, &now)) / g;
+        now = after;
+    }
+    *out = bytes;
+    return AX_OK;
+}

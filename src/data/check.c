@@ -30,13 +30,39 @@ static ax_status check_body_hash(const ax_data *data)
     return AX_OK;
 }
 
+/* Documents that end among tokens at ... at+count-1 end with end_id; *document is the first not yet seen. */
+static ax_status check_ends(const ax_data *data, const int32_t *tokens, int64_t at, int64_t count,
+                            int64_t *document)
+{
+    if (data->info.format != AX_DATA_TOK || data->info.end_id < 0)
+        return AX_OK;
+    for (; *document < data->info.documents; ++*document) {
+        int64_t last = data_document_start(data, *document + 1) - 1;
+        if (last >= at + count)
+            break;
+        AX_CHECK(tokens[last - at] == data->info.end_id, AX_ERR_DATA,
+                 "%s is damaged: document %lld ends with token %d, not with end-of-text %lld (offset %lld)",
+                 data->path, (long long)*document, tokens[last - at], (long long)data->info.end_id,
+                 (long long)(TOK_HEADER_BYTES + last * data->info.token_bytes));
+    }
+    return AX_OK;
+}
+
+/* After check_starts, on which it relies. */
 static ax_status check_tokens(const ax_data *data)
 {
     int32_t *buffer;
+    int64_t document = 0;
     AX_TRY(ax_calloc(CHECK_CHUNK, sizeof *buffer, &buffer));
     ax_status status = AX_OK;
-    for (int64_t at = 0; at < data->info.tokens && status == AX_OK; at += CHECK_CHUNK)
-        status = ax_data_tokens(data, at, ax_min(CHECK_CHUNK, data->info.tokens - at), buffer);
+    for (int64_t at = 0; at < data->info.tokens && status == AX_OK; at += CHECK_CHUNK) {
+        int64_t count = ax_min(CHECK_CHUNK, data->info.tokens - at);
+        status = ax_data_tokens(data, at, count, buffer);
+        if (status == AX_OK)
+            status = check_ends(data, buffer, at, count, &document);
+    }
+    if (data->index_kind != INDEX_NONE)
+        data_forget_documents(data, 0, data->info.documents);
     free(buffer);
     return status;
 }
@@ -64,6 +90,8 @@ static ax_status check_megatron(const ax_data *data)
         AX_CHECK(first >= 0 && first <= next && next <= data->sequences, AX_ERR_DATA,
                  "the index of %s is damaged: document %lld is sequences %lld ... %lld of %lld", data->path,
                  (long long)d, (long long)first, (long long)next - 1, (long long)data->sequences);
+        if (d % CHECK_CHUNK == 0)
+            data_map_forget(&data->side, data->index, data->index + 8 * d);
     }
     data_map_forget(&data->side, data->side.base, data->side.base + data->side.bytes);
     return AX_OK;
@@ -73,21 +101,14 @@ static ax_status check_starts(const ax_data *data)
 {
     for (int64_t d = 0; d < data->info.documents; d++) {
         int64_t first = data_load64(data->index, d), next = data_load64(data->index, d + 1);
-        int64_t offset = data->index - data->main.base + 8 * (d + 1);
-        int32_t last;
         AX_CHECK(first >= 0 && first < next && next <= data->info.tokens, AX_ERR_DATA,
                  "%s is damaged: document %lld is tokens %lld ... %lld of %lld (offset %lld)", data->path,
                  (long long)d, (long long)first, (long long)next - 1, (long long)data->info.tokens,
-                 (long long)offset);
-        if (data->info.end_id < 0)
-            continue;
-        AX_TRY(ax_data_tokens(data, next - 1, 1, &last));
-        AX_CHECK(last == data->info.end_id, AX_ERR_DATA,
-                 "%s is damaged: document %lld ends with token %d, not with end-of-text %lld (offset %lld)",
-                 data->path, (long long)d, last, (long long)data->info.end_id,
-                 (long long)(TOK_HEADER_BYTES + (next - 1) * data->info.token_bytes));
+                 (long long)(data->index - data->main.base + 8 * (d + 1)));
+        if (d % CHECK_CHUNK == 0)
+            data_forget_documents(data, 0, d);
     }
-    data_map_forget(&data->main, data->index, data->main.base + data->main.bytes);
+    data_forget_documents(data, 0, data->info.documents);
     return AX_OK;
 }
 

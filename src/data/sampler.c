@@ -1,7 +1,7 @@
 /* Mixture and order: which sample of which source is row r of the next batch. Read axonn/data.h first.
  * Sample g of the stream comes from the source i that maximises w_i max(g, 1) - count_i, the rule by which
  * Megatron-LM blends data sets; its place in the source is a keyed permutation of the source's samples. */
-#include "axonn/data.h"
+#include "source.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -149,6 +149,11 @@ ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const
     AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
              "rows %lld ... %lld of a batch of %lld", (long long)first, (long long)end - 1,
              (long long)s->batch);
+    int64_t T = s->shape.seq_len;
+    for (int64_t r = first; r < end; r++) { /* all at once: from a cold disk rows come in parallel */
+        const pick *p = &s->picks[r];
+        data_want_tokens(s->sources[p->source].data, p->sample * T, p->sample * T + T + 1);
+    }
     for (int64_t r = first; r < end; r++) {
         const pick *p = &s->picks[r];
         AX_TRY(ax_data_row(s->sources[p->source].data, &s->shape, p->sample, out, r - first, NULL));

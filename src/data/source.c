@@ -65,6 +65,14 @@ void data_forget_tokens(const ax_data *data, int64_t first, int64_t end)
     data_map_forget(&data->main, data->tokens + first * w, data->tokens + end * w);
 }
 
+void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
+{
+    const uintptr_t page = 4096;
+    uintptr_t low = (uintptr_t)(data->tokens + first * data->info.token_bytes) / page * page;
+    uintptr_t high = (uintptr_t)(data->tokens + end * data->info.token_bytes);
+    madvise((void *)low, high - low, MADV_WILLNEED);
+}
+
 /* ---- documents ----------------------------------------------------------------------------------- */
 
 int64_t data_document_start(const ax_data *data, int64_t d)

@@ -77,6 +77,9 @@ void data_map_forget(const data_map *map, const char *from, const char *to);
 void data_forget_tokens(const ax_data *data, int64_t first, int64_t end);
 void data_forget_documents(const ax_data *data, int64_t first, int64_t end);
 
+/* Asks the system to read tokens first ... end-1 into its cache, without waiting. */
+void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
+
 /* Maps a file; an empty file gives {NULL, 0}. */
 AX_MUST_CHECK ax_status data_map_open(const char *path, data_map *out);
 void data_map_close(data_map *map);

@@ -1,0 +1,549 @@
+/* Training, second half: from distinct pieces with counts to merges (read bpe_count.c first).
+ *
+ * All pieces lie one after the other in `slots`, one slot per byte, with a border slot before, between and
+ * after them. A token covers a run of slots: the first holds its id, the others NONE; the first and the last
+ * hold its length, so that both neighbours are found without links. For each pair of neighbours there is its
+ * count, weighted by the pieces' counts, and the list of slots where it (once) began.
+ *
+ * A merge visits the slots of its pair only, and each visit removes a token, so that all merges together take
+ * time in proportion to the text's distinct pieces, whatever their lengths and the vocabulary. The counts of
+ * neighbouring pairs are summed up per neighbour first, in arrays by id, and then looked up once. */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NONE = -1, BORDER = -2, N_BYTES = 256, LEFT = 0, RIGHT = 1 };
+
+typedef struct slot {
+    int32_t id;
+    uint32_t span, word;
+} slot;
+
+typedef struct pair {
+    uint64_t key; /* left << 32 | right */
+    int64_t count;
+    size_t start; /* of its list, into `places` */
+    uint32_t n;
+} pair;
+
+typedef struct candidate {
+    int64_t count; /* when it was pushed; the pair's count may have fallen since */
+    uint64_t key;
+} candidate;
+
+/* One new neighbour of the token a merge makes. */
+typedef struct event {
+    uint32_t place; /* where the new pair begins */
+    int32_t neighbour;
+    int side;
+} event;
+
+/* What a merge does, per neighbour and side. */
+typedef struct tally {
+    int64_t weight[2];
+    size_t n[2];
+} tally;
+
+typedef struct trainer {
+    const ax_tokenizer_training *training;
+    bpe_table names; /* of tokens, by id: special tokens, bytes, merges */
+    json_t *merges;
+    const bpe_table *words;
+
+    slot *slots;
+    size_t n_slots;
+
+    pair *pairs;
+    size_t n_pairs, pairs_capacity;
+    uint32_t *index; /* open addressing: number + 1 of a pair; 0 is empty */
+    size_t mask;
+    uint32_t *places;
+    size_t n_places, places_capacity;
+
+    candidate *heap;
+    size_t n_heap, heap_capacity;
+
+    event *events;
+    size_t n_events, events_capacity;
+    tally *tallies;   /* [vocab] */
+    int64_t *touched; /* neighbour * 2 + side, of this merge */
+    size_t n_touched;
+} trainer;
+
+static ax_status grow(void *array, size_t *capacity, size_t need, size_t size)
+{
+    if (need <= *capacity)
+        return AX_OK;
+    size_t wanted = ax_max((int64_t)need, (int64_t)(*capacity + *capacity / 2 + 1024));
+    void *old, *fresh;
+    memcpy(&old, array, sizeof old);
+    fresh = realloc(old, wanted * size);
+    AX_CHECK(fresh, AX_ERR_MEMORY, "out of memory for %zu x %zu bytes of token pairs", wanted, size);
+    memcpy(array, &fresh, sizeof fresh);
+    *capacity = wanted;
+    return AX_OK;
+}
+
+/* ---- pairs ---- */
+
+static size_t index_slot(const trainer *t, uint64_t key)
+{
+    size_t i = (size_t)((key * UINT64_C(0x9E3779B97F4A7C15)) >> 20) & t->mask;
+    while (t->index[i] && t->pairs[t->index[i] - 1].key != key)
+        i = (i + 1) & t->mask;
+    return i;
+}
+
+static ax_status index_grow(trainer *t)
+{
+    size_t n = t->index ? 2 * (t->mask + 1) : 1 << 17;
+    free(t->index);
+    t->index = NULL;
+    AX_TRY(ax_calloc(n, sizeof *t->index, &t->index));
+    t->mask = n - 1;
+    for (size_t i = 0; i < t->n_pairs; i++)
+        t->index[index_slot(t, t->pairs[i].key)] = (uint32_t)i + 1;
+    return AX_OK;
+}
+
+/* The pair of this key, made if need be. */
+static ax_status pair_get(trainer *t, uint64_t key, pair **out)
+{
+    if (!t->index || t->n_pairs > t->mask / 2)
+        AX_TRY(index_grow(t));
+    size_t i = index_slot(t, key);
+    if (!t->index[i]) {
+        AX_CHECK(t->n_pairs < UINT32_MAX, AX_ERR_DATA, "the training text has too many distinct pairs");
+        AX_TRY(grow(&t->pairs, &t->pairs_capacity, t->n_pairs + 1, sizeof *t->pairs));
+        t->pairs[t->n_pairs] = (pair){.key = key};
+        t->index[i] = (uint32_t)++t->n_pairs;
+    }
+    *out = &t->pairs[t->index[i] - 1];
+    return AX_OK;
+}
+
+/* Room for `more` places at the end of the pair's list, which moves if it is not the last one. */
+static ax_status pair_extend(trainer *t, pair *p, size_t more)
+{
+    AX_TRY(grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));
+    memmove(t->places + t->n_places, t->places + p->start, p->n * sizeof *t->places);
+    p->start = t->n_places;
+    t->n_places += p->n + more;
+    return AX_OK;
+}
+
+/* ---- heap of candidates: most frequent first, among equals the smallest pair of ids ---- */
+
+static bool better(candidate a, candidate b)
+{
+    return a.count != b.count ? a.count > b.count : a.key < b.key;
+}
+
+static ax_status heap_push(trainer *t, candidate c)
+{
+    AX_TRY(grow(&t->heap, &t->heap_capacity, t->n_heap + 1, sizeof *t->heap));
+    size_t i = t->n_heap++;
+    for (size_t up; i && better(c, t->heap[up = (i - 1) / 2]); i = up)
+        t->heap[i] = t->heap[up];
+    t->heap[i] = c;
+    return AX_OK;
+}
+
+/* Puts `c` where the top was. */
+static void heap_replace(trainer *t, candidate c)
+{
+    size_t i = 0;
+    for (size_t down; (down = 2 * i + 1) < t->n_heap; i = down) {
+        down += down + 1 < t->n_heap && better(t->heap[down + 1], t->heap[down]);
+        if (!better(t->heap[down], c))
+            break;
+        t->heap[i] = t->heap[down];
+    }
+    t->heap[i] = c;
+}
+
+static void heap_pop(trainer *t)
+{
+    candidate last = t->heap[--t->n_heap];
+    if (t->n_heap)
+        heap_replace(t, last);
+}
+
+/* The pair to merge next, or NULL. A count that fell since the candidate was pushed is corrected first. */
+static pair *best_pair(trainer *t)
+{
+    while (t->n_heap) {
+        candidate top = t->heap[0];
+        pair *p = &t->pairs[t->index[index_slot(t, top.key)] - 1];
+        if (p->count == top.count) {
+            heap_pop(t);
+            return p;
+        }
+        top.count = p->count;
+        if (top.count > 0)
+            heap_replace(t, top);
+        else
+            heap_pop(t);
+    }
+    return NULL;
+}
+
+/* ---- set-up ---- */
+
+/* Ids of the bytes, which follow the special tokens in the order of the characters that spell them. */
+static ax_status add_bytes(trainer *t, int32_t byte_id[N_BYTES])
+{
+    enum { LAST_CHARACTER = 323 };
+    for (uint32_t c = 0; c <= LAST_CHARACTER; c++) {
+        char name[4];
+        size_t number, before = t->names.n;
+        int byte = tok_char_byte(c);
+        if (byte < 0)
+            continue;
+        AX_TRY(bpe_table_add(&t->names, name, tok_utf8_put(c, name), 0, &number));
+        AX_CHECK(number == before, AX_ERR_USAGE,
+                 "special token \"%.*s\" is a single character that stands for a byte: give it a longer name",
+                 (int)tok_utf8_put(c, name), name);
+        byte_id[byte] = (int32_t)number;
+    }
+    return AX_OK;
+}
+
+static ax_status fill_slots(trainer *t, const int32_t byte_id[N_BYTES])
+{
+    const bpe_table *words = t->words;
+    t->n_slots = words->bytes_size + words->n + 1;
+    AX_CHECK(t->n_slots < UINT32_MAX, AX_ERR_DATA,
+             "the training text has %zu bytes of distinct pieces, more than 32 bits number: use less of it",
+             words->bytes_size);
+    AX_TRY(ax_calloc(t->n_slots, sizeof *t->slots, &t->slots));
+    slot *s = t->slots;
+    *s++ = (slot){.id = BORDER};
+    for (size_t w = 0; w < words->n; w++) {
+        const char *bytes = words->bytes + words->words[w].start;
+        for (size_t i = 0; i < words->words[w].size; i++)
+            *s++ = (slot){byte_id[(unsigned char)bytes[i]], 1, (uint32_t)w};
+        *s++ = (slot){.id = BORDER};
+    }
+    return AX_OK;
+}
+
+/* Counts and places of the pairs of bytes: count, make room, place. */
+static ax_status first_pairs(trainer *t)
+{
+    size_t base = t->names.n - N_BYTES, pairs = N_BYTES * N_BYTES;
+    size_t *n;
+    int64_t *weight;
+    AX_TRY(ax_calloc(pairs, sizeof *n + sizeof *weight, &n));
+    weight = (int64_t *)(n + pairs);
+    ax_status status = AX_OK;
+    for (size_t i = 1; i + 1 < t->n_slots; i++)
+        if (t->slots[i].id != BORDER && t->slots[i + 1].id != BORDER) {
+            size_t k = ((size_t)t->slots[i].id - base) * N_BYTES + ((size_t)t->slots[i + 1].id - base);
+            n[k]++;
+            weight[k] += t->words->words[t->slots[i].word].count;
+        }
+    for (size_t k = 0; k < pairs && status == AX_OK; k++) {
+        pair *p;
+        if (!n[k])
+            continue;
+        status = pair_get(t, tok_pair((int32_t)(base + k / N_BYTES), (int32_t)(base + k % N_BYTES)), &p);
+        if (status == AX_OK)
+            status = pair_extend(t, p, n[k]);
+        if (status == AX_OK)
+            status = heap_push(t, (candidate){p->count = weight[k], p->key});
+        n[k] = t->n_pairs - 1;
+    }
+    for (size_t i = 1; i + 1 < t->n_slots && status == AX_OK; i++)
+        if (t->slots[i].id != BORDER && t->slots[i + 1].id != BORDER) {
+            size_t k = ((size_t)t->slots[i].id - base) * N_BYTES + ((size_t)t->slots[i + 1].id - base);
+            pair *p = &t->pairs[n[k]];
+            t->places[p->start + p->n++] = (uint32_t)i;
+        }
+    free(n);
+    return status;
+}
+
+/* ---- one merge ---- */
+
+static ax_status note(trainer *t, int side, int32_t neighbour, int64_t weight, size_t place)
+{
+    tally *sum = &t->tallies[neighbour];
+    if (!sum->n[side]++)
+        t->touched[t->n_touched++] = 2 * (int64_t)neighbour + side;
+    sum->weight[side] += weight;
+    AX_TRY(grow(&t->events, &t->events_capacity, t->n_events + 1, sizeof *t->events));
+    t->events[t->n_events++] = (event){(uint32_t)place, neighbour, side};
+    return AX_OK;
+}
+
+/* Merges the tokens a, b at slot i, if they are there still, and notes their neighbours. */
+static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab)
+{
+    slot *s = t->slots;
+    if (s[i].id != a)
+        return AX_OK;
+    size_t j = i + s[i].span;
+    if (s[j].id != b)
+        return AX_OK;
+    size_t after = j + s[j].span;
+    int64_t weight = t->words->words[s[i].word].count;
+    if (s[i - 1].id != BORDER) {
+        size_t before = i - s[i - 1].span;
+        AX_TRY(note(t, LEFT, s[before].id, weight, before));
+    }
+    if (s[after].id != BORDER)
+        AX_TRY(note(t, RIGHT, s[after].id, weight, i));
+    s[j].id = NONE;
+    s[i].id = ab;
+    s[i].span = s[after - 1].span = (uint32_t)(after - i);
+    return AX_OK;
+}
+
+/* The pairs that neighbour x on `side` makes with the new token, and made with the old one. */
+static uint64_t new_key(int32_t x, int side, int32_t ab)
+{
+    return side == LEFT ? tok_pair(x, ab) : tok_pair(ab, x);
+}
+static uint64_t old_key(int32_t x, int side, int32_t a, int32_t b)
+{
+    return side == LEFT ? tok_pair(x, a) : tok_pair(b, x);
+}
+
+/* Turns the tallies into counts and lists of the new pairs. A tally's n becomes, for `place_events`, where
+ * the next place goes. */
+static ax_status apply_tallies(trainer *t, int32_t a, int32_t b, int32_t ab)
+{
+    pair *p;
+    for (size_t k = 0; k < t->n_touched; k++) {
+        int32_t x = (int32_t)(t->touched[k] / 2);
+        int side = (int)(t->touched[k] % 2);
+        tally *sum = &t->tallies[x];
+        AX_TRY(pair_get(t, new_key(x, side, ab), &p));
+        AX_TRY(pair_extend(t, p, sum->n[side]));
+        p->count += sum->weight[side];
+        size_t next = p->start + p->n;
+        p->n += (uint32_t)sum->n[side];
+        sum->n[side] = next;
+    }
+    for (size_t k = 0; k < t->n_touched; k++) {
+        int32_t x = (int32_t)(t->touched[k] / 2);
+        int side = (int)(t->touched[k] % 2);
+        AX_TRY(pair_get(t, old_key(x, side, a, b), &p));
+        p->count -= t->tallies[x].weight[side];
+    }
+    return AX_OK;
+}
+
+static ax_status push_new_pairs(trainer *t, int32_t ab)
+{
+    for (size_t k = 0; k < t->n_touched; k++) {
+        int32_t x = (int32_t)(t->touched[k] / 2);
+        int side = (int)(t->touched[k] % 2);
+        const pair *p = &t->pairs[t->index[index_slot(t, new_key(x, side, ab))] - 1];
+        if (p->count > 0)
+            AX_TRY(heap_push(t, (candidate){p->count, p->key}));
+        t->tallies[x].n[side] = 0;
+        t->tallies[x].weight[side] = 0;
+    }
+    return AX_OK;
+}
+
+static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
+{
+    int32_t a = (int32_t)(p->key >> 32), b = (int32_t)(uint32_t)p->key;
+    size_t start = p->start, n = p->n;
+    p->n = 0; /* its places are no more; p itself may move from here on */
+    t->n_events = t->n_touched = 0;
+    for (size_t k = 0; k < n; k++)
+        AX_TRY(merge_at(t, t->places[start + k], a, b, ab));
+    AX_TRY(apply_tallies(t, a, b, ab));
+    for (size_t k = 0; k < t->n_events; k++) {
+        const event *e = &t->events[k];
+        t->places[t->tallies[e->neighbour].n[e->side]++] = e->place;
+    }
+    return push_new_pairs(t, ab);
+}
+
+/* ---- the loop ---- */
+
+/* Records the merge and says which token it makes: a new one, or one of the same name. */
+static ax_status name_merge(trainer *t, const pair *p, int32_t *ab)
+{
+    const bpe_word *a = &t->names.words[p->key >> 32], *b = &t->names.words[(uint32_t)p->key];
+    ax_buf name = {0};
+    size_t number;
+    ax_status status = ax_buf_add(&name, t->names.bytes + a->start, a->size);
+    if (status == AX_OK)
+        status = ax_buf_add(&name, t->names.bytes + b->start, b->size);
+    json_t *merge = status == AX_OK ? json_pack("[s%, s%]", name.data, (size_t)a->size, name.data + a->size,
+                                                (size_t)b->size)
+                                    : NULL;
+    if (status == AX_OK && json_array_append_new(t->merges, merge))
+        status = ax_fail(AX_ERR_MEMORY, "out of memory for merges");
+    if (status == AX_OK)
+        status = bpe_table_add(&t->names, name.data, name.size, 0, &number);
+    ax_buf_fini(&name);
+    *ab = (int32_t)number;
+    return status;
+}
+
+static ax_status report_merges(const trainer *t)
+{
+    const ax_tokenizer_training *o = t->training;
+    AX_CHECK(!o->progress ||
+                 o->progress(o->progress_arg, AX_TOKENIZER_MERGE, (int64_t)t->names.n, (int64_t)o->vocab),
+             AX_ERR_SIGNAL, "training the tokenizer was stopped");
+    return AX_OK;
+}
+
+static ax_status merge_all(trainer *t)
+{
+    size_t vocab = (size_t)t->training->vocab;
+    double reported = 0;
+    while (t->names.n < vocab) {
+        int32_t ab;
+        pair *p = best_pair(t);
+        if (!p)
+            break;
+        AX_TRY(name_merge(t, p, &ab));
+        AX_TRY(merge_pair(t, p, ab));
+        if (ax_now() - reported > 0.1) {
+            reported = ax_now();
+            AX_TRY(report_merges(t));
+        }
+    }
+    if (t->names.n < vocab)
+        ax_log(AX_LOG_WARN, "the training text yields a vocabulary of %zu only, not %zu", t->names.n, vocab);
+    return report_merges(t);
+}
+
+static ax_status train(trainer *t)
+{
+    int32_t byte_id[N_BYTES];
+    size_t vocab = (size_t)t->training->vocab;
+    t->merges = json_array();
+    AX_CHECK(t->merges, AX_ERR_MEMORY, "out of memory for merges");
+    for (size_t i = 0; i < t->training->n_specials; i++) {
+        const char *name = t->training->specials[i];
+        AX_TRY(bpe_table_add(&t->names, name, strlen(name), 0, NULL));
+    }
+    AX_TRY(add_bytes(t, byte_id));
+    AX_TRY(ax_calloc(vocab, sizeof *t->tallies, &t->tallies));
+    AX_TRY(ax_calloc(2 * vocab, sizeof *t->touched, &t->touched));
+    AX_TRY(fill_slots(t, byte_id));
+    AX_TRY(first_pairs(t));
+    return merge_all(t);
+}
+
+static void trainer_fini(trainer *t)
+{
+    bpe_table_fini(&t->names);
+    json_decref(t->merges);
+    free(t->slots);
+    free(t->pairs);
+    free(t->index);
+    free(t->places);
+    free(t->heap);
+    free(t->events);
+    free(t->tallies);
+    free(t->touched);
+}
+
+/* ---- options and result ---- */
+
+static ax_status check_specials(const ax_tokenizer_training *o)
+{
+    bool eos_listed = !o->eos;
+    for (size_t i = 0; i < o->n_specials; i++) {
+        const char *name = o->specials[i];
+        AX_CHECK(*name && tok_utf8_prefix(name, strlen(name)) == strlen(name), AX_ERR_USAGE,
+                 "special token %zu is empty or not UTF-8", i + 1);
+        for (size_t k = 0; k < i; k++)
+            AX_CHECK(strcmp(name, o->specials[k]), AX_ERR_USAGE, "special token \"%s\" is given twice", name);
+        eos_listed |= o->eos && !strcmp(name, o->eos);
+    }
+    AX_CHECK(eos_listed, AX_ERR_USAGE, "the end-of-text token \"%s\" is not among the special tokens",
+             o->eos);
+    return AX_OK;
+}
+
+static ax_status check_options(const ax_tokenizer_training *o)
+{
+    const char *pattern = o->pattern ? o->pattern : "gpt2";
+    AX_CHECK(tok_pattern_named(pattern), AX_ERR_USAGE,
+             "pattern \"%s\" is unknown: gpt2, llama3 and qwen2 are", pattern);
+    AX_CHECK(o->vocab <= 1 << 24, AX_ERR_USAGE, "a vocabulary of %d is too large: at most %d", o->vocab,
+             1 << 24);
+    AX_CHECK(o->vocab >= 0 && (size_t)o->vocab >= N_BYTES + o->n_specials, AX_ERR_USAGE,
+             "a vocabulary of %d is too small for 256 bytes and %zu special tokens: at least %zu", o->vocab,
+             o->n_specials, N_BYTES + o->n_specials);
+    AX_CHECK(o->n_paths || o->next, AX_ERR_USAGE, "there is no text to train a tokenizer on");
+    return check_specials(o);
+}
+
+/* Whether the end-of-text token is the usual one, or a given one; NULL if there is none. */
+static const char *chosen_eos(const ax_tokenizer_training *o)
+{
+    for (size_t i = 0; i < o->n_specials; i++)
+        if (!strcmp(o->specials[i], o->eos ? o->eos : "<|endoftext|>"))
+            return o->specials[i];
+    return NULL;
+}
+
+static ax_status vocab_json(const trainer *t, json_t *vocab, json_t *added)
+{
+    int failed = !vocab || !added;
+    for (size_t i = 0; i < t->names.n && !failed; i++) {
+        const bpe_word *word = &t->names.words[i];
+        char *name;
+        AX_TRY(ax_strndup(t->names.bytes + word->start, word->size, &name));
+        failed |= json_object_set_new(vocab, name, json_integer((json_int_t)i));
+        if (i < t->training->n_specials)
+            failed |= json_array_append_new(added, tok_added_json((int32_t)i, name, true));
+        free(name);
+    }
+    AX_CHECK(!failed, AX_ERR_MEMORY, "out of memory for a vocabulary");
+    return AX_OK;
+}
+
+static ax_status make_tokenizer(const trainer *t, const char *pattern, ax_tokenizer **out)
+{
+    char *json = NULL, *config = NULL;
+    size_t json_size = 0, config_size = 0;
+    json_t *vocab = json_object(), *added = json_array();
+    ax_status status = vocab_json(t, vocab, added);
+    if (status == AX_OK)
+        status = tok_write_json(pattern, false, vocab, t->merges, added, &json, &json_size);
+    json_decref(vocab);
+    json_decref(added);
+    if (status == AX_OK)
+        status = tok_write_config(chosen_eos(t->training), &config, &config_size);
+    if (status != AX_OK) {
+        free(json);
+        return status;
+    }
+    return tok_parse("the trained tokenizer", json, json_size, config, config_size, out);
+}
+
+ax_status ax_tokenizer_train(const ax_tokenizer_training *training, ax_tokenizer **out)
+{
+    const char *pattern = training->pattern ? training->pattern : "gpt2";
+    *out = NULL;
+    AX_TRY(check_options(training));
+    tok_stage stage;
+    bpe_table words = {0};
+    ax_status status = tok_stage_init(&stage, tok_pattern_named(pattern), false);
+    if (status == AX_OK)
+        status = bpe_count(training, &stage, strcmp(pattern, "qwen2") ? 0 : tok_form_named("NFC"), &words);
+    trainer t = {.training = training, .words = &words};
+    if (status == AX_OK)
+        status = train(&t);
+    if (status == AX_OK)
+        status = make_tokenizer(&t, pattern, out);
+    trainer_fini(&t);
+    bpe_table_fini(&words);
+    tok_stage_fini(&stage);
+    return status;
+}

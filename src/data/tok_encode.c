@@ -1,0 +1,211 @@
+/* Encoding: a document is cut at bytes that are not UTF-8, then at added tokens, normalized, cut at added
+ * tokens that are sought in normalized text, cut into pieces by the patterns; each piece is looked up in a
+ * cache or merged. */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+/* One line of the cache, a cache line of the processor: text repeats its pieces, and nearly all are short. */
+enum { LINE_KEY = 32, LINE_IDS = 7, CACHE_LINES = 1 << 16 };
+typedef struct cache_line {
+    int32_t ids[LINE_IDS];
+    uint8_t size, n_ids; /* size 0: empty */
+    char key[LINE_KEY];
+} cache_line;
+_Static_assert(sizeof(cache_line) <= 64, "a line of the piece cache fits in a cache line");
+
+struct ax_encoder {
+    const ax_tokenizer *tok;
+    tok_matcher matcher;
+    tok_merger merger;
+    cache_line *cache; /* [CACHE_LINES], by hash; a new piece takes the line of an old one */
+    ax_buf normal, spaced;
+    int64_t invalid;
+    unsigned flags; /* of the call in progress */
+    ax_ids *out;
+};
+
+ax_status ax_encoder_create(const ax_tokenizer *tok, ax_encoder **out)
+{
+    *out = NULL;
+    ax_encoder *e;
+    AX_TRY(ax_calloc(1, sizeof *e, &e));
+    e->tok = tok;
+    ax_status status = tok_matcher_init(&e->matcher);
+    if (status == AX_OK && !(e->cache = aligned_alloc(64, CACHE_LINES * sizeof *e->cache)))
+        status = ax_fail(AX_ERR_MEMORY, "out of memory for the cache of an encoder");
+    if (status != AX_OK) {
+        ax_encoder_destroy(&e);
+        return status;
+    }
+    memset(e->cache, 0, CACHE_LINES * sizeof *e->cache);
+    *out = e;
+    return AX_OK;
+}
+
+void ax_encoder_destroy(ax_encoder **encoder)
+{
+    ax_encoder *e = *encoder;
+    if (!e)
+        return;
+    tok_matcher_fini(&e->matcher);
+    tok_merger_fini(&e->merger);
+    ax_buf_fini(&e->normal);
+    ax_buf_fini(&e->spaced);
+    free(e->cache);
+    free(e);
+    *encoder = NULL;
+}
+
+int64_t tok_encoder_invalid(const ax_encoder *e) { return e->invalid; }
+int64_t tok_encoder_unknown(const ax_encoder *e) { return e->merger.unknown; }
+const ax_tokenizer *tok_encoder_tokenizer(const ax_encoder *e) { return e->tok; }
+
+static ax_status merge_piece(ax_encoder *e, const char *piece, size_t n)
+{
+    int32_t whole = e->tok->ignore_merges ? tok_find(e->tok, piece, n) : -1;
+    return whole >= 0 ? ax_ids_add(e->out, &whole, 1) : tok_merge(e->tok, &e->merger, piece, n, e->out);
+}
+
+static ax_status encode_piece(void *arg, const char *piece, size_t n)
+{
+    ax_encoder *e = arg;
+    if (n > LINE_KEY)
+        return merge_piece(e, piece, n);
+    cache_line *line = &e->cache[XXH3_64bits(piece, n) % CACHE_LINES];
+    if (line->size == n && !memcmp(line->key, piece, n)) {
+        AX_TRY(tok_ids_reserve(e->out, LINE_IDS));
+        memcpy(e->out->data + e->out->size, line->ids, sizeof line->ids);
+        e->out->size += line->n_ids;
+        return AX_OK;
+    }
+    size_t start = e->out->size;
+    int64_t unknown = e->merger.unknown;
+    AX_TRY(merge_piece(e, piece, n));
+    size_t n_ids = e->out->size - start;
+    if (n_ids <= LINE_IDS && unknown == e->merger.unknown) {
+        line->size = (uint8_t)n;
+        line->n_ids = (uint8_t)n_ids;
+        memcpy(line->key, piece, n);
+        memcpy(line->ids, e->out->data + start, n_ids * sizeof *line->ids);
+    }
+    return AX_OK;
+}
+
+/* Text without added tokens. `fresh`: it starts the document, or follows an added token. */
+static ax_status encode_text(ax_encoder *e, const char *text, size_t n, bool fresh)
+{
+    const ax_tokenizer *tok = e->tok;
+    if (tok->prefix_space && fresh && n && text[0] != ' ') {
+        e->spaced.size = 0;
+        AX_TRY(ax_buf_add(&e->spaced, " ", 1));
+        AX_TRY(ax_buf_add(&e->spaced, text, n));
+        text = e->spaced.data;
+        n++;
+    }
+    return tok_split(tok->stages, tok->n_stages, &e->matcher, text, n, encode_piece, e);
+}
+
+static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, bool fresh);
+
+/* Text in which added tokens that match it as it stands have been found. */
+static ax_status encode_section(ax_encoder *e, const char *text, size_t n, bool fresh)
+{
+    if (!e->tok->form)
+        return encode_normalized(e, text, n, fresh);
+    e->normal.size = 0;
+    AX_TRY(tok_normalize(e->tok->form, text, n, &e->normal));
+    return encode_normalized(e, e->normal.data, e->normal.size, fresh);
+}
+
+/* Widens a match of `a` at [*begin, *end) by the white space it claims, but not below `floor`; false if it
+ * must be a word of its own and is not. */
+static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t floor, size_t *begin,
+                         size_t *end)
+{
+    if (a->single_word && (tok_ends_word(text, *begin) || tok_starts_word(text + *end, n - *end)))
+        return false;
+    if (a->lstrip)
+        *begin -= tok_space_suffix(text + floor, *begin - floor);
+    if (a->rstrip)
+        *end += tok_space_prefix(text + *end, n - *end);
+    return true;
+}
+
+/* The next match at or after *at, which moves past it; false if there is none. */
+static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *text, size_t n, size_t floor,
+                       size_t *at, int32_t *id, size_t *begin, size_t *end)
+{
+    while (*at < n) {
+        int32_t found =
+            tree->root[(unsigned char)text[*at]] < 0 ? -1 : tok_tree_match(tree, text + *at, n - *at);
+        if (found < 0) {
+            ++*at;
+            continue;
+        }
+        const tok_added *a = &e->tok->added[found];
+        *begin = *at;
+        *end = *at += a->size;
+        if ((e->flags & AX_ENCODE_PLAIN) && a->special)
+            continue;
+        if (adjust_match(a, text, n, floor, begin, end)) {
+            *at = *end;
+            *id = a->id;
+            return true;
+        }
+    }
+    return false;
+}
+
+typedef ax_status (*section_fn)(ax_encoder *e, const char *text, size_t n, bool fresh);
+
+/* Cuts valid UTF-8 at the added tokens of `tree`: the longest at the leftmost place. */
+static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text, size_t n, bool fresh,
+                           section_fn section)
+{
+    size_t done = 0, at = 0, begin, end;
+    int32_t id;
+    while (tree->n_nodes && next_added(e, tree, text, n, done, &at, &id, &begin, &end)) {
+        if (begin > done)
+            AX_TRY(section(e, text + done, begin - done, fresh));
+        AX_TRY(ax_ids_add(e->out, &id, 1));
+        done = end;
+        fresh = true;
+    }
+    return done < n ? section(e, text + done, n - done, fresh) : AX_OK;
+}
+
+static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, bool fresh)
+{
+    return cut_added(e, &e->tok->normal_tree, text, n, fresh, encode_text);
+}
+
+static ax_status encode_document(ax_encoder *e, const char *text, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        size_t valid = tok_utf8_prefix(text + at, n - at);
+        AX_TRY(cut_added(e, &e->tok->raw_tree, text + at, valid, at == 0, encode_section));
+        at += valid;
+        if (at < n) {
+            AX_TRY(tok_merge(e->tok, &e->merger, text + at, 1, e->out));
+            e->invalid++;
+            at++;
+        }
+    }
+    return AX_OK;
+}
+
+ax_status ax_encode(ax_encoder *e, const char *text, size_t n, unsigned flags, ax_ids *out)
+{
+    const ax_tokenizer *tok = e->tok;
+    e->flags = flags;
+    e->out = out;
+    if (flags & AX_ENCODE_ADD_SPECIAL)
+        AX_TRY(ax_ids_add(out, tok->before.data, tok->before.size));
+    AX_TRY(encode_document(e, text, n));
+    return flags & AX_ENCODE_ADD_SPECIAL ? ax_ids_add(out, tok->after.data, tok->after.size) : AX_OK;
+}

@@ -1,0 +1,441 @@
+/* From tokenizer.json and tokenizer_config.json to an ax_tokenizer: vocabulary, merges, added tokens. The
+ * parts around the model are tok_parts.c's. */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { MAX_IDS = 1 << 24 };
+
+typedef struct loader {
+    const char *where;
+    ax_tokenizer *tok;
+    XXH3_state_t hash;
+} loader;
+
+static void hash_bytes(loader *l, const void *bytes, size_t n)
+{
+    uint64_t size = n;
+    XXH3_64bits_update(&l->hash, &size, sizeof size);
+    XXH3_64bits_update(&l->hash, bytes, n);
+}
+
+static void hash_number(loader *l, int64_t number) { XXH3_64bits_update(&l->hash, &number, sizeof number); }
+
+static ax_status get_id(const loader *l, const json_t *value, const char *token, int32_t *id)
+{
+    json_int_t number = json_integer_value(value);
+    AX_CHECK(json_is_integer(value) && number >= 0 && number < MAX_IDS, AX_ERR_DATA,
+             "%s: the id of token \"%s\" is not an integer from 0 to %d", l->where, token, MAX_IDS - 1);
+    *id = (int32_t)number;
+    return AX_OK;
+}
+
+static ax_status get_flag(const loader *l, const json_t *object, const char *field, bool *flag)
+{
+    const json_t *value = json_object_get(object, field);
+    AX_CHECK(!value || json_is_null(value) || json_is_boolean(value), AX_ERR_DATA,
+             "%s: %s is %s, not true or false", l->where, field, tok_json_kind(value));
+    *flag = json_is_true(value);
+    return AX_OK;
+}
+
+/* ---- vocabulary ---- */
+
+static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
+{
+    ax_tokenizer *tok = l->tok;
+    const char *name;
+    json_t *value;
+    int32_t id = 0;
+    size_t i;
+    json_object_foreach(vocab, name, value)
+    {
+        AX_TRY(get_id(l, value, name, &id));
+        tok->n_ids = (int32_t)ax_max(tok->n_ids, id + 1);
+    }
+    json_array_foreach(added, i, value)
+    {
+        const char *content = json_string_value(json_object_get(value, "content"));
+        AX_CHECK(content && *content, AX_ERR_DATA, "%s: added_tokens[%zu] has no content", l->where, i);
+        AX_TRY(get_id(l, json_object_get(value, "id"), content, &id));
+        tok->n_ids = (int32_t)ax_max(tok->n_ids, id + 1);
+    }
+    AX_CHECK(tok->n_ids, AX_ERR_DATA, "%s: the vocabulary is empty", l->where);
+    return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
+}
+
+static ax_status set_piece(loader *l, int32_t id, const char *name, const char *bytes, size_t n)
+{
+    tok_piece *piece = &l->tok->pieces[id];
+    AX_CHECK(!piece->size, AX_ERR_DATA, "%s: two tokens have the id %d, \"%s\" is one", l->where, id, name);
+    AX_CHECK(n && n <= UINT32_MAX, AX_ERR_DATA, "%s: token %d is empty", l->where, id);
+    piece->start = l->tok->bytes.size;
+    piece->size = (uint32_t)n;
+    return ax_buf_add(&l->tok->bytes, bytes, n);
+}
+
+static ax_status add_vocab(loader *l, json_t *vocab)
+{
+    const char *name;
+    json_t *value;
+    ax_buf bytes = {0};
+    ax_status status = AX_OK;
+    json_object_foreach(vocab, name, value)
+    {
+        size_t n = strlen(name), size;
+        int32_t id = (int32_t)json_integer_value(value);
+        status = ax_buf_reserve(&bytes, n);
+        if (status != AX_OK)
+            break;
+        bool spelled = tok_name_bytes(name, n, bytes.data, &size);
+        status = set_piece(l, id, name, spelled ? bytes.data : name, spelled ? size : n);
+        if (status != AX_OK)
+            break;
+        l->tok->pieces[id].in_model = spelled;
+    }
+    ax_buf_fini(&bytes);
+    return status;
+}
+
+static ax_status index_pieces(ax_tokenizer *tok)
+{
+    uint64_t slots = 16;
+    while (slots < 2 * (uint64_t)tok->n_ids)
+        slots *= 2;
+    tok->by_bytes_mask = slots - 1;
+    AX_TRY(ax_calloc(slots, sizeof *tok->by_bytes, &tok->by_bytes));
+    memset(tok->by_bytes, -1, slots * sizeof *tok->by_bytes);
+    memset(tok->byte_id, -1, sizeof tok->byte_id);
+    for (int32_t id = 0; id < tok->n_ids; id++) {
+        const tok_piece *piece = &tok->pieces[id];
+        if (!piece->in_model)
+            continue;
+        const char *bytes = tok->bytes.data + piece->start;
+        uint64_t i = XXH3_64bits(bytes, piece->size) & tok->by_bytes_mask;
+        while (tok->by_bytes[i] >= 0)
+            i = (i + 1) & tok->by_bytes_mask;
+        tok->by_bytes[i] = id;
+        if (piece->size == 1)
+            tok->byte_id[(unsigned char)bytes[0]] = id;
+    }
+    return AX_OK;
+}
+
+/* ---- merges ---- */
+
+static void set_rule(ax_tokenizer *tok, uint64_t pair, int32_t rank, int32_t id)
+{
+    uint64_t i = (pair * UINT64_C(0x9E3779B97F4A7C15)) >> tok->rules_shift;
+    while (tok->rules[i].pair != TOK_NO_PAIR && tok->rules[i].pair != pair)
+        i = (i + 1) & tok->rules_mask;
+    tok->rules[i] = (tok_rule){.pair = pair, .rank = rank, .id = id};
+}
+
+static ax_status init_rules(ax_tokenizer *tok, size_t n)
+{
+    size_t slots = 16;
+    tok->rules_shift = 60;
+    for (; slots < 2 * n; slots *= 2)
+        tok->rules_shift--;
+    tok->rules_mask = slots - 1;
+    AX_TRY(ax_calloc(slots, sizeof *tok->rules, &tok->rules));
+    for (size_t i = 0; i < slots; i++)
+        tok->rules[i].pair = TOK_NO_PAIR;
+    return AX_OK;
+}
+
+/* The two names of a merge, "a b" or ["a", "b"], NUL-terminated one after the other in `names`. */
+static ax_status merge_names(const loader *l, size_t rank, const json_t *merge, ax_buf *names,
+                             const char **right)
+{
+    const char *text = json_string_value(merge), *space = text ? strchr(text, ' ') : NULL;
+    names->size = 0;
+    if (text && space && space > text && space[1] && !strchr(space + 1, ' ')) {
+        AX_TRY(ax_buf_add(names, text, strlen(text) + 1));
+        names->data[space - text] = 0;
+        *right = names->data + (space - text) + 1;
+        return AX_OK;
+    }
+    const char *a = json_string_value(json_array_get(merge, 0));
+    const char *b = json_string_value(json_array_get(merge, 1));
+    AX_CHECK(a && b && json_array_size(merge) == 2, AX_ERR_DATA,
+             "%s: model.merges[%zu] is neither \"a b\" nor [\"a\", \"b\"]", l->where, rank);
+    AX_TRY(ax_buf_add(names, a, strlen(a) + 1));
+    AX_TRY(ax_buf_add(names, b, strlen(b) + 1));
+    *right = names->data + strlen(a) + 1;
+    return AX_OK;
+}
+
+static ax_status vocab_id(const loader *l, size_t rank, const json_t *vocab, const char *name, int32_t *id)
+{
+    const json_t *value = json_object_get(vocab, name);
+    AX_CHECK(value, AX_ERR_DATA, "%s: model.merges[%zu] wants the token \"%s\", which model.vocab lacks",
+             l->where, rank, name);
+    *id = (int32_t)json_integer_value(value);
+    return AX_OK;
+}
+
+static ax_status add_merge(loader *l, size_t rank, const json_t *vocab, const json_t *merge, ax_buf *names)
+{
+    const char *right = NULL;
+    int32_t a = 0, b = 0, ab = 0;
+    AX_TRY(merge_names(l, rank, merge, names, &right));
+    AX_TRY(vocab_id(l, rank, vocab, names->data, &a));
+    AX_TRY(vocab_id(l, rank, vocab, right, &b));
+    size_t left_size = strlen(names->data);
+    memmove(names->data + left_size, right, strlen(right) + 1);
+    AX_TRY(vocab_id(l, rank, vocab, names->data, &ab));
+    set_rule(l->tok, tok_pair(a, b), (int32_t)rank, ab);
+    hash_number(l, a);
+    hash_number(l, b);
+    return AX_OK;
+}
+
+static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges)
+{
+    AX_CHECK(json_is_array(merges), AX_ERR_DATA, "%s: model.merges is %s, not an array", l->where,
+             tok_json_kind(merges));
+    AX_CHECK(json_array_size(merges) < INT32_MAX, AX_ERR_DATA, "%s: too many merges", l->where);
+    AX_TRY(init_rules(l->tok, json_array_size(merges)));
+    ax_buf names = {0};
+    ax_status status = AX_OK;
+    for (size_t i = 0; i < json_array_size(merges) && status == AX_OK; i++)
+        status = add_merge(l, i, vocab, json_array_get(merges, i), &names);
+    ax_buf_fini(&names);
+    return status;
+}
+
+/* ---- model ---- */
+
+/* Fields whose values other than null, false, 0 and "" would need another algorithm. */
+static ax_status refuse_variants(const loader *l, const json_t *model)
+{
+    static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                         "byte_fallback"};
+    for (size_t i = 0; i < AX_COUNT(fields); i++) {
+        const json_t *value = json_object_get(model, fields[i]);
+        const char *text = json_string_value(value);
+        bool unset = !value || json_is_null(value) || json_is_false(value) || (text && !*text) ||
+                     (json_is_number(value) && json_number_value(value) == 0);
+        AX_CHECK(unset, AX_ERR_DATA, "%s: model.%s is set, which byte-level BPE here does not support",
+                 l->where, fields[i]);
+    }
+    return AX_OK;
+}
+
+static ax_status parse_model(loader *l, const json_t *model, const json_t *added)
+{
+    ax_tokenizer *tok = l->tok;
+    const char *type = json_string_value(json_object_get(model, "type"));
+    json_t *vocab = json_object_get(model, "vocab");
+    AX_CHECK(json_is_object(model), AX_ERR_DATA, "%s: model is %s, not an object", l->where,
+             tok_json_kind(model));
+    AX_CHECK(!type || !strcmp(type, "BPE"), AX_ERR_DATA,
+             "%s: model.type is %s; only byte-level BPE is supported", l->where, type);
+    AX_CHECK(json_is_object(vocab), AX_ERR_DATA, "%s: model.vocab is %s, not an object", l->where,
+             tok_json_kind(vocab));
+    AX_TRY(refuse_variants(l, model));
+    AX_TRY(get_flag(l, model, "ignore_merges", &tok->ignore_merges));
+    AX_TRY(get_flag(l, model, "fuse_unk", &tok->fuse_unk));
+    AX_TRY(count_ids(l, vocab, added));
+    AX_TRY(add_vocab(l, vocab));
+    AX_TRY(index_pieces(tok));
+    AX_TRY(add_merges(l, vocab, json_object_get(model, "merges")));
+    const char *unk = json_string_value(json_object_get(model, "unk_token"));
+    const json_t *unk_id = unk ? json_object_get(vocab, unk) : NULL;
+    AX_CHECK(!unk || unk_id, AX_ERR_DATA, "%s: model.unk_token \"%s\" is not in model.vocab", l->where, unk);
+    tok->unk = unk ? (int32_t)json_integer_value(unk_id) : -1;
+    return AX_OK;
+}
+
+/* ---- added tokens ---- */
+
+static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
+{
+    ax_tokenizer *tok = l->tok;
+    tok_added *a = &tok->added[tok->n_added++];
+    const char *content = json_string_value(json_object_get(entry, "content"));
+    const json_t *known = json_object_get(vocab, content);
+    *a = (tok_added){.id = (int32_t)json_integer_value(json_object_get(entry, "id"))};
+    AX_TRY(get_flag(l, entry, "special", &a->special));
+    AX_TRY(get_flag(l, entry, "lstrip", &a->lstrip));
+    AX_TRY(get_flag(l, entry, "rstrip", &a->rstrip));
+    AX_TRY(get_flag(l, entry, "single_word", &a->single_word));
+    AX_TRY(get_flag(l, entry, "normalized", &a->normalized));
+    AX_CHECK(!known || json_integer_value(known) == a->id, AX_ERR_DATA,
+             "%s: \"%s\" has the id %d in added_tokens and %lld in model.vocab", l->where, content, a->id,
+             (long long)json_integer_value(known));
+    if (!known)
+        AX_TRY(set_piece(l, a->id, content, content, strlen(content)));
+    else if (tok->pieces[a->id].in_model && strlen(content) != tok->pieces[a->id].size) {
+        /* An added token's name is its text, whatever bytes its characters might spell. */
+        tok->pieces[a->id].size = 0;
+        tok->pieces[a->id].in_model = false;
+        AX_TRY(set_piece(l, a->id, content, content, strlen(content)));
+    }
+    tok->pieces[a->id].special = a->special;
+    ax_buf normal = {0};
+    ax_status status = tok_normalize(a->normalized ? tok->form : 0, content, strlen(content), &normal);
+    a->content = normal.data;
+    a->size = normal.size;
+    hash_bytes(l, a->content, a->size);
+    hash_number(l, a->special | a->lstrip << 1 | a->rstrip << 2 | a->single_word << 3 | a->normalized << 4);
+    return status;
+}
+
+static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
+{
+    ax_tokenizer *tok = l->tok;
+    AX_TRY(ax_calloc(json_array_size(added), sizeof *tok->added, &tok->added));
+    for (size_t i = 0; i < json_array_size(added); i++)
+        AX_TRY(add_token(l, json_array_get(added, i), vocab));
+    AX_TRY(tok_tree_init(&tok->raw_tree, tok->added, tok->n_added, false));
+    return tok_tree_init(&tok->normal_tree, tok->added, tok->n_added, true);
+}
+
+/* ---- the whole ---- */
+
+static ax_status find_eos(loader *l, const json_t *config)
+{
+    static const char usual[] = "<|endoftext|>";
+    ax_tokenizer *tok = l->tok;
+    const json_t *field = json_object_get(config, "eos_token");
+    const char *eos = json_string_value(json_is_object(field) ? json_object_get(field, "content") : field);
+    tok->eos = ax_tokenizer_id(tok, eos ? eos : usual, strlen(eos ? eos : usual));
+    AX_CHECK(!eos || tok->eos >= 0, AX_ERR_DATA,
+             "%s: eos_token of the tokenizer_config.json beside it, \"%s\", is not in the vocabulary",
+             l->where, eos);
+    if (!tok->config)
+        AX_TRY(tok_write_config(tok->eos >= 0 ? usual : NULL, &tok->config, &tok->config_size));
+    return AX_OK;
+}
+
+static void hash_rest(loader *l)
+{
+    const ax_tokenizer *tok = l->tok;
+    for (int32_t id = 0; id < tok->n_ids; id++)
+        hash_bytes(l, tok->bytes.data + tok->pieces[id].start, tok->pieces[id].size);
+    for (int i = 0; i < tok->n_stages; i++) {
+        hash_bytes(l, tok->stages[i].pattern, strlen(tok->stages[i].pattern));
+        hash_number(l, tok->stages[i].drop_gaps);
+    }
+    hash_bytes(l, tok->before.data, tok->before.size * sizeof *tok->before.data);
+    hash_bytes(l, tok->after.data, tok->after.size * sizeof *tok->after.data);
+    const int64_t rest[] = {tok->form, tok->prefix_space, tok->ignore_merges,
+                            tok->unk,  tok->fuse_unk,     tok->eos};
+    hash_bytes(l, rest, sizeof rest);
+}
+
+static ax_status check_template(const loader *l, const ax_ids *ids)
+{
+    for (size_t i = 0; i < ids->size; i++)
+        AX_CHECK(ids->data[i] < l->tok->n_ids && l->tok->pieces[ids->data[i]].size, AX_ERR_DATA,
+                 "%s: post_processor adds token %d, which is not in the vocabulary", l->where, ids->data[i]);
+    return AX_OK;
+}
+
+static ax_status parse_roots(loader *l, const json_t *root, const json_t *config)
+{
+    ax_tokenizer *tok = l->tok;
+    const json_t *model = json_object_get(root, "model"), *added = json_object_get(root, "added_tokens");
+    AX_CHECK(!added || json_is_null(added) || json_is_array(added), AX_ERR_DATA,
+             "%s: added_tokens is %s, not an array", l->where, tok_json_kind(added));
+    XXH3_64bits_reset(&l->hash);
+    AX_TRY(tok_parse_parts(l->where, root, tok));
+    AX_TRY(parse_model(l, model, added));
+    AX_TRY(add_tokens(l, added, json_object_get(model, "vocab")));
+    AX_TRY(check_template(l, &tok->before));
+    AX_TRY(check_template(l, &tok->after));
+    AX_TRY(find_eos(l, config));
+    hash_rest(l);
+    tok->hash = XXH3_64bits_digest(&l->hash);
+    return AX_OK;
+}
+
+static ax_status parse_json(const char *where, const char *text, size_t size, json_t **root)
+{
+    json_error_t error;
+    *root = json_loadb(text, size, 0, &error);
+    AX_CHECK(*root, AX_ERR_DATA, "%s:%d: not valid JSON: %s", where, error.line, error.text);
+    AX_CHECK(json_is_object(*root), AX_ERR_DATA, "%s holds %s, not an object", where, tok_json_kind(*root));
+    return AX_OK;
+}
+
+ax_status tok_parse(const char *where, char *json, size_t json_size, char *config, size_t config_size,
+                    ax_tokenizer **out)
+{
+    loader l = {.where = where};
+    ax_status status = ax_calloc(1, sizeof *l.tok, &l.tok);
+    if (status != AX_OK) {
+        free(json);
+        free(config);
+        return status;
+    }
+    *l.tok = (ax_tokenizer){
+        .json = json, .json_size = json_size, .config = config, .config_size = config_size, .eos = -1};
+    json_t *root = NULL, *config_root = NULL;
+    status = parse_json(where, json, json_size, &root);
+    if (status == AX_OK && config)
+        status = parse_json("tokenizer_config.json", config, config_size, &config_root);
+    if (status == AX_OK)
+        status = parse_roots(&l, root, config_root);
+    json_decref(root);
+    json_decref(config_root);
+    if (status != AX_OK)
+        ax_tokenizer_destroy(&l.tok);
+    *out = l.tok;
+    return status;
+}
+
+/* tokenizer_config.json beside `json_path`; none is fine. */
+static ax_status read_config(const char *dir, char **text, size_t *size)
+{
+    char *path;
+    *text = NULL;
+    *size = 0;
+    AX_TRY(ax_path_join(dir, "tokenizer_config.json", &path));
+    ax_status status = ax_path_exists(path) ? ax_file_read(path, text, size) : AX_OK;
+    free(path);
+    return status;
+}
+
+static ax_status load_json_file(const char *path, const char *dir, ax_tokenizer **out)
+{
+    char *json, *config;
+    size_t json_size, config_size;
+    AX_TRY(ax_file_read(path, &json, &json_size));
+    ax_status status = read_config(dir, &config, &config_size);
+    if (status != AX_OK) {
+        free(json);
+        return status;
+    }
+    return tok_parse(path, json, json_size, config, config_size, out);
+}
+
+static ax_status load_directory(const char *dir, ax_tokenizer **out)
+{
+    char *path;
+    AX_TRY(ax_path_join(dir, "tokenizer.json", &path));
+    ax_status status = ax_path_exists(path) ? load_json_file(path, dir, out) : tok_load_gpt2_files(dir, out);
+    free(path);
+    return status;
+}
+
+ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out)
+{
+    *out = NULL;
+    AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "there is no tokenizer at %s", path);
+    if (ax_path_is_dir(path))
+        return load_directory(path, out);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char *dir;
+    AX_TRY(slash ? ax_strndup(path, ax_max(slash - path, 1), &dir) : ax_strdup(".", &dir));
+    ax_status status =
+        strcmp(name, "vocab.json") ? load_json_file(path, dir, out) : tok_load_gpt2_files(dir, out);
+    free(dir);
+    return status;
+}

@@ -1,0 +1,160 @@
+/* Merging the bytes of one piece by the rules: lowest rank first, the leftmost among equals, until no rule
+ * applies. Short pieces, which are nearly all, by scanning a small array; long ones with a heap over a linked
+ * list, in O(n log n), so that a megabyte of one letter costs no more than any other megabyte. */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHORT = 64, GONE = -1 };
+
+void tok_merger_fini(tok_merger *m)
+{
+    free(m->id);
+    free(m->prev);
+    free(m->next);
+    free(m->heap);
+    *m = (tok_merger){0};
+}
+
+/* The piece's bytes as ids into id[n]; how many they are. Bytes the vocabulary lacks become unk_token (one
+ * for a run of them, if they are to be fused) or nothing. */
+static size_t byte_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
+{
+    size_t count = 0;
+    bool run = false;
+    for (size_t i = 0; i < n; i++) {
+        int32_t byte = tok->byte_id[(unsigned char)piece[i]];
+        bool unknown = byte < 0;
+        m->unknown += unknown;
+        if (!unknown)
+            id[count++] = byte;
+        else if (tok->unk >= 0 && !(run && tok->fuse_unk))
+            id[count++] = tok->unk;
+        run = unknown;
+    }
+    return count;
+}
+
+/* What merging id[i] with id[i + 1] has to offer: the rule's rank and result; no rule ranks last. */
+static void offer(const ax_tokenizer *tok, const int32_t *id, size_t i, int32_t *rank, int32_t *to)
+{
+    const tok_rule *rule = tok_rule_find(tok, tok_pair(id[i], id[i + 1]));
+    rank[i] = rule ? rule->rank : INT32_MAX;
+    to[i] = rule ? rule->id : 0;
+}
+
+static ax_status merge_short(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, ax_ids *out)
+{
+    int32_t id[SHORT], rank[SHORT], to[SHORT];
+    n = byte_ids(tok, m, piece, n, id);
+    for (size_t i = 0; i + 1 < n; i++)
+        offer(tok, id, i, rank, to);
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            best = rank[i] < rank[best] ? i : best;
+        if (rank[best] == INT32_MAX)
+            break;
+        id[best] = to[best];
+        n--;
+        size_t tail = (n - best - 1) * sizeof *id;
+        memmove(id + best + 1, id + best + 2, tail);
+        memmove(rank + best + 1, rank + best + 2, tail);
+        memmove(to + best + 1, to + best + 2, tail);
+        if (best)
+            offer(tok, id, best - 1, rank, to);
+        if (best + 1 < n)
+            offer(tok, id, best, rank, to);
+    }
+    return ax_ids_add(out, id, n);
+}
+
+static ax_status reserve(tok_merger *m, size_t n)
+{
+    AX_CHECK(n < INT32_MAX, AX_ERR_DATA, "a piece of %zu bytes without a cut is too long to encode", n);
+    if (n > m->capacity) {
+        tok_merger fresh = {.capacity = n, .heap_capacity = 3 * n, .unknown = m->unknown};
+        tok_merger_fini(m);
+        *m = fresh;
+        AX_TRY(ax_calloc(n, sizeof *m->id, &m->id));
+        AX_TRY(ax_calloc(n, sizeof *m->prev, &m->prev));
+        AX_TRY(ax_calloc(n, sizeof *m->next, &m->next));
+        AX_TRY(ax_calloc(m->heap_capacity, sizeof *m->heap, &m->heap));
+    }
+    return AX_OK;
+}
+
+/* Heap entries are rank << 32 | position, so that the smallest is the one to apply. */
+static void heap_push(uint64_t *heap, size_t *n, uint64_t entry)
+{
+    size_t i = (*n)++;
+    for (size_t up; i && heap[up = (i - 1) / 2] > entry; i = up)
+        heap[i] = heap[up];
+    heap[i] = entry;
+}
+
+static uint64_t heap_pop(uint64_t *heap, size_t *n)
+{
+    uint64_t top = heap[0], last = heap[--*n];
+    size_t i = 0;
+    for (size_t down; (down = 2 * i + 1) < *n; i = down) {
+        down += down + 1 < *n && heap[down + 1] < heap[down];
+        if (heap[down] >= last)
+            break;
+        heap[i] = heap[down];
+    }
+    heap[i] = last;
+    return top;
+}
+
+static const tok_rule *rule_at(const ax_tokenizer *tok, const tok_merger *m, size_t n, uint32_t at)
+{
+    return m->next[at] < n ? tok_rule_find(tok, tok_pair(m->id[at], m->id[m->next[at]])) : NULL;
+}
+
+static void push_at(const ax_tokenizer *tok, tok_merger *m, size_t n, uint32_t at, size_t *n_heap)
+{
+    const tok_rule *rule = rule_at(tok, m, n, at);
+    if (rule)
+        heap_push(m->heap, n_heap, (uint64_t)(uint32_t)rule->rank << 32 | at);
+}
+
+static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, ax_ids *out)
+{
+    AX_TRY(reserve(m, n));
+    n = byte_ids(tok, m, piece, n, m->id);
+    for (size_t i = 0; i < n; i++) {
+        m->prev[i] = (uint32_t)i - 1; /* of the first: never followed */
+        m->next[i] = (uint32_t)i + 1;
+    }
+    /* At most n - 1 entries to begin with, and two more for each of at most n - 1 merges. */
+    size_t n_heap = 0;
+    for (size_t i = 0; i < n; i++)
+        push_at(tok, m, n, (uint32_t)i, &n_heap);
+    while (n_heap) {
+        uint64_t entry = heap_pop(m->heap, &n_heap);
+        uint32_t at = (uint32_t)entry;
+        const tok_rule *rule = m->id[at] == GONE ? NULL : rule_at(tok, m, n, at);
+        if (!rule || (uint32_t)rule->rank != entry >> 32)
+            continue; /* a neighbour was merged away since */
+        uint32_t gone = m->next[at];
+        m->id[at] = rule->id;
+        m->id[gone] = GONE;
+        m->next[at] = m->next[gone];
+        if (m->next[at] < n)
+            m->prev[m->next[at]] = at;
+        push_at(tok, m, n, at, &n_heap);
+        if (at)
+            push_at(tok, m, n, m->prev[at], &n_heap);
+    }
+    AX_TRY(tok_ids_reserve(out, n));
+    for (size_t i = 0; i < n; i = m->next[i])
+        out->data[out->size++] = m->id[i];
+    return AX_OK;
+}
+
+ax_status tok_merge(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, ax_ids *out)
+{
+    return (n <= SHORT ? merge_short : merge_long)(tok, m, piece, n, out);
+}

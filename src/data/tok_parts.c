@@ -1,0 +1,228 @@
+/* The parts of a tokenizer.json around its model: normalizer, pre_tokenizer, post_processor and decoder. What
+ * is not byte-level, or not implemented, is refused with the field's name. */
+#include "data/tok.h"
+
+#include <string.h>
+
+const char *tok_json_kind(const json_t *value)
+{
+    if (!value)
+        return "missing";
+    static const char *const kinds[] = {
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",        [JSON_NULL] = "null"};
+    return kinds[json_typeof(value)];
+}
+
+/* The "type" of a part; NULL for a part that is null or missing. */
+static ax_status part_type(const char *where, const char *field, const json_t *part, const char **type)
+{
+    *type = NULL;
+    if (!part || json_is_null(part))
+        return AX_OK;
+    *type = json_string_value(json_object_get(part, "type"));
+    AX_CHECK(*type, AX_ERR_DATA, "%s: %s has no type", where, field);
+    return AX_OK;
+}
+
+/* The members of a part of type Sequence. */
+static ax_status sequence_members(const char *where, const char *field, const json_t *part, const char *key,
+                                  const json_t **members)
+{
+    *members = json_object_get(part, key);
+    AX_CHECK(json_is_array(*members), AX_ERR_DATA, "%s: %s.%s is %s, not an array", where, field, key,
+             tok_json_kind(*members));
+    return AX_OK;
+}
+
+static ax_status parse_normalizer(const char *where, const json_t *part, ax_tokenizer *tok)
+{
+    const char *type;
+    AX_TRY(part_type(where, "normalizer", part, &type));
+    if (!type)
+        return AX_OK;
+    if (!strcmp(type, "Sequence")) {
+        const json_t *members, *member;
+        size_t i;
+        AX_TRY(sequence_members(where, "normalizer", part, "normalizers", &members));
+        json_array_foreach(members, i, member) AX_TRY(parse_normalizer(where, member, tok));
+        return AX_OK;
+    }
+    int form = tok_form_named(type);
+    AX_CHECK(form >= 0, AX_ERR_DATA, "%s: normalizer %s is not supported (NFC, NFD, NFKC, NFKD are)", where,
+             type);
+    AX_CHECK(!tok->form || tok->form == form, AX_ERR_DATA, "%s: two different normalizers", where);
+    tok->form = form;
+    return AX_OK;
+}
+
+static ax_status add_stage(const char *where, const char *pattern, bool drop_gaps, ax_tokenizer *tok)
+{
+    AX_CHECK(tok->n_stages < TOK_MAX_STAGES, AX_ERR_DATA, "%s: pre_tokenizer has more than %d patterns",
+             where, TOK_MAX_STAGES);
+    ax_status status = tok_stage_init(&tok->stages[tok->n_stages++], pattern, drop_gaps);
+    if (status != AX_OK)
+        ax_error_context("%s: pre_tokenizer", where);
+    return status;
+}
+
+/* A literal as a regular expression. */
+static ax_status quote(const char *literal, ax_buf *out)
+{
+    for (const char *p = literal; *p; p++)
+        AX_TRY(ax_buf_printf(out, strchr("\\^$.[]|()?*+{}-&#", *p) ? "\\%c" : "%c", *p));
+    return AX_OK;
+}
+
+/* Split: every match is a piece, and so is what lies between (Isolated); or, with `invert` and Removed, what
+ * lies between is dropped. */
+static ax_status parse_split(const char *where, const json_t *part, ax_tokenizer *tok)
+{
+    const json_t *pattern = json_object_get(part, "pattern");
+    const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+    const char *literal = json_string_value(json_object_get(pattern, "String"));
+    const char *behavior = json_string_value(json_object_get(part, "behavior"));
+    bool invert = json_is_true(json_object_get(part, "invert"));
+    AX_CHECK(regex || literal, AX_ERR_DATA, "%s: pre_tokenizer Split.pattern is neither Regex nor String",
+             where);
+    bool removed = behavior && invert && !strcmp(behavior, "Removed");
+    AX_CHECK(removed || (behavior && !strcmp(behavior, "Isolated")), AX_ERR_DATA,
+             "%s: pre_tokenizer Split.behavior %s%s is not supported (Isolated is, and Removed with invert)",
+             where, behavior ? behavior : "(missing)", invert ? " with invert" : "");
+    if (regex)
+        return add_stage(where, regex, removed, tok);
+    ax_buf quoted = {0};
+    ax_status status = quote(literal, &quoted);
+    if (status == AX_OK)
+        status = add_stage(where, quoted.data ? quoted.data : "", removed, tok);
+    ax_buf_fini(&quoted);
+    return status;
+}
+
+static ax_status parse_byte_level(const char *where, const json_t *part, ax_tokenizer *tok)
+{
+    const json_t *use_regex = json_object_get(part, "use_regex");
+    const json_t *prefix = json_object_get(part, "add_prefix_space");
+    AX_CHECK(!use_regex || json_is_boolean(use_regex), AX_ERR_DATA, "%s: ByteLevel.use_regex is %s", where,
+             tok_json_kind(use_regex));
+    AX_CHECK(json_is_boolean(prefix), AX_ERR_DATA, "%s: ByteLevel.add_prefix_space is %s, not true or false",
+             where, tok_json_kind(prefix));
+    AX_CHECK(!json_is_true(prefix) || !tok->n_stages, AX_ERR_DATA,
+             "%s: ByteLevel.add_prefix_space after another pre_tokenizer is not supported", where);
+    tok->prefix_space = json_is_true(prefix);
+    return json_is_false(use_regex) ? AX_OK : add_stage(where, tok_pattern_named("gpt2"), false, tok);
+}
+
+static ax_status parse_pre_tokenizer(const char *where, const json_t *part, ax_tokenizer *tok,
+                                     bool *byte_level)
+{
+    const char *type;
+    AX_TRY(part_type(where, "pre_tokenizer", part, &type));
+    AX_CHECK(type, AX_ERR_DATA, "%s: pre_tokenizer is missing, so this is not a byte-level tokenizer", where);
+    AX_CHECK(!*byte_level, AX_ERR_DATA, "%s: pre_tokenizer %s after ByteLevel is not supported", where, type);
+    if (!strcmp(type, "Sequence")) {
+        const json_t *members, *member;
+        size_t i;
+        AX_TRY(sequence_members(where, "pre_tokenizer", part, "pretokenizers", &members));
+        json_array_foreach(members, i, member) AX_TRY(parse_pre_tokenizer(where, member, tok, byte_level));
+        return AX_OK;
+    }
+    if (!strcmp(type, "ByteLevel")) {
+        *byte_level = true;
+        return parse_byte_level(where, part, tok);
+    }
+    if (!strcmp(type, "Split"))
+        return parse_split(where, part, tok);
+    if (!strcmp(type, "Digits")) {
+        bool each = json_is_true(json_object_get(part, "individual_digits"));
+        return add_stage(where, each ? "\\p{N}" : "\\p{N}+", false, tok);
+    }
+    return ax_fail(AX_ERR_DATA, "%s: pre_tokenizer %s is not supported (ByteLevel, Split and Digits are)",
+                   where, type);
+}
+
+static ax_status add_template_ids(const char *where, const json_t *specials, const json_t *name, ax_ids *ids)
+{
+    const char *key = json_string_value(name);
+    const json_t *list = key ? json_object_get(json_object_get(specials, key), "ids") : NULL, *item;
+    AX_CHECK(json_is_array(list), AX_ERR_DATA,
+             "%s: post_processor names the special token \"%s\", but special_tokens does not list its ids",
+             where, key ? key : "");
+    size_t i;
+    json_array_foreach(list, i, item)
+    {
+        int32_t id = (int32_t)json_integer_value(item);
+        AX_CHECK(json_is_integer(item) && json_integer_value(item) == id && id >= 0, AX_ERR_DATA,
+                 "%s: post_processor: an id of \"%s\" is not a token id", where, key);
+        AX_TRY(ax_ids_add(ids, &id, 1));
+    }
+    return AX_OK;
+}
+
+static ax_status parse_template(const char *where, const json_t *part, ax_tokenizer *tok)
+{
+    const json_t *single = json_object_get(part, "single"), *item;
+    AX_CHECK(json_is_array(single), AX_ERR_DATA, "%s: post_processor TemplateProcessing.single is %s", where,
+             tok_json_kind(single));
+    AX_CHECK(!tok->before.size && !tok->after.size, AX_ERR_DATA, "%s: post_processor has two templates",
+             where);
+    int sequences = 0;
+    size_t i;
+    json_array_foreach(single, i, item)
+    {
+        const json_t *special = json_object_get(item, "SpecialToken");
+        if (special)
+            AX_TRY(add_template_ids(where, json_object_get(part, "special_tokens"),
+                                    json_object_get(special, "id"), sequences ? &tok->after : &tok->before));
+        else
+            sequences += json_object_get(item, "Sequence") != NULL;
+    }
+    AX_CHECK(sequences == 1, AX_ERR_DATA, "%s: post_processor TemplateProcessing.single has %d sequences",
+             where, sequences);
+    return AX_OK;
+}
+
+static ax_status parse_post_processor(const char *where, const json_t *part, ax_tokenizer *tok)
+{
+    const char *type;
+    AX_TRY(part_type(where, "post_processor", part, &type));
+    if (!type || !strcmp(type, "ByteLevel")) /* which only trims offsets */
+        return AX_OK;
+    if (!strcmp(type, "Sequence")) {
+        const json_t *members, *member;
+        size_t i;
+        AX_TRY(sequence_members(where, "post_processor", part, "processors", &members));
+        json_array_foreach(members, i, member) AX_TRY(parse_post_processor(where, member, tok));
+        return AX_OK;
+    }
+    AX_CHECK(!strcmp(type, "TemplateProcessing"), AX_ERR_DATA,
+             "%s: post_processor %s is not supported (TemplateProcessing and ByteLevel are)", where, type);
+    return parse_template(where, part, tok);
+}
+
+static ax_status check_decoder(const char *where, const json_t *part)
+{
+    const char *type;
+    AX_TRY(part_type(where, "decoder", part, &type));
+    if (!type || !strcmp(type, "ByteLevel"))
+        return AX_OK;
+    AX_CHECK(!strcmp(type, "Sequence"), AX_ERR_DATA, "%s: decoder %s is not supported (ByteLevel is)", where,
+             type);
+    const json_t *members, *member;
+    size_t i;
+    AX_TRY(sequence_members(where, "decoder", part, "decoders", &members));
+    json_array_foreach(members, i, member) AX_TRY(check_decoder(where, member));
+    return AX_OK;
+}
+
+ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok)
+{
+    bool byte_level = false;
+    AX_TRY(parse_normalizer(where, json_object_get(root, "normalizer"), tok));
+    AX_TRY(parse_pre_tokenizer(where, json_object_get(root, "pre_tokenizer"), tok, &byte_level));
+    AX_CHECK(byte_level, AX_ERR_DATA,
+             "%s: pre_tokenizer has no ByteLevel, so this is not a byte-level tokenizer", where);
+    AX_TRY(parse_post_processor(where, json_object_get(root, "post_processor"), tok));
+    return check_decoder(where, json_object_get(root, "decoder"));
+}

@@ -1,0 +1,142 @@
+/* Writing tokenizer.json and tokenizer_config.json from parts, in the layout that Hugging Face `tokenizers`
+ * writes; and GPT-2's older pair of files, vocab.json and merges.txt, which is read by writing the new one.
+ */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static ax_status take_dump(json_t *root, char **text, size_t *size)
+{
+    *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    AX_CHECK(*text, AX_ERR_MEMORY, "out of memory writing a tokenizer");
+    *size = strlen(*text);
+    return AX_OK;
+}
+
+json_t *tok_added_json(int32_t id, const char *content, bool special)
+{
+    return json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", (int)id, "content", content, "single_word",
+                     0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", (int)special);
+}
+
+static json_t *byte_level(bool prefix_space, bool use_regex)
+{
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", (int)prefix_space,
+                     "trim_offsets", 1, "use_regex", (int)use_regex);
+}
+
+static json_t *pre_tokenizer(const char *pattern, bool prefix_space)
+{
+    if (!strcmp(pattern, "gpt2")) /* ByteLevel's own */
+        return byte_level(prefix_space, true);
+    return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
+                     "Split", "pattern", "Regex", tok_pattern_named(pattern), "behavior", "Isolated",
+                     "invert", 0, byte_level(prefix_space, false));
+}
+
+ax_status tok_write_json(const char *pattern, bool prefix_space, json_t *vocab, json_t *merges, json_t *added,
+                         char **text, size_t *size)
+{
+    json_t *normalizer = strcmp(pattern, "qwen2") ? json_null() : json_pack("{s:s}", "type", "NFC");
+    json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:O, s:O}", "type", "BPE", "dropout",
+                              "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+                              "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges", merges);
+    return take_dump(json_pack("{s:s, s:n, s:n, s:O, s:o, s:o, s:n, s:o, s:o}", "version", "1.0",
+                               "truncation", "padding", "added_tokens", added, "normalizer", normalizer,
+                               "pre_tokenizer", pre_tokenizer(pattern, prefix_space), "post_processor",
+                               "decoder", byte_level(true, true), "model", model),
+                     text, size);
+}
+
+ax_status tok_write_config(const char *eos, char **text, size_t *size)
+{
+    json_t *root = json_pack("{s:s, s:b}", "tokenizer_class", "PreTrainedTokenizerFast",
+                             "clean_up_tokenization_spaces", 0);
+    if (root && eos && json_object_set_new(root, "eos_token", json_string(eos))) {
+        json_decref(root);
+        root = NULL;
+    }
+    return take_dump(root, text, size);
+}
+
+/* ---- vocab.json and merges.txt ---- */
+
+/* The lines of merges.txt, but for its version line. */
+static ax_status read_merges(const char *path, json_t *merges)
+{
+    char *text, *rest = NULL;
+    size_t size;
+    AX_TRY(ax_file_read(path, &text, &size));
+    ax_status status = AX_OK;
+    for (char *line = strtok_r(text, "\r\n", &rest); line && status == AX_OK;
+         line = strtok_r(NULL, "\r\n", &rest))
+        if ((strncmp(line, "#version", 8) || line != text) &&
+            json_array_append_new(merges, json_string(line)))
+            status = ax_fail(AX_ERR_DATA, "%s: not UTF-8 or out of memory at \"%.40s\"", path, line);
+    free(text);
+    return status;
+}
+
+/* The pattern is not in these files: it is known to be GPT-2's only if the class says so, or says nothing. */
+static ax_status check_class(const char *path, const json_t *config)
+{
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+    AX_CHECK(
+        !name || !strncmp(name, "GPT2Tokenizer", 13), AX_ERR_DATA,
+        "%s is of class %s, whose pattern vocab.json and merges.txt do not hold: it needs a tokenizer.json",
+        path, name);
+    return AX_OK;
+}
+
+static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
+{
+    json_error_t error;
+    json_t *vocab = json_load_file(paths[0], 0, &error), *config = NULL;
+    AX_CHECK(vocab, AX_ERR_DATA, "%s:%d: not valid JSON: %s", paths[0], error.line, error.text);
+    json_t *merges = json_array(), *added = json_array();
+    ax_status status = merges && added ? read_merges(paths[1], merges)
+                                       : ax_fail(AX_ERR_MEMORY, "out of memory reading %s", paths[0]);
+    if (status == AX_OK && ax_path_exists(paths[2])) {
+        config = json_load_file(paths[2], 0, &error);
+        status = config ? check_class(paths[2], config)
+                        : ax_fail(AX_ERR_DATA, "%s:%d: not valid JSON: %s", paths[2], error.line, error.text);
+    }
+    const json_t *end = json_object_get(vocab, "<|endoftext|>");
+    if (status == AX_OK && end &&
+        json_array_append_new(added, tok_added_json((int32_t)json_integer_value(end), "<|endoftext|>", true)))
+        status = ax_fail(AX_ERR_MEMORY, "out of memory reading %s", paths[0]);
+    if (status == AX_OK)
+        status = tok_write_json("gpt2", json_is_true(json_object_get(config, "add_prefix_space")), vocab,
+                                merges, added, text, size);
+    json_decref(vocab);
+    json_decref(merges);
+    json_decref(added);
+    json_decref(config);
+    return status;
+}
+
+ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
+{
+    static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
+    char *paths[3] = {0}, *json = NULL, *config = NULL;
+    size_t json_size = 0, config_size = 0;
+    ax_status status = AX_OK;
+    for (int i = 0; i < 3 && status == AX_OK; i++)
+        status = ax_path_join(dir, names[i], &paths[i]);
+    if (status == AX_OK && (!ax_path_exists(paths[0]) || !ax_path_exists(paths[1])))
+        status = ax_fail(AX_ERR_DATA,
+                         "%s holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt", dir);
+    if (status == AX_OK)
+        status = gpt2_json((const char *[]){paths[0], paths[1], paths[2]}, &json, &json_size);
+    if (status == AX_OK && ax_path_exists(paths[2]))
+        status = ax_file_read(paths[2], &config, &config_size);
+    if (status == AX_OK)
+        status = tok_parse(paths[0], json, json_size, config, config_size, out);
+    else
+        free(json);
+    for (int i = 0; i < 3; i++)
+        free(paths[i]);
+    return status;
+}

@@ -1,0 +1,222 @@
+/* Bytes and characters: UTF-8, white space, normal forms, and the alphabet in which JSON files spell bytes.
+ */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+/* Length of the UTF-8 sequence at p, of at most n bytes; 0 if it is not one (RFC 3629, table 3-7 of the
+ * Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF). */
+static size_t sequence_length(const unsigned char *p, size_t n)
+{
+    if (p[0] < 0x80)
+        return 1;
+    size_t len = p[0] < 0xC2 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF5 ? 4 : 0;
+    if (!len || len > n)
+        return 0;
+    unsigned low = p[0] == 0xE0 ? 0xA0 : p[0] == 0xF0 ? 0x90 : 0x80;
+    unsigned high = p[0] == 0xED ? 0x9F : p[0] == 0xF4 ? 0x8F : 0xBF;
+    if (p[1] < low || p[1] > high)
+        return 0;
+    for (size_t i = 2; i < len; i++)
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+    return len;
+}
+
+size_t tok_utf8_prefix(const char *text, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    size_t i = 0;
+    while (i < n) {
+        uint64_t eight;
+        if (n - i >= sizeof eight) {
+            memcpy(&eight, p + i, sizeof eight);
+            if (!(eight & UINT64_C(0x8080808080808080))) {
+                i += sizeof eight;
+                continue;
+            }
+        }
+        size_t len = sequence_length(p + i, n - i);
+        if (!len)
+            break;
+        i += len;
+    }
+    return i;
+}
+
+uint32_t tok_utf8_get(const char *text, size_t *size)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    if (p[0] < 0x80) {
+        *size = 1;
+        return p[0];
+    }
+    *size = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    uint32_t c = p[0] & (0xFFu >> (*size + 1));
+    for (size_t i = 1; i < *size; i++)
+        c = c << 6 | (p[i] & 0x3F);
+    return c;
+}
+
+size_t tok_utf8_put(uint32_t c, char *out)
+{
+    return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
+}
+
+enum { FIRST_STAND_IN = 256, N_LOW = 33, N_MIDDLE = 34 }; /* bytes 0-32, 127-160, and 173 have stand-ins */
+
+uint32_t tok_byte_char(unsigned byte)
+{
+    if (byte < N_LOW)
+        return FIRST_STAND_IN + byte;
+    if (byte >= 127 && byte <= 160)
+        return FIRST_STAND_IN + N_LOW + (byte - 127);
+    return byte == 173 ? FIRST_STAND_IN + N_LOW + N_MIDDLE : byte;
+}
+
+int tok_char_byte(uint32_t c)
+{
+    if (c >= FIRST_STAND_IN) {
+        c -= FIRST_STAND_IN;
+        return c < N_LOW               ? (int)c
+               : c < N_LOW + N_MIDDLE  ? (int)(c - N_LOW + 127)
+               : c == N_LOW + N_MIDDLE ? 173
+                                       : -1;
+    }
+    return tok_byte_char(c) == c ? (int)c : -1;
+}
+
+bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size)
+{
+    *size = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        int byte = tok_char_byte(tok_utf8_get(name + i, &len));
+        if (byte < 0)
+            return false;
+        out[(*size)++] = (char)byte;
+    }
+    return true;
+}
+
+/* The property White_Space; unlike PCRE2's \s it does not include U+180E. */
+static bool is_space(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+           c == 0x3000;
+}
+
+/* Start of the last character of valid UTF-8, n > 0. */
+static size_t last_character(const char *text, size_t n)
+{
+    do
+        n--;
+    while (n && ((unsigned char)text[n] & 0xC0) == 0x80);
+    return n;
+}
+
+size_t tok_space_prefix(const char *text, size_t n)
+{
+    size_t i = 0, len;
+    while (i < n && is_space(tok_utf8_get(text + i, &len)))
+        i += len;
+    return i;
+}
+
+size_t tok_space_suffix(const char *text, size_t n)
+{
+    size_t end = n, len;
+    while (end) {
+        size_t start = last_character(text, end);
+        if (!is_space(tok_utf8_get(text + start, &len)))
+            break;
+        end = start;
+    }
+    return n - end;
+}
+
+static bool is_word(uint32_t c)
+{
+    switch (utf8proc_category((utf8proc_int32_t)c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return c == 0x200C || c == 0x200D; /* Join_Control */
+    }
+}
+
+bool tok_starts_word(const char *text, size_t n)
+{
+    size_t len;
+    return n && is_word(tok_utf8_get(text, &len));
+}
+
+bool tok_ends_word(const char *text, size_t n)
+{
+    size_t len;
+    return n && is_word(tok_utf8_get(text + last_character(text, n), &len));
+}
+
+int tok_form_named(const char *name)
+{
+    static const struct {
+        const char *name;
+        int form;
+    } forms[] = {{"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
+                 {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
+                 {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+                 {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}};
+    for (size_t i = 0; i < AX_COUNT(forms); i++)
+        if (!strcmp(forms[i].name, name))
+            return forms[i].form;
+    return -1;
+}
+
+/* First byte at or after i that is not ASCII, or n. */
+static size_t find_wide(const char *text, size_t i, size_t n)
+{
+    while (i < n && (unsigned char)text[i] < 0x80)
+        i++;
+    return i;
+}
+
+/* ASCII is its own normal form, and a normal form never reaches back over an ASCII character: a stretch from
+ * one ASCII character to the next can be normalized by itself. So only the stretches that hold wider
+ * characters are, merged where few ASCII bytes lie between them; the rest is copied. */
+ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
+{
+    enum { MERGE_WITHIN = 32 };
+    for (size_t i = 0; i < n;) {
+        size_t begin = form ? find_wide(text, i, n) : n, end = begin;
+        begin -= begin > i && begin < n; /* with the character that a mark may combine with */
+        AX_TRY(ax_buf_add(out, text + i, begin - i));
+        for (size_t wide = end; wide < n && wide - end <= MERGE_WITHIN; wide = find_wide(text, end, n))
+            for (end = wide; end < n && (unsigned char)text[end] >= 0x80;)
+                end++;
+        i = end;
+        if (begin == end)
+            continue;
+        utf8proc_uint8_t *normal = NULL;
+        utf8proc_ssize_t size =
+            utf8proc_map((const utf8proc_uint8_t *)text + begin, (utf8proc_ssize_t)(end - begin), &normal,
+                         (utf8proc_option_t)form);
+        AX_CHECK(size >= 0, size == UTF8PROC_ERROR_NOMEM ? AX_ERR_MEMORY : AX_ERR_DATA,
+                 "cannot normalize %zu bytes of text: %s", end - begin, utf8proc_errmsg(size));
+        ax_status status = ax_buf_add(out, normal, (size_t)size);
+        free(normal);
+        AX_TRY(status);
+    }
+    return AX_OK;
+}

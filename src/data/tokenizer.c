@@ -1,0 +1,234 @@
+/* The tokenizer's tables and the questions about it; the tree of added tokens; decoding. */
+#include "data/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+ax_status tok_ids_reserve(ax_ids *ids, size_t extra)
+{
+    if (ids->size + extra <= ids->capacity)
+        return AX_OK;
+    size_t capacity = ids->capacity + ids->capacity / 2 + extra + 16;
+    int32_t *data = realloc(ids->data, capacity * sizeof *data);
+    AX_CHECK(data, AX_ERR_MEMORY, "out of memory for %zu token ids", capacity);
+    ids->data = data;
+    ids->capacity = capacity;
+    return AX_OK;
+}
+
+ax_status ax_ids_add(ax_ids *ids, const int32_t *more, size_t n)
+{
+    AX_TRY(tok_ids_reserve(ids, n));
+    if (n)
+        memcpy(ids->data + ids->size, more, n * sizeof *more);
+    ids->size += n;
+    return AX_OK;
+}
+
+void ax_ids_fini(ax_ids *ids)
+{
+    free(ids->data);
+    *ids = (ax_ids){0};
+}
+
+void ax_tokenizer_destroy(ax_tokenizer **tok)
+{
+    ax_tokenizer *t = *tok;
+    if (!t)
+        return;
+    for (int i = 0; i < t->n_stages; i++)
+        tok_stage_fini(&t->stages[i]);
+    for (size_t i = 0; i < t->n_added; i++)
+        free(t->added[i].content);
+    free(t->added);
+    tok_tree_fini(&t->raw_tree);
+    tok_tree_fini(&t->normal_tree);
+    ax_ids_fini(&t->before);
+    ax_ids_fini(&t->after);
+    ax_buf_fini(&t->bytes);
+    free(t->pieces);
+    free(t->by_bytes);
+    free(t->rules);
+    free(t->json);
+    free(t->config);
+    free(t);
+    *tok = NULL;
+}
+
+static ax_status save_file(const char *dir, const char *name, const char *text, size_t size)
+{
+    char *path;
+    AX_TRY(ax_path_join(dir, name, &path));
+    ax_status status = ax_file_write_atomic(path, text, size);
+    free(path);
+    return status;
+}
+
+ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *dir)
+{
+    AX_TRY(ax_mkdirs(dir));
+    AX_TRY(save_file(dir, "tokenizer.json", tok->json, tok->json_size));
+    return save_file(dir, "tokenizer_config.json", tok->config, tok->config_size);
+}
+
+int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok) { return tok->n_ids; }
+int32_t ax_tokenizer_eos(const ax_tokenizer *tok) { return tok->eos; }
+uint64_t ax_tokenizer_hash(const ax_tokenizer *tok) { return tok->hash; }
+
+int32_t tok_find(const ax_tokenizer *tok, const char *bytes, size_t n)
+{
+    for (uint64_t i = XXH3_64bits(bytes, n) & tok->by_bytes_mask;; i = (i + 1) & tok->by_bytes_mask) {
+        int32_t id = tok->by_bytes[i];
+        if (id < 0)
+            return -1;
+        const tok_piece *piece = &tok->pieces[id];
+        if (piece->size == n && !memcmp(tok->bytes.data + piece->start, bytes, n))
+            return id;
+    }
+}
+
+int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n)
+{
+    for (size_t i = 0; i < tok->n_added; i++) {
+        const tok_piece *piece = &tok->pieces[tok->added[i].id];
+        if (piece->size == n && !memcmp(tok->bytes.data + piece->start, text, n))
+            return tok->added[i].id;
+    }
+    return n ? tok_find(tok, text, n) : -1;
+}
+
+const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n)
+{
+    if (id < 0 || id >= tok->n_ids || !tok->pieces[id].size)
+        return NULL;
+    *n = tok->pieces[id].size;
+    return tok->bytes.data + tok->pieces[id].start;
+}
+
+bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id)
+{
+    return id >= 0 && id < tok->n_ids && tok->pieces[id].special;
+}
+
+/* The child of `node` (-1: the root) for a byte, or -1. */
+static int32_t tree_step(const tok_tree *tree, int32_t node, unsigned char byte)
+{
+    if (node < 0)
+        return tree->root[byte];
+    int32_t child = tree->nodes[node].child;
+    while (child >= 0 && tree->nodes[child].byte != byte)
+        child = tree->nodes[child].sibling;
+    return child;
+}
+
+static void tree_insert(tok_tree *tree, const tok_added *added, int32_t index)
+{
+    int32_t node = -1;
+    for (size_t i = 0; i < added->size; i++) {
+        unsigned char byte = (unsigned char)added->content[i];
+        int32_t child = tree_step(tree, node, byte);
+        if (child < 0) {
+            child = tree->n_nodes++;
+            int32_t *head = node < 0 ? &tree->root[byte] : &tree->nodes[node].child;
+            tree->nodes[child] = (tok_node){.child = -1, .sibling = *head, .added = -1, .byte = byte};
+            *head = child;
+        }
+        node = child;
+    }
+    tree->nodes[node].added = index;
+}
+
+ax_status tok_tree_init(tok_tree *tree, const tok_added *added, size_t n, bool normalized)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += added[i].size;
+    AX_CHECK(bytes < INT32_MAX, AX_ERR_DATA, "the added tokens are too long together");
+    AX_TRY(ax_calloc(bytes, sizeof *tree->nodes, &tree->nodes));
+    for (size_t i = 0; i < AX_COUNT(tree->root); i++)
+        tree->root[i] = -1;
+    for (size_t i = 0; i < n; i++)
+        if (added[i].normalized == normalized)
+            tree_insert(tree, &added[i], (int32_t)i);
+    return AX_OK;
+}
+
+void tok_tree_fini(tok_tree *tree) { free(tree->nodes); }
+
+int32_t tok_tree_match(const tok_tree *tree, const char *text, size_t n)
+{
+    int32_t node = -1, found = -1;
+    for (size_t i = 0; i < n && (node = tree_step(tree, node, (unsigned char)text[i])) >= 0; i++)
+        if (tree->nodes[node].added >= 0)
+            found = tree->nodes[node].added;
+    return found;
+}
+
+ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags, ax_buf *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t size;
+        const char *piece = ax_tokenizer_piece(tok, ids[i], &size);
+        AX_CHECK(piece, AX_ERR_DATA, "token %d (at position %zu) is not in the vocabulary of %d", ids[i], i,
+                 tok->n_ids);
+        if (!(flags & AX_DECODE_SKIP_SPECIAL) || !tok->pieces[ids[i]].special)
+            AX_TRY(ax_buf_add(out, piece, size));
+    }
+    return AX_OK;
+}
+
+void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags)
+{
+    *decoder = (ax_decoder){.tok = tok, .flags = flags};
+}
+
+/* How many bytes at the end of the text may be the start of a UTF-8 sequence that is not complete. */
+static size_t incomplete_suffix(const char *text, size_t n)
+{
+    for (size_t back = 1; back <= 3 && back <= n; back++) {
+        const char *p = text + n - back;
+        unsigned char lead = (unsigned char)*p;
+        if (lead < 0x80)
+            return 0;
+        if (lead < 0xC0)
+            continue;
+        size_t len = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+        if (back >= len)
+            return 0;
+        /* Could it still become valid? Complete it with the least and the greatest continuation. */
+        char least[4], most[4];
+        memcpy(least, p, back);
+        memcpy(most, p, back);
+        memset(least + back, 0x80, sizeof least - back);
+        memset(most + back, 0xBF, sizeof most - back);
+        return tok_utf8_prefix(least, len) == len || tok_utf8_prefix(most, len) == len ? back : 0;
+    }
+    return 0;
+}
+
+ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out)
+{
+    AX_TRY(ax_buf_add(out, decoder->held, decoder->n_held));
+    size_t start = out->size - decoder->n_held;
+    ax_status status = ax_decode(decoder->tok, &id, 1, decoder->flags, out);
+    if (status != AX_OK) {
+        out->size = start; /* what was held stays held */
+        return status;
+    }
+    decoder->n_held = incomplete_suffix(out->data + start, out->size - start);
+    out->size -= decoder->n_held;
+    memcpy(decoder->held, out->data + out->size, decoder->n_held);
+    if (out->data)
+        out->data[out->size] = 0;
+    return AX_OK;
+}
+
+ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out)
+{
+    AX_TRY(ax_buf_add(out, decoder->held, decoder->n_held));
+    decoder->n_held = 0;
+    return AX_OK;
+}

@@ -1,0 +1,67 @@
+/* Token embedding plus learned positions. */
+#include "axonn/nn.h"
+
+#include <stdio.h>
+
+typedef struct embedding {
+    ax_layer base;
+    ax_layout y_layout;
+} embedding;
+
+enum { TOKENS, POSITIONS };
+
+static ax_status need_batch(const ax_layer *self, const ax_frame *frame)
+{
+    AX_CHECK(ax_frame_batch(frame), AX_ERR_USAGE,
+             "embedding \"%s\" needs a batch: give one to ax_frame_begin", self->name);
+    return AX_OK;
+}
+
+static ax_status embedding_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    (void)x;
+    AX_TRY(need_batch(self, frame));
+    const ax_batch *batch = ax_frame_batch(frame);
+    ax_tensor partial;
+    AX_TRY(ax_op_embedding(frame, &batch->tokens, self->param[TOKENS], false, &partial));
+    AX_TRY(ax_settle(frame, &partial, &((embedding *)self)->y_layout, y));
+    if (self->param[POSITIONS])
+        AX_TRY(ax_op_embedding(frame, &batch->positions, self->param[POSITIONS], true, y));
+    return AX_OK;
+}
+
+static ax_status embedding_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    const ax_batch *batch = ax_frame_batch(frame);
+    *dx = (ax_tensor){0};
+    AX_TRY(ax_op_embedding_grad(frame, &batch->tokens, dy, self->param[TOKENS]));
+    if (self->param[POSITIONS])
+        AX_TRY(ax_op_embedding_grad(frame, &batch->positions, dy, self->param[POSITIONS]));
+    return AX_OK;
+}
+
+static const ax_layer_ops embedding_ops = {"embedding", embedding_forward, embedding_backward};
+
+static ax_status declare(embedding *e, const char *name, const ax_embedding_config *c)
+{
+    char full[256];
+    e->y_layout = ax_activation_layout(AX_ROLE_MODEL);
+    snprintf(full, sizeof full, "%s.tokens", name);
+    AX_TRY(ax_param_create(e->base.ctx, full, 2, (int64_t[]){c->vocab, c->width}, NULL,
+                           (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, AX_INIT_NORMAL, c->init_std,
+                           &e->base.param[TOKENS]));
+    if (!c->positions)
+        return AX_OK;
+    snprintf(full, sizeof full, "%s.positions", name);
+    return ax_param_create(e->base.ctx, full, 2, (int64_t[]){c->positions, c->width}, NULL,
+                           (ax_role[]){AX_ROLE_NONE, AX_ROLE_MODEL}, AX_INIT_NORMAL, c->init_std,
+                           &e->base.param[POSITIONS]);
+}
+
+ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config)
+{
+    ax_layer *layer = ax_layer_new(ctx, &embedding_ops, name, sizeof(embedding));
+    if (layer && declare((embedding *)layer, name, config) != AX_OK)
+        ax_layer_destroy(&layer);
+    return layer;
+}

@@ -1,0 +1,90 @@
+/* Keys and values of earlier positions, per attention layer of a tree. */
+#include "nn/attention.h"
+
+#include <stdlib.h>
+
+typedef struct entry {
+    const ax_layer *layer;
+    ax_tensor k, v;
+} entry;
+
+struct ax_kv_cache {
+    ax_ctx *ctx;
+    int64_t length;
+    int n;
+    entry *entries;
+    size_t bytes;
+    char *block;
+};
+
+static int count_attention(const ax_layer *layer)
+{
+    int n = layer->ops == &ax_attention_ops;
+    for (int i = 0; i < layer->children; i++)
+        n += count_attention(layer->child[i]);
+    return n;
+}
+
+/* Lists the layers and lays their tensors one after the other: offsets first, addresses later. */
+static void enlist(ax_kv_cache *cache, const ax_layer *layer, int64_t batch, int64_t capacity)
+{
+    if (layer->ops == &ax_attention_ops) {
+        ax_tensor t = ax_attention_cache_tensor(layer, batch, capacity);
+        cache->entries[cache->n++] = (entry){layer, t, t};
+        cache->bytes += 2 * (size_t)ax_round_up(ax_tensor_bytes(cache->ctx->grid, &t), 64);
+    }
+    for (int i = 0; i < layer->children; i++)
+        enlist(cache, layer->child[i], batch, capacity);
+}
+
+ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
+                             ax_kv_cache **out)
+{
+    ax_kv_cache *cache;
+    AX_TRY(ax_calloc(1, sizeof *cache, &cache));
+    cache->ctx = ctx;
+    ax_status status = ax_calloc((size_t)count_attention(root), sizeof *cache->entries, &cache->entries);
+    if (status == AX_OK) {
+        enlist(cache, root, batch, capacity);
+        status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
+    }
+    if (status != AX_OK) {
+        ax_kv_cache_destroy(&cache);
+        return status;
+    }
+    char *at = cache->block;
+    for (int i = 0; i < cache->n; i++) {
+        size_t size = (size_t)ax_round_up(ax_tensor_bytes(ctx->grid, &cache->entries[i].k), 64);
+        cache->entries[i].k.data = at;
+        cache->entries[i].v.data = at + size;
+        at += 2 * size;
+    }
+    *out = cache;
+    return AX_OK;
+}
+
+void ax_kv_cache_destroy(ax_kv_cache **cache)
+{
+    if (!*cache)
+        return;
+    if ((*cache)->block)
+        ax_device_free((*cache)->ctx->dev, (*cache)->block, (*cache)->bytes);
+    free((*cache)->entries);
+    free(*cache);
+    *cache = NULL;
+}
+
+int64_t ax_kv_cache_length(const ax_kv_cache *cache) { return cache->length; }
+void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions) { cache->length += positions; }
+size_t ax_kv_cache_bytes(const ax_kv_cache *cache) { return cache->bytes; }
+
+ax_status ax_kv_cache_find(const ax_kv_cache *cache, const ax_layer *layer, ax_tensor *k, ax_tensor *v)
+{
+    for (int i = 0; i < cache->n; i++)
+        if (cache->entries[i].layer == layer) {
+            *k = cache->entries[i].k;
+            *v = cache->entries[i].v;
+            return AX_OK;
+        }
+    return ax_fail(AX_ERR_INTERNAL, "attention \"%s\" is not in this cache", layer->name);
+}

@@ -1,0 +1,90 @@
+/* What all layers share: construction, children, parameters. */
+#include "axonn/nn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ax_layer *ax_layer_new(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, size_t size)
+{
+    ax_layer *layer;
+    if (ax_calloc(1, size, &layer) != AX_OK)
+        return NULL;
+    layer->ops = ops;
+    layer->ctx = ctx;
+    if (ax_strdup(name, &layer->name) != AX_OK)
+        ax_layer_destroy(&layer);
+    return layer;
+}
+
+void ax_layer_destroy(ax_layer **layer)
+{
+    ax_layer *l = *layer;
+    if (!l)
+        return;
+    for (int i = l->children - 1; i >= 0; i--)
+        ax_layer_destroy(&l->child[i]);
+    for (int i = 0; i < AX_LAYER_PARAMS; i++)
+        if (l->param[i] && !l->borrows[i])
+            ax_param_destroy(&l->param[i]);
+    free(l->child);
+    free(l->name);
+    free(l);
+    *layer = NULL;
+}
+
+ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
+{
+    if (!parent || !child) {
+        ax_layer_destroy(&child);
+        return ax_fail(AX_ERR_USAGE, "a layer could not be made: %s", ax_error_message());
+    }
+    ax_layer **children = realloc(parent->child, (size_t)(parent->children + 1) * sizeof *children);
+    if (!children) {
+        ax_layer_destroy(&child);
+        return ax_fail(AX_ERR_MEMORY, "cannot add layer to \"%s\"", parent->name);
+    }
+    parent->child = children;
+    children[parent->children++] = child;
+    return AX_OK;
+}
+
+ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    return layer->ops->forward(layer, frame, x, y);
+}
+
+ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    return layer->ops->backward(layer, frame, dy, dx);
+}
+
+void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n)
+{
+    for (int i = 0; i < AX_LAYER_PARAMS; i++) {
+        if (!layer->param[i] || layer->borrows[i])
+            continue;
+        if (*n < capacity)
+            out[*n] = layer->param[i];
+        ++*n;
+    }
+    for (int i = 0; i < layer->children; i++)
+        ax_layer_params(layer->child[i], out, capacity, n);
+}
+
+ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out)
+{
+    int n = 0;
+    ax_layer_params(layer, NULL, 0, &n);
+    ax_param **params;
+    AX_TRY(ax_calloc((size_t)n, sizeof *params, &params));
+    int filled = 0;
+    ax_layer_params(layer, params, n, &filled);
+    ax_status status = ax_param_set_create(layer->ctx, params, n, slots, out);
+    free(params);
+    return status;
+}
+
+ax_layout ax_activation_layout(ax_role width)
+{
+    return ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE, width}, 3);
+}

@@ -1,0 +1,68 @@
+/* The linear layer. It names no axis: with the hidden width on x and the residual width on y this is the 3D
+ * algorithm of 2502.08145 (Alg. 1), with one axis Megatron's, on the grid of ones the serial layer. */
+#include "axonn/nn.h"
+
+#include <stdio.h>
+
+typedef struct linear {
+    ax_layer base;
+    ax_layout x_layout, y_layout;
+} linear;
+
+enum { WEIGHT, BIAS };
+
+static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    linear *l = (linear *)self;
+    ax_tensor partial; /* along whatever axes split the input width */
+    AX_TRY(ax_contract(frame, "bti,oi->bto", x, &self->param[WEIGHT]->use, &partial));
+    AX_TRY(ax_settle(frame, &partial, &l->y_layout, y));
+    if (self->param[BIAS])
+        AX_TRY(ax_op_bias(frame, y, self->param[BIAS]));
+    return ax_frame_save(frame, x);
+}
+
+static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    linear *l = (linear *)self;
+    ax_tensor x, partial;
+    ax_work *work;
+    AX_TRY(ax_frame_restore(frame, &x));
+    AX_TRY(ax_contract(frame, "bto,oi->bti", dy, &self->param[WEIGHT]->use, &partial));
+    AX_TRY(ax_redistribute(frame, &partial, &l->x_layout, dx, &work));
+    AX_TRY(ax_param_accumulate(frame, self->param[WEIGHT], "bto,bti->oi", dy, &x));
+    if (self->param[BIAS])
+        AX_TRY(ax_op_bias_grad(frame, dy, self->param[BIAS]));
+    return ax_wait(&work);
+}
+
+static const ax_layer_ops linear_ops = {"linear", linear_forward, linear_backward};
+
+static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
+{
+    char full[256];
+    l->x_layout = ax_activation_layout(c->in_role);
+    l->y_layout = ax_activation_layout(c->out_role);
+    if (c->tied) {
+        l->base.param[WEIGHT] = c->tied;
+        l->base.borrows[WEIGHT] = true;
+    } else {
+        snprintf(full, sizeof full, "%s.weight", name);
+        AX_TRY(ax_param_create(l->base.ctx, full, 2, (int64_t[]){c->out, c->in},
+                               (int64_t[]){c->out_unit, c->in_unit}, (ax_role[]){c->out_role, c->in_role},
+                               AX_INIT_NORMAL, c->init_std, &l->base.param[WEIGHT]));
+    }
+    if (c->no_bias)
+        return AX_OK;
+    snprintf(full, sizeof full, "%s.bias", name);
+    return ax_param_create(l->base.ctx, full, 1, &c->out, &c->out_unit, &c->out_role, AX_INIT_ZERO, 0,
+                           &l->base.param[BIAS]);
+}
+
+ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config)
+{
+    ax_layer *layer = ax_layer_new(ctx, &linear_ops, name, sizeof(linear));
+    if (layer && declare((linear *)layer, name, config) != AX_OK)
+        ax_layer_destroy(&layer);
+    return layer;
+}

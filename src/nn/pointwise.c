@@ -1,0 +1,110 @@
+/* Layers around operations that keep the layout: LayerNorm, GELU, dropout. */
+#include "axonn/nn.h"
+
+#include <stdio.h>
+
+/* ---- LayerNorm: saves x and its statistics ---- */
+
+typedef struct layernorm {
+    ax_layer base;
+    double eps;
+} layernorm;
+
+enum { WEIGHT, BIAS };
+
+static ax_status layernorm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    ax_tensor stats;
+    AX_TRY(ax_op_layernorm(frame, x, self->param[WEIGHT], self->param[BIAS], ((layernorm *)self)->eps, y,
+                           &stats));
+    AX_TRY(ax_frame_save(frame, x));
+    return ax_frame_save(frame, &stats);
+}
+
+static ax_status layernorm_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    ax_tensor x, stats;
+    AX_TRY(ax_frame_restore(frame, &stats));
+    AX_TRY(ax_frame_restore(frame, &x));
+    return ax_op_layernorm_grad(frame, &x, &stats, dy, self->param[WEIGHT], self->param[BIAS],
+                                ((layernorm *)self)->eps, dx);
+}
+
+static const ax_layer_ops layernorm_ops = {"layernorm", layernorm_forward, layernorm_backward};
+
+ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps)
+{
+    ax_layer *layer = ax_layer_new(ctx, &layernorm_ops, name, sizeof(layernorm));
+    if (!layer)
+        return NULL;
+    ((layernorm *)layer)->eps = eps;
+    char weight[256], bias[256];
+    snprintf(weight, sizeof weight, "%s.weight", name);
+    snprintf(bias, sizeof bias, "%s.bias", name);
+    if (ax_param_create(ctx, weight, 1, &width, NULL, &role, AX_INIT_ONE, 0, &layer->param[WEIGHT]) !=
+            AX_OK ||
+        ax_param_create(ctx, bias, 1, &width, NULL, &role, AX_INIT_ZERO, 0, &layer->param[BIAS]) != AX_OK)
+        ax_layer_destroy(&layer);
+    return layer;
+}
+
+/* ---- GELU: saves x ---- */
+
+typedef struct gelu {
+    ax_layer base;
+    ax_gelu_kind kind;
+} gelu;
+
+static ax_status gelu_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    AX_TRY(ax_op_gelu(frame, x, ((gelu *)self)->kind, y));
+    return ax_frame_save(frame, x);
+}
+
+static ax_status gelu_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    ax_tensor x;
+    AX_TRY(ax_frame_restore(frame, &x));
+    return ax_op_gelu_grad(frame, &x, dy, ((gelu *)self)->kind, dx);
+}
+
+static const ax_layer_ops gelu_ops = {"gelu", gelu_forward, gelu_backward};
+
+ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_gelu_kind kind)
+{
+    ax_layer *layer = ax_layer_new(ctx, &gelu_ops, name, sizeof(gelu));
+    if (layer)
+        ((gelu *)layer)->kind = kind;
+    return layer;
+}
+
+/* ---- dropout: saves nothing, draws its mask again ---- */
+
+typedef struct dropout {
+    ax_layer base;
+    double p;
+} dropout;
+
+static ax_status dropout_apply(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    const ax_batch *batch = ax_frame_batch(frame);
+    double p = ((dropout *)self)->p;
+    *y = *x;
+    if (!ax_frame_training(frame) || p == 0)
+        return AX_OK;
+    return ax_op_dropout(frame, x, ax_rng_key(self->ctx->seed, self->name, batch ? batch->step : 0), p, y);
+}
+
+static const ax_layer_ops dropout_ops = {"dropout", dropout_apply, dropout_apply};
+
+ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p)
+{
+    if (!(p >= 0 && p < 1)) {
+        ax_fail(AX_ERR_USAGE, "dropout \"%s\": p = %g is not in [0, 1)", name, p);
+        return NULL;
+    }
+    ax_layer *layer = ax_layer_new(ctx, &dropout_ops, name, sizeof(dropout));
+    if (layer)
+        ((dropout *)layer)->p = p;
+    return layer;
+}

@@ -1,0 +1,90 @@
+/* model: families of transformer language models, built from layers.
+ *
+ * A family is one file and one line in src/model/families.def: its hyper-parameters in the words of the
+ * Hugging Face config.json, how the network is put together, and where its parameters stand in files. Roles,
+ * not axes, appear there, so a family runs on any grid. */
+#ifndef AXONN_MODEL_H
+#define AXONN_MODEL_H
+
+#include "axonn/nn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ax_family ax_family;
+
+typedef struct ax_model_config {
+    const ax_family *family;
+    int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
+    double dropout; /* of embeddings and residual branches, in training */
+    double init_std, norm_eps;
+    ax_gelu_kind activation;
+    bool tie;     /* the head shares the token table */
+    char *source; /* config.json that this was read from, or NULL; keys not understood are kept from it. Owned
+                   */
+} ax_model_config;
+
+/* What config.json says beside the shape of the network. */
+typedef struct ax_model_identity {
+    int64_t bos, eos; /* token ids, -1: none */
+    ax_dtype dtype;   /* of the stored weights */
+} ax_model_identity;
+
+/* The family of that name ("gpt2"), or AX_ERR_USAGE naming those there are. */
+AX_MUST_CHECK ax_status ax_family_find(const char *name, const ax_family **out);
+int ax_family_count(void);
+const char *ax_family_name(int index);
+/* How keys in files of the family may differ from those this program writes: an optional prefix, and patterns
+ * of keys that are read over. */
+const char *ax_family_prefix(const ax_family *family);
+const char *const *ax_family_ignored(const ax_family *family, int *count);
+
+/* Reads a Hugging Face config.json. `path` serves messages. The caller releases *out with
+ * ax_model_config_fini. AX_ERR_DATA names the key that is missing, of the wrong type, or asks for what is not
+ * implemented. Not collective. */
+AX_MUST_CHECK ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
+                                              ax_model_config *out);
+/* Appends config.json as transformers reads it. */
+AX_MUST_CHECK ax_status ax_model_config_print(const ax_model_config *config,
+                                              const ax_model_identity *identity, ax_buf *out);
+AX_MUST_CHECK ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out);
+void ax_model_config_fini(ax_model_config *config);
+const char *ax_model_config_family(const ax_model_config *config);
+/* AX_ERR_USAGE naming what does not fit together. */
+AX_MUST_CHECK ax_status ax_model_config_check(const ax_model_config *config);
+
+/* Parameters in all, and those that take part in matrix products (head included, embedding look-ups not). */
+void ax_model_config_params(const ax_model_config *config, int64_t *total, int64_t *matmul);
+/* Training FLOPs per token: 6 × matmul parameters + 6 × layers × width × T (causal attention), no
+ * recomputation. */
+double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
+
+typedef struct ax_model {
+    ax_ctx *ctx;
+    ax_model_config config;
+    ax_layer *root; /* sequence of body and head; owns all */
+    ax_layer *body; /* tokens → normalised activations [b,t,d] */
+    ax_layer *head; /* → logits [b,t,v] */
+} ax_model;
+
+/* Builds the network; its parameters get memory from ax_layer_param_set(model->root, …). `recompute`: 0 keeps
+ * all activations, n > 0 recomputes in segments of n blocks. Dims that a grid cannot split are an error here.
+ * The caller owns *out. */
+AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, int64_t recompute,
+                                        ax_model **out);
+void ax_model_destroy(ax_model **model);
+
+/* logits [b, t, vocab] of the frame's batch; [b, 1, vocab], of the last position, if `last`. Collective along
+ * the grid. */
+AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool last, ax_tensor *logits);
+/* Forward with the sum of this rank's target losses added to *total (F64, device memory). In training mode
+ * the logits stay in the frame for ax_model_backward. */
+AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
+/* Adds the gradients of scale × (sum of the losses that ax_model_loss counted on this frame). */
+AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame, double scale);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,37 @@
+/* What a family file provides. */
+#ifndef AXONN_MODEL_FAMILY_H
+#define AXONN_MODEL_FAMILY_H
+
+#include "axonn/model.h"
+
+#include <jansson.h>
+
+struct ax_family {
+    const char *name;         /* also model_type in config.json */
+    const char *architecture; /* transformers' class */
+    /* Fills the shape from config.json; `path` for messages. */
+    ax_status (*read)(const json_t *json, const char *path, ax_model_config *out);
+    /* Sets the family's keys. */
+    ax_status (*write)(const ax_model_config *config, json_t *json);
+    /* Adds embedding, blocks and final norm to model->body and makes model->head; sets the parameters' places
+     * in files. */
+    ax_status (*build)(ax_model *model, int64_t recompute);
+    const char *prefix;
+    const char *const *ignored;
+    int n_ignored;
+};
+
+/* Keys of a JSON object, with messages that name file and key. An optional key leaves *out as it was. */
+ax_status ax_json_int(const json_t *json, const char *path, const char *key, bool optional, int64_t *out);
+ax_status ax_json_number(const json_t *json, const char *path, const char *key, bool optional, double *out);
+
+/* One row of a family's key map: parameters called `name` (with %d for the block) stand under `key`; part
+ * `part` of `parts` side by side along the dim of the file's array that holds outputs. */
+typedef struct ax_key_map {
+    const char *name, *key;
+    bool transpose;
+    int part, parts;
+} ax_key_map;
+ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n);
+
+#endif

@@ -1,0 +1,221 @@
+/* GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each branch, GELU, biases everywhere, the
+ * head tied to the token table. Files: q, k and v stand side by side in c_attn, and linear weights as [in,
+ * out] (Conv1D). */
+#include "model/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* b = block, in every name and key. */
+static const ax_key_map keys[] = {
+    {"embed.tokens", "transformer.wte.weight", false, 0, 1},
+    {"embed.positions", "transformer.wpe.weight", false, 0, 1},
+    {"h.%d.norm1.weight", "transformer.h.%d.ln_1.weight", false, 0, 1},
+    {"h.%d.norm1.bias", "transformer.h.%d.ln_1.bias", false, 0, 1},
+    {"h.%d.attn.q.weight", "transformer.h.%d.attn.c_attn.weight", true, 0, 3},
+    {"h.%d.attn.k.weight", "transformer.h.%d.attn.c_attn.weight", true, 1, 3},
+    {"h.%d.attn.v.weight", "transformer.h.%d.attn.c_attn.weight", true, 2, 3},
+    {"h.%d.attn.q.bias", "transformer.h.%d.attn.c_attn.bias", false, 0, 3},
+    {"h.%d.attn.k.bias", "transformer.h.%d.attn.c_attn.bias", false, 1, 3},
+    {"h.%d.attn.v.bias", "transformer.h.%d.attn.c_attn.bias", false, 2, 3},
+    {"h.%d.attn.proj.weight", "transformer.h.%d.attn.c_proj.weight", true, 0, 1},
+    {"h.%d.attn.proj.bias", "transformer.h.%d.attn.c_proj.bias", false, 0, 1},
+    {"h.%d.norm2.weight", "transformer.h.%d.ln_2.weight", false, 0, 1},
+    {"h.%d.norm2.bias", "transformer.h.%d.ln_2.bias", false, 0, 1},
+    {"h.%d.mlp.up.weight", "transformer.h.%d.mlp.c_fc.weight", true, 0, 1},
+    {"h.%d.mlp.up.bias", "transformer.h.%d.mlp.c_fc.bias", false, 0, 1},
+    {"h.%d.mlp.down.weight", "transformer.h.%d.mlp.c_proj.weight", true, 0, 1},
+    {"h.%d.mlp.down.bias", "transformer.h.%d.mlp.c_proj.bias", false, 0, 1},
+    {"norm.weight", "transformer.ln_f.weight", false, 0, 1},
+    {"norm.bias", "transformer.ln_f.bias", false, 0, 1},
+    {"head.weight", "lm_head.weight", false, 0, 1},
+};
+
+/* The tied head as some writers store it again, and the causal masks that old ones stored. */
+static const char *const ignored[] = {"lm_head.weight", "*h.*.attn.bias", "*h.*.attn.masked_bias"};
+
+static const struct {
+    const char *word;
+    ax_gelu_kind kind;
+} activations[] = {{"gelu_new", AX_GELU_TANH}, {"gelu_pytorch_tanh", AX_GELU_TANH}, {"gelu", AX_GELU_EXACT}};
+
+static ax_status read_activation(const json_t *json, const char *path, ax_gelu_kind *out)
+{
+    const json_t *value = json_object_get(json, "activation_function");
+    const char *word = value ? json_string_value(value) : "gelu_new";
+    for (size_t i = 0; word && i < AX_COUNT(activations); i++)
+        if (!strcmp(word, activations[i].word)) {
+            *out = activations[i].kind;
+            return AX_OK;
+        }
+    return ax_fail(AX_ERR_DATA,
+                   "%s: activation_function \"%s\" is not implemented (gelu_new, gelu_pytorch_tanh, gelu)",
+                   path, word ? word : "?");
+}
+
+/* Options of transformers' GPT2Config that change the network and are not implemented. */
+static ax_status refuse(const json_t *json, const char *path)
+{
+    static const struct {
+        const char *key;
+        bool only;
+    } fixed[] = {{"scale_attn_weights", true},
+                 {"scale_attn_by_inverse_layer_idx", false},
+                 {"add_cross_attention", false}};
+    for (size_t i = 0; i < AX_COUNT(fixed); i++) {
+        const json_t *value = json_object_get(json, fixed[i].key);
+        AX_CHECK(!value || json_is_true(value) == fixed[i].only, AX_ERR_DATA,
+                 "%s: %s = %s is not implemented", path, fixed[i].key, fixed[i].only ? "false" : "true");
+    }
+    return AX_OK;
+}
+
+static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config *c)
+{
+    AX_TRY(refuse(json, path));
+    AX_TRY(ax_json_int(json, path, "n_layer", false, &c->layers));
+    AX_TRY(ax_json_int(json, path, "n_embd", false, &c->hidden));
+    AX_TRY(ax_json_int(json, path, "n_head", false, &c->heads));
+    AX_TRY(ax_json_int(json, path, "n_positions", false, &c->seq_len));
+    AX_TRY(ax_json_int(json, path, "vocab_size", false, &c->vocab));
+    c->kv_heads = c->heads;
+    c->ffn = 4 * c->hidden;
+    AX_TRY(ax_json_int(json, path, "n_inner", true, &c->ffn));
+    c->dropout = 0.1; /* GPT2Config's default */
+    AX_TRY(ax_json_number(json, path, "resid_pdrop", true, &c->dropout));
+    c->norm_eps = 1e-5;
+    AX_TRY(ax_json_number(json, path, "layer_norm_epsilon", true, &c->norm_eps));
+    c->init_std = 0.02;
+    AX_TRY(ax_json_number(json, path, "initializer_range", true, &c->init_std));
+    const json_t *tie = json_object_get(json, "tie_word_embeddings");
+    c->tie = !tie || json_is_true(tie);
+    return read_activation(json, path, &c->activation);
+}
+
+static ax_status gpt2_write(const ax_model_config *c, json_t *json)
+{
+    int failed =
+        json_object_set_new(json, "n_layer", json_integer(c->layers)) |
+        json_object_set_new(json, "n_embd", json_integer(c->hidden)) |
+        json_object_set_new(json, "n_head", json_integer(c->heads)) |
+        json_object_set_new(json, "n_positions", json_integer(c->seq_len)) |
+        json_object_set_new(json, "n_inner", c->ffn == 4 * c->hidden ? json_null() : json_integer(c->ffn)) |
+        json_object_set_new(json, "layer_norm_epsilon", json_real(c->norm_eps)) |
+        json_object_set_new(json, "initializer_range", json_real(c->init_std)) |
+        json_object_set_new(json, "activation_function",
+                            json_string(c->activation == AX_GELU_TANH ? "gelu_new" : "gelu")) |
+        json_object_set_new(json, "resid_pdrop", json_real(c->dropout)) |
+        json_object_set_new(json, "embd_pdrop", json_real(c->dropout));
+    if (!c->source)
+        failed |= json_object_set_new(json, "attn_pdrop", json_real(0));
+    AX_CHECK(!failed, AX_ERR_MEMORY, "cannot build config.json");
+    return AX_OK;
+}
+
+static ax_layer *linear(ax_model *m, const char *name, int64_t in, int64_t out, bool up, double std)
+{
+    return ax_linear(m->ctx, name,
+                     &(ax_linear_config){.in = in,
+                                         .out = out,
+                                         .in_role = up ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
+                                         .out_role = up ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
+                                         .init_std = std});
+}
+
+/* "h.3.attn" and the like, in a buffer of the caller. */
+static const char *named(char out[64], int64_t block, const char *part)
+{
+    snprintf(out, 64, "h.%lld.%s", (long long)block, part);
+    return out;
+}
+
+static ax_status add_branch(ax_model *m, ax_layer *block, int64_t i, const char *name,
+                            ax_layer *const *layers, int n)
+{
+    char text[64];
+    ax_layer *branch = ax_sequence(m->ctx, named(text, i, name));
+    ax_status status = AX_OK;
+    for (int k = 0; k < n; k++) {
+        ax_status added = ax_layer_add(branch, layers[k]);
+        status = status == AX_OK ? added : status;
+    }
+    if (status != AX_OK) {
+        ax_layer_destroy(&branch);
+        return status;
+    }
+    return ax_layer_add(block, ax_residual(m->ctx, named(text, i, name), branch));
+}
+
+/* x += attn(norm1(x)); x += mlp(norm2(x)). Output projections start smaller by sqrt(2·layers), as GPT-2's
+ * did. */
+static ax_status add_block(ax_model *m, ax_layer *to, int64_t i)
+{
+    const ax_model_config *c = &m->config;
+    double out_std = c->init_std / sqrt(2.0 * (double)c->layers);
+    char a[64], b[64], d[64], e[64], f[64];
+    ax_attention_config attention = {
+        .width = c->hidden, .heads = c->heads, .init_std = c->init_std, .proj_init_std = out_std};
+    ax_layer *const attn[] = {
+        ax_layernorm(m->ctx, named(a, i, "norm1"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
+        ax_attention(m->ctx, named(b, i, "attn"), &attention),
+        ax_dropout(m->ctx, named(d, i, "attn.drop"), c->dropout)};
+    AX_TRY(add_branch(m, to, i, "attn_branch", attn, AX_COUNT(attn)));
+    ax_layer *const mlp[] = {
+        ax_layernorm(m->ctx, named(a, i, "norm2"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
+        linear(m, named(b, i, "mlp.up"), c->hidden, c->ffn, true, c->init_std),
+        ax_gelu(m->ctx, named(d, i, "mlp.act"), c->activation),
+        linear(m, named(e, i, "mlp.down"), c->ffn, c->hidden, false, out_std),
+        ax_dropout(m->ctx, named(f, i, "mlp.drop"), c->dropout)};
+    return add_branch(m, to, i, "mlp_branch", mlp, AX_COUNT(mlp));
+}
+
+static ax_status add_blocks(ax_model *m, int64_t recompute)
+{
+    for (int64_t i = 0; i < m->config.layers;) {
+        int64_t end = ax_min(m->config.layers, i + ax_max(recompute, 1));
+        char name[64];
+        ax_layer *segment = ax_sequence(m->ctx, named(name, i, "segment"));
+        ax_status status = segment ? AX_OK : AX_ERR_MEMORY;
+        for (; status == AX_OK && i < end; i++)
+            status = add_block(m, segment, i);
+        if (status != AX_OK) {
+            ax_layer_destroy(&segment);
+            return status;
+        }
+        AX_TRY(ax_layer_add(m->body, recompute > 0 ? ax_recompute(m->ctx, name, segment) : segment));
+    }
+    return AX_OK;
+}
+
+static ax_status gpt2_build(ax_model *m, int64_t recompute)
+{
+    const ax_model_config *c = &m->config;
+    ax_layer *embed = ax_embedding(
+        m->ctx, "embed",
+        &(ax_embedding_config){
+            .vocab = c->vocab, .positions = c->seq_len, .width = c->hidden, .init_std = c->init_std});
+    AX_TRY(ax_layer_add(m->body, embed));
+    AX_TRY(ax_layer_add(m->body, ax_dropout(m->ctx, "embed.drop", c->dropout)));
+    AX_TRY(add_blocks(m, recompute));
+    AX_TRY(ax_layer_add(m->body, ax_layernorm(m->ctx, "norm", c->hidden, AX_ROLE_MODEL, c->norm_eps)));
+    m->head = ax_linear(m->ctx, "head",
+                        &(ax_linear_config){.in = c->hidden,
+                                            .out = c->vocab,
+                                            .in_role = AX_ROLE_MODEL,
+                                            .out_role = AX_ROLE_VOCAB,
+                                            .init_std = c->init_std,
+                                            .no_bias = true,
+                                            .tied = c->tie ? embed->param[0] : NULL});
+    AX_TRY(ax_layer_add(m->root, m->head));
+    return ax_key_map_apply(m->root, keys, AX_COUNT(keys));
+}
+
+const ax_family ax_family_gpt2 = {.name = "gpt2",
+                                  .architecture = "GPT2LMHeadModel",
+                                  .read = gpt2_read,
+                                  .write = gpt2_write,
+                                  .build = gpt2_build,
+                                  .prefix = "transformer.",
+                                  .ignored = ignored,
+                                  .n_ignored = AX_COUNT(ignored)};

@@ -1,0 +1,140 @@
+/* engine: assembles the rooms below into training steps, evaluation and generation.
+ *
+ * Three objects, each usable alone:
+ *
+ *   ax_engine     a model with its memory and optimizer: one training step, one evaluation. No files.
+ *   ax_generator  a model that continues token sequences
+ *   ax_train      a whole training run from a configuration: data, checkpoints, metrics, signals
+ *
+ * Letters: B rows (samples) of a step's global batch, T positions. */
+#ifndef AXONN_ENGINE_H
+#define AXONN_ENGINE_H
+
+#include "axonn/config.h"
+#include "axonn/data.h"
+#include "axonn/model.h"
+#include "axonn/optim.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- engine -------------------------------------------------------------------------------------- */
+
+typedef struct ax_engine ax_engine;
+
+typedef struct ax_engine_options {
+    const ax_model_config *model;
+    int64_t seq_len;       /* T */
+    int64_t micro_batch;   /* rows per (data, z) coordinate and micro-step */
+    int64_t global_batch;  /* B = micro_batch · data · z · number of micro-steps */
+    int64_t recompute;     /* as for ax_model_create */
+    const ax_optim *optim; /* NULL: evaluation only, no gradients */
+    double clip;
+} ax_engine_options;
+
+/* Device memory of an engine by class, in bytes on this rank. */
+typedef struct ax_memory {
+    size_t weights; /* master weights */
+    size_t copies;  /* weights as kernels read them, where that is another dtype */
+    size_t gradients, optimizer;
+    size_t activations; /* the frame */
+    size_t batch;       /* tokens, targets, positions; loss and norms */
+    size_t cache;       /* keys and values of a generator */
+    size_t workspace;   /* scratch of kernels */
+} ax_memory;
+size_t ax_memory_total(const ax_memory *memory);
+
+/* What a dry run of the real step found out before anything was allocated. */
+typedef struct ax_engine_plan {
+    ax_memory memory;
+    ax_frame_plan *frame;
+    double step_flops; /* of kernels that count them: what a step really computes */
+} ax_engine_plan;
+
+/* Runs one training step (with an optimizer) and one evaluation on the dry device. `device`, `threads`: of
+ * the real run. The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options do not fit
+ * together. Not collective. */
+AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, const char *device, int threads,
+                                            ax_dtype compute, ax_engine_plan *out);
+void ax_engine_plan_fini(ax_engine_plan *plan);
+
+/* Allocates the engine; weights are uninitialised until ax_param_set_init or a checkpoint fills them. `plan`
+ * NULL: a bump frame of `frame_bytes` instead. Borrows ctx, options->model and plan. Collective along the
+ * grid. */
+AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
+                                         const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
+void ax_engine_destroy(ax_engine **engine);
+ax_param_set *ax_engine_params(ax_engine *engine);
+ax_model *ax_engine_model(ax_engine *engine);
+ax_frame *ax_engine_frame(ax_engine *engine);
+
+/* Gives rows first … end-1 of the present step (or evaluation): ax_sampler_read fits. */
+typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
+
+typedef struct ax_step_result {
+    double loss;         /* mean over the unmasked targets of the global batch, before the update */
+    double grad_norm;    /* of the whole gradient, before clipping */
+    bool finite;         /* false: nothing was updated */
+    const char *culprit; /* not finite: the first parameter whose gradient is not, or "loss" */
+} ax_step_result;
+
+/* One training step: forward and backward of every micro-batch, gradients summed, clipped and applied.
+ * `targets`: unmasked targets of the global batch; `hyper->grad_scale` is ignored. Collective along the grid.
+ * Allocates nothing after the first two calls. */
+AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
+                                       int64_t targets, const ax_hyper *hyper, ax_step_result *out);
+
+/* Forward of `rows` rows: *loss_sum over all unmasked targets (not their mean). Collective along the grid. */
+AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,
+                                       double *loss_sum);
+
+/* ---- models from directories --------------------------------------------------------------------- */
+
+/* A model for inference: its directory resolved, config.json read, tokenizer loaded if there is one. */
+typedef struct ax_pretrained {
+    char *dir;
+    ax_model_config config;
+    ax_model_identity identity;
+    ax_tokenizer *tokenizer; /* or NULL */
+} ax_pretrained;
+
+/* `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases with
+ * ax_pretrained_close. */
+AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
+void ax_pretrained_close(ax_pretrained *model);
+/* Reads its weights into a parameter set of the same shape. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
+
+/* ---- generation ---------------------------------------------------------------------------------- */
+
+typedef struct ax_generator ax_generator;
+
+/* A generator for prompts of exactly `prompt` tokens and up to `capacity` positions in all (at most the
+ * model's seq_len). */
+AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
+                                            int64_t capacity, ax_generator **out);
+void ax_generator_destroy(ax_generator **generator);
+const ax_memory *ax_generator_memory(const ax_generator *generator);
+
+/* Feeds `n` tokens (the prompt first, single tokens after it) and returns the host logits of the last
+ * (`vocab` floats, owned by the generator, valid until the next call). */
+AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
+                                          const float **logits);
+
+/* Logits of all positions of a sequence: host [n, vocab], given to `take` row by row. */
+typedef ax_status ax_take_logits_fn(void *user, int64_t position, const float *logits, int64_t vocab);
+AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens,
+                                             int64_t n, ax_take_logits_fn *take, void *user);
+
+/* ---- training runs ------------------------------------------------------------------------------- */
+
+/* A whole run: everything that `axonn train` does once the configuration is loaded. Returns AX_OK when all
+ * steps are done, AX_ERR_SIGNAL when a signal stopped it after saving. `config` is completed (from the
+ * model's own config.json) in place. */
+AX_MUST_CHECK ax_status ax_train(ax_config *config);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,270 @@
+/* One training step and one evaluation of a model: forward, backward, reduction, clipping, update. Read
+ * docs/step.md beside it. The same code runs on the dry device to find out what memory it needs
+ * (ax_engine_plan_make). */
+#include "axonn/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The int32 arrays of a micro-batch, in the order of ax_rows. */
+enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
+
+struct ax_engine {
+    ax_ctx *ctx;
+    ax_engine_options options;
+    ax_model *model;
+    ax_param_set *set;
+    ax_frame *frame;
+    int64_t rows;     /* global rows of a micro-batch */
+    int64_t first, n; /* this rank's among them */
+    ax_batch batch;   /* on the device */
+    int32_t *host;    /* [ARRAYS, n, T] */
+    int32_t *device;  /* the same */
+    double *numbers;  /* device: the loss, then a sum of squares per parameter */
+    double *sumsq;    /* host */
+};
+
+static size_t batch_bytes(const ax_engine *e)
+{
+    return (size_t)(ARRAYS * e->n * e->options.seq_len) * sizeof(int32_t);
+}
+
+static size_t numbers_bytes(const ax_engine *e) { return (size_t)(1 + e->set->n) * sizeof(double); }
+
+static ax_status check_options(const ax_engine_options *o, const ax_grid *grid, int64_t rows)
+{
+    AX_CHECK(o->seq_len > 0 && o->seq_len <= o->model->seq_len, AX_ERR_USAGE,
+             "sequences of %lld tokens do not fit the model's %lld positions", (long long)o->seq_len,
+             (long long)o->model->seq_len);
+    AX_CHECK(o->micro_batch > 0 && o->global_batch > 0 && o->global_batch % rows == 0, AX_ERR_USAGE,
+             "a global batch of %lld is not a whole number of micro-steps of %lld rows (micro_batch %lld on "
+             "%d ranks of data and z)",
+             (long long)o->global_batch, (long long)rows, (long long)o->micro_batch,
+             ax_grid_axis_size(grid, AX_DATA) * ax_grid_axis_size(grid, AX_Z));
+    return AX_OK;
+}
+
+/* The batch tensors view one device block. */
+static ax_status make_batch(ax_engine *e)
+{
+    ax_layout layout = ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
+    ax_tensor like = ax_tensor_make(AX_I32, 2, (int64_t[]){e->rows, e->options.seq_len}, NULL, &layout);
+    ax_tensor_range(e->ctx->grid, &like, 0, ax_grid_rank(e->ctx->grid), &e->first, &e->n);
+    AX_TRY(ax_calloc(1, batch_bytes(e), &e->host));
+    AX_TRY(ax_device_alloc(e->ctx->dev, batch_bytes(e), (void **)&e->device));
+    ax_tensor *const views[ARRAYS] = {&e->batch.tokens, &e->batch.targets, &e->batch.doc_start,
+                                      &e->batch.positions};
+    for (int i = 0; i < ARRAYS; i++) {
+        *views[i] = like;
+        views[i]->data = e->device + i * e->n * e->options.seq_len;
+    }
+    return AX_OK;
+}
+
+static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
+{
+    const ax_engine_options *o = &e->options;
+    e->rows =
+        o->micro_batch * ax_grid_axis_size(e->ctx->grid, AX_DATA) * ax_grid_axis_size(e->ctx->grid, AX_Z);
+    AX_TRY(check_options(o, e->ctx->grid, e->rows));
+    AX_TRY(ax_model_create(e->ctx, o->model, o->recompute, &e->model));
+    AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
+    AX_TRY(make_batch(e));
+    AX_TRY(ax_device_alloc(e->ctx->dev, numbers_bytes(e), (void **)&e->numbers));
+    AX_TRY(ax_calloc((size_t)e->set->n, sizeof *e->sumsq, &e->sumsq));
+    return plan ? ax_frame_create_planned(e->ctx, plan->frame, &e->frame)
+                : ax_frame_create(e->ctx, frame_bytes, &e->frame);
+}
+
+ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options, const ax_engine_plan *plan,
+                           size_t frame_bytes, ax_engine **out)
+{
+    ax_engine *e;
+    AX_TRY(ax_calloc(1, sizeof *e, &e));
+    e->ctx = ctx;
+    e->options = *options;
+    ax_status status = build(e, plan, frame_bytes);
+    if (status != AX_OK) {
+        ax_engine_destroy(&e);
+        return status;
+    }
+    *out = e;
+    return AX_OK;
+}
+
+void ax_engine_destroy(ax_engine **engine)
+{
+    ax_engine *e = *engine;
+    if (!e)
+        return;
+    ax_frame_destroy(&e->frame);
+    if (e->device)
+        ax_device_free(e->ctx->dev, e->device, batch_bytes(e));
+    if (e->numbers)
+        ax_device_free(e->ctx->dev, e->numbers, numbers_bytes(e));
+    ax_param_set_destroy(&e->set);
+    ax_model_destroy(&e->model);
+    free(e->host);
+    free(e->sumsq);
+    free(e);
+    *engine = NULL;
+}
+
+ax_param_set *ax_engine_params(ax_engine *engine) { return engine->set; }
+ax_model *ax_engine_model(ax_engine *engine) { return engine->model; }
+ax_frame *ax_engine_frame(ax_engine *engine) { return engine->frame; }
+
+/* Rows [first, first + n) of the micro-batch that begins at global row `start`, of `total` rows in all: rows
+ * beyond are empty and masked. */
+static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t start, int64_t total)
+{
+    int64_t t = e->options.seq_len, size = e->n * t, from = start + e->first,
+            end = ax_min(from + e->n, total);
+    ax_rows rows = {e->host, e->host + size, e->host + 2 * size, e->host + 3 * size};
+    int64_t have = ax_max(end - from, 0);
+    if (have > 0)
+        AX_TRY(read(source, from, end, &rows));
+    for (int i = 0; i < ARRAYS; i++)
+        memset(e->host + i * size + have * t, i == TARGETS ? -1 : 0,
+               (size_t)((e->n - have) * t) * sizeof(int32_t));
+    e->batch.first_sample = start;
+    return ax_copy_in(e->ctx->stream, e->device, e->host, batch_bytes(e));
+}
+
+static ax_status zero_loss(ax_engine *e)
+{
+    return ax_run_fill(e->ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = e->numbers, .dtype = AX_F64});
+}
+
+/* The loss, summed over the ranks that hold different rows. */
+static ax_status read_loss(ax_engine *e, double *out)
+{
+    ax_axisset batch_axes = (ax_axisset)(1u << AX_DATA | 1u << AX_Z);
+    AX_TRY(ax_reduce_axes(e->ctx, batch_axes, e->numbers, 1, AX_F64, AX_SUM));
+    return ax_copy_out(e->ctx->stream, out, e->numbers, sizeof *out);
+}
+
+static ax_status accumulate(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t targets)
+{
+    for (int64_t row = 0; row < e->options.global_batch; row += e->rows) {
+        AX_TRY(load_rows(e, read, source, row, e->options.global_batch));
+        AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
+        AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
+        AX_TRY(ax_model_backward(e->model, e->frame, 1 / (double)ax_max(targets, 1)));
+    }
+    return AX_OK;
+}
+
+/* The norm of the whole gradient; the first parameter whose gradient is not finite is the culprit. */
+static ax_status judge(ax_engine *e, ax_step_result *out)
+{
+    AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1, e->sumsq));
+    double total = 0;
+    out->culprit = isfinite(out->loss) ? NULL : "loss";
+    for (int i = 0; i < e->set->n; i++) {
+        total += e->sumsq[i];
+        if (!isfinite(e->sumsq[i]) && !out->culprit)
+            out->culprit = e->set->param[i]->name;
+    }
+    out->grad_norm = sqrt(total);
+    out->finite = !out->culprit;
+    return AX_OK;
+}
+
+ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
+                         const ax_hyper *hyper, ax_step_result *out)
+{
+    AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
+    e->batch.step = (uint64_t)step;
+    e->batch.target_count = targets;
+    AX_TRY(ax_param_set_zero_grad(e->set));
+    AX_TRY(zero_loss(e));
+    AX_TRY(accumulate(e, read, source, targets));
+    AX_TRY(ax_param_set_sync_grad(e->set));
+    AX_TRY(read_loss(e, &out->loss));
+    out->loss /= (double)ax_max(targets, 1);
+    AX_TRY(judge(e, out));
+    if (!out->finite)
+        return AX_OK;
+    ax_hyper scaled = *hyper;
+    scaled.grad_scale = ax_clip_factor(out->grad_norm, e->options.clip);
+    return ax_optim_step(e->options.optim, &scaled, e->set);
+}
+
+ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)
+{
+    AX_TRY(zero_loss(e));
+    for (int64_t row = 0; row < rows; row += e->rows) {
+        AX_TRY(load_rows(e, read, source, row, rows));
+        AX_TRY(ax_frame_begin(e->frame, "eval", AX_MODE_EVAL, &e->batch));
+        AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
+    }
+    return read_loss(e, loss_sum);
+}
+
+/* ---- planning ------------------------------------------------------------------------------------ */
+
+size_t ax_memory_total(const ax_memory *m)
+{
+    return m->weights + m->copies + m->gradients + m->optimizer + m->activations + m->batch + m->cache +
+           m->workspace;
+}
+
+static ax_status no_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    (void)source;
+    (void)first;
+    (void)end;
+    (void)out;
+    return AX_OK;
+}
+
+static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
+{
+    double loss;
+    ax_step_result result;
+    if (e->options.optim) {
+        AX_TRY(ax_engine_step(e, 1, no_rows, NULL, 1, &(ax_hyper){.step = 1}, &result));
+        out->step_flops = e->ctx->dev->flops;
+    }
+    AX_TRY(ax_engine_eval(e, no_rows, NULL, e->rows, &loss));
+    AX_TRY(ax_frame_plan_create(e->frame, &out->frame));
+    out->memory.weights = e->set->bytes_master;
+    out->memory.copies = e->set->bytes_use;
+    out->memory.gradients = e->set->bytes_grad;
+    out->memory.optimizer = e->set->bytes_state;
+    out->memory.activations = ax_frame_plan_bytes(out->frame);
+    out->memory.batch = 2 * batch_bytes(e) + numbers_bytes(e);
+    return AX_OK;
+}
+
+ax_status ax_engine_plan_make(const ax_engine_options *options, const char *device, int threads,
+                              ax_dtype compute, ax_engine_plan *out)
+{
+    *out = (ax_engine_plan){0};
+    ax_comm *self = NULL;
+    ax_ctx *ctx = NULL;
+    ax_engine *engine = NULL;
+    ax_status status = ax_comm_self_create(&self);
+    if (status == AX_OK)
+        status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", threads, compute, 0, &ctx);
+    if (status == AX_OK)
+        status = ax_engine_create(ctx, options, NULL, 0, &engine);
+    if (status == AX_OK)
+        status = rehearse(engine, out);
+    if (status == AX_OK)
+        status = ax_device_workspace(device, threads, &out->memory.workspace);
+    ax_engine_destroy(&engine);
+    ax_ctx_destroy(&ctx);
+    ax_comm_destroy(&self);
+    if (status != AX_OK)
+        ax_engine_plan_fini(out);
+    return status;
+}
+
+void ax_engine_plan_fini(ax_engine_plan *plan)
+{
+    ax_frame_plan_destroy(&plan->frame);
+    *plan = (ax_engine_plan){0};
+}

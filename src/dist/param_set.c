@@ -21,7 +21,8 @@ static void place(cursor *c, ax_tensor *t)
 {
     if (c->base)
         t->data = c->base + c->at;
-    c->at += (size_t)ax_round_up(ax_tensor_bytes(c->grid, t), ALIGN);
+    /* An empty box has an address too: NULL means "no memory". */
+    c->at += (size_t)ax_round_up(ax_max(ax_tensor_bytes(c->grid, t), 1), ALIGN);
 }
 
 /* Places the parameters' tensors of one block from `base` on; returns the block's size. */

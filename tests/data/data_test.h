@@ -67,7 +67,10 @@ static inline const char *in_scratch(scratch *s, const char *name)
 static inline const char *put_file(scratch *s, const char *name, const void *bytes, size_t n)
 {
     const char *path = in_scratch(s, name);
-    OK(ax_file_write_atomic(path, bytes, n));
+    FILE *file = fopen(path, "wb"); /* without a sync: some tests write a thousand files */
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
     return path;
 }
 

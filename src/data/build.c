@@ -1,0 +1,309 @@
+/* ax_data_build: a corpus into packed token files, by several threads, in the corpus's order.
+ *
+ * Units (corpus.h) are numbered as they are handed to workers. A worker encodes its unit into the slot
+ * `number % SLOTS`; whoever finds the next unit in order complete writes it. So the files do not depend on
+ * the number of threads, and memory is bounded: a unit is handed out only while there is a free slot and
+ * the units in flight hold less than IN_FLIGHT_BYTES of text (a single larger one goes alone). */
+#include "corpus.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
+
+/* One encoded document: the ids up to `end` of its slot. */
+typedef struct built_document {
+    size_t end;
+    int64_t text_bytes;
+    bool valid; /* it belongs to the validation part */
+} built_document;
+
+typedef struct slot {
+    bool done;
+    ax_status status;
+    char *message; /* of a failure */
+    const char *skipped;
+    corpus_unit unit;
+    ax_ids ids;
+    ax_buf documents; /* of built_document */
+} slot;
+
+typedef struct build {
+    const ax_data_build_options *options;
+    ax_corpus *corpus;
+    ax_token_writer *train, *valid; /* valid: NULL without a split */
+    int64_t counts[2];              /* documents of train and valid */
+    pthread_mutex_t lock;           /* guards what follows, but a slot between hand-out and `done` */
+    pthread_cond_t changed;
+    corpus_unit next;
+    bool more;               /* `next` is a unit that waits to be handed out */
+    int64_t issued, written; /* units */
+    int64_t bytes_in_flight;
+    bool writing;     /* some worker writes slots out; it alone touches writers and progress */
+    ax_status status; /* the first failure in the corpus's order ends all */
+    char *message;
+    ax_data_progress progress;
+    double started, told;
+    slot slots[SLOTS];
+} build;
+
+/* What a worker has of its own. */
+typedef struct worker {
+    build *b;
+    ax_encoder *encoder;
+    ax_buf scratch;
+    slot *slot; /* being filled */
+} worker;
+
+/* Uniform in [0, 1) by the text alone: neither place nor neighbours of a document decide its side. */
+static bool falls_to_validation(const char *text, size_t bytes, double fraction)
+{
+    return (double)(XXH3_64bits(text, bytes) >> 11) * 0x1p-53 < fraction;
+}
+
+static ax_status encode_document(void *user, const char *text, size_t bytes)
+{
+    worker *w = user;
+    slot *s = w->slot;
+    ax_status status = ax_encode(w->encoder, text, bytes, 0, &s->ids);
+    if (status != AX_OK)
+        ax_error_context("%s", ax_corpus_path(w->b->corpus, s->unit.file));
+    AX_TRY(status);
+    built_document document = {s->ids.size, (int64_t)bytes,
+                               falls_to_validation(text, bytes, w->b->options->valid_fraction)};
+    return ax_buf_add(&s->documents, &document, sizeof document);
+}
+
+static void fill_slot(worker *w, slot *s)
+{
+    w->slot = s;
+    s->ids.size = s->documents.size = 0;
+    s->status = corpus_read_unit(w->b->corpus, &s->unit, &w->scratch, encode_document, w, &s->skipped);
+    if (s->status == AX_OK)
+        return;
+    if (ax_strdup(ax_error_message(), &s->message) != AX_OK)
+        s->message = NULL;
+}
+
+/* ---- writing in order ---------------------------------------------------------------------------- */
+
+static ax_status write_documents(build *b, const slot *s)
+{
+    const built_document *documents = (const void *)s->documents.data;
+    size_t n = s->documents.size / sizeof *documents, begin = 0;
+    for (size_t i = 0; i < n; i++) {
+        const built_document *d = &documents[i];
+        AX_TRY(ax_token_writer_add(d->valid ? b->valid : b->train, s->ids.data + begin,
+                                   (int64_t)(d->end - begin), d->text_bytes));
+        b->counts[d->valid]++;
+        b->progress.tokens += (int64_t)(d->end - begin);
+        b->progress.documents++;
+        begin = d->end;
+    }
+    return AX_OK;
+}
+
+static bool tell_progress(build *b, bool always)
+{
+    double now = ax_now();
+    if (!b->options->progress || (!always && now - b->told < 0.1))
+        return true;
+    ax_data_progress told = b->progress;
+    told.seconds = now - b->started;
+    b->told = now;
+    return b->options->progress(b->options->user, &told);
+}
+
+static ax_status write_slot(build *b, slot *s)
+{
+    if (s->status != AX_OK)
+        return ax_fail(s->status, "%s", s->message ? s->message : "out of memory");
+    if (s->skipped)
+        corpus_log_skipped(b->corpus, s->unit.file, s->skipped, b->corpus->skipped++);
+    AX_TRY(write_documents(b, s));
+    b->progress.bytes_done += s->unit.to - s->unit.from;
+    if (s->ids.capacity > KEEP_IDS) /* of an unusually large document */
+        ax_ids_fini(&s->ids);
+    if (s->documents.capacity > KEEP_IDS)
+        ax_buf_fini(&s->documents);
+    return tell_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
+}
+
+/* With the lock held: writes whatever is complete and next in order, the lock released meanwhile. */
+static void write_ready(build *b)
+{
+    while (!b->writing && b->status == AX_OK && b->slots[b->written % SLOTS].done) {
+        slot *s = &b->slots[b->written % SLOTS];
+        b->writing = true;
+        pthread_mutex_unlock(&b->lock);
+        ax_status status = write_slot(b, s);
+        pthread_mutex_lock(&b->lock);
+        b->writing = false;
+        if (status != AX_OK) {
+            b->status = status;
+            if (ax_strdup(ax_error_message(), &b->message) != AX_OK)
+                b->message = NULL;
+        }
+        s->done = false;
+        b->bytes_in_flight -= s->unit.to - s->unit.from;
+        b->written++;
+        pthread_cond_broadcast(&b->changed);
+    }
+}
+
+/* ---- workers ------------------------------------------------------------------------------------- */
+
+/* With the lock held: waits for a unit that may be started; NULL when there are no more. */
+static slot *take_unit(build *b)
+{
+    while (b->more && b->status == AX_OK) {
+        int64_t bytes = b->next.to - b->next.from;
+        if (b->issued - b->written < SLOTS &&
+            (!b->bytes_in_flight || b->bytes_in_flight + bytes <= IN_FLIGHT_BYTES)) {
+            slot *s = &b->slots[b->issued++ % SLOTS];
+            s->unit = b->next;
+            b->bytes_in_flight += bytes;
+            b->more = corpus_next_unit(b->corpus, &b->next);
+            return s;
+        }
+        pthread_cond_wait(&b->changed, &b->lock);
+    }
+    return NULL;
+}
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    build *b = w->b;
+    slot *s;
+    pthread_mutex_lock(&b->lock);
+    while ((s = take_unit(b))) {
+        pthread_mutex_unlock(&b->lock);
+        fill_slot(w, s);
+        pthread_mutex_lock(&b->lock);
+        s->done = true;
+        write_ready(b);
+    }
+    pthread_mutex_unlock(&b->lock);
+    return NULL;
+}
+
+static int count_processors(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+/* Worker 0 is the calling thread, so one thread always works even if no other can be had. */
+static ax_status run_workers(build *b)
+{
+    int n = b->options->threads > 0 ? b->options->threads : count_processors(), started = 1;
+    worker *workers;
+    pthread_t *threads;
+    AX_TRY(ax_calloc((size_t)n, sizeof *workers, &workers));
+    ax_status status = ax_calloc((size_t)n, sizeof *threads, &threads);
+    for (int i = 0; i < n && status == AX_OK; i++) {
+        workers[i].b = b;
+        status = ax_encoder_create(b->options->tokenizer, &workers[i].encoder);
+    }
+    if (status == AX_OK) {
+        while (started < n && !pthread_create(&threads[started], NULL, work, &workers[started]))
+            started++;
+        work(&workers[0]);
+        for (int i = 1; i < started; i++)
+            pthread_join(threads[i], NULL);
+        if (b->status != AX_OK)
+            status = ax_fail(b->status, "%s", b->message ? b->message : "out of memory");
+    }
+    for (int i = 0; i < n; i++) {
+        ax_encoder_destroy(&workers[i].encoder);
+        ax_buf_fini(&workers[i].scratch);
+    }
+    free(workers);
+    free(threads);
+    return status;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------------- */
+
+static ax_status open_writers(build *b)
+{
+    const ax_data_build_options *o = b->options;
+    int64_t vocab = ax_tokenizer_vocab_size(o->tokenizer);
+    int32_t end = ax_tokenizer_eos(o->tokenizer);
+    uint64_t hash = ax_tokenizer_hash(o->tokenizer);
+    AX_TRY(ax_token_writer_create(o->output, vocab, end, hash, &b->train));
+    return o->valid_fraction > 0 ? ax_token_writer_create(o->valid_output, vocab, end, hash, &b->valid)
+                                 : AX_OK;
+}
+
+static ax_status finish_writers(build *b, ax_data_build_report *report)
+{
+    AX_CHECK(b->counts[0] + b->counts[1], AX_ERR_DATA,
+             "there is no text in %s: all files are empty or left out", b->options->corpus.inputs[0]);
+    AX_CHECK(b->counts[0] && (b->counts[1] || !b->valid), AX_ERR_DATA,
+             "a share of %g of %lld documents leaves none for %s: the split is by whole documents; give more "
+             "of them, "
+             "another share, or a validation file of its own",
+             b->options->valid_fraction, (long long)(b->counts[0] + b->counts[1]),
+             b->counts[0] ? "validation" : "training");
+    if (b->valid)
+        AX_TRY(ax_token_writer_finish(&b->valid, &report->valid));
+    return ax_token_writer_finish(&b->train, &report->train);
+}
+
+static ax_status build_with(build *b, ax_data_build_report *report)
+{
+    AX_TRY(ax_corpus_create(&b->options->corpus, &b->corpus));
+    AX_TRY(open_writers(b));
+    b->progress.bytes_total = b->corpus->bytes;
+    b->started = ax_now();
+    b->told = b->started - 1; /* so that the first unit is told at once */
+    b->more = corpus_next_unit(b->corpus, &b->next);
+    AX_TRY(run_workers(b));
+    AX_TRY(finish_writers(b, report));
+    report->files = b->corpus->n;
+    report->skipped = b->corpus->skipped;
+    tell_progress(b, true);
+    return AX_OK;
+}
+
+static void build_destroy(build *b)
+{
+    ax_token_writer_abandon(&b->train);
+    ax_token_writer_abandon(&b->valid);
+    ax_corpus_destroy(&b->corpus);
+    for (int i = 0; i < SLOTS; i++) {
+        ax_ids_fini(&b->slots[i].ids);
+        ax_buf_fini(&b->slots[i].documents);
+        free(b->slots[i].message);
+    }
+    pthread_mutex_destroy(&b->lock);
+    pthread_cond_destroy(&b->changed);
+    free(b->message);
+    free(b);
+}
+
+ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report)
+{
+    ax_data_build_report unused;
+    build *b;
+    AX_CHECK(options->tokenizer && options->output, AX_ERR_USAGE,
+             "building token files needs a tokenizer and an output");
+    AX_CHECK(options->valid_fraction >= 0 && options->valid_fraction < 1 &&
+                 !options->valid_output == !options->valid_fraction,
+             AX_ERR_USAGE,
+             "a validation part needs both a share between 0 and 1 (%g) and a file to go to (%s)",
+             options->valid_fraction, options->valid_output ? options->valid_output : "none");
+    AX_TRY(ax_calloc(1, sizeof *b, &b));
+    b->options = options;
+    pthread_mutex_init(&b->lock, NULL);
+    pthread_cond_init(&b->changed, NULL);
+    report = report ? report : &unused;
+    *report = (ax_data_build_report){0};
+    ax_status status = build_with(b, report);
+    build_destroy(b);
+    return status;
+}

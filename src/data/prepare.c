@@ -1,0 +1,99 @@
+/* ax_data_prepare: whatever the configuration names as data becomes a token file, tokenized at most once. */
+#include "corpus.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { CACHE_VERSION = 1 }; /* raised when the same inputs would give another file */
+
+/* Fingerprint of what the token file depends on: names, sizes and times of the inputs, and the tokenizer. */
+static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
+{
+    XXH3_state_t *state = XXH3_createState();
+    AX_CHECK(state, AX_ERR_MEMORY, "cannot allocate a hash state");
+    XXH3_64bits_reset(state);
+    uint64_t head[3] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n};
+    XXH3_64bits_update(state, head, sizeof head);
+    for (int64_t i = 0; i < corpus->n; i++) {
+        const corpus_file *file = &corpus->files[i];
+        int64_t facts[2] = {file->bytes, file->mtime_ns};
+        XXH3_64bits_update(state, file->path, strlen(file->path) + 1);
+        XXH3_64bits_update(state, facts, sizeof facts);
+    }
+    *out = XXH3_64bits_digest(state);
+    XXH3_freeState(state);
+    return AX_OK;
+}
+
+/* cache_dir/NAME-0123456789abcdef.tok, NAME being the last part of `real`. */
+static ax_status cache_path(const char *real, const char *cache_dir, uint64_t print, char **out)
+{
+    const char *slash = strrchr(real, '/');
+    ax_buf name = {0};
+    ax_status status = ax_buf_printf(&name, "%.128s-%016llx.tok", slash && slash[1] ? slash + 1 : "data",
+                                     (unsigned long long)print);
+    if (status == AX_OK)
+        status = ax_path_join(cache_dir, name.data, out);
+    ax_buf_fini(&name);
+    return status;
+}
+
+static bool is_usable(const char *path, const ax_tokenizer *tokenizer)
+{
+    ax_data *data;
+    if (!ax_path_exists(path) || ax_data_open(path, -1, &data) != AX_OK)
+        return false;
+    bool usable = ax_data_describe(data)->tokenizer_hash == ax_tokenizer_hash(tokenizer);
+    ax_data_close(&data);
+    return usable;
+}
+
+static ax_status locate(const char *real, const ax_tokenizer *tokenizer, const char *cache_dir, char **out)
+{
+    ax_corpus *corpus;
+    uint64_t print = 0;
+    AX_TRY(ax_corpus_create(&(ax_corpus_options){.inputs = &real, .n_inputs = 1}, &corpus));
+    ax_status status = fingerprint(corpus, tokenizer, &print);
+    ax_corpus_destroy(&corpus);
+    AX_TRY(status);
+    return cache_path(real, cache_dir, print, out);
+}
+
+static ax_status prepare_text(const char *real, const ax_tokenizer *tokenizer, const char *cache_dir,
+                              ax_data_progress_fn progress, void *user, char **out)
+{
+    AX_TRY(ax_mkdirs(cache_dir));
+    AX_TRY(locate(real, tokenizer, cache_dir, out));
+    if (is_usable(*out, tokenizer))
+        return AX_OK;
+    ax_log(AX_LOG_INFO, "tokenizing %s into %s", real, *out);
+    return ax_data_build(&(ax_data_build_options){.corpus = {.inputs = &real, .n_inputs = 1},
+                                                  .tokenizer = tokenizer,
+                                                  .output = *out,
+                                                  .progress = progress,
+                                                  .user = user},
+                         NULL);
+}
+
+ax_status ax_data_prepare(const char *path, const ax_tokenizer *tokenizer, const char *cache_dir,
+                          ax_data_progress_fn progress, void *user, char **token_path)
+{
+    ax_data_format format;
+    *token_path = NULL;
+    AX_TRY(ax_data_detect(path, &format));
+    if (!ax_data_format_is_text(format))
+        return ax_strdup(path, token_path);
+    AX_CHECK(tokenizer, AX_ERR_USAGE, "%s holds text: set data.tokenizer, or name a token file made of it",
+             path);
+    char *real = realpath(path, NULL);
+    AX_CHECK(real, AX_ERR_DATA, "cannot resolve %s", path);
+    ax_status status = prepare_text(real, tokenizer, cache_dir, progress, user, token_path);
+    free(real);
+    if (status != AX_OK) {
+        free(*token_path);
+        *token_path = NULL;
+    }
+    return status;
+}

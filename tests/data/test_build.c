@@ -1,0 +1,310 @@
+/* Building token files: the tokens by hand, equal files for any number of threads, the split, what stops a
+ * build, and the cache beside a run. The tokenizer of these tests is bytes, one merge and an end-of-text
+ * token: text is 256 of 258 ids, "ab" is 256, <|endoftext|> 257. */
+#include "data_test.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+/* GPT-2's letters for bytes: printable ones stand for themselves, the others for U+0100 on. */
+static int byte_letter(int byte)
+{
+    int next = 0x100;
+    for (int b = 0; b < 256; b++) {
+        bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+        if (b == byte)
+            return printable ? b : next;
+        next += !printable;
+    }
+    return -1;
+}
+
+static ax_tokenizer *make_tokenizer(scratch *s, const char *name, bool with_end)
+{
+    ax_buf json = {0};
+    OK(ax_buf_printf(&json, "{\"version\":\"1.0\",\"added_tokens\":["));
+    if (with_end)
+        OK(ax_buf_printf(&json,
+                         "{\"id\":257,\"content\":\"<|endoftext|>\",\"single_word\":false,\"lstrip\":false,"
+                         "\"rstrip\":false,\"normalized\":false,\"special\":true}"));
+    OK(ax_buf_printf(&json, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                            "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
+                            "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\"},"
+                            "\"model\":{\"type\":\"BPE\",\"vocab\":{"));
+    for (int b = 0; b < 256; b++)
+        OK(ax_buf_printf(&json, "\"\\u%04x\":%d,", (unsigned)byte_letter(b), b));
+    OK(ax_buf_printf(&json, "\"ab\":256%s},\"merges\":[\"a b\"]}}",
+                     with_end ? ",\"<|endoftext|>\":257" : ""));
+    const char *path = put_file(s, name, json.data, json.size);
+    ax_buf_fini(&json);
+    ax_tokenizer *tok;
+    OK(ax_tokenizer_load(path, &tok));
+    return tok;
+}
+
+static ax_data_build_options options_for(const char *const *input, const ax_tokenizer *tok,
+                                         const char *output)
+{
+    return (ax_data_build_options){
+        .corpus = {.inputs = input, .n_inputs = 1}, .tokenizer = tok, .output = output, .threads = 2};
+}
+
+static void tokens_by_hand(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    const char *jsonl =
+        put_text(s, "d.jsonl", "{\"text\":\"abc\"}\n{\"text\":\"\"}\n{\"text\":\"\\u00e9 ab\"}\n");
+    const char *out = in_scratch(s, "d.tok");
+    ax_data_build_options o = options_for(&jsonl, tok, out);
+    ax_data_build_report report;
+    OK(ax_data_build(&o, &report));
+    static const int32_t want[] = {256, 'c', 257, 0xc3, 0xa9, ' ', 256, 257};
+    int32_t got[8];
+    ax_data *data;
+    int64_t first, end;
+    OK(ax_data_open(out, -1, &data));
+    OK(ax_data_check(data));
+    const ax_data_info *info = ax_data_describe(data);
+    assert_int_equal(info->tokens, 8);
+    assert_int_equal(info->documents, 2);
+    assert_int_equal(info->text_bytes, 8);
+    assert_int_equal(info->end_id, 257);
+    assert_int_equal(info->vocab, 258);
+    assert_true(info->tokenizer_hash == ax_tokenizer_hash(tok));
+    assert_memory_equal(&report.train, info, sizeof *info);
+    OK(ax_data_tokens(data, 0, 8, got));
+    assert_memory_equal(got, want, sizeof want);
+    OK(ax_data_document(data, 1, &first, &end));
+    assert_true(first == 3 && end == 8);
+    ax_data_close(&data);
+    ax_tokenizer_destroy(&tok);
+
+    /* Without an end-of-text token documents are only told apart by the index. */
+    tok = make_tokenizer(s, "plain.json", false);
+    o.tokenizer = tok;
+    OK(ax_data_build(&o, &report));
+    assert_int_equal(report.train.tokens, 6);
+    assert_int_equal(report.train.end_id, -1);
+    ax_tokenizer_destroy(&tok);
+}
+
+/* A tree of a few hundred files of very different sizes, some JSONL, some that are no text. */
+static const char *make_tree(scratch *s, const char *name)
+{
+    char path[128];
+    ax_buf text = {0};
+    uint64_t key = ax_rng_key(5, "tree", 0);
+    snprintf(path, sizeof path, "%s/sub", name);
+    OK(ax_mkdirs(in_scratch(s, path)));
+    for (int f = 0; f < 300; f++) {
+        int64_t n = (int64_t)(ax_rng_uniform(key, (uint64_t)f) * (f % 50 ? 400 : 200000));
+        text.size = 0;
+        for (int64_t i = 0; i < n; i++)
+            OK(ax_buf_printf(&text, "%c", "abc d\n"[(i * i + f) % 6]));
+        bool jsonl = f % 7 == 0;
+        if (jsonl) {
+            text.size = 0;
+            for (int64_t i = 0; i < n / 4 + 1; i++)
+                OK(ax_buf_printf(&text, "{\"text\":\"%lld ab %d\"}\n", (long long)i, f));
+        }
+        if (f % 31 == 5 && !jsonl)
+            OK(ax_buf_add(&text, "\0", 1));
+        snprintf(path, sizeof path, "%s/%s%d.%s", name, f % 3 ? "sub/" : "", f, jsonl ? "jsonl" : "txt");
+        put_file(s, path, text.data ? text.data : "", text.size);
+    }
+    ax_buf_fini(&text);
+    return in_scratch(s, name);
+}
+
+static void expect_same_file(const char *a, const char *b)
+{
+    char *left, *right;
+    size_t n, m;
+    OK(ax_file_read(a, &left, &n));
+    OK(ax_file_read(b, &right, &m));
+    assert_int_equal(n, m);
+    assert_memory_equal(left, right, n);
+    free(left);
+    free(right);
+}
+
+static void threads_change_nothing(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    const char *tree = make_tree(s, "t");
+    const char *train = in_scratch(s, "1.tok"), *valid = in_scratch(s, "1.valid");
+    ax_data_build_options o = options_for(&tree, tok, train);
+    ax_data_build_report first, again;
+    o.valid_output = valid;
+    o.valid_fraction = 0.1;
+    o.threads = 1;
+    OK(ax_data_build(&o, &first));
+    assert_int_equal(first.files, 300);
+    assert_true(first.skipped == 9 && first.valid.documents > 0);
+    double share = (double)first.valid.documents / (double)(first.valid.documents + first.train.documents);
+    assert_true(share > 0.08 && share < 0.12);
+    o.output = in_scratch(s, "n.tok");
+    o.valid_output = in_scratch(s, "n.valid");
+    for (o.threads = 2; o.threads <= 9; o.threads += 7) {
+        OK(ax_data_build(&o, &again));
+        assert_memory_equal(&first, &again, sizeof first);
+        expect_same_file(train, o.output);
+        expect_same_file(valid, o.valid_output);
+    }
+    for (int i = 0; i < 2; i++) {
+        ax_data *data;
+        OK(ax_data_open(i ? train : valid, -1, &data));
+        OK(ax_data_check(data));
+        ax_data_close(&data);
+    }
+
+    /* The split moves documents, it neither loses nor changes any. */
+    o = options_for(&tree, tok, in_scratch(s, "all.tok"));
+    OK(ax_data_build(&o, &again));
+    assert_int_equal(again.train.documents, first.train.documents + first.valid.documents);
+    assert_int_equal(again.train.tokens, first.train.tokens + first.valid.tokens);
+    assert_int_equal(again.train.text_bytes, first.train.text_bytes + first.valid.text_bytes);
+    assert_int_equal(again.valid.tokens, 0);
+    ax_tokenizer_destroy(&tok);
+}
+
+/* Number of entries in the scratch directory whose name holds `part`. */
+static int count_entries(scratch *s, const char *part)
+{
+    char command[256];
+    snprintf(command, sizeof command, "ls -A %s | grep -c -- '%s'", s->dir, part);
+    FILE *pipe = popen(command, "r");
+    int n = -1;
+    assert_non_null(pipe);
+    assert_int_equal(fscanf(pipe, "%d", &n), 1);
+    pclose(pipe);
+    return n;
+}
+
+static bool stop_at_once(void *user, const ax_data_progress *progress)
+{
+    (void)progress;
+    ++*(int *)user;
+    return false;
+}
+
+static bool remember(void *user, const ax_data_progress *progress)
+{
+    *(ax_data_progress *)user = *progress;
+    return true;
+}
+
+static void failures_leave_nothing(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    ax_buf text = {0};
+    for (int i = 0; i < 50000; i++)
+        OK(ax_buf_printf(&text, i == 43210 ? "{\"text\":\n" : "{\"text\":\"some words in line %d ab\"}\n",
+                         i));
+    const char *bad = put_file(s, "bad.jsonl", text.data, text.size);
+    ax_data_build_options o = options_for(&bad, tok, in_scratch(s, "out.tok"));
+    for (o.threads = 1; o.threads < 5; o.threads++)
+        FAILS(AX_ERR_DATA, "bad.jsonl:43211:", ax_data_build(&o, NULL));
+    const char *lone = put_text(s, "lone.txt", "abab");
+    o = options_for(&lone, tok, in_scratch(s, "out.tok"));
+    o.valid_fraction = 0.5;
+    FAILS(AX_ERR_USAGE, "validation part", ax_data_build(&o, NULL));
+    o.valid_output = in_scratch(s, "valid.tok");
+    FAILS(AX_ERR_DATA, "of 1 documents leaves none", ax_data_build(&o, NULL));
+    const char *empty = put_text(s, "empty.txt", "");
+    o = options_for(&empty, tok, in_scratch(s, "out.tok"));
+    FAILS(AX_ERR_DATA, "no text", ax_data_build(&o, NULL));
+    o.output = in_scratch(s, "no/such/out.tok");
+    FAILS(AX_ERR_DATA, "cannot create", ax_data_build(&o, NULL));
+
+    const char *good = make_tree(s, "t");
+    int calls = 0;
+    o = options_for(&good, tok, in_scratch(s, "out.tok"));
+    o.progress = stop_at_once;
+    o.user = &calls;
+    ax_status status = ax_data_build(&o, NULL);
+    assert_true(calls == 1 && status == AX_ERR_SIGNAL);
+    assert_int_equal(count_entries(s, "out.tok"), 0);
+    assert_int_equal(count_entries(s, "tmp"), 0);
+
+    ax_data_progress told = {0};
+    ax_data_build_report report;
+    o.progress = remember;
+    o.user = &told;
+    OK(ax_data_build(&o, &report));
+    assert_int_equal(told.documents, report.train.documents);
+    assert_int_equal(told.tokens + told.documents, report.train.tokens); /* end-of-text tokens apart */
+    assert_int_equal(told.bytes_done, told.bytes_total);
+    ax_buf_fini(&text);
+    ax_tokenizer_destroy(&tok);
+}
+
+static char *prepare(const char *path, const ax_tokenizer *tok, const char *cache)
+{
+    char *out;
+    OK(ax_data_prepare(path, tok, cache, NULL, NULL, &out));
+    assert_true(ax_path_exists(out));
+    return out;
+}
+
+static int64_t inode_of(const char *path)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    return (int64_t)info.st_ino;
+}
+
+static void cache(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true),
+                 *plain = make_tokenizer(s, "p.json", false);
+    const char *text = put_text(s, "corpus.txt", "some text ab"), *dir = in_scratch(s, "run/data");
+    char *first = prepare(text, tok, dir), *again = prepare(text, tok, dir);
+    assert_string_equal(first, again);
+    assert_non_null(strstr(first, "run/data/corpus.txt-"));
+    int64_t inode = inode_of(first);
+    free(again);
+
+    /* Damage is repaired; the tokenizer, size or time of a file make another entry. */
+    assert_int_equal(truncate(first, 300), 0);
+    again = prepare(text, tok, dir);
+    assert_string_equal(first, again);
+    assert_true(inode_of(first) != inode);
+    inode = inode_of(first);
+    free(again);
+    again = prepare(text, plain, dir);
+    assert_string_not_equal(first, again);
+    free(again);
+    struct timespec times[2] = {{.tv_sec = 1000}, {.tv_sec = 1000, .tv_nsec = 1}};
+    assert_int_equal(utimensat(AT_FDCWD, text, times, 0), 0);
+    again = prepare(text, tok, dir);
+    assert_string_not_equal(first, again);
+    free(again);
+    assert_int_equal(inode_of(first), inode); /* untouched */
+
+    again = prepare(first, NULL, dir); /* tokens already */
+    assert_string_equal(first, again);
+    free(again);
+    free(first);
+    FAILS(AX_ERR_USAGE, "data.tokenizer", ax_data_prepare(text, NULL, dir, NULL, NULL, &first));
+    assert_null(first);
+    FAILS(AX_ERR_DATA, "no such file", ax_data_prepare(in_scratch(s, "none"), tok, dir, NULL, NULL, &first));
+    ax_tokenizer_destroy(&tok);
+    ax_tokenizer_destroy(&plain);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(tokens_by_hand, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(threads_change_nothing, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(failures_leave_nothing, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(cache, scratch_setup, scratch_teardown),
+    };
+    ax_log_set_level(AX_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

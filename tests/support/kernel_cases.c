@@ -1,0 +1,174 @@
+/* Building blocks and running of kernel cases; the lists themselves are in kernel_list.c. */
+#include "support/kernel_cases.h"
+
+#include "support/kernel_list.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { GUARD = 128, SENTINEL = 0xA5 };
+
+void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype, int64_t count,
+             double terms)
+{
+    assert_true(c->operands < KC_OPERANDS);
+    kc_operand *o = &c->operand[c->operands++];
+    *o = (kc_operand){name, role, field, field, dtype, count, NULL, 0};
+    o->data = malloc((size_t)count * ax_dtype_size(dtype) + 1);
+    assert_non_null(o->data);
+    memset(o->data, 0xFF, (size_t)count * ax_dtype_size(dtype));
+    /* Errors of a chain of `terms` roundings add up like a random walk; 4 is the walk's reach. */
+    double unit = ax_dtype_accum(c->dtype) == AX_F64 ? 0x1p-53 : 0x1p-24, root = 1;
+    while (root * root < terms)
+        root++;
+    o->bound = terms > 0 ? 4 * root * unit : 0;
+    memcpy(c->args.bytes + field, &o->data, sizeof o->data);
+    return o->data;
+}
+
+void kc_alias(kernel_case *c, size_t field)
+{
+    kc_operand *o = &c->operand[c->operands - 1];
+    o->alias = field;
+    memcpy(c->args.bytes + field, &o->data, sizeof o->data);
+}
+
+double kc_normal(kernel_case *c) { return (double)ax_rng_normal(20240607, c->seed++); }
+int64_t kc_integer(kernel_case *c, int64_t lo, int64_t hi)
+{
+    return lo + (int64_t)(ax_rng_uniform(77, c->seed++) * (float)(hi - lo));
+}
+
+void kc_fill(kernel_case *c, double mean, double std)
+{
+    const kc_operand *o = &c->operand[c->operands - 1];
+    for (int64_t i = 0; i < o->count; i++)
+        ax_store(o->dtype, o->data, i, mean + std * kc_normal(c));
+}
+
+void *kc_add_normal(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype,
+                    int64_t count, double terms)
+{
+    void *data = kc_add(c, name, role, field, dtype, count, terms);
+    kc_fill(c, 0.25, 1);
+    return data;
+}
+
+void kernel_case_free(kernel_case *c)
+{
+    for (int i = 0; i < c->operands; i++)
+        free(c->operand[i].data);
+    c->operands = 0;
+}
+
+bool kernel_case_has_16bit(const kernel_case *c)
+{
+    for (int i = 0; i < c->operands; i++)
+        if (c->operand[i].dtype == AX_BF16 || c->operand[i].dtype == AX_F16)
+            return true;
+    return false;
+}
+
+static bool is_16bit(ax_dtype dtype) { return dtype == AX_BF16 || dtype == AX_F16; }
+
+void kernel_case_widen(const kernel_case *from, kernel_case *out)
+{
+    *out = *from;
+    if (is_16bit(out->dtype))
+        out->dtype = AX_F32;
+    for (int i = 0; i < out->dtype_fields; i++) {
+        ax_dtype dtype;
+        unsigned char *field = out->args.bytes + out->dtype_field[i];
+        memcpy(&dtype, field, sizeof dtype);
+        dtype = is_16bit(dtype) ? AX_F32 : dtype;
+        memcpy(field, &dtype, sizeof dtype);
+    }
+    for (int i = 0; i < out->operands; i++) {
+        kc_operand *o = &out->operand[i];
+        const kc_operand *old = &from->operand[i];
+        o->dtype = is_16bit(o->dtype) ? AX_F32 : o->dtype;
+        size_t bytes = (size_t)o->count * ax_dtype_size(o->dtype);
+        o->data = malloc(bytes + 1);
+        assert_non_null(o->data);
+        if (o->role == KC_OUT)
+            memset(o->data, 0xFF, bytes);
+        else if (o->dtype == old->dtype)
+            memcpy(o->data, old->data, bytes);
+        else
+            for (int64_t j = 0; j < o->count; j++)
+                ax_store(o->dtype, o->data, j, ax_load(old->dtype, old->data, j));
+    }
+}
+
+/* Where each operand starts in the one block of memory that a run uses. */
+static size_t place(const kernel_case *c, int skew, size_t at[KC_OPERANDS])
+{
+    size_t total = GUARD;
+    for (int i = 0; i < c->operands; i++) {
+        size_t size = ax_dtype_size(c->operand[i].dtype);
+        at[i] = total + (size_t)skew * size;
+        total = (size_t)ax_round_up((int64_t)(at[i] + (size_t)c->operand[i].count * size), 64) + GUARD;
+    }
+    return total;
+}
+
+/* Bytes between operands still hold the sentinel. */
+static void check_guards(const kernel_case *c, const size_t at[KC_OPERANDS], const unsigned char *image,
+                         size_t total)
+{
+    size_t from = 0;
+    for (int i = 0; i <= c->operands; i++) {
+        size_t to = i < c->operands ? at[i] : total;
+        for (size_t byte = from; byte < to; byte++)
+            if (image[byte] != SENTINEL)
+                fail_msg("%s: wrote %zd bytes from the end of %s", c->name, (ssize_t)(byte - from),
+                         i ? c->operand[i - 1].name : "nothing");
+        if (i < c->operands)
+            from = at[i] + (size_t)c->operand[i].count * ax_dtype_size(c->operand[i].dtype);
+    }
+}
+
+void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *result[KC_OPERANDS])
+{
+    size_t at[KC_OPERANDS], total = place(c, skew, at);
+    unsigned char *image = malloc(total);
+    void *memory;
+    ax_stream stream = {dev, NULL};
+    kernel_case call = *c;
+    assert_non_null(image);
+    assert_int_equal(ax_device_alloc(dev, total, &memory), AX_OK);
+    memset(image, SENTINEL, total);
+    for (int i = 0; i < c->operands; i++) {
+        const kc_operand *o = &c->operand[i];
+        char *address = (char *)memory + at[i];
+        memcpy(image + at[i], o->data, (size_t)o->count * ax_dtype_size(o->dtype));
+        memcpy(call.args.bytes + o->field, &address, sizeof address);
+        memcpy(call.args.bytes + o->alias, &address, sizeof address);
+    }
+    assert_int_equal(ax_copy_in(&stream, memory, image, total), AX_OK);
+    if (ax_launch(&stream, c->kernel, call.args.bytes) != AX_OK)
+        fail_msg("%s: %s", c->name, ax_error_message());
+    assert_int_equal(ax_copy_out(&stream, image, memory, total), AX_OK);
+    ax_device_free(dev, memory, total);
+    check_guards(c, at, image, total);
+    for (int i = 0; i < c->operands; i++) {
+        size_t bytes = (size_t)c->operand[i].count * ax_dtype_size(c->operand[i].dtype);
+        result[i] = malloc(bytes + 1);
+        assert_non_null(result[i]);
+        memcpy(result[i], image + at[i], bytes);
+        if (c->operand[i].role == KC_IN && memcmp(result[i], c->operand[i].data, bytes))
+            fail_msg("%s: changed its input %s", c->name, c->operand[i].name);
+    }
+    for (int i = c->operands; i < KC_OPERANDS; i++)
+        result[i] = NULL;
+    free(image);
+}
+
+void kc_results_free(void *result[KC_OPERANDS])
+{
+    for (int i = 0; i < KC_OPERANDS; i++)
+        free(result[i]);
+}

@@ -1,0 +1,359 @@
+/* The lists of kernel cases, first part: products, attention, norms, loss. */
+#include "support/kernel_list.h"
+
+#include "support/kernel_macros.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+bool kc_takes(const kernel_case *c, unsigned types) { return types >> c->dtype & 1u; }
+
+void kc_name(kernel_case *c, const char *fmt, ...)
+{
+    size_t used = strlen(c->name);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(c->name + used, sizeof c->name - used, fmt, args);
+    va_end(args);
+}
+
+void kc_dtype(kernel_case *c, size_t field, ax_dtype dtype)
+{
+    memcpy(c->args.bytes + field, &dtype, sizeof dtype);
+    c->dtype_field[c->dtype_fields++] = field;
+}
+
+void kc_reference(ax_kernel kernel, const void *args)
+{
+    ax_device *dev;
+    assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK);
+    ax_stream stream = {dev, NULL};
+    assert_int_equal(ax_launch(&stream, kernel, args), AX_OK);
+    ax_device_close(&dev);
+}
+
+static kc_builder *const builders[AX_KERNEL_COUNT] = {
+#define BUILDER(name) [AX_K_##name] = kc_build_##name,
+    AX_KERNELS(BUILDER)
+#undef BUILDER
+};
+
+bool kernel_case_build(ax_kernel kernel, ax_dtype dtype, int index, kernel_case *out)
+{
+    *out = (kernel_case){.kernel = kernel, .dtype = dtype};
+    out->seed = ((uint64_t)kernel * 1000 + (uint64_t)index) << 24; /* the same values in every dtype */
+    kc_name(out, "%s %s #%d", ax_kernel_name(kernel), ax_dtype_name(dtype), index);
+    return builders[kernel](out, index);
+}
+
+const int64_t kc_lengths[] = {0, 1, 2, 7, 15, 16, 17, 63, 257, 1009, 4099, 100003};
+const int kc_length_count = (int)AX_COUNT(kc_lengths);
+
+/* Rows and columns: empty, single, primes, just beyond powers of two, longer than any block. */
+static const int64_t grids[][2] = {{0, 5},   {5, 0},   {1, 1},    {3, 7},    {7, 3},    {1, 1031},
+                                   {17, 31}, {2, 257}, {65, 129}, {130, 64}, {1031, 2}, {7, 2053}};
+
+bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols)
+{
+    if (index / variants >= (int)AX_COUNT(grids))
+        return false;
+    *rows = grids[index / variants][0];
+    *cols = grids[index / variants][1];
+    return true;
+}
+
+bool kc_build_gemm(kernel_case *c, int index)
+{
+    static const int64_t shapes[][3] = {
+        {0, 3, 4},  {3, 0, 4},    {3, 4, 0},    {1, 1, 1},     {1, 17, 33},    {17, 1, 5},      {5, 7, 1},
+        {2, 3, 97}, {31, 29, 37}, {64, 64, 64}, {97, 130, 61}, {33, 257, 300}, {131, 67, 1031},
+    };
+    int shape = index / 16, variant = index % 16;
+    if (shape >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+        return false;
+    ARGS(gemm);
+    int64_t m = shapes[shape][0], n = shapes[shape][1], k = shapes[shape][2], pad = index % 3;
+    a->m = m, a->n = n, a->k = k;
+    a->trans_a = variant & 1, a->trans_b = variant & 2, a->accumulate = variant & 4;
+    a->lda = (a->trans_a ? m : k) + pad;
+    a->ldb = (a->trans_b ? k : n) + pad;
+    a->ldc = n + pad;
+    DTYPE(dtype, c->dtype);
+    DTYPE(c_dtype, variant & 8 ? ACCUM : c->dtype);
+    kc_name(c, " %dx%dx%d%s%s%s to %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",
+            a->trans_b ? " b'" : "", a->accumulate ? " +=" : "", ax_dtype_name(a->c_dtype));
+    IN(a, c->dtype, (a->trans_a ? k : m) * a->lda);
+    IN(b, c->dtype, (a->trans_b ? n : k) * a->ldb);
+    if (a->accumulate)
+        INOUT(c, a->c_dtype, m * a->ldc, (double)k + 2);
+    else
+        OUT(c, a->c_dtype, m * a->ldc, (double)k + 1);
+    return true;
+}
+
+/* Documents of random length: each query's first visible key. */
+static void fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_t len, int64_t offset)
+{
+    for (int64_t b = 0; b < batch; b++) {
+        int64_t first = 0;
+        for (int64_t t = 0; t < len; t++) {
+            if (kc_integer(c, 0, 9) == 0)
+                first = kc_integer(c, first, offset + t + 1);
+            start[b * len + t] = (int32_t)first;
+        }
+    }
+}
+
+typedef struct attention_shape {
+    int64_t b, t, s, offset, h, g, d, pad; /* pad: extra elements between the batches of k and v */
+    bool documents;
+} attention_shape;
+
+bool kc_build_attention(kernel_case *c, int index)
+{
+    static const attention_shape shapes[] = {
+        {0, 3, 3, 0, 2, 1, 4, 0, false},       {2, 0, 5, 5, 2, 1, 4, 0, false},
+        {1, 1, 1, 0, 1, 1, 1, 0, false},       {2, 5, 5, 0, 4, 2, 3, 0, true},
+        {1, 17, 17, 0, 3, 1, 8, 0, false},     {2, 33, 33, 0, 2, 2, 16, 0, true},
+        {1, 70, 70, 0, 4, 2, 64, 0, true},     {1, 131, 131, 0, 2, 1, 31, 0, false},
+        {3, 1, 37, 36, 4, 2, 16, 32, false},   {2, 5, 50, 20, 2, 1, 64, 128, false},
+        {2, 7, 19, 12, 6, 2, 5, 3, true},      {1, 300, 300, 0, 2, 2, 8, 0, true},
+        {1, 1, 1000, 998, 2, 1, 80, 0, false}, {1, 67, 67, 0, 1, 1, 128, 0, false},
+        {1, 3, 9, 5, 1, 1, 300, 0, false},
+    };
+    if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+        return false;
+    ARGS(attention);
+    const attention_shape *s = &shapes[index / 2];
+    a->batch = s->b, a->q_len = s->t, a->kv_len = s->s, a->q_offset = s->offset;
+    a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
+    a->kv_batch_stride = s->pad ? s->s * s->g * s->d + s->pad : 0;
+    a->scale = 1 / sqrt((double)s->d);
+    DTYPE(dtype, c->dtype);
+    kc_name(c, " b%d t%d s%d+%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->s, (int)s->offset, (int)s->h,
+            (int)s->g, (int)s->d);
+    /* Scores err by the chain of a dot product, sums by the chain of the keys; exp multiplies the former by
+     * the scores' size, which is a small number here. */
+    double terms = (double)(s->d + s->s) + 16;
+    int64_t dense = s->s * s->g * s->d, stride = dense + s->pad, seen = (s->offset + s->t) * s->g * s->d;
+    IN(q, c->dtype, s->b * s->t * s->h * s->d);
+    for (int which = 0; which < 2; which++) {
+        void *data = which ? IN(v, c->dtype, s->b * stride) : IN(k, c->dtype, s->b * stride);
+        for (int64_t b = 0; b < s->b; b++) /* nobody has written the cache beyond the last query */
+            for (int64_t i = ax_min(seen, dense); i < stride; i++)
+                ax_store(c->dtype, data, b * stride + i, NAN);
+    }
+    if (s->documents) {
+        int32_t *start = RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0);
+        fill_documents(c, start, s->b, s->t, s->offset);
+    }
+    OUT(o, c->dtype, s->b * s->t * s->h * s->d, terms);
+    if (index % 2)
+        OUT(lse, ACCUM, s->b * s->h * s->t, terms);
+    return true;
+}
+
+bool kc_build_attention_grad(kernel_case *c, int index)
+{
+    static const attention_shape shapes[] = {
+        {0, 3, 3, 0, 2, 1, 4, 0, false},      {1, 1, 1, 0, 1, 1, 1, 0, false},
+        {2, 5, 5, 0, 4, 2, 3, 0, true},       {1, 17, 17, 0, 3, 1, 8, 0, false},
+        {2, 33, 33, 0, 2, 2, 16, 0, true},    {1, 70, 70, 0, 4, 2, 64, 0, true},
+        {1, 131, 131, 0, 2, 1, 31, 0, false}, {1, 150, 150, 0, 2, 2, 8, 0, true},
+        {1, 67, 67, 0, 1, 1, 128, 0, false},  {1, 3, 3, 0, 2, 1, 300, 0, false},
+    };
+    if (index >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+        return false;
+    ARGS(attention_grad);
+    const attention_shape *s = &shapes[index];
+    int64_t q_count = s->b * s->t * s->h * s->d, k_count = s->b * s->t * s->g * s->d,
+            rows = s->b * s->h * s->t;
+    a->batch = s->b, a->q_len = s->t, a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
+    a->scale = 1 / sqrt((double)s->d);
+    DTYPE(dtype, c->dtype);
+    kc_name(c, " b%d t%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->h, (int)s->g, (int)s->d);
+    double terms = (double)(3 * s->d + s->t * (s->h / s->g)) + 32;
+    IN(q, c->dtype, q_count);
+    IN(k, c->dtype, k_count);
+    IN(v, c->dtype, k_count);
+    if (s->documents)
+        fill_documents(c, RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0), s->b, s->t, 0);
+    void *o = RAW(o, KC_IN, c->dtype, q_count, 0), *lse = RAW(lse, KC_IN, ACCUM, rows, 0);
+    ax_attention_args forward = {s->b,     s->t, s->t, 0,    s->h,         s->g, s->d, 0,
+                                 a->scale, a->q, a->k, a->v, a->doc_start, o,    lse,  c->dtype};
+    kc_reference(AX_K_attention, &forward);
+    IN(dout, c->dtype, q_count);
+    OUT(delta, ACCUM, rows, (double)s->d + 1);
+    OUT(dq, c->dtype, q_count, terms);
+    OUT(dk, c->dtype, k_count, terms);
+    OUT(dv, c->dtype, k_count, terms);
+    return true;
+}
+
+bool kc_build_norm_stats(kernel_case *c, int index)
+{
+    ARGS(norm_stats);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->cols))
+        return false;
+    DTYPE(dtype, c->dtype);
+    IN(x, c->dtype, a->rows * a->cols);
+    OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
+    OUT(m2, ACCUM, a->rows, (double)a->cols + 4);
+    return true;
+}
+
+bool kc_build_norm_recentre(kernel_case *c, int index)
+{
+    ARGS(norm_recentre);
+    if (!kc_takes(c, KC_ACCUM) || !kc_grid(index, 1, &a->rows, &a->cols))
+        return false;
+    a->global_cols = 2 * a->cols + 3;
+    DTYPE(dtype, c->dtype);
+    IN(local_sum, c->dtype, a->rows);
+    IN(global_sum, c->dtype, a->rows);
+    INOUT(m2, c->dtype, a->rows, 16);
+    return true;
+}
+
+/* x, and statistics of it as if it were a part of a wider row (odd indices) or the whole. */
+#define NORM_INPUTS(index)                                                                                   \
+    do {                                                                                                     \
+        a->global_cols = (index) % 2 ? 2 * a->cols + 3 : a->cols;                                            \
+        a->eps = 1e-5;                                                                                       \
+        DTYPE(dtype, c->dtype);                                                                              \
+        IN(x, c->dtype, a->rows * a->cols);                                                                  \
+        void *sum = RAW(sum, KC_IN, ACCUM, a->rows, 0), *m2 = RAW(m2, KC_IN, ACCUM, a->rows, 0);             \
+        ax_norm_stats_args stats = {a->rows, a->cols, a->x, sum, m2, c->dtype};                              \
+        kc_reference(AX_K_norm_stats, &stats);                                                               \
+        for (int64_t r = 0; r < a->rows; r++) /* cols 0 and 1 have no variance: keep 1/sqrt(m2) moderate */  \
+            ax_store(ACCUM, m2, r, ax_load(ACCUM, m2, r) + 0.5);                                             \
+    } while (0)
+
+bool kc_build_norm_apply(kernel_case *c, int index)
+{
+    ARGS(norm_apply);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 4, &a->rows, &a->cols))
+        return false;
+    NORM_INPUTS(index);
+    IN(weight, ACCUM, a->cols);
+    if (index & 2)
+        IN(bias, ACCUM, a->cols);
+    OUT(y, c->dtype, a->rows * a->cols, 16);
+    return true;
+}
+
+bool kc_build_norm_grad_stats(kernel_case *c, int index)
+{
+    ARGS(norm_grad_stats);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->cols))
+        return false;
+    NORM_INPUTS(index);
+    IN(dy, c->dtype, a->rows * a->cols);
+    IN(weight, ACCUM, a->cols);
+    OUT(s1, ACCUM, a->rows, (double)a->cols + 4);
+    OUT(s2, ACCUM, a->rows, (double)a->cols + 12);
+    return true;
+}
+
+bool kc_build_norm_grad(kernel_case *c, int index)
+{
+    ARGS(norm_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 8, &a->rows, &a->cols))
+        return false;
+    NORM_INPUTS(index);
+    IN(weight, ACCUM, a->cols);
+    IN(s1, ACCUM, a->rows);
+    IN(s2, ACCUM, a->rows);
+    if (index & 2) {
+        INOUT(dy, c->dtype, a->rows * a->cols, 24);
+        ALIAS(dx);
+    } else {
+        IN(dy, c->dtype, a->rows * a->cols);
+        OUT(dx, c->dtype, a->rows * a->cols, 24);
+    }
+    if (index & 4 || index & 1)
+        INOUT(dweight, ACCUM, a->cols, (double)a->rows + 12);
+    if (!(index & 4))
+        INOUT(dbias, ACCUM, a->cols, (double)a->rows + 1);
+    return true;
+}
+
+/* Targets: some masked, some in other ranks' boxes. */
+static void fill_targets(kernel_case *c, int32_t *targets, int64_t rows, int64_t first, int64_t vocab)
+{
+    for (int64_t r = 0; r < rows; r++)
+        targets[r] = (int32_t)(kc_integer(c, 0, 5) == 0   ? -1 - kc_integer(c, 0, 99)
+                               : kc_integer(c, 0, 5) == 0 ? kc_integer(c, 0, first + 2 * vocab + 1)
+                                                          : first + kc_integer(c, 0, vocab));
+}
+
+bool kc_build_ce_max(kernel_case *c, int index)
+{
+    ARGS(ce_max);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->vocab))
+        return false;
+    DTYPE(dtype, c->dtype);
+    IN(logits, c->dtype, a->rows * a->vocab);
+    OUT(max, ACCUM, a->rows, 0);
+    return true;
+}
+
+bool kc_build_ce_sum(kernel_case *c, int index)
+{
+    ARGS(ce_sum);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->vocab))
+        return false;
+    a->first = index % 2 ? 11 : 0;
+    DTYPE(dtype, c->dtype);
+    IN(logits, c->dtype, a->rows * a->vocab);
+    void *max = RAW(max, KC_IN, ACCUM, a->rows, 0);
+    ax_ce_max_args maxima = {a->rows, a->vocab, a->logits, max, c->dtype};
+    kc_reference(AX_K_ce_max, &maxima);
+    for (int64_t r = 0; r < a->rows; r++) /* the maximum over all ranks */
+        ax_store(ACCUM, max, r, fmax(ax_load(ACCUM, max, r), 1.5));
+    fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->vocab);
+    OUT(sum, ACCUM, a->rows, (double)a->vocab + 16);
+    OUT(target_logit, ACCUM, a->rows, 0);
+    return true;
+}
+
+bool kc_build_ce_loss(kernel_case *c, int index)
+{
+    ARGS(ce_loss);
+    int64_t vocab;
+    if (!kc_takes(c, KC_ACCUM) || !kc_grid(index, 1, &a->rows, &vocab))
+        return false;
+    DTYPE(dtype, c->dtype);
+    IN(max, c->dtype, a->rows);
+    void *sum = IN(sum, c->dtype, a->rows);
+    for (int64_t r = 0; r < a->rows; r++)
+        ax_store(c->dtype, sum, r, 1 + fabs(ax_load(c->dtype, sum, r)));
+    IN(target_logit, c->dtype, a->rows);
+    fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, 0, vocab);
+    OUT(loss, c->dtype, a->rows, 16);
+    INOUT(total, AX_F64, 1, (double)a->rows + 16);
+    return true;
+}
+
+bool kc_build_ce_grad(kernel_case *c, int index)
+{
+    ARGS(ce_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->vocab))
+        return false;
+    a->first = index % 2 ? 11 : 0;
+    a->scale = 1.0 / 37;
+    DTYPE(dtype, c->dtype);
+    for (int which = 0; which < 2; which++) {
+        void *data = which ? IN(sum, ACCUM, a->rows) : IN(max, ACCUM, a->rows);
+        for (int64_t r = 0; r < a->rows; r++)
+            ax_store(ACCUM, data, r, which ? 3 + kc_normal(c) / 2 : 2.5);
+    }
+    fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->vocab);
+    INOUT(logits, c->dtype, a->rows * a->vocab, 32);
+    return true;
+}

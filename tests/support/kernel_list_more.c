@@ -1,0 +1,351 @@
+/* The lists of kernel cases, second part: element by element, rows and boxes, updates. */
+#include "support/kernel_macros.h"
+
+#include <math.h>
+
+bool kc_build_bias_add(kernel_case *c, int index)
+{
+    ARGS(bias_add);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->cols))
+        return false;
+    DTYPE(dtype, c->dtype);
+    IN(bias, ACCUM, a->cols);
+    if (index % 2) {
+        INOUT(x, c->dtype, a->rows * a->cols, 1);
+        ALIAS(y);
+    } else {
+        IN(x, c->dtype, a->rows * a->cols);
+        OUT(y, c->dtype, a->rows * a->cols, 1);
+    }
+    return true;
+}
+
+bool kc_build_col_sum(kernel_case *c, int index)
+{
+    ARGS(col_sum);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->cols))
+        return false;
+    DTYPE(dtype, c->dtype);
+    IN(x, c->dtype, a->rows * a->cols);
+    INOUT(out, ACCUM, a->cols, (double)a->rows + 1);
+    return true;
+}
+
+/* Odd multiples: lengths × kinds × in place. */
+bool kc_build_gelu(kernel_case *c, int index)
+{
+    ARGS(gelu);
+    if (!kc_takes(c, KC_ACTIVATION) || index / 4 >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 4];
+    a->kind = index & 2 ? AX_GELU_EXACT : AX_GELU_TANH;
+    DTYPE(dtype, c->dtype);
+    if (index % 2) {
+        INOUT(x, c->dtype, a->n, 32);
+        ALIAS(y);
+    } else {
+        IN(x, c->dtype, a->n);
+        OUT(y, c->dtype, a->n, 32);
+    }
+    kc_fill(c, 0, 3);
+    return true;
+}
+
+bool kc_build_gelu_grad(kernel_case *c, int index)
+{
+    ARGS(gelu_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || index / 4 >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 4];
+    a->kind = index & 2 ? AX_GELU_EXACT : AX_GELU_TANH;
+    DTYPE(dtype, c->dtype);
+    IN(x, c->dtype, a->n);
+    kc_fill(c, 0, 3);
+    if (index % 2) {
+        INOUT(dy, c->dtype, a->n, 32);
+        ALIAS(dx);
+    } else {
+        IN(dy, c->dtype, a->n);
+        OUT(dx, c->dtype, a->n, 32);
+    }
+    return true;
+}
+
+bool kc_build_add(kernel_case *c, int index)
+{
+    ARGS(add);
+    if (!kc_takes(c, KC_ACTIVATION) || index / 3 >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 3];
+    DTYPE(dtype, c->dtype);
+    if (index % 3 == 0) {
+        IN(a, c->dtype, a->n);
+        IN(b, c->dtype, a->n);
+        OUT(y, c->dtype, a->n, 1);
+    } else if (index % 3 == 1) {
+        IN(b, c->dtype, a->n);
+        INOUT(a, c->dtype, a->n, 1);
+        ALIAS(y);
+    } else {
+        IN(a, c->dtype, a->n);
+        INOUT(b, c->dtype, a->n, 1);
+        ALIAS(y);
+    }
+    return true;
+}
+
+bool kc_build_dropout(kernel_case *c, int index)
+{
+    static const double rates[] = {0, 0.1, 0.5};
+    ARGS(dropout);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 6, &a->rows, &a->cols))
+        return false;
+    a->p = rates[index % 3];
+    a->row0 = index % 5;
+    a->col0 = index % 7;
+    a->global_cols = a->cols + index % 11 + 7;
+    a->key = ax_rng_key(3, "dropout", (uint64_t)index);
+    DTYPE(dtype, c->dtype);
+    if (index % 6 >= 3) {
+        INOUT(x, c->dtype, a->rows * a->cols, 4);
+        ALIAS(y);
+    } else {
+        IN(x, c->dtype, a->rows * a->cols);
+        OUT(y, c->dtype, a->rows * a->cols, 4);
+    }
+    return true;
+}
+
+bool kc_build_sumsq(kernel_case *c, int index)
+{
+    ARGS(sumsq);
+    if (!kc_takes(c, KC_ACTIVATION) || index >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index];
+    DTYPE(dtype, c->dtype);
+    IN(x, c->dtype, a->n);
+    OUT(out, AX_F64, 1, (double)a->n + 1);
+    if (c->dtype != AX_F64)
+        c->operand[c->operands - 1].bound *= 0x1p-29; /* summed in double whatever the elements are */
+    return true;
+}
+
+bool kc_build_scale(kernel_case *c, int index)
+{
+    ARGS(scale);
+    if (!kc_takes(c, KC_ACTIVATION) || index >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index];
+    a->factor = 1.0 / 3;
+    DTYPE(dtype, c->dtype);
+    INOUT(x, c->dtype, a->n, 2);
+    return true;
+}
+
+/* Values where rounding, overflow and NaN are decided. */
+static const double awkward[] = {0.0,
+                                 -0.0,
+                                 1 + 0x1p-8,
+                                 1 + 0x3p-8,
+                                 1 + 0x1p-11,
+                                 1 + 0x3p-11,
+                                 65504,
+                                 65519.996,
+                                 65520,
+                                 -65536,
+                                 0x1p-24,
+                                 0x1p-25,
+                                 0x1.8p-25,
+                                 0x1p-14,
+                                 0x1.ffp-15,
+                                 3.4028234e38,
+                                 3.3961775e38,
+                                 0x1p-126,
+                                 0x1p-133,
+                                 0x1p-134,
+                                 0x1p-149,
+                                 0x1.0101p0,
+                                 1 + 0x1.0001p-8,
+                                 1e300,
+                                 INFINITY,
+                                 -INFINITY,
+                                 NAN,
+                                 1 + 0x1p-8 + 0x1p-40};
+
+bool kc_build_convert(kernel_case *c, int index)
+{
+    static const ax_dtype to[] = {AX_F64, AX_F32, AX_BF16, AX_F16};
+    ARGS(convert);
+    int count = (int)AX_COUNT(to);
+    if (!kc_takes(c, KC_FLOATS) || index / count >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / count];
+    DTYPE(x_dtype, c->dtype);
+    DTYPE(y_dtype, to[index % count]);
+    kc_name(c, " to %s", ax_dtype_name(a->y_dtype));
+    void *x = IN(x, c->dtype, a->n);
+    for (int64_t i = 0; i < ax_min(a->n, (int64_t)AX_COUNT(awkward)); i++)
+        ax_store(c->dtype, x, i, awkward[i]);
+    OUT(y, a->y_dtype, a->n, 0);
+    return true;
+}
+
+bool kc_build_fill(kernel_case *c, int index)
+{
+    ARGS(fill);
+    if (index >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index];
+    a->value = kc_takes(c, KC_FLOATS) ? 0.1 : 119;
+    DTYPE(dtype, c->dtype);
+    OUT(y, c->dtype, a->n, 0);
+    return true;
+}
+
+bool kc_build_copy_box(kernel_case *c, int index)
+{
+    static const int64_t boxes[][4] = {{1, 1, 1, 0},    {2, 0, 3, 4},   {1, 1, 1, 1},
+                                       {1, 1, 1, 1031}, {1, 1, 37, 41}, {2, 3, 5, 7},
+                                       {3, 1, 65, 2},   {4, 7, 3, 64},  {1, 5, 129, 33}};
+    static const int orders[][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {3, 2, 1, 0}}; /* x's dims, outermost first */
+    int orders_count = (int)AX_COUNT(orders), variants = 4 * orders_count;
+    if (index / variants >= (int)AX_COUNT(boxes))
+        return false;
+    const int64_t *n = boxes[index / variants];
+    const int *order = orders[index % orders_count];
+    int gap = index / orders_count % 2 * 3;
+    ARGS(copy_box);
+    a->accumulate = index / orders_count / 2 % 2;
+    if (a->accumulate && !kc_takes(c, KC_ACTIVATION))
+        a->accumulate = false;
+    int64_t x_count = 1, y_count = 1;
+    for (int i = 3; i >= 0; i--) {
+        a->n[i] = n[i];
+        a->y_stride[i] = y_count;
+        y_count *= n[i] + (i == 3 ? gap : 0);
+        a->x_stride[order[i]] = x_count;
+        x_count *= n[order[i]] + (i == 3 ? gap : 0);
+    }
+    DTYPE(dtype, c->dtype);
+    kc_name(c, " %dx%dx%dx%d%s", (int)n[0], (int)n[1], (int)n[2], (int)n[3], a->accumulate ? " +=" : "");
+    void *x = IN(x, c->dtype, x_count);
+    if (!kc_takes(c, KC_FLOATS))
+        for (int64_t i = 0; i < x_count; i++)
+            ax_store(c->dtype, x, i, (double)kc_integer(c, 0, 256));
+    if (a->accumulate)
+        INOUT(y, c->dtype, y_count, 1);
+    else
+        OUT(y, c->dtype, y_count, 0);
+    return true;
+}
+
+/* Ids: repeated, and some outside the box's part of the table. */
+static void fill_ids(kernel_case *c, int32_t *ids, int64_t rows, int64_t first, int64_t count)
+{
+    for (int64_t r = 0; r < rows; r++)
+        ids[r] = (int32_t)kc_integer(c, first ? first - 3 : 0, first + count + 4);
+}
+
+bool kc_build_embedding(kernel_case *c, int index)
+{
+    ARGS(embedding);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 4, &a->rows, &a->cols))
+        return false;
+    a->first = index & 1 ? 13 : 0;
+    a->count = index / 4 % 3 * 17;
+    a->accumulate = index & 2;
+    DTYPE(dtype, c->dtype);
+    IN(table, c->dtype, a->count * a->cols);
+    fill_ids(c, RAW(ids, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->count);
+    if (a->accumulate)
+        INOUT(y, c->dtype, a->rows * a->cols, 1);
+    else
+        OUT(y, c->dtype, a->rows * a->cols, 0);
+    return true;
+}
+
+bool kc_build_embedding_grad(kernel_case *c, int index)
+{
+    ARGS(embedding_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->cols))
+        return false;
+    a->first = index & 1 ? 13 : 0;
+    a->count = index / 2 % 3 * 17;
+    DTYPE(dtype, c->dtype);
+    IN(dy, c->dtype, a->rows * a->cols);
+    fill_ids(c, RAW(ids, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->count);
+    INOUT(dtable, ACCUM, a->count * a->cols, (double)a->rows + 1);
+    return true;
+}
+
+bool kc_build_init_normal(kernel_case *c, int index)
+{
+    static const int64_t boxes[][3][4] = {/* extent, lo, n */
+                                          {{1, 1, 1, 7}, {0, 0, 0, 0}, {1, 1, 1, 7}},
+                                          {{1, 1, 5, 7}, {0, 0, 2, 3}, {1, 1, 0, 4}},
+                                          {{2, 3, 5, 7}, {1, 1, 2, 3}, {1, 2, 2, 4}},
+                                          {{2, 3, 5, 7}, {0, 0, 0, 0}, {2, 3, 5, 7}},
+                                          {{1, 1, 301, 257}, {0, 0, 100, 1}, {1, 1, 129, 255}}};
+    ARGS(init_normal);
+    if (!kc_takes(c, KC_ACCUM) || index >= (int)AX_COUNT(boxes))
+        return false;
+    int64_t count = 1;
+    for (int i = 0; i < 4; i++) {
+        a->extent[i] = boxes[index][0][i];
+        a->lo[i] = boxes[index][1][i];
+        a->n[i] = boxes[index][2][i];
+        count *= a->n[i];
+    }
+    a->key = 99;
+    a->mean = 0.125;
+    a->std = 0.02;
+    DTYPE(dtype, c->dtype);
+    OUT(y, c->dtype, count, 4);
+    if (c->dtype == AX_F64)
+        c->operand[0].bound = 4 * 0x1p-24; /* the normal numbers themselves are floats */
+    return true;
+}
+
+bool kc_build_adamw(kernel_case *c, int index)
+{
+    static const ax_dtype copies[] = {AX_DTYPE_COUNT, AX_BF16, AX_F16, AX_F32};
+    ARGS(adamw);
+    if (!kc_takes(c, KC_ACCUM) || index / 4 >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 4];
+    a->lr = 1e-3, a->beta1 = 0.9, a->beta2 = 0.95, a->eps = 1e-8, a->decay = 0.1;
+    a->correction1 = 1 - a->beta1 * a->beta1;
+    a->correction2 = 1 - a->beta2 * a->beta2;
+    a->grad_scale = 0.75;
+    DTYPE(dtype, c->dtype);
+    IN(g, c->dtype, a->n);
+    INOUT(w, c->dtype, a->n, 8);
+    INOUT(m, c->dtype, a->n, 8);
+    void *v = INOUT(v, c->dtype, a->n, 8);
+    for (int64_t i = 0; i < a->n; i++)
+        ax_store(c->dtype, v, i, fabs(ax_load(c->dtype, v, i)));
+    if (copies[index % 4] != AX_DTYPE_COUNT) {
+        DTYPE(copy_dtype, copies[index % 4]);
+        OUT(copy, a->copy_dtype, a->n, 8);
+    }
+    return true;
+}
+
+bool kc_build_sgd(kernel_case *c, int index)
+{
+    ARGS(sgd);
+    if (!kc_takes(c, KC_ACCUM) || index / 4 >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 4];
+    a->lr = 1e-2, a->momentum = 0.9, a->decay = 0.05, a->grad_scale = 0.75;
+    DTYPE(dtype, c->dtype);
+    IN(g, c->dtype, a->n);
+    INOUT(w, c->dtype, a->n, 8);
+    if (index & 1)
+        INOUT(m, c->dtype, a->n, 8);
+    if (index & 2) {
+        DTYPE(copy_dtype, AX_BF16);
+        OUT(copy, AX_BF16, a->n, 8);
+    }
+    return true;
+}

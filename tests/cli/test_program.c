@@ -1,33 +1,5 @@
 /* cli: the program from outside — help of every verb, exit codes, unknown words, man page, completion. */
-#include "axonn/base.h"
-
-#include <setjmp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#define AXONN AXONN_BUILD_DIR "/axonn"
-
-/* Runs a shell command; its standard output (and error, if the command says so) goes to *out. */
-static int shell(const char *command, ax_buf *out)
-{
-    out->size = 0;
-    assert_int_equal(ax_buf_add(out, "", 0), AX_OK);
-    if (out->data)
-        out->data[0] = 0;
-    FILE *pipe = popen(command, "r");
-    assert_non_null(pipe);
-    char bytes[4096];
-    for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0;)
-        assert_int_equal(ax_buf_add(out, bytes, n), AX_OK);
-    int status = pclose(pipe);
-    assert_true(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
+#include "cli/cli_test.h"
 
 static void exit_codes_and_messages(void **state)
 {
@@ -57,8 +29,7 @@ static void exit_codes_and_messages(void **state)
         char command[512];
         snprintf(command, sizeof command, AXONN " %s 2>&1", cases[i].arguments);
         assert_int_equal(shell(command, &out), cases[i].code);
-        if (!strstr(out.data, cases[i].says))
-            assert_string_equal(out.data, cases[i].says);
+        assert_contains(out.data, cases[i].says);
     }
     ax_buf_fini(&out);
 }
@@ -92,13 +63,13 @@ static void every_verb_has_help(void **state)
         snprintf(command, sizeof command, AXONN " %s --help", name);
         snprintf(usage, sizeof usage, "Usage\n  axonn %s", name);
         assert_int_equal(shell(command, &out), 0);
-        assert_non_null(strstr(out.data, usage));
+        assert_contains(out.data, usage);
         snprintf(command, sizeof command, AXONN " %s --no-such-flag 2>&1", name);
         assert_int_equal(shell(command, &out), 2);
-        assert_non_null(strstr(out.data, "--no-such-flag: unknown flag"));
+        assert_contains(out.data, "--no-such-flag: unknown flag");
         snprintf(usage, sizeof usage, ".SS \"%s\"", name);
         assert_int_equal(shell(AXONN " help --man", &out), 0);
-        assert_non_null(strstr(out.data, usage));
+        assert_contains(out.data, usage);
     }
     assert_true(verbs >= 1);
     ax_buf_fini(&list);
@@ -139,8 +110,8 @@ static void installation(void **state)
         "cli-install";
     ax_buf out = {0};
     assert_int_equal(shell(script, &out), 0);
-    assert_non_null(strstr(out.data, "-laxonn"));
-    assert_non_null(strstr(out.data, "include"));
+    assert_contains(out.data, "-laxonn");
+    assert_contains(out.data, "include");
     ax_buf_fini(&out);
 }
 

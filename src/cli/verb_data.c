@@ -1,0 +1,317 @@
+/* axonn data build | show | check: packed token files. */
+#include "verb.h"
+
+#include "axonn/data.h"
+#include "axonn/tokenizer.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- what all of them print ---------------------------------------------------------------------- */
+
+static json_t *info_json(const char *path, const ax_data_info *info)
+{
+    char hash[20], checksum[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, info->tokenizer_hash);
+    snprintf(checksum, sizeof checksum, "%016" PRIx64, info->checksum);
+    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "path", path, "format",
+                     ax_data_format_name(info->format), "token_bytes", info->token_bytes, "tokens",
+                     (json_int_t)info->tokens, "documents", (json_int_t)info->documents, "vocab",
+                     (json_int_t)info->vocab, "text_bytes", (json_int_t)info->text_bytes, "file_bytes",
+                     (json_int_t)info->file_bytes, "end_id", (json_int_t)info->end_id, "tokenizer_hash", hash,
+                     "checksum", checksum);
+}
+
+/* A count, or "unknown" where the format does not tell. */
+static const char *known(int64_t value, bool is_known, char out[32])
+{
+    snprintf(out, 32, "%" PRId64, value);
+    return is_known ? out : "unknown";
+}
+
+static void print_info(const char *path, const ax_data_info *info)
+{
+    char bytes[32], text[32];
+    printf("%s\n  format      %s, %d bytes per token, %s\n", path, ax_data_format_name(info->format),
+           info->token_bytes, ax_format_bytes((double)info->file_bytes, bytes));
+    printf("  tokens      %" PRId64 "\n", info->tokens);
+    printf("  documents   %s\n", known(info->documents, info->documents >= 0, text));
+    printf("  vocabulary  %s\n", known(info->vocab, info->vocab > 0, text));
+    printf("  end token   %s\n", info->end_id >= 0 ? known(info->end_id, true, text) : "none");
+    if (info->text_bytes >= 0)
+        printf("  text        %s, %.3f bytes per token\n", ax_format_bytes((double)info->text_bytes, text),
+               info->tokens ? (double)info->text_bytes / (double)info->tokens : 0.0);
+    if (info->tokenizer_hash)
+        printf("  tokenizer   %016" PRIx64 "\n", info->tokenizer_hash);
+}
+
+/* ---- build --------------------------------------------------------------------------------------- */
+
+typedef struct build_args {
+    ax_strings input, include;
+    char *tokenizer, *out, *valid, *text_key;
+    double valid_fraction;
+    int64_t threads;
+    bool json;
+} build_args;
+
+static const ax_option build_options[] = {
+    {"input", AX_OPT_STRINGS, offsetof(build_args, input), .required = true, .meta = "PATH...",
+     .help = "text files, JSONL files, and directories of them"},
+    {"tokenizer", AX_OPT_PATH, offsetof(build_args, tokenizer), .required = true,
+     .help = "a tokenizer's directory or its tokenizer.json"},
+    {"out", AX_OPT_PATH, offsetof(build_args, out), .required = true, .meta = "FILE",
+     .help = "the token file, e.g. train.tok"},
+    {"valid", AX_OPT_PATH, offsetof(build_args, valid), .meta = "FILE",
+     .help = "a second token file for validation"},
+    {"valid-fraction", AX_OPT_FLOAT, offsetof(build_args, valid_fraction), "0.01", "(0, 1)",
+     .help = "share of the documents that goes to --valid, chosen by a hash of their text"},
+    {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
+     .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
+    {"text-key", AX_OPT_STRING, offsetof(build_args, text_key), "text", .meta = "KEY",
+     .help = "member of JSONL objects that holds the text"},
+    {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
+     .help = "threads; 0: one per core"},
+    {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
+};
+
+static bool show_build(void *user, const ax_data_progress *progress)
+{
+    cli_progress_update(user, progress->bytes_done, progress->bytes_total);
+    return true;
+}
+
+static ax_status report_build(const build_args *a, const ax_data_build_report *report, double seconds)
+{
+    char time[32];
+    if (a->json)
+        return cli_print_json(json_pack("{s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files,
+                                        "skipped", (json_int_t)report->skipped, "seconds", seconds, "train",
+                                        info_json(a->out, &report->train), "valid",
+                                        a->valid ? info_json(a->valid, &report->valid) : NULL));
+    print_info(a->out, &report->train);
+    if (a->valid)
+        print_info(a->valid, &report->valid);
+    printf("%" PRId64 " files read, %" PRId64 " left out, %s\n", report->files - report->skipped,
+           report->skipped, ax_format_seconds(seconds, time));
+    return AX_OK;
+}
+
+static ax_status run_build(const void *raw)
+{
+    const build_args *a = raw;
+    double start = ax_now();
+    ax_tokenizer *tok;
+    AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
+    cli_progress progress;
+    ax_data_build_report report;
+    ax_data_build_options how = {
+        .corpus = {.inputs = (const char *const *)a->input.items,
+                   .n_inputs = (int)a->input.count,
+                   .include = (const char *const *)a->include.items,
+                   .n_include = (int)a->include.count,
+                   .text_key = a->text_key},
+        .tokenizer = tok,
+        .output = a->out,
+        .valid_output = a->valid,
+        .valid_fraction = a->valid ? a->valid_fraction : 0,
+        .threads = (int)a->threads,
+        .progress = show_build,
+        .user = &progress,
+    };
+    cli_progress_start(&progress, "tokenizing", true);
+    ax_status status = ax_data_build(&how, &report);
+    cli_progress_end(&progress);
+    if (status == AX_OK)
+        status = report_build(a, &report, ax_now() - start);
+    ax_tokenizer_destroy(&tok);
+    return status;
+}
+
+const cli_verb verb_data_build = {
+    .name = "data build",
+    .summary = "tokenize text into a packed token file",
+    .examples = "axonn data build --input corpus/ --tokenizer tok --out train.tok --valid valid.tok",
+    .options = build_options,
+    .option_count = AX_COUNT(build_options),
+    .args_size = sizeof(build_args),
+    .run = run_build,
+};
+
+/* ---- show ---------------------------------------------------------------------------------------- */
+
+typedef struct show_args {
+    char *data, *tokenizer;
+    int64_t end_id, document, first, count;
+    bool json;
+} show_args;
+
+static const ax_option show_options[] = {
+    {"DATA", AX_OPT_PATH, offsetof(show_args, data), .required = true, .help = "a token file"},
+    {"document", AX_OPT_INT, offsetof(show_args, document), "none", "[0, inf)", "none", .meta = "N",
+     .help = "show the tokens of this document, counted from 0"},
+    {"first", AX_OPT_INT, offsetof(show_args, first), "0", "[0, inf)",
+     .help = "with --count: the first token shown"},
+    {"count", AX_OPT_INT, offsetof(show_args, count), "0", "[0, 1000000]",
+     .help = "how many tokens are shown"},
+    {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer), .help = "show the tokens as text"},
+    {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, inf)", "none", .meta = "ID",
+     .help = "token that ends documents, for formats that do not tell"},
+    {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
+};
+
+static ax_status decode_tokens(const char *path, const ax_ids *ids, ax_buf *text)
+{
+    ax_tokenizer *tok;
+    AX_TRY(ax_tokenizer_load(path, &tok));
+    ax_status status = ax_decode(tok, ids->data, ids->size, 0, text);
+    ax_tokenizer_destroy(&tok);
+    return status;
+}
+
+static ax_status print_tokens(const show_args *a, const ax_ids *ids, const ax_buf *text, json_t *info)
+{
+    if (a->json) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < ids->size; i++)
+            json_array_append_new(list, json_integer(ids->data[i]));
+        json_object_set_new(info, "ids", list);
+        if (a->tokenizer)
+            json_object_set_new(info, "text", cli_json_text(text->data ? text->data : "", text->size));
+        return AX_OK;
+    }
+    if (a->tokenizer)
+        return cli_print(text->data ? text->data : "", text->size);
+    for (size_t i = 0; i < ids->size; i++)
+        printf("%s%d", i ? "," : "", (int)ids->data[i]);
+    printf("\n");
+    return AX_OK;
+}
+
+static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *info)
+{
+    int64_t first = a->first, end = ax_min(a->first + a->count, ax_data_describe(data)->tokens);
+    if (a->document >= 0)
+        AX_TRY(ax_data_document(data, a->document, &first, &end));
+    AX_CHECK(first < end, AX_ERR_USAGE, "--first: must be below the number of tokens, %" PRId64,
+             ax_data_describe(data)->tokens);
+    ax_ids ids = {0};
+    ax_buf text = {0};
+    AX_TRY(ax_calloc((size_t)(end - first), sizeof *ids.data, &ids.data));
+    ids.size = ids.capacity = (size_t)(end - first);
+    ax_status status = ax_data_tokens(data, first, end - first, ids.data);
+    if (status == AX_OK && a->tokenizer)
+        status = decode_tokens(a->tokenizer, &ids, &text);
+    if (status == AX_OK)
+        status = print_tokens(a, &ids, &text, info);
+    ax_buf_fini(&text);
+    ax_ids_fini(&ids);
+    return status;
+}
+
+static ax_status run_show(const void *raw)
+{
+    const show_args *a = raw;
+    bool tokens = a->document >= 0 || a->count > 0;
+    ax_data *data;
+    AX_TRY(ax_data_open(a->data, a->end_id, &data));
+    json_t *info = info_json(a->data, ax_data_describe(data));
+    ax_status status = AX_OK;
+    if (tokens)
+        status = show_tokens(a, data, info);
+    else if (!a->json)
+        print_info(a->data, ax_data_describe(data));
+    if (status == AX_OK && a->json)
+        status = cli_print_json(json_incref(info));
+    json_decref(info);
+    ax_data_close(&data);
+    return status;
+}
+
+const cli_verb verb_data_show = {
+    .name = "data show",
+    .summary = "say what a token file holds, or show tokens of it",
+    .details = "Token files of llm.c, nanoGPT and Megatron-LM are read as well.",
+    .examples = "axonn data show train.tok\naxonn data show train.tok --document 3 --tokenizer tok",
+    .options = show_options,
+    .option_count = AX_COUNT(show_options),
+    .args_size = sizeof(show_args),
+    .run = run_show,
+};
+
+/* ---- check --------------------------------------------------------------------------------------- */
+
+typedef struct check_args {
+    ax_strings data;
+    char *tokenizer;
+    int64_t end_id;
+    bool json;
+} check_args;
+
+static const ax_option check_options[] = {
+    {"DATA", AX_OPT_STRINGS, offsetof(check_args, data), .required = true, .help = "token files"},
+    {"tokenizer", AX_OPT_PATH, offsetof(check_args, tokenizer),
+     .help = "the tokenizer that must have made them"},
+    {"end-id", AX_OPT_INT, offsetof(check_args, end_id), "none", "[0, inf)", "none", .meta = "ID",
+     .help = "token that ends documents, for formats that do not tell"},
+    {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object per file"},
+};
+
+static ax_status check_file(const check_args *a, const char *path, const ax_tokenizer *tok)
+{
+    ax_data *data;
+    AX_TRY(ax_data_open(path, a->end_id, &data));
+    ax_status status =
+        tok ? ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok)) : AX_OK;
+    if (status == AX_OK)
+        status = ax_data_check(data);
+    if (status == AX_OK && !a->json)
+        printf("%s: good, %" PRId64 " tokens\n", path, ax_data_describe(data)->tokens);
+    ax_data_close(&data);
+    return status;
+}
+
+/* Looks at all files; the result is the first failure's. */
+static ax_status check_files(const check_args *a, const ax_tokenizer *tok)
+{
+    ax_status first = AX_OK;
+    ax_buf message = {0};
+    for (size_t i = 0; i < a->data.count; i++) {
+        ax_status status = check_file(a, a->data.items[i], tok);
+        const char *why = status == AX_OK ? NULL : ax_error_message();
+        if (status != AX_OK && first == AX_OK) {
+            first = status;
+            AX_TRY(ax_buf_printf(&message, "%s", why));
+        } else if (status != AX_OK) {
+            ax_log(AX_LOG_ERROR, "%s", why);
+        }
+        if (a->json)
+            AX_TRY(cli_print_json(json_pack("{s:s, s:b, s:s?}", "path", a->data.items[i], "good",
+                                            status == AX_OK, "error", why)));
+    }
+    if (first != AX_OK)
+        (void)ax_fail(first, "%s", message.data);
+    ax_buf_fini(&message);
+    return first;
+}
+
+static ax_status run_check(const void *raw)
+{
+    const check_args *a = raw;
+    ax_tokenizer *tok = NULL;
+    if (a->tokenizer)
+        AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
+    ax_status status = check_files(a, tok);
+    ax_tokenizer_destroy(&tok);
+    return status;
+}
+
+const cli_verb verb_data_check = {
+    .name = "data check",
+    .summary = "verify token files: checksum, tokens, document index",
+    .examples = "axonn data check train.tok valid.tok --tokenizer tok",
+    .options = check_options,
+    .option_count = AX_COUNT(check_options),
+    .args_size = sizeof(check_args),
+    .run = run_check,
+};

@@ -1,0 +1,40 @@
+/* Running the program from a test. */
+#ifndef AX_TESTS_CLI_TEST_H
+#define AX_TESTS_CLI_TEST_H
+
+#include "axonn/base.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define AXONN AXONN_BUILD_DIR "/axonn"
+
+/* Runs a shell command; its standard output (and error, if the command says so) replaces *out. */
+static inline int shell(const char *command, ax_buf *out)
+{
+    out->size = 0;
+    assert_int_equal(ax_buf_add(out, "", 0), AX_OK);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    char bytes[4096];
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, pipe)) > 0;)
+        assert_int_equal(ax_buf_add(out, bytes, n), AX_OK);
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+/* Asserts that `text` contains `part`, and shows both if not. */
+static inline void assert_contains(const char *text, const char *part)
+{
+    if (!strstr(text, part))
+        assert_string_equal(text, part);
+}
+
+#endif

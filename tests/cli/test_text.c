@@ -1,0 +1,125 @@
+/* cli: from text to token ids and files and back, through the program. */
+#include "cli/cli_test.h"
+
+#include <jansson.h>
+
+/* A corpus of 40 documents in a tree, and a tokenizer trained on it. */
+static int set_up(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    if (chdir(AXONN_BUILD_DIR))
+        return 1;
+    int rc = shell(
+        "rm -rf cli-text && mkdir -p cli-text/corpus/sub && cd cli-text && for i in $(seq 40); do "
+        "echo \"document $i says: the cat sat on the mat, and the hat too\" >corpus/sub/$i.txt; done && "
+        "echo 'not text' >corpus/other.bin && " AXONN
+        " tok train --input corpus --include '*.txt' --vocab 300 --out tok 2>&1",
+        &out);
+    ax_buf_fini(&out);
+    return rc || chdir("cli-text");
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("..") || ax_remove_tree("cli-text") != AX_OK;
+}
+
+static json_t *run_json(const char *command)
+{
+    ax_buf out = {0};
+    assert_int_equal(shell(command, &out), 0);
+    json_t *object = json_loads(out.data, 0, NULL);
+    assert_non_null(object);
+    ax_buf_fini(&out);
+    return object;
+}
+
+static long long number(const json_t *object, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(object, key)));
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void encode_and_decode(void **state)
+{
+    (void)state;
+    ax_buf ids = {0}, text = {0};
+    assert_int_equal(shell("printf 'the cät\\n\\377' | " AXONN " tok encode tok", &ids), 0);
+    assert_int_equal(
+        shell("printf 'the cät\\n\\377' | " AXONN " tok encode tok | " AXONN " tok decode tok", &text), 0);
+    assert_string_equal(text.data, "the cät\n\377");
+    json_t *object = run_json(AXONN " tok encode tok --json 'the cät<|endoftext|>'");
+    assert_int_equal(number(object, "count"), json_array_size(json_object_get(object, "ids")));
+    assert_int_equal(number(object, "count"), json_array_size(json_object_get(object, "pieces")));
+    json_decref(object);
+    object = run_json(AXONN " tok decode tok 0,1,2 --skip-special --json");
+    assert_int_equal(strlen(json_string_value(json_object_get(object, "text"))), 2);
+    json_decref(object);
+    assert_int_equal(shell(AXONN " tok decode tok 70000 2>&1", &text), 4);
+    assert_int_equal(shell("echo 1,x | " AXONN " tok decode tok 2>&1", &text), 2);
+    assert_int_equal(shell(AXONN " tok encode missing x 2>&1", &text), 4);
+    ax_buf_fini(&ids);
+    ax_buf_fini(&text);
+}
+
+static void check_tokenizer(void **state)
+{
+    (void)state;
+    json_t *object = run_json(AXONN " tok check tok --input corpus --include '*.txt' --json");
+    assert_int_equal(number(object, "documents"), 40);
+    assert_int_equal(number(object, "failed"), 0);
+    assert_true(json_real_value(json_object_get(object, "bytes_per_token")) > 1);
+    json_decref(object);
+}
+
+static void build_show_check(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    json_t *built = run_json(AXONN " data build --input corpus --include '*.txt' --tokenizer tok --out a.tok "
+                                   "--valid b.tok --valid-fraction 0.3 --json");
+    json_t *train = json_object_get(built, "train"), *valid = json_object_get(built, "valid");
+    assert_int_equal(number(train, "documents") + number(valid, "documents"), 40);
+    json_t *shown = run_json(AXONN " data show a.tok --json");
+    assert_true(json_equal(train, shown));
+    json_decref(shown);
+    shown = run_json(AXONN " data show a.tok --document 0 --tokenizer tok --json");
+    assert_contains(json_string_value(json_object_get(shown, "text")), " says: the cat sat on the mat");
+    json_decref(shown);
+    json_decref(built);
+    assert_int_equal(shell(AXONN " data check a.tok b.tok --tokenizer tok 2>&1", &out), 0);
+    assert_int_equal(shell(AXONN " data show a.tok --document 40 2>&1", &out), 2);
+    /* One damaged byte is found, and the other file is looked at all the same. */
+    assert_int_equal(shell("printf '\\377' | dd of=a.tok bs=1 seek=300 conv=notrunc 2>/dev/null; " AXONN
+                           " data check a.tok b.tok --json 2>/dev/null",
+                           &out),
+                     4);
+    assert_contains(out.data, "{\"path\":\"a.tok\",\"good\":false");
+    assert_contains(out.data, "{\"path\":\"b.tok\",\"good\":true");
+    ax_buf_fini(&out);
+}
+
+static void missing_input(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " data build --input nowhere --tokenizer tok --out c.tok 2>&1", &out), 4);
+    assert_contains(out.data, "nowhere");
+    assert_false(ax_path_exists("c.tok"));
+    assert_int_equal(shell(AXONN " tok train --input corpus --vocab 300 2>&1", &out), 2);
+    assert_contains(out.data, "--out: required, but not given");
+    ax_buf_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(encode_and_decode),
+        cmocka_unit_test(check_tokenizer),
+        cmocka_unit_test(build_show_check),
+        cmocka_unit_test(missing_input),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,312 @@
+/* Whether a layer is right: its gradient against finite differences, and a grid against the serial run. The
+ * layer tests and `axonn selftest` run this over the table of sample layers. */
+#include "axonn/nn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { B = 3, T = 4, MAX_PARAMS = 16, FRAME = 1 << 20 };
+
+/* What one run of a layer yields, all global arrays. */
+typedef struct outcome {
+    double *y, *dx, *grad[MAX_PARAMS];
+    int64_t y_count, x_count, grad_count[MAX_PARAMS];
+    int params;
+} outcome;
+
+typedef struct job {
+    const ax_layer_sample *sample;
+    ax_grid_size grid;
+    const char *device;
+    outcome *out; /* filled by rank 0 */
+} job;
+
+static double noise(uint64_t stream, int64_t i)
+{
+    return ax_rng_normal(ax_rng_key(7, "test", stream), (uint64_t)i);
+}
+
+static ax_status filled(ax_ctx *ctx, ax_tensor *t, double scale, uint64_t stream)
+{
+    int64_t n = ax_tensor_global_count(t);
+    void *global;
+    AX_TRY(ax_calloc((size_t)n + 1, ax_dtype_size(t->dtype), &global));
+    for (int64_t i = 0; i < n; i++)
+        ax_store(t->dtype, global, i, scale * noise(stream, i));
+    ax_status status = ax_device_alloc(ctx->dev, (size_t)ax_tensor_bytes(ctx->grid, t) + 1, &t->data);
+    if (status == AX_OK)
+        status = ax_tensor_scatter(ctx, t, global);
+    free(global);
+    return status;
+}
+
+/* Tokens, documents that start in the middle of a row, and their positions. */
+static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
+{
+    int32_t host[4][B * T];
+    for (int b = 0; b < B; b++)
+        for (int t = 0; t < T; t++) {
+            int start = t >= b + 1 ? b + 1 : 0;
+            host[0][b * T + t] = (b * 5 + t * 3) % AX_SAMPLE_VOCAB;
+            host[1][b * T + t] = (b + t) % AX_SAMPLE_VOCAB;
+            host[2][b * T + t] = start;
+            host[3][b * T + t] = t - start;
+        }
+    ax_layout layout = ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
+    ax_tensor *const t[] = {&batch->tokens, &batch->targets, &batch->doc_start, &batch->positions};
+    for (int i = 0; i < 4; i++) {
+        *t[i] = ax_tensor_make(AX_I32, 2, (int64_t[]){B, T}, NULL, &layout);
+        AX_TRY(ax_device_alloc(ctx->dev, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1, &t[i]->data));
+        AX_TRY(ax_tensor_scatter(ctx, t[i], host[i]));
+    }
+    batch->step = 3;
+    return AX_OK;
+}
+
+static ax_status collect(ax_ctx *ctx, const ax_tensor *t, double **out, int64_t *count)
+{
+    *count = ax_tensor_global_count(t);
+    void *global;
+    AX_TRY(ax_calloc((size_t)*count + 1, ax_dtype_size(t->dtype), &global));
+    ax_status status = ax_calloc((size_t)*count + 1, sizeof(double), out);
+    if (status == AX_OK)
+        status = ax_tensor_collect(ctx, t, global);
+    for (int64_t i = 0; status == AX_OK && i < *count; i++)
+        (*out)[i] = ax_load(t->dtype, global, i);
+    free(global);
+    return status;
+}
+
+/* One layer with everything around it, on one rank. */
+typedef struct bench {
+    ax_ctx *ctx;
+    ax_layer *layer;
+    ax_param_set *set;
+    ax_frame *frame;
+    ax_batch batch;
+    ax_tensor x;
+} bench;
+
+static ax_status bench_open(const job *j, ax_comm *world, bench *b)
+{
+    *b = (bench){0};
+    AX_TRY(ax_ctx_create(world, j->grid, j->device, 1, AX_F64, 11, &b->ctx));
+    b->layer = j->sample->make(b->ctx);
+    AX_CHECK(b->layer, AX_ERR_INTERNAL, "sample %s: %s", j->sample->name, ax_error_message());
+    AX_TRY(ax_layer_param_set(b->layer, 0, &b->set));
+    AX_TRY(ax_param_set_init(b->set));
+    /* Biases and norms start at constants: move them, so that their effect is seen. Weights of
+     * this size keep the softmax from amplifying roundings. */
+    for (int i = 0; i < b->set->n; i++) {
+        ax_tensor moved = b->set->param[i]->master;
+        AX_TRY(filled(b->ctx, &moved, 0.3, 100 + (uint64_t)i));
+        AX_TRY(ax_run_copy_box(b->ctx->stream,
+                               &(ax_copy_box_args){.n = {1, 1, 1, ax_tensor_count(b->ctx->grid, &moved)},
+                                                   .x_stride = {0, 0, 0, 1},
+                                                   .y_stride = {0, 0, 0, 1},
+                                                   .x = moved.data,
+                                                   .y = b->set->param[i]->master.data,
+                                                   .dtype = moved.dtype}));
+        ax_device_free(b->ctx->dev, moved.data, (size_t)ax_tensor_bytes(b->ctx->grid, &moved) + 1);
+    }
+    AX_TRY(ax_param_set_refresh(b->set));
+    AX_TRY(ax_frame_create(b->ctx, FRAME, &b->frame));
+    AX_TRY(make_batch(b->ctx, &b->batch));
+    if (!j->sample->x_width)
+        return AX_OK;
+    ax_layout layout = ax_activation_layout(j->sample->x_role);
+    b->x = ax_tensor_make(AX_F64, 3, (int64_t[]){B, T, j->sample->x_width},
+                          (int64_t[]){1, 1, j->sample->x_unit}, &layout);
+    return filled(b->ctx, &b->x, 1, 1);
+}
+
+static void bench_close(bench *b)
+{
+    ax_tensor *const t[] = {&b->batch.tokens, &b->batch.targets, &b->batch.doc_start, &b->batch.positions,
+                            &b->x};
+    for (size_t i = 0; i < AX_COUNT(t) && b->ctx; i++)
+        if (t[i]->data)
+            ax_device_free(b->ctx->dev, t[i]->data, (size_t)ax_tensor_bytes(b->ctx->grid, t[i]) + 1);
+    ax_frame_destroy(&b->frame);
+    ax_param_set_destroy(&b->set);
+    ax_layer_destroy(&b->layer);
+    ax_ctx_destroy(&b->ctx);
+}
+
+static ax_status forward(bench *b, ax_tensor *y)
+{
+    AX_TRY(ax_frame_begin(b->frame, "test", AX_MODE_TRAIN, &b->batch));
+    return ax_layer_forward(b->layer, b->frame, b->x.data ? &b->x : NULL, y);
+}
+
+/* Forward and backward with fixed dy. */
+static ax_status both(bench *b, outcome *out)
+{
+    ax_tensor y, dy, dx;
+    AX_TRY(ax_param_set_zero_grad(b->set));
+    AX_TRY(forward(b, &y));
+    AX_TRY(collect(b->ctx, &y, &out->y, &out->y_count));
+    dy = y;
+    AX_TRY(filled(b->ctx, &dy, 1, 2));
+    AX_TRY(ax_layer_backward(b->layer, b->frame, &dy, &dx));
+    if (b->x.data)
+        AX_TRY(collect(b->ctx, &dx, &out->dx, &out->x_count));
+    AX_TRY(ax_param_set_sync_grad(b->set));
+    AX_CHECK(b->set->n <= MAX_PARAMS, AX_ERR_INTERNAL, "a sample layer of %d parameters is too large",
+             b->set->n);
+    out->params = b->set->n;
+    for (int i = 0; i < b->set->n; i++) {
+        ax_tensor grad = b->set->param[i]->grad;
+        grad.layout.partial = 0; /* synchronised */
+        AX_TRY(collect(b->ctx, &grad, &out->grad[i], &out->grad_count[i]));
+    }
+    ax_device_free(b->ctx->dev, dy.data, (size_t)ax_tensor_bytes(b->ctx->grid, &dy) + 1);
+    return AX_OK;
+}
+
+static void outcome_free(outcome *o)
+{
+    free(o->y);
+    free(o->dx);
+    for (int i = 0; i < o->params; i++)
+        free(o->grad[i]);
+    *o = (outcome){0};
+}
+
+static ax_status run_rank(ax_comm *world, void *arg)
+{
+    const job *j = arg;
+    bench b;
+    outcome out = {0};
+    ax_status status = bench_open(j, world, &b);
+    if (status == AX_OK)
+        status = both(&b, &out);
+    bench_close(&b);
+    if (ax_comm_rank(world) == 0)
+        *j->out = out;
+    else
+        outcome_free(&out);
+    return status;
+}
+
+static double rms(const double *v, int64_t n)
+{
+    double s = 0;
+    for (int64_t i = 0; i < n; i++)
+        s += v[i] * v[i];
+    return n ? sqrt(s / (double)n) : 0;
+}
+
+/* Largest deviation relative to max(rms of the tensor, 1e-3 · scale). */
+static double deviation(const double *a, const double *b, int64_t n, double scale)
+{
+    double worst = 0, unit = fmax(rms(b, n), 1e-3 * scale);
+    for (int64_t i = 0; i < n; i++)
+        worst = fmax(worst, fabs(a[i] - b[i]) / unit);
+    return worst;
+}
+
+static double global_scale(const outcome *o)
+{
+    double s = rms(o->dx, o->x_count);
+    for (int i = 0; i < o->params; i++)
+        s = fmax(s, rms(o->grad[i], o->grad_count[i]));
+    return s;
+}
+
+static double compare(const outcome *a, const outcome *serial)
+{
+    double scale = global_scale(serial), worst = deviation(a->y, serial->y, serial->y_count, 0);
+    worst = fmax(worst, deviation(a->dx, serial->dx, serial->x_count, scale));
+    for (int i = 0; i < serial->params; i++)
+        worst = fmax(worst, deviation(a->grad[i], serial->grad[i], serial->grad_count[i], scale));
+    return worst;
+}
+
+/* ---- finite differences -------------------------------------------------------------------------- */
+
+/* Σ y·dy for the present parameters and x. */
+static ax_status objective(bench *b, double *out)
+{
+    ax_tensor y;
+    double *values;
+    int64_t n;
+    AX_TRY(forward(b, &y));
+    AX_TRY(collect(b->ctx, &y, &values, &n));
+    *out = 0;
+    for (int64_t i = 0; i < n; i++)
+        *out += values[i] * noise(2, i);
+    free(values);
+    return AX_OK;
+}
+
+/* Richardson's combination of the central differences of steps h and 2h: its error is O(h⁴) + O(eps/h), both
+ * below 1e-10 for h = 2e-4 in double and values of order one. */
+static ax_status numeric(bench *b, double *at, double *out)
+{
+    const double h = 2e-4, keep = *at;
+    const double steps[] = {h, -h, 2 * h, -2 * h};
+    double f[4];
+    ax_status status = AX_OK;
+    for (int i = 0; status == AX_OK && i < 4; i++) {
+        *at = keep + steps[i];
+        status = objective(b, &f[i]);
+    }
+    *at = keep;
+    *out = (8 * (f[0] - f[1]) - (f[2] - f[3])) / (12 * h);
+    return status;
+}
+
+static ax_status worst_gradient(bench *b, const outcome *o, double *worst)
+{
+    double scale = global_scale(o);
+    *worst = 0;
+    for (int p = -1; p < b->set->n; p++) {
+        int64_t n = p < 0 ? o->x_count : o->grad_count[p];
+        double *values = p < 0 ? b->x.data : b->set->param[p]->master.data;
+        const double *exact = p < 0 ? o->dx : o->grad[p];
+        double unit = fmax(rms(exact, n), 1e-3 * scale);
+        for (int64_t i = 0; i < n; i++) {
+            double slope;
+            AX_TRY(numeric(b, &values[i], &slope));
+            *worst = fmax(*worst, fabs(slope - exact[i]) / unit);
+        }
+    }
+    return AX_OK;
+}
+
+ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst)
+{
+    job j = {.sample = sample, .grid = {1, 1, 1, 1, 1}, .device = "ref"};
+    ax_comm *self;
+    bench b = {0};
+    outcome o = {0};
+    AX_TRY(ax_comm_self_create(&self));
+    ax_status status = bench_open(&j, self, &b);
+    if (status == AX_OK)
+        status = both(&b, &o);
+    if (status == AX_OK)
+        status = worst_gradient(&b, &o, worst);
+    outcome_free(&o);
+    bench_close(&b);
+    ax_comm_destroy(&self);
+    return status;
+}
+
+/* ---- grids --------------------------------------------------------------------------------------- */
+
+ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid, const char *device,
+                              double *worst)
+{
+    outcome serial = {0}, split = {0};
+    job one = {sample, {1, 1, 1, 1, 1}, "ref", &serial}, many = {sample, grid, device, &split};
+    ax_status status = ax_comm_threads_run(1, run_rank, &one);
+    if (status == AX_OK)
+        status = ax_comm_threads_run(grid.x * grid.y * grid.z * grid.pipe * grid.data, run_rank, &many);
+    if (status == AX_OK)
+        *worst = compare(&split, &serial);
+    outcome_free(&serial);
+    outcome_free(&split);
+    return status;
+}

@@ -373,7 +373,7 @@ static ax_status name_merge(trainer *t, const pair *p, int32_t *ab)
 {
     const bpe_word *a = &t->names.words[p->key >> 32], *b = &t->names.words[(uint32_t)p->key];
     ax_buf name = {0};
-    size_t number;
+    size_t number = 0;
     ax_status status = ax_buf_add(&name, t->names.bytes + a->start, a->size);
     if (status == AX_OK)
         status = ax_buf_add(&name, t->names.bytes + b->start, b->size);

@@ -83,13 +83,13 @@ static ax_status operands_agree(const ax_grid *grid, const char *text, const spe
     return AX_OK;
 }
 
-/* The axes of the dims that `letters` has and the result lacks. */
-static ax_axisset summed_axes(const char *letters, const char *out, const ax_layout *layout)
+/* The axes of the summed dims, which both operands have and split alike. */
+static ax_axisset summed_axes(const spec *s, const ax_tensor *a)
 {
     ax_axisset axes = 0;
-    for (int d = 0; letters[d]; d++)
-        for (int i = 0; i < layout->dim[d].n && find(out, letters[d]) < 0; i++)
-            axes |= (ax_axisset)(1u << layout->dim[d].a[i]);
+    for (int d = 0; d < a->ndim; d++)
+        for (int i = 0; i < a->layout.dim[d].n && find(s->out, s->a[d]) < 0; i++)
+            axes |= (ax_axisset)(1u << a->layout.dim[d].a[i]);
     return axes;
 }
 
@@ -108,9 +108,7 @@ ax_status ax_contract_rule(const ax_grid *grid, const char *text, const ax_tenso
         r.unit[d] = from->unit[i];
         r.layout.dim[d] = from->layout.dim[i];
     }
-    r.layout.partial =
-        (ax_axisset)(a->layout.partial | b->layout.partial | summed_axes(s.a, s.out, &a->layout) |
-                     summed_axes(s.b, s.out, &b->layout));
+    r.layout.partial = a->layout.partial | b->layout.partial | summed_axes(&s, a);
     if (ax_layout_check(grid, &r.layout, r.ndim) != AX_OK) {
         ax_error_context("contraction \"%s\"", text);
         return AX_ERR_INTERNAL;

@@ -1,5 +1,6 @@
 /* comm: the collectives of rank threads against their definitions, and how failures end. */
 #include "axonn/comm.h"
+#include "support/ranks.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,9 +11,6 @@
 #include <cmocka.h>
 
 enum { MAX_RANKS = 8, COUNT = 1111 };
-
-/* Rank threads cannot use cmocka's assertions: they return a status, which the test asserts. */
-#define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
 
 /* Element i of rank r: exact in every dtype, and sums of eight are. */
 static double value(int rank, int64_t i) { return (double)((rank * 7 + i * 3) % 11) - 4; }
@@ -105,18 +103,11 @@ static ax_status all_collectives(ax_comm *c, void *arg)
     return status;
 }
 
-static void assert_runs(int size, ax_rank_fn *fn, void *arg)
-{
-    ax_status status = ax_comm_threads_run(size, fn, arg);
-    if (status != AX_OK)
-        fail_msg("%d ranks: %s", size, ax_error_message());
-}
-
 static void collectives_are_right(void **state)
 {
     (void)state;
     for (int size = 1; size <= MAX_RANKS; size++)
-        assert_runs(size, all_collectives, NULL);
+        assert_ranks(size, all_collectives, NULL);
 }
 
 static void self_is_a_group_of_one(void **state)
@@ -165,7 +156,7 @@ static ax_status sums_in_rank_order(ax_comm *c, void *arg)
 static void reductions_keep_rank_order_and_nan(void **state)
 {
     (void)state;
-    assert_runs(8, sums_in_rank_order, NULL);
+    assert_ranks(8, sums_in_rank_order, NULL);
 }
 
 static ax_status traffic_of_four(ax_comm *c, void *arg)
@@ -191,7 +182,7 @@ static ax_status traffic_of_four(ax_comm *c, void *arg)
 static void traffic_is_ring_equivalent(void **state)
 {
     (void)state;
-    assert_runs(4, traffic_of_four, NULL);
+    assert_ranks(4, traffic_of_four, NULL);
 }
 
 /* Even and odd ranks, odd ones in reverse order, rank 6 in none; collectives run in both groups at once. */
@@ -221,7 +212,7 @@ static void splits_order_and_nest(void **state)
 {
     (void)state;
     for (int i = 0; i < 20; i++)
-        assert_runs(8, split_groups, NULL);
+        assert_ranks(8, split_groups, NULL);
 }
 
 /* ---- failures ------------------------------------------------------------------------------------ */

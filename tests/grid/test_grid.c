@@ -1,13 +1,12 @@
 /* grid: coordinates, communicators along axes, and what is said about grids that do not fit. */
 #include "axonn/grid.h"
+#include "support/ranks.h"
 
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
-
-#define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
 
 static const ax_grid_size eight = {.x = 2, .y = 1, .z = 2, .pipe = 1, .data = 2};
 
@@ -73,8 +72,7 @@ static ax_status on_eight_ranks(ax_comm *world, void *arg)
 static void axes_and_groups(void **state)
 {
     (void)state;
-    if (ax_comm_threads_run(8, on_eight_ranks, NULL) != AX_OK)
-        fail_msg("%s", ax_error_message());
+    assert_ranks(8, on_eight_ranks, NULL);
 }
 
 static ax_status does_not_fit(ax_comm *world, void *arg)

@@ -1,5 +1,6 @@
 /* tensor: the split rule, layouts as text, and boxes that cover a global array exactly once. */
 #include "axonn/tensor.h"
+#include "support/ranks.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -8,15 +9,7 @@
 
 #include <cmocka.h>
 
-#define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
-
 static const ax_grid_size eight = {.x = 4, .y = 1, .z = 2, .pipe = 1, .data = 1};
-
-static void assert_runs(int size, ax_rank_fn *fn, const void *arg)
-{
-    if (ax_comm_threads_run(size, fn, (void *)arg) != AX_OK)
-        fail_msg("%d ranks: %s", size, ax_error_message());
-}
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
@@ -74,7 +67,7 @@ static ax_status text_in_and_out(ax_comm *world, void *arg)
 static void layouts_as_text(void **state)
 {
     (void)state;
-    assert_runs(8, text_in_and_out, NULL);
+    assert_ranks(8, text_in_and_out, NULL);
 }
 
 /* ---- the split rule ------------------------------------------------------------------------------ */
@@ -137,7 +130,7 @@ static ax_status split_rule(ax_comm *world, void *arg)
 static void splits_are_balanced_in_units(void **state)
 {
     (void)state;
-    assert_runs(8, split_rule, NULL);
+    assert_ranks(8, split_rule, NULL);
 }
 
 /* ---- boxes and global arrays --------------------------------------------------------------------- */
@@ -200,7 +193,7 @@ static ax_status round_trips(ax_comm *world, void *arg)
 static void global_arrays_come_back(void **state)
 {
     (void)state;
-    assert_runs(8, round_trips, "ref");
+    assert_ranks(8, round_trips, "ref");
 }
 
 int main(void)

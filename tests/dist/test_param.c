@@ -1,0 +1,267 @@
+/* dist: parameters. Initial values, gradients and their norm must not depend on the grid. */
+#include "axonn/dist.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { OUT = 7, IN = 9, UNIT = 2, B = 5, T = 3 };
+
+static const ax_role weight_roles[] = {AX_ROLE_HIDDEN, AX_ROLE_MODEL};
+
+typedef struct world_case {
+    ax_grid_size grid;
+    const char *device;
+    ax_dtype compute;
+    double weight[OUT * IN]; /* initial values that the serial run drew */
+} world_case;
+
+/* One rank's parameters: a weight, its bias, and the weight again, as tying lists it. */
+typedef struct model {
+    ax_ctx *ctx;
+    ax_frame *frame;
+    ax_param *weight, *bias;
+    ax_param_set *set;
+} model;
+
+static ax_status model_create(ax_comm *world, const world_case *w, int slots, model *m)
+{
+    AX_TRY(ax_ctx_create(world, w->grid, w->device, 1, w->compute, 42, &m->ctx));
+    AX_TRY(ax_frame_create(m->ctx, 1 << 18, &m->frame));
+    AX_TRY(ax_frame_begin(m->frame, "case", AX_MODE_TRAIN, NULL));
+    AX_TRY(ax_param_create(m->ctx, "h.weight", 2, (int64_t[]){OUT, IN}, (int64_t[]){UNIT, 1}, weight_roles,
+                           AX_INIT_NORMAL, 0.02, &m->weight));
+    AX_TRY(ax_param_create(m->ctx, "h.bias", 1, (int64_t[]){OUT}, (int64_t[]){UNIT}, weight_roles,
+                           AX_INIT_ONE, 0, &m->bias));
+    return ax_param_set_create(m->ctx, (ax_param *[]){m->weight, m->bias, m->weight}, 3, slots, &m->set);
+}
+
+static void model_destroy(model *m)
+{
+    ax_param_set_destroy(&m->set);
+    ax_param_destroy(&m->weight);
+    ax_param_destroy(&m->bias);
+    ax_frame_destroy(&m->frame);
+    ax_ctx_destroy(&m->ctx);
+}
+
+/* ---- memory and initial values ------------------------------------------------------------------- */
+
+static ax_status check_memory(const model *m)
+{
+    const ax_param_set *set = m->set;
+    EXPECT(set->n == 2 && set->param[0] == m->weight && set->param[1] == m->bias);
+    EXPECT(ax_param_set_find(set, "h.bias") == m->bias && !ax_param_set_find(set, "h"));
+    bool rounds = m->ctx->compute == AX_BF16;
+    EXPECT((m->weight->use.data != m->weight->master.data) == rounds && (set->bytes_use > 0) == rounds);
+    EXPECT(m->weight->use.dtype == m->ctx->compute && m->weight->master.dtype == m->ctx->accum);
+    EXPECT(m->bias->use.data == m->bias->master.data && m->bias->use.dtype == m->ctx->accum);
+    EXPECT(set->bytes_state == 2 * set->bytes_master && set->bytes_grad == set->bytes_master);
+    EXPECT(m->weight->decay && !m->bias->decay);
+    return AX_OK;
+}
+
+static ax_status check_init(const model *m, world_case *w)
+{
+    double weight[OUT * IN], use[OUT * IN], bias[OUT];
+    AX_TRY(ax_param_set_init(m->set));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->master, weight));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->use, use));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->bias->use, bias));
+    double sum = 0;
+    for (int i = 0; i < OUT * IN; i++) {
+        double x = ax_load(m->ctx->accum, weight, i);
+        sum += x * x;
+        if (ax_comm_size(m->ctx->world) == 1)
+            w->weight[i] = x;
+        EXPECT(x == w->weight[i]);
+        if (m->ctx->compute == AX_BF16)
+            x = ax_bf16_to_float(ax_bf16_from_float((float)x));
+        EXPECT(ax_load(m->ctx->compute, use, i) == x);
+    }
+    EXPECT(fabs(sqrt(sum / (OUT * IN)) / 0.02 - 1) < 0.3);
+    for (int i = 0; i < OUT; i++)
+        EXPECT(ax_load(m->ctx->accum, bias, i) == 1);
+    return AX_OK;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------- */
+
+static double value(int which, int64_t i) { return (double)((i * 5 + which * 3 + i / 7) % 5) - 2; }
+
+/* A tensor of value(which, ·) on the frame. */
+static ax_status activation(const model *m, int which, int ndim, const int64_t *dim, const int64_t *unit,
+                            const char *layout_text, ax_dtype dtype, ax_tensor *out)
+{
+    ax_layout layout;
+    double global[B * T * IN];
+    AX_TRY(ax_layout_parse(m->ctx->grid, layout_text, &ndim, &layout));
+    ax_tensor t = ax_tensor_make(dtype, ndim, dim, unit, &layout);
+    for (int64_t i = 0; i < ax_tensor_global_count(&t); i++)
+        ax_store(t.dtype, global, i, value(which, i));
+    AX_TRY(ax_frame_alloc(m->frame, &t, &t));
+    AX_TRY(ax_tensor_scatter(m->ctx, &t, global));
+    *out = t;
+    return AX_OK;
+}
+
+/* Σ_bt dy[b,t,o]·x[b,t,i]. */
+static double weight_grad(int o, int i)
+{
+    double sum = 0;
+    for (int bt = 0; bt < B * T; bt++)
+        sum += value(1, bt * OUT + o) * value(0, bt * IN + i);
+    return sum;
+}
+
+static ax_status check_sumsq(const model *m, const double *weight, const double *bias)
+{
+    double want[2] = {0, 0}, have[2];
+    for (int i = 0; i < OUT * IN; i++)
+        want[0] += weight[i] * weight[i];
+    for (int i = 0; i < OUT; i++)
+        want[1] += bias[i] * bias[i];
+    void *scratch;
+    AX_TRY(ax_frame_scratch(m->frame, AX_F64, 2, &scratch));
+    AX_TRY(ax_param_set_grad_sumsq(m->set, scratch, have));
+    EXPECT(have[0] == want[0] && have[1] == want[1]);
+    return AX_OK;
+}
+
+/* Two contractions that fit, and parts of the bias' gradient in layouts that do not. */
+static ax_status check_gradients(const model *m)
+{
+    static const char *const parts[] = {"o", "o@x", "o@z.y +x", "o@pipe/x +z", "o@data"};
+    ax_tensor x, dy, part;
+    AX_TRY(activation(m, 0, 3, (int64_t[]){B, T, IN}, NULL, "b@data.z, t, i@y", m->ctx->compute, &x));
+    AX_TRY(activation(m, 1, 3, (int64_t[]){B, T, OUT}, (int64_t[]){1, 1, UNIT}, "b@data.z, t, o@x",
+                      m->ctx->compute, &dy));
+    AX_TRY(ax_param_set_zero_grad(m->set));
+    for (int i = 0; i < 2; i++)
+        AX_TRY(ax_param_accumulate(m->frame, m->weight, "bto,bti->oi", &dy, &x));
+    for (size_t i = 0; i < AX_COUNT(parts); i++) {
+        AX_TRY(activation(m, (int)i, 1, (int64_t[]){OUT}, (int64_t[]){UNIT}, parts[i], m->ctx->accum, &part));
+        AX_TRY(ax_param_add_grad(m->frame, m->bias, &part));
+    }
+    AX_TRY(ax_param_grad_target(m->frame, m->bias, &m->bias->grad.layout, &part));
+    EXPECT(part.data == m->bias->grad.data);
+    if (ax_grid_effective(m->ctx->grid, ax_batch_axes())) {
+        EXPECT(ax_param_set_grad_sumsq(m->set, NULL, NULL) == AX_ERR_INTERNAL);
+        EXPECT(strstr(ax_error_message(), "the gradient of h.weight is still a partial sum"));
+    }
+    AX_TRY(ax_param_set_sync_grad(m->set));
+    double weight[OUT * IN], bias[OUT], want_bias[OUT] = {0};
+    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->grad, weight));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->bias->grad, bias));
+    double w[OUT * IN];
+    for (int o = 0; o < OUT; o++) {
+        for (size_t i = 0; i < AX_COUNT(parts); i++)
+            want_bias[o] += value((int)i, o);
+        EXPECT(ax_load(m->ctx->accum, bias, o) == want_bias[o]);
+        for (int i = 0; i < IN; i++) {
+            w[o * IN + i] = ax_load(m->ctx->accum, weight, o * IN + i);
+            EXPECT(w[o * IN + i] == 2 * weight_grad(o, i));
+        }
+    }
+    return check_sumsq(m, w, want_bias);
+}
+
+/* An operand that is split along another axis than the rule wants: the result is brought into place. */
+static ax_status check_detour(const model *m)
+{
+    ax_tensor x, dy;
+    double weight[OUT * IN];
+    AX_TRY(activation(m, 0, 3, (int64_t[]){B, T, IN}, NULL, "b@y, t@z, i@pipe", m->ctx->compute, &x));
+    AX_TRY(activation(m, 1, 3, (int64_t[]){B, T, OUT}, (int64_t[]){1, 1, UNIT}, "b@y, t@z, o",
+                      m->ctx->compute, &dy));
+    AX_TRY(ax_param_set_zero_grad(m->set));
+    AX_TRY(ax_param_accumulate(m->frame, m->weight, "bto,bti->oi", &dy, &x));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->grad, weight)); /* sums what is still partial */
+    for (int o = 0; o < OUT; o++)
+        for (int i = 0; i < IN; i++)
+            EXPECT(ax_load(m->ctx->accum, weight, o * IN + i) == weight_grad(o, i));
+    return AX_OK;
+}
+
+static ax_status on_one_grid(ax_comm *world, void *arg)
+{
+    model m = {0};
+    ax_status status = model_create(world, arg, 2, &m);
+    if (status == AX_OK)
+        status = check_memory(&m);
+    if (status == AX_OK)
+        status = check_init(&m, arg);
+    if (status == AX_OK)
+        status = check_gradients(&m);
+    if (status == AX_OK)
+        status = check_detour(&m);
+    model_destroy(&m);
+    return status;
+}
+
+static void same_on_all_grids(const char *device)
+{
+    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 3, 1, 1},
+                                         {1, 1, 1, 1, 4}, {2, 2, 2, 1, 1}, {2, 1, 2, 1, 2}, {2, 2, 1, 2, 1},
+                                         {5, 1, 1, 1, 1}, {1, 1, 2, 1, 4}};
+    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16};
+    for (size_t d = 0; d < AX_COUNT(dtypes); d++) {
+        world_case w = {.device = device, .compute = dtypes[d]};
+        for (size_t i = 0; i < AX_COUNT(grids); i++) {
+            w.grid = grids[i];
+            assert_ranks(grid_ranks(w.grid), on_one_grid, &w);
+        }
+    }
+}
+
+static void parameters_on_ref(void **state)
+{
+    (void)state;
+    same_on_all_grids("ref");
+}
+
+/* ---- what is refused ----------------------------------------------------------------------------- */
+
+static ax_status misuse(ax_comm *world, void *arg)
+{
+    model m = {0};
+    world_case w = {.grid = {1, 1, 1, 1, 1}, .device = "ref", .compute = AX_F32};
+    (void)arg;
+    AX_TRY(model_create(world, &w, -1, &m));
+    EXPECT(!m.weight->grad.data && m.set->bytes_grad == 0 && m.set->bytes_state == 0);
+    EXPECT(ax_param_set_zero_grad(m.set) == AX_ERR_INTERNAL);
+    EXPECT(strstr(ax_error_message(), "without gradients"));
+    ax_tensor target;
+    EXPECT(ax_param_grad_target(m.frame, m.bias, &m.bias->grad.layout, &target) == AX_ERR_INTERNAL);
+    ax_param *same, *split_by_batch;
+    ax_param_set *set;
+    AX_TRY(ax_param_create(m.ctx, "h.bias", 1, (int64_t[]){3}, NULL, weight_roles, AX_INIT_ZERO, 0, &same));
+    EXPECT(ax_param_set_create(m.ctx, (ax_param *[]){m.bias, same}, 2, 0, &set) == AX_ERR_INTERNAL);
+    EXPECT(!strcmp(ax_error_message(), "two parameters are called h.bias") && !set);
+    EXPECT(ax_param_create(m.ctx, "p", 1, (int64_t[]){3}, NULL, (ax_role[]){AX_ROLE_BATCH}, AX_INIT_ZERO, 0,
+                           &split_by_batch) == AX_ERR_INTERNAL);
+    EXPECT(strstr(ax_error_message(), "gradient of parameter p: axis"));
+    ax_param_destroy(&same);
+    model_destroy(&m);
+    return AX_OK;
+}
+
+static void misuse_is_named(void **state)
+{
+    (void)state;
+    assert_ranks(1, misuse, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_on_ref),
+        cmocka_unit_test(misuse_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,307 @@
+/* dist: redistribution between random layouts on grids of up to eight rank threads. The oracle knows nothing
+ * of boxes or plans: for each element it decides which ranks hold it and what value they must see. */
+#include "axonn/dist.h"
+#include "support/ranks.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- random cases -------------------------------------------------------------------------------- */
+
+typedef struct test_case {
+    ax_tensor src;
+    ax_layout target;
+} test_case;
+
+/* Deals the axes out to dims (major first, in random order), to nobody, and, within `partial`, to partial. */
+static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial)
+{
+    ax_layout layout = {0};
+    ax_axis order[AX_AXES_STANDARD] = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA};
+    for (int i = AX_AXES_STANDARD - 1; i > 0; i--) {
+        int j = random_below(state, i + 1);
+        ax_axis axis = order[i];
+        order[i] = order[j];
+        order[j] = axis;
+    }
+    for (int i = 0; i < AX_AXES_STANDARD; i++) {
+        int to = random_below(state, ndim + 2);
+        if (to < ndim)
+            layout.dim[to].a[layout.dim[to].n++] = order[i];
+        else if (to == ndim && (partial >> order[i] & 1))
+            layout.partial |= (ax_axisset)(1u << order[i]);
+    }
+    for (int d = 0; d < ndim; d++)
+        if (random_below(state, 3) == 0)
+            layout.dim[d].fine = (uint8_t)random_below(state, layout.dim[d].n + 1);
+    return layout;
+}
+
+static test_case random_case(uint64_t *state)
+{
+    static const int64_t extents[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12};
+    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_I32};
+    int ndim = 1 + random_below(state, AX_MAX_DIMS);
+    int64_t dim[AX_MAX_DIMS], unit[AX_MAX_DIMS];
+    for (int d = 0; d < ndim; d++) {
+        /* Zero extents now and then; smaller ones in many dims. */
+        int from = random_below(state, 20) ? 1 : 0;
+        dim[d] = extents[from + random_below(state, (ndim > 2 ? 6 : 10) - from)];
+        unit[d] = random_below(state, 4);
+    }
+    ax_layout layout = random_layout(state, ndim, 0xffff);
+    test_case c = {.src = ax_tensor_make(dtypes[random_below(state, 4)], ndim, dim, unit, &layout)};
+    c.target = random_layout(state, ndim, layout.partial);
+    return c;
+}
+
+/* ---- the oracle ---------------------------------------------------------------------------------- */
+
+/* Deals `count` things out to `parts`, the first ones getting one more, and narrows [*from, *from + *count)
+ * to the run of part `mine`. */
+static void deal(int64_t *from, int64_t *count, int parts, int mine)
+{
+    int64_t left = *count;
+    for (int part = 0; part < mine; part++) {
+        int64_t run = (left + parts - part - 1) / (parts - part);
+        *from += run;
+        left -= run;
+    }
+    *count = (left + parts - mine - 1) / (parts - mine);
+}
+
+static bool holds(const ax_grid *grid, const ax_tensor *t, int d, int rank, int64_t element)
+{
+    const ax_axes *axes = &t->layout.dim[d];
+    int64_t unit = t->unit[d] ? t->unit[d] : 1, from = 0, count = 0;
+    while (count * unit < t->dim[d])
+        count++;
+    int i = 0;
+    for (; i < axes->n - axes->fine; i++)
+        deal(&from, &count, ax_grid_axis_size(grid, axes->a[i]), ax_grid_coord(grid, rank, axes->a[i]));
+    int64_t first = from * unit, end = ax_min(first + count * unit, t->dim[d]);
+    if (first > end)
+        first = end;
+    for (count = end - first; i < axes->n; i++)
+        deal(&first, &count, ax_grid_axis_size(grid, axes->a[i]), ax_grid_coord(grid, rank, axes->a[i]));
+    return element >= first && element < first + count;
+}
+
+/* The summand of element `index` at the given rank's coordinates along `axes`. */
+static double summand(const ax_grid *grid, int64_t index, ax_axisset axes, int rank)
+{
+    int64_t h = index * 31 + 7;
+    for (int a = 0; a < ax_grid_axes(grid); a++)
+        if (axes >> a & 1)
+            h = h * 5 + 3 * ax_grid_coord(grid, rank, (ax_axis)a) + a;
+    return (double)(h % 7) - 3;
+}
+
+/* What `rank` must hold of element `index` in layout `now` if the source was partial along `partial`. */
+static double expected(const ax_grid *grid, int64_t index, ax_axisset partial, ax_axisset now, int rank)
+{
+    double sum = 0;
+    for (int r = 0; r < ax_grid_ranks(grid); r++) {
+        bool counts = true;
+        for (int a = 0; a < ax_grid_axes(grid); a++) {
+            bool summed = (partial >> a & 1) && !(now >> a & 1);
+            counts &= summed || ax_grid_coord(grid, r, (ax_axis)a) == ax_grid_coord(grid, rank, (ax_axis)a);
+        }
+        if (counts)
+            sum += summand(grid, index, partial, r);
+    }
+    return sum;
+}
+
+/* The calling rank's elements in ascending order into `out` (host memory of t's dtype); returns how many. */
+static int64_t oracle_local(const ax_grid *grid, const ax_tensor *t, ax_axisset partial, void *out)
+{
+    int rank = ax_grid_rank(grid);
+    int64_t n = 0, all = ax_tensor_global_count(t);
+    for (int64_t index = 0; index < all; index++) {
+        int64_t rest = index;
+        bool mine = true;
+        for (int d = t->ndim - 1; d >= 0; d--) {
+            mine &= holds(grid, t, d, rank, rest % t->dim[d]);
+            rest /= t->dim[d];
+        }
+        if (mine)
+            ax_store(t->dtype, out, n++, expected(grid, index, partial, t->layout.partial, rank));
+    }
+    return n;
+}
+
+/* ---- running cases ------------------------------------------------------------------------------- */
+
+enum { MAX_ELEMENTS = 12 * 12 * 16, CASES = 60 };
+
+typedef struct world_case {
+    ax_grid_size grid;
+    const char *device;
+} world_case;
+
+static ax_status traffic(ax_grid *grid, int64_t *bytes)
+{
+    *bytes = 0;
+    for (ax_axisset axes = 0; axes < 1 << AX_AXES_STANDARD; axes++) {
+        ax_comm *comm;
+        if (ax_grid_effective(grid, axes) != axes)
+            continue;
+        AX_TRY(ax_grid_comm(grid, axes, &comm));
+        *bytes += ax_comm_traffic_get(comm).bytes;
+    }
+    return AX_OK;
+}
+
+static ax_status holds_oracle(ax_ctx *ctx, const ax_tensor *t, ax_axisset partial)
+{
+    double want[MAX_ELEMENTS], have[MAX_ELEMENTS];
+    int64_t n = oracle_local(ctx->grid, t, partial, want);
+    size_t bytes = (size_t)n * ax_dtype_size(t->dtype);
+    EXPECT(n == ax_tensor_count(ctx->grid, t));
+    if (bytes)
+        AX_TRY(ax_copy_out(ctx->stream, have, t->data, bytes));
+    for (int64_t i = 0; i < n; i++)
+        AX_CHECK(ax_load(t->dtype, have, i) == ax_load(t->dtype, want, i), AX_ERR_INTERNAL,
+                 "element %lld of %lld is %g, not %g", (long long)i, (long long)n, ax_load(t->dtype, have, i),
+                 ax_load(t->dtype, want, i));
+    return AX_OK;
+}
+
+static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
+{
+    AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
+    ax_tensor src, dst;
+    AX_TRY(ax_frame_alloc(frame, &c->src, &src));
+    double local[MAX_ELEMENTS];
+    int64_t n = oracle_local(ctx->grid, &src, src.layout.partial, local);
+    if (n)
+        AX_TRY(ax_copy_in(ctx->stream, src.data, local, (size_t)n * ax_dtype_size(src.dtype)));
+    ax_plan plan;
+    AX_TRY(ax_plan_make(ctx->grid, &src, &c->target, &plan));
+    int64_t planned, before, after;
+    AX_TRY(ax_plan_bytes(ctx->grid, &src, &plan, &planned));
+    AX_TRY(traffic(ctx->grid, &before));
+    AX_TRY(ax_settle(frame, &src, &c->target, &dst));
+    AX_TRY(traffic(ctx->grid, &after));
+    AX_CHECK(after - before == planned, AX_ERR_INTERNAL, "%lld bytes travelled, %lld were planned",
+             (long long)(after - before), (long long)planned);
+    EXPECT(plan.n > 0 || dst.data == src.data);
+    EXPECT(ax_layout_equal(ctx->grid, &dst.layout, &c->target, dst.ndim));
+    return holds_oracle(ctx, &dst, c->src.layout.partial);
+}
+
+static void describe_failure(ax_ctx *ctx, const test_case *c, int number)
+{
+    char from[128], to[128];
+    const ax_tensor *t = &c->src;
+    ax_layout_print(ctx->grid, &t->layout, t->ndim, NULL, from);
+    ax_layout_print(ctx->grid, &c->target, t->ndim, NULL, to);
+    ax_error_context("case %d, %s %lldx%lldx%lldx%lld by %lld,%lld,%lld,%lld [%s] -> [%s]", number,
+                     ax_dtype_name(t->dtype), (long long)t->dim[0], (long long)t->dim[1],
+                     (long long)t->dim[2], (long long)t->dim[3], (long long)t->unit[0], (long long)t->unit[1],
+                     (long long)t->unit[2], (long long)t->unit[3], from, to);
+}
+
+static ax_status random_cases(ax_comm *world, void *arg)
+{
+    const world_case *w = arg;
+    ax_ctx *ctx;
+    ax_frame *frame = NULL;
+    AX_TRY(ax_ctx_create(world, w->grid, w->device, 1, AX_F32, 1, &ctx));
+    ax_status status = ax_frame_create(ctx, (size_t)1 << 20, &frame);
+    for (int i = 0; i < CASES && status == AX_OK; i++) {
+        uint64_t state = (uint64_t)(i * 1000 + grid_ranks(w->grid) * 1000000);
+        test_case c = random_case(&state);
+        status = run_case(ctx, frame, &c);
+        if (status != AX_OK)
+            describe_failure(ctx, &c, i);
+    }
+    ax_frame_destroy(&frame);
+    ax_ctx_destroy(&ctx);
+    return status;
+}
+
+static const ax_grid_size grids[] = {
+    {1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 3, 1, 1, 1}, {2, 2, 1, 1, 1}, {1, 1, 5, 1, 1},
+    {1, 2, 1, 1, 3}, {3, 1, 2, 1, 1}, {1, 1, 1, 7, 1}, {2, 2, 2, 1, 1}, {2, 1, 1, 2, 2},
+    {1, 2, 2, 1, 2}, {4, 1, 1, 1, 2}, {1, 1, 2, 4, 1}, {8, 1, 1, 1, 1},
+};
+
+static void on_all_grids(const char *device)
+{
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        world_case w = {.grid = grids[i], .device = device};
+        assert_ranks(grid_ranks(w.grid), random_cases, &w);
+    }
+}
+
+static void random_layouts_on_ref(void **state)
+{
+    (void)state;
+    on_all_grids("ref");
+}
+
+/* ---- what plans look like ------------------------------------------------------------------------ */
+
+static ax_status plan_reads(const ax_grid *grid, const char *from, const char *to, const char *plan_text)
+{
+    int ndim;
+    ax_layout source, target;
+    AX_TRY(ax_layout_parse(grid, from, &ndim, &source));
+    AX_TRY(ax_layout_parse(grid, to, &ndim, &target));
+    int64_t dim[] = {8, 8, 8};
+    ax_tensor t = ax_tensor_make(AX_F32, ndim, dim, NULL, &source);
+    ax_plan plan;
+    char text[256];
+    AX_TRY(ax_plan_make(grid, &t, &target, &plan));
+    ax_plan_print(grid, &plan, text);
+    AX_CHECK(!strcmp(text, plan_text), AX_ERR_INTERNAL, "[%s] -> [%s] is \"%s\"", from, to, text);
+    return AX_OK;
+}
+
+static ax_status plans_as_text(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_grid *grid;
+    AX_TRY(ax_grid_create(world, (ax_grid_size){2, 2, 2, 1, 1}, &grid));
+    AX_TRY(plan_reads(grid, "b@z, t, d@y", "b@data.z, t, d@y", "nothing"));
+    AX_TRY(plan_reads(grid, "b@z, t, d +x.data", "b@z, t, d +data", "all_reduce(x)"));
+    AX_TRY(plan_reads(grid, "b, d +x.y", "b, d", "all_reduce(x.y)"));
+    AX_TRY(plan_reads(grid, "b, d +x", "b, d@x", "reduce_scatter(d1@x)"));
+    AX_TRY(plan_reads(grid, "o@x/z, i", "o@x, i", "all_gather(d0@z)"));
+    AX_TRY(plan_reads(grid, "o@x, i@y +z", "o@x/z, i@y", "reduce_scatter(d0@z)"));
+    AX_TRY(plan_reads(grid, "b@z, d@x", "b@z, d@y", "all_gather(d1@x) slice(d1@y)"));
+    AX_TRY(plan_reads(grid, "b@x, d", "b, d@x", "all_gather(d0@x) slice(d1@x)"));
+    /* What shrinks goes first: slice, scatter, reduce, then gather. */
+    AX_TRY(plan_reads(grid, "b, d@y +x.z", "b@x, d +z", "reduce_scatter(d0@x) all_gather(d1@y)"));
+    AX_TRY(plan_reads(grid, "b, t, d@y +x", "b@z, t, d", "slice(d0@z) all_reduce(x) all_gather(d2@y)"));
+    /* A fine split is another split than a whole one. */
+    AX_TRY(plan_reads(grid, "o@x/z", "o@x.z", "all_gather(d0@z) slice(d0@z)"));
+    ax_tensor t = ax_tensor_make(AX_F32, 1, (int64_t[]){8}, NULL, NULL);
+    ax_layout partial = {.partial = 1 << AX_X};
+    ax_plan plan;
+    EXPECT(ax_plan_make(grid, &t, &partial, &plan) == AX_ERR_INTERNAL);
+    EXPECT(strstr(ax_error_message(), "cannot make partial sums: from [d0] to [d0 +x]"));
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
+static void plans_read_as_expected(void **state)
+{
+    (void)state;
+    assert_ranks(8, plans_as_text, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plans_read_as_expected),
+        cmocka_unit_test(random_layouts_on_ref),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

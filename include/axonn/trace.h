@@ -40,7 +40,6 @@ typedef struct ax_metrics_step {
     double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
     double hw_flops; /* really computed */
     int64_t mem_bytes;
-    int64_t comm_bytes; /* 0 on one rank */
     double comm_exposed_ms;
     bool skipped;
 } ax_metrics_step;

@@ -1,0 +1,292 @@
+/* A run's report of itself, step by step: metrics.jsonl, TensorBoard events, the progress line. After
+ * opening, each row is built in a fixed buffer and leaves in one write. */
+#include "axonn/trace.h"
+#include "trace/tfevents.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct ax_metrics {
+    ax_metrics_run run;
+    int fd, events;
+    bool terminal, line_open;
+    double mean_ms; /* moving average of the step time, for the time left */
+    int64_t shown_step, shown_tokens;
+    double shown_ms; /* time of the steps since the last line */
+};
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+typedef struct row {
+    char text[1024];
+    size_t n;
+} row;
+
+static void row_add(row *r, const char *fmt, ...) AX_PRINTF(2, 3);
+static void row_add(row *r, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(r->text + r->n, sizeof r->text - r->n, fmt, args);
+    va_end(args);
+    r->n = (size_t)ax_min((int64_t)sizeof r->text - 1, (int64_t)r->n + ax_max(n, 0));
+}
+
+/* The shortest digits that read back exactly; JSON has no infinities: null. */
+static void row_number(row *r, const char *key, double value)
+{
+    char digits[40] = "null";
+    for (int precision = 6; isfinite(value) && precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    row_add(r, "%s\"%s\": %s", r->n ? ", " : "{", key, digits);
+}
+
+static ax_status row_write(ax_metrics *m, row *r)
+{
+    row_add(r, "}\n");
+    return ax_write_all(m->fd, r->text, r->n, "metrics.jsonl");
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+/* The step of a row; 0 for the rows that describe the run, -1 if the line is not a whole JSON object. */
+static int64_t row_step(const char *line, size_t n)
+{
+    json_t *json = json_loadb(line, n, 0, NULL);
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return -1;
+    }
+    int64_t step = json_integer_value(json_object_get(json, "step"));
+    json_decref(json);
+    return step;
+}
+
+/* Keeps the rows up to `step`; a line torn by a kill goes too. */
+static ax_status cut(const char *path, int64_t step)
+{
+    char *data;
+    size_t size;
+    ax_buf kept = {0};
+    if (!ax_path_exists(path))
+        return AX_OK;
+    AX_TRY(ax_file_read(path, &data, &size));
+    ax_status status = AX_OK;
+    for (char *line = data, *end; status == AX_OK && line < data + size; line = end + 1) {
+        end = memchr(line, '\n', (size_t)(data + size - line));
+        if (!end)
+            break;
+        int64_t at = row_step(line, (size_t)(end - line));
+        if (at >= 0 && at <= step)
+            status = ax_buf_add(&kept, line, (size_t)(end + 1 - line));
+    }
+    if (status == AX_OK && kept.size != size)
+        status = ax_file_write_atomic(path, kept.size ? kept.data : "", kept.size);
+    ax_buf_fini(&kept);
+    free(data);
+    return status;
+}
+
+/* A new run in an old directory: its rows are set aside, not lost. */
+static ax_status set_aside(const char *path)
+{
+    for (int i = 1; ax_path_exists(path); i++) {
+        char aside[4200];
+        snprintf(aside, sizeof aside, "%s.%d", path, i);
+        if (!ax_path_exists(aside))
+            AX_CHECK(!rename(path, aside), AX_ERR_DATA, "cannot rename %s: %s", path, strerror(errno));
+    }
+    return AX_OK;
+}
+
+static ax_status describe(ax_metrics *m, int64_t resume_step)
+{
+    const ax_metrics_run *r = &m->run;
+    char model[128];
+    snprintf(model, sizeof model, "%s", r->model);
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I}", "version",
+                             ax_version(), "commit", ax_commit(), "model", model, "grid", r->grid, "device",
+                             r->device, "precision", r->precision, "threads", r->threads, "ranks", r->ranks,
+                             "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps,
+                             "mem_planned", (json_int_t)r->mem_planned);
+    json_object_set_new(json, "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null());
+    json_object_set_new(json, "peak_from", r->peak_flops > 0 ? json_string(r->peak_from) : json_null());
+    json_object_set_new(json, "time", json_real(ax_wall_clock()));
+    if (resume_step)
+        json_object_set_new(json, "resumed_from", json_integer(resume_step));
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    AX_CHECK(text, AX_ERR_MEMORY, "cannot describe the run in metrics.jsonl");
+    size_t n = strlen(text);
+    text[n] = '\n'; /* in place of the NUL: the length goes with it */
+    ax_status status = ax_write_all(m->fd, text, n + 1, "metrics.jsonl");
+    free(text);
+    return status;
+}
+
+static ax_status open_files(ax_metrics *m, int64_t resume_step)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", m->run.dir);
+    AX_TRY(ax_mkdirs(m->run.dir));
+    AX_TRY(resume_step ? cut(path, resume_step) : set_aside(path));
+    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    AX_CHECK(m->fd >= 0, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
+    AX_TRY(describe(m, resume_step));
+    snprintf(path, sizeof path, "%s/tb", m->run.dir);
+    return ax_tfevents_open(path, &m->events);
+}
+
+ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out)
+{
+    ax_metrics *m;
+    AX_TRY(ax_calloc(1, sizeof *m, &m));
+    m->run = *run;
+    m->fd = m->events = -1;
+    m->terminal = isatty(STDERR_FILENO) && !run->quiet;
+    m->shown_step = resume_step;
+    ax_status status = open_files(m, resume_step);
+    if (status != AX_OK)
+        ax_metrics_close(&m);
+    *out = m;
+    return status;
+}
+
+void ax_metrics_close(ax_metrics **metrics)
+{
+    ax_metrics *m = *metrics;
+    if (!m)
+        return;
+    ax_metrics_break_line(m);
+    if (m->fd >= 0)
+        close(m->fd);
+    if (m->events >= 0)
+        close(m->events);
+    free(m);
+    *metrics = NULL;
+}
+
+/* ---- the progress line --------------------------------------------------------------------------- */
+
+void ax_metrics_break_line(ax_metrics *m)
+{
+    if (m->line_open && write(STDERR_FILENO, "\n", 1) < 0)
+        return;
+    m->line_open = false;
+}
+
+/* "318k", "4.2M", "87" */
+static char *short_number(double value, char out[16])
+{
+    if (value >= 1e6)
+        snprintf(out, 16, "%.1fM", value / 1e6);
+    else if (value >= 1e4)
+        snprintf(out, 16, "%.0fk", value / 1e3);
+    else if (value >= 1e3)
+        snprintf(out, 16, "%.2fk", value / 1e3);
+    else
+        snprintf(out, 16, "%.0f", value);
+    return out;
+}
+
+static void print_line(ax_metrics *m, const ax_metrics_step *s)
+{
+    char rate[16], memory[32], left[32], took[32], mfu[16] = "n/a";
+    row line = {.n = 0};
+    double steps = (double)ax_max(s->step - m->shown_step, 1), ms = m->shown_ms / steps;
+    if (m->run.peak_flops > 0)
+        snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->flops / (ms * 1e-3) / m->run.peak_flops / m->run.ranks);
+    row_add(
+        &line,
+        "%sstep %lld/%lld | loss %.4f | gnorm %.3f | lr %.2e | %s | %s tok/s | MFU %s | mem %s | eta %s%s",
+        m->terminal ? "\r\033[K" : "", (long long)s->step, (long long)m->run.steps, s->loss, s->grad_norm,
+        s->lr, ax_format_seconds(ms * 1e-3, took),
+        short_number((double)m->shown_tokens / (m->shown_ms * 1e-3), rate), mfu,
+        ax_format_bytes((double)s->mem_bytes, memory),
+        ax_format_seconds((double)(m->run.steps - s->step) * m->mean_ms * 1e-3, left),
+        m->terminal ? "" : "\n");
+    if (write(STDERR_FILENO, line.text, line.n) < 0)
+        return;
+    m->line_open = m->terminal;
+    m->shown_step = s->step;
+    m->shown_tokens = 0;
+    m->shown_ms = 0;
+}
+
+static bool line_due(const ax_metrics *m, const ax_metrics_step *s)
+{
+    if (m->run.quiet)
+        return false;
+    if (m->terminal) /* at most ten times a second */
+        return m->shown_ms >= 100 || s->step == m->run.steps;
+    return s->step == 1 || s->step % m->run.log_interval == 0 || s->step == m->run.steps;
+}
+
+/* ---- steps and evaluations ----------------------------------------------------------------------- */
+
+ax_status ax_metrics_step_add(ax_metrics *m, const ax_metrics_step *s)
+{
+    double seconds = s->step_ms * 1e-3, mfu = s->flops / seconds / m->run.peak_flops / m->run.ranks;
+    row r = {.n = 0};
+    row_add(&r, "{\"step\": %lld", (long long)s->step);
+    row_number(&r, "loss", s->loss);
+    row_number(&r, "grad_norm", s->grad_norm);
+    row_number(&r, "lr", s->lr);
+    row_add(&r, ", \"tokens\": %lld", (long long)s->tokens);
+    row_number(&r, "step_ms", s->step_ms);
+    row_number(&r, "tokens_per_s", (double)s->step_tokens / seconds);
+    row_number(&r, "flops_per_s", s->flops / seconds);
+    row_number(&r, "hw_flops_per_s", s->hw_flops / seconds);
+    row_number(&r, "mfu", m->run.peak_flops > 0 ? mfu : NAN);
+    row_add(&r, ", \"mem_bytes\": %lld, \"comm_bytes\": {}", (long long)s->mem_bytes);
+    row_number(&r, "comm_exposed_ms", s->comm_exposed_ms);
+    row_add(&r, ", \"skipped\": %s", s->skipped ? "true" : "false");
+    AX_TRY(row_write(m, &r));
+    const ax_scalar scalars[] = {{"train/loss", s->loss},
+                                 {"train/grad_norm", s->grad_norm},
+                                 {"train/lr", s->lr},
+                                 {"perf/tokens_per_s", (double)s->step_tokens / seconds},
+                                 {"perf/mfu", mfu}};
+    AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), s->step, scalars,
+                           (int)AX_COUNT(scalars) - (m->run.peak_flops > 0 ? 0 : 1)));
+    m->mean_ms = m->mean_ms > 0 ? 0.9 * m->mean_ms + 0.1 * s->step_ms : s->step_ms;
+    m->shown_ms += s->step_ms;
+    m->shown_tokens += s->step_tokens;
+    if (line_due(m, s))
+        print_line(m, s);
+    return AX_OK;
+}
+
+ax_status ax_metrics_eval_add(ax_metrics *m, int64_t step, double loss, double bits_per_byte, int64_t targets,
+                              double seconds)
+{
+    row r = {.n = 0};
+    char bits[48] = "", took[32];
+    row_add(&r, "{\"step\": %lld", (long long)step);
+    row_number(&r, "eval_loss", loss);
+    row_number(&r, "perplexity", exp(loss));
+    if (bits_per_byte >= 0)
+        row_number(&r, "bits_per_byte", bits_per_byte);
+    row_add(&r, ", \"targets\": %lld", (long long)targets);
+    row_number(&r, "seconds", seconds);
+    AX_TRY(row_write(m, &r));
+    const ax_scalar scalars[] = {{"eval/loss", loss}, {"eval/bits_per_byte", bits_per_byte}};
+    AX_TRY(ax_tfevents_add(m->events, ax_wall_clock(), step, scalars, bits_per_byte >= 0 ? 2 : 1));
+    ax_metrics_break_line(m);
+    if (bits_per_byte >= 0)
+        snprintf(bits, sizeof bits, " | %.4f bits per byte", bits_per_byte);
+    if (!m->run.quiet)
+        ax_log(AX_LOG_INFO, "step %lld | eval loss %.4f | perplexity %.2f%s | %s", (long long)step, loss,
+               exp(loss), bits, ax_format_seconds(seconds, took));
+    return AX_OK;
+}

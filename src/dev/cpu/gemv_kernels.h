@@ -5,7 +5,7 @@
 #include "gemm_kernels.h"
 
 /* c[i,j] takes `sum`. */
-INLINE void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, float sum)
+static __attribute__((noinline)) void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, float sum)
 {
     int64_t at = i * g->ldc + j;
     if (g->c_dtype == AX_BF16) {

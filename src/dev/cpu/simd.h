@@ -21,11 +21,21 @@
 #include <arm_neon.h>
 #endif
 
+/* Sanitizers instrument every copy of inlined code: their builds stay small and quick to compile without. */
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || __has_feature(address_sanitizer) ||     \
+    __has_feature(thread_sanitizer)
+#define INLINE static __attribute__((unused))
+#define UNROLL
+#else
 #define INLINE static inline __attribute__((always_inline, unused))
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
 #endif
 
 #if AX_SIMD == 512

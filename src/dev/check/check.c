@@ -1,0 +1,146 @@
+/* The check backends: another backend's kernels on memory that only kernels may touch.
+ *
+ * Device memory is inaccessible except between `enter` and `leave`, which bracket launches, copies and
+ * collectives; code of the host that follows a device pointer faults at once, as it would on a machine where
+ * the memory is really elsewhere. Memory is handed out as NaN in every float type (0xFF bytes), and `poison`
+ * makes it so again, so that a read of what nobody wrote shows in the results. */
+#include "dev/backend.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { POISON = 0xFF };
+
+typedef struct block {
+    struct block *next;
+    ax_region region;
+} block;
+
+/* ax_device.memory. Invariant: every block is accessible exactly while depth > 0. */
+typedef struct checked_memory {
+    pthread_mutex_t mutex;
+    int depth; /* of enter without leave, over all threads */
+    block *blocks;
+} checked_memory;
+
+static ax_status check_open(ax_device *dev)
+{
+    checked_memory *memory;
+    AX_TRY(ax_calloc(1, sizeof *memory, &memory));
+    pthread_mutex_init(&memory->mutex, NULL);
+    dev->memory = memory;
+    return AX_OK;
+}
+
+static void block_destroy(block *b)
+{
+    ax_region_destroy(&b->region);
+    free(b);
+}
+
+static void check_close(ax_device *dev)
+{
+    checked_memory *memory = dev->memory;
+    if (memory->blocks)
+        ax_log(AX_LOG_WARN, "device %s is closed while memory of it is in use", dev->ops.name);
+    for (block *b = memory->blocks, *next; b; b = next) {
+        next = b->next;
+        block_destroy(b);
+    }
+    pthread_mutex_destroy(&memory->mutex);
+    free(memory);
+    dev->memory = NULL;
+}
+
+/* A protection that cannot be set is seen soon enough: either the kernel faults, or a test of this file. */
+static void protect(const block *b, int protection)
+{
+    if (mprotect(b->region.base, b->region.bytes, protection))
+        ax_log(AX_LOG_ERROR, "check device: cannot change the protection of %zu bytes", b->region.bytes);
+}
+
+static void check_enter(ax_device *dev)
+{
+    checked_memory *memory = dev->memory;
+    pthread_mutex_lock(&memory->mutex);
+    if (memory->depth++ == 0)
+        for (const block *b = memory->blocks; b; b = b->next)
+            protect(b, PROT_READ | PROT_WRITE);
+    pthread_mutex_unlock(&memory->mutex);
+}
+
+static void check_leave(ax_device *dev)
+{
+    checked_memory *memory = dev->memory;
+    pthread_mutex_lock(&memory->mutex);
+    AX_ASSERT(memory->depth > 0);
+    if (--memory->depth == 0)
+        for (const block *b = memory->blocks; b; b = b->next)
+            protect(b, PROT_NONE);
+    pthread_mutex_unlock(&memory->mutex);
+}
+
+static ax_status check_alloc(ax_device *dev, size_t bytes, void **out)
+{
+    checked_memory *memory = dev->memory;
+    block *b;
+    AX_TRY(ax_calloc(1, sizeof *b, &b));
+    ax_status status = ax_region_create(bytes, &b->region);
+    if (status != AX_OK) {
+        free(b);
+        return status;
+    }
+    memset(b->region.base, POISON, b->region.bytes);
+    pthread_mutex_lock(&memory->mutex);
+    b->next = memory->blocks;
+    memory->blocks = b;
+    if (memory->depth == 0)
+        protect(b, PROT_NONE);
+    pthread_mutex_unlock(&memory->mutex);
+    *out = b->region.base;
+    return AX_OK;
+}
+
+static void check_free(ax_device *dev, void *address, size_t bytes)
+{
+    (void)bytes;
+    checked_memory *memory = dev->memory;
+    pthread_mutex_lock(&memory->mutex);
+    block **link = &memory->blocks;
+    while (*link && (*link)->region.base != address)
+        link = &(*link)->next;
+    block *b = *link;
+    if (b)
+        *link = b->next;
+    pthread_mutex_unlock(&memory->mutex);
+    if (b)
+        block_destroy(b);
+    else
+        ax_log(AX_LOG_ERROR, "device %s: freed memory that it did not hand out", dev->ops.name);
+}
+
+static void check_poison(ax_device *dev, void *address, size_t bytes)
+{
+    check_enter(dev);
+    memset(address, POISON, bytes);
+    check_leave(dev);
+}
+
+#define CHECKED(id, title, computing)                                                                        \
+    const ax_device_ops ax_backend_##id = {                                                                  \
+        .name = title,                                                                                       \
+        .help = "the kernels of " computing " on poisoned memory that faults when the host touches it",      \
+        .delegate = computing,                                                                               \
+        .open = check_open,                                                                                  \
+        .close = check_close,                                                                                \
+        .alloc = check_alloc,                                                                                \
+        .free = check_free,                                                                                  \
+        .poison = check_poison,                                                                              \
+        .enter = check_enter,                                                                                \
+        .leave = check_leave,                                                                                \
+    }
+
+CHECKED(check, "check", "ref");
+CHECKED(check_cpu, "check:cpu", "cpu");

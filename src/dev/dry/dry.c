@@ -1,0 +1,105 @@
+/* The dry backend: no memory and no arithmetic. Allocation hands out address space that nobody can touch;
+ * launches and copies show their arguments to the device's observer and count (ax_launch does the counting).
+ * A planner runs the real program on it to learn what memory is used when, and how much work there is. */
+#include "dev/backend.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PAGE = 4096 };
+
+/* Addresses start where no pointer of a 64-bit host points (they are non-canonical on x86-64, and above the
+ * user's half elsewhere), so that a use of one faults and an observer can tell them from other words. */
+static const uint64_t first_address = UINT64_C(1) << 56;
+
+typedef struct dry_memory {
+    _Atomic uint64_t next;
+} dry_memory;
+
+/* What the observer sees of a copy. */
+typedef struct dry_copy {
+    const void *device;
+    size_t bytes;
+} dry_copy;
+
+static ax_status dry_open(ax_device *dev)
+{
+    dry_memory *memory;
+    AX_TRY(ax_calloc(1, sizeof *memory, &memory));
+    atomic_init(&memory->next, first_address);
+    dev->memory = memory;
+    return AX_OK;
+}
+
+static void dry_close(ax_device *dev)
+{
+    free(dev->memory);
+    dev->memory = NULL;
+}
+
+/* A plan made here stands for the host's backend. */
+static size_t dry_workspace(int threads)
+{
+    const ax_device_ops *cpu = ax_device_find("cpu");
+    return cpu && cpu->workspace ? cpu->workspace(threads) : 0;
+}
+
+/* Blocks are a page apart at least: one that is overrun does not look like its neighbour. */
+static ax_status dry_alloc(ax_device *dev, size_t bytes, void **out)
+{
+    dry_memory *memory = dev->memory;
+    uint64_t span = (uint64_t)ax_round_up((int64_t)bytes, PAGE) + PAGE;
+    *out = (void *)(uintptr_t)atomic_fetch_add(&memory->next, span);
+    return AX_OK;
+}
+
+static void dry_free(ax_device *dev, void *memory, size_t bytes)
+{
+    (void)dev;
+    (void)memory;
+    (void)bytes;
+}
+
+static void show(const ax_device *dev, const void *args, size_t bytes)
+{
+    if (dev->observe)
+        dev->observe(dev->observe_user, args, bytes);
+}
+
+static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
+{
+    (void)host;
+    dry_copy copy = {device, bytes};
+    show(stream->dev, &copy, sizeof copy);
+    return AX_OK;
+}
+
+/* What nobody computed is read as zeros: a loss, a norm, a token. */
+static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
+{
+    dry_copy copy = {device, bytes};
+    show(stream->dev, &copy, sizeof copy);
+    if (bytes)
+        memset(host, 0, bytes);
+    return AX_OK;
+}
+
+static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    show(stream->dev, args, ax_kernel_args_size(kernel));
+    return AX_OK;
+}
+
+const ax_device_ops ax_backend_dry = {
+    .name = "dry",
+    .help = "no memory and no arithmetic: counts work and shows what is used when",
+    .open = dry_open,
+    .close = dry_close,
+    .workspace = dry_workspace,
+    .alloc = dry_alloc,
+    .free = dry_free,
+    .copy_in = dry_copy_in,
+    .copy_out = dry_copy_out,
+    .launch = dry_launch,
+};

@@ -1,0 +1,204 @@
+/* The check devices: memory faults when the host touches it, starts as NaN, and kernels work on it. */
+#include "axonn/dev.h"
+
+#include "support/kernel_cases.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const char *const names[] = {"check", "check:cpu"};
+
+static bool faults(volatile char *address, bool write)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would turn the signal into an exit code */
+        if (write)
+            *address = 1;
+        else
+            (void)*address;
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
+}
+
+static void host_access_faults(void **state)
+{
+    ax_device *dev;
+    void *memory, *other;
+    assert_int_equal(ax_device_open(*state, 2, &dev), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, 10000, &memory), AX_OK);
+    char *bytes = memory;
+    assert_true(faults(bytes, false));
+    assert_true(faults(bytes, true));
+    assert_true(faults(bytes + 9999, false));
+    dev->ops.enter(dev);
+    dev->ops.enter(dev);
+    dev->ops.leave(dev);
+    assert_false(faults(bytes + 9999, true));
+    /* Guard pages on either side, also while kernels run; memory handed out meanwhile is accessible. */
+    assert_true(faults(bytes - 1, false));
+    assert_true(faults(bytes + 12288, false));
+    assert_int_equal(ax_device_alloc(dev, 1, &other), AX_OK);
+    assert_false(faults(other, true));
+    dev->ops.leave(dev);
+    assert_true(faults(bytes, false));
+    assert_true(faults(other, false));
+    ax_device_free(dev, other, 1);
+    ax_device_free(dev, memory, 10000);
+    assert_true(faults(bytes, false));
+    ax_device_close(&dev);
+}
+
+static bool all_nan(ax_stream *stream, const void *memory, int64_t n)
+{
+    float *host = calloc((size_t)n, sizeof *host);
+    assert_int_equal(ax_copy_out(stream, host, memory, (size_t)n * sizeof *host), AX_OK);
+    bool all = true;
+    for (int64_t i = 0; i < n; i++)
+        all = all && isnan(host[i]);
+    free(host);
+    return all;
+}
+
+static void fresh_memory_is_nan(void **state)
+{
+    enum { N = 3000 };
+    ax_device *dev;
+    void *memory;
+    assert_int_equal(ax_device_open(*state, 1, &dev), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, N * sizeof(float), &memory), AX_OK);
+    ax_stream stream = {dev, NULL};
+    assert_true(all_nan(&stream, memory, N));
+    assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, 1, memory, AX_F32}), AX_OK);
+    assert_false(all_nan(&stream, memory, N));
+    dev->ops.poison(dev, memory, N * sizeof(float));
+    assert_true(all_nan(&stream, memory, N));
+    /* In the other float types too. */
+    const uint64_t bits = ~UINT64_C(0);
+    assert_true(isnan(ax_load(AX_F64, &bits, 0)) && isnan(ax_load(AX_BF16, &bits, 0)) &&
+                isnan(ax_load(AX_F16, &bits, 0)));
+    ax_device_free(dev, memory, N * sizeof(float));
+    ax_device_close(&dev);
+}
+
+/* Every kernel runs there, and computes what its delegate computes, bit for bit. */
+static void kernels_run(void **state)
+{
+    ax_device *checked, *plain;
+    assert_int_equal(ax_device_open(*state, 2, &checked), AX_OK);
+    assert_int_equal(ax_device_open(checked->ops.delegate, 2, &plain), AX_OK);
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        for (int dtype = 0; dtype < AX_DTYPE_COUNT; dtype++) {
+            kernel_case c;
+            for (int index = k % 7; kernel_case_build((ax_kernel)k, (ax_dtype)dtype, index, &c); index += 7) {
+                void *got[KC_OPERANDS], *want[KC_OPERANDS];
+                kernel_case_run(checked, &c, 0, got);
+                kernel_case_run(plain, &c, 0, want);
+                for (int i = 0; i < c.operands; i++)
+                    assert_memory_equal(got[i], want[i],
+                                        (size_t)c.operand[i].count * ax_dtype_size(c.operand[i].dtype));
+                kc_results_free(got);
+                kc_results_free(want);
+                kernel_case_free(&c);
+            }
+        }
+    ax_device_close(&checked);
+    ax_device_close(&plain);
+}
+
+typedef struct worker {
+    pthread_t thread;
+    const char *name;
+    bool ok;
+} worker;
+
+/* A rank that is a thread, with a device of its own. */
+static void *work(void *argument)
+{
+    enum { N = 1000 };
+    worker *w = argument;
+    ax_device *dev;
+    void *memory;
+    float host[N];
+    w->ok = ax_device_open(w->name, 1, &dev) == AX_OK;
+    for (int i = 0; w->ok && i < 200; i++) {
+        ax_stream stream = {dev, NULL};
+        w->ok = ax_device_alloc(dev, sizeof host, &memory) == AX_OK &&
+                ax_run_fill(&stream, &(ax_fill_args){N, i, memory, AX_F32}) == AX_OK &&
+                ax_copy_out(&stream, host, memory, sizeof host) == AX_OK && host[N - 1] == (float)i;
+        ax_device_free(dev, memory, sizeof host);
+    }
+    ax_device_close(&dev);
+    return NULL;
+}
+
+static void several_devices_in_one_process(void **state)
+{
+    worker workers[4];
+    for (int i = 0; i < 4; i++) {
+        workers[i].name = *state;
+        assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(workers[i].thread, NULL);
+        assert_true(workers[i].ok);
+    }
+}
+
+/* Two threads of one rank: memory stays open until the last of them has left. */
+static void *toggle(void *argument)
+{
+    ax_device *dev = argument;
+    for (int i = 0; i < 2000; i++) {
+        dev->ops.enter(dev);
+        dev->ops.leave(dev);
+    }
+    return NULL;
+}
+
+static void enter_counts_over_threads(void **state)
+{
+    ax_device *dev;
+    void *memory;
+    pthread_t thread;
+    assert_int_equal(ax_device_open(*state, 1, &dev), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, 64, &memory), AX_OK);
+    dev->ops.enter(dev);
+    assert_int_equal(pthread_create(&thread, NULL, toggle, dev), 0);
+    for (int i = 0; i < 100000; i++)
+        ((volatile char *)memory)[i % 64] = (char)i;
+    pthread_join(thread, NULL);
+    dev->ops.leave(dev);
+    assert_true(faults(memory, false));
+    ax_device_free(dev, memory, 64);
+    ax_device_close(&dev);
+}
+
+int main(void)
+{
+    int failed = 0;
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        void *name = (void *)(uintptr_t)names[i];
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test_prestate(host_access_faults, name),
+            cmocka_unit_test_prestate(fresh_memory_is_nan, name),
+            cmocka_unit_test_prestate(kernels_run, name),
+            cmocka_unit_test_prestate(several_devices_in_one_process, name),
+            cmocka_unit_test_prestate(enter_counts_over_threads, name),
+        };
+        failed += cmocka_run_group_tests_name(names[i], tests, NULL, NULL);
+    }
+    return failed;
+}

@@ -1,0 +1,219 @@
+/* The dry device: fake addresses, counting and observation; and the registry of devices. */
+#include "axonn/dev.h"
+
+#include "support/kernel_cases.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct seen {
+    int calls;
+    size_t bytes;
+    unsigned char args[KC_ARGS_BYTES];
+} seen;
+
+static void note(void *user, const void *args, size_t bytes)
+{
+    seen *s = user;
+    assert_true(bytes <= sizeof s->args);
+    s->calls++;
+    s->bytes = bytes;
+    memcpy(s->args, args, bytes);
+}
+
+static ax_device *open_dry(seen *s)
+{
+    ax_device *dev;
+    assert_int_equal(ax_device_open("dry", 4, &dev), AX_OK);
+    dev->observe = note;
+    dev->observe_user = s;
+    return dev;
+}
+
+static bool holds_word(const seen *s, const void *word)
+{
+    for (size_t at = 0; at + sizeof word <= s->bytes; at += sizeof word)
+        if (!memcmp(s->args + at, &word, sizeof word))
+            return true;
+    return false;
+}
+
+static void addresses_are_fake_and_apart(void **state)
+{
+    (void)state;
+    seen s = {0};
+    ax_device *dev = open_dry(&s);
+    static const size_t sizes[] = {0, 1, 4096, 5000, (size_t)1 << 45, 7};
+    uintptr_t end = (uintptr_t)1 << 56;
+    for (size_t i = 0; i < AX_COUNT(sizes); i++) {
+        void *memory;
+        assert_int_equal(ax_device_alloc(dev, sizes[i], &memory), AX_OK);
+        assert_true((uintptr_t)memory >= end);
+        assert_int_equal((uintptr_t)memory % 4096, 0);
+        end = (uintptr_t)memory + sizes[i] + 1;
+        ax_device_free(dev, memory, sizes[i]);
+    }
+    assert_int_equal(s.calls, 0);
+    ax_device_close(&dev);
+}
+
+static void launches_are_observed_and_counted(void **state)
+{
+    (void)state;
+    seen s = {0};
+    ax_device *dev = open_dry(&s);
+    ax_stream stream = {dev, NULL};
+    void *a, *b, *c;
+    assert_int_equal(ax_device_alloc(dev, 6, &a), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, 6, &b), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, 8, &c), AX_OK);
+    ax_gemm_args gemm = {.m = 3,
+                         .n = 5,
+                         .k = 7,
+                         .a = a,
+                         .b = b,
+                         .c = c,
+                         .lda = 7,
+                         .ldb = 5,
+                         .ldc = 5,
+                         .dtype = AX_BF16,
+                         .c_dtype = AX_F32};
+    assert_int_equal(ax_run_gemm(&stream, &gemm), AX_OK);
+    assert_int_equal(s.calls, 1);
+    assert_int_equal(s.bytes, sizeof gemm);
+    assert_memory_equal(s.args, &gemm, sizeof gemm);
+    assert_true(holds_word(&s, a) && holds_word(&s, b) && holds_word(&s, c));
+    assert_true(dev->flops == 2 * 3 * 5 * 7);
+    assert_true(dev->bytes == (3 * 7 + 7 * 5) * 2 + 3 * 5 * 4);
+    gemm.accumulate = true; /* reads c as well */
+    assert_int_equal(ax_run_gemm(&stream, &gemm), AX_OK);
+    assert_true(dev->bytes == 2 * (3 * 7 + 7 * 5) * 2 + 3 * 3 * 5 * 4);
+    assert_int_equal(dev->launches, 2);
+    dev->observe = NULL;
+    assert_int_equal(ax_run_gemm(&stream, &gemm), AX_OK);
+    assert_int_equal(s.calls, 2);
+    ax_device_close(&dev);
+}
+
+static void copies_are_observed(void **state)
+{
+    (void)state;
+    seen s = {0};
+    ax_device *dev = open_dry(&s);
+    ax_stream stream = {dev, NULL};
+    void *memory;
+    int host[3] = {1, 2, 3};
+    assert_int_equal(ax_device_alloc(dev, sizeof host, &memory), AX_OK);
+    assert_int_equal(ax_copy_in(&stream, memory, host, sizeof host), AX_OK);
+    assert_int_equal(s.calls, 1);
+    assert_true(holds_word(&s, memory));
+    assert_int_equal(host[2], 3);
+    assert_int_equal(ax_copy_out(&stream, host, memory, sizeof host), AX_OK);
+    assert_int_equal(s.calls, 2);
+    assert_true(holds_word(&s, memory));
+    assert_true(host[0] == 0 && host[1] == 0 && host[2] == 0);
+    ax_device_close(&dev);
+}
+
+/* Visible pairs of causal attention, and totals that do not depend on how rows are cut. */
+static void attention_cost(void **state)
+{
+    (void)state;
+    ax_attention_args args = {
+        .batch = 1, .q_len = 4, .kv_len = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .dtype = AX_F32};
+    double whole, part, bytes, sum = 0;
+    ax_kernel_cost(AX_K_attention, &args, &whole, &bytes);
+    args.q_len = 1;
+    for (int64_t i = 0; i < 4; i++) {
+        args.q_offset = i;
+        ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
+        sum += part;
+    }
+    assert_true(whole == sum);
+    assert_true(whole >= 10 * 4 * 64); /* 1 + 2 + 3 + 4 pairs, two products each */
+    args.kv_len = 2;                   /* a query beyond the last key sees all of them */
+    ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
+    assert_true(part == whole / 5);
+}
+
+/* The same work is counted wherever it runs, and every kernel's is finite. */
+static void every_kernel_has_a_cost(void **state)
+{
+    (void)state;
+    ax_device *ref, *dry;
+    assert_int_equal(ax_device_open("ref", 1, &ref), AX_OK);
+    assert_int_equal(ax_device_open("dry", 1, &dry), AX_OK);
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        kernel_case c;
+        double bytes = 0;
+        for (int index = 0; kernel_case_build((ax_kernel)k, AX_F32, index, &c); index += 5) {
+            void *result[KC_OPERANDS];
+            ax_stream stream = {dry, NULL};
+            kernel_case_run(ref, &c, 0, result);
+            assert_int_equal(ax_launch(&stream, c.kernel, c.args.bytes), AX_OK);
+            kc_results_free(result);
+            kernel_case_free(&c);
+            assert_true(dry->flops >= 0 && dry->flops < 1e12);
+            bytes = dry->bytes;
+        }
+        assert_true(bytes > 0);
+    }
+    assert_true(ref->flops == dry->flops && ref->bytes == dry->bytes && ref->launches == dry->launches);
+    ax_device_close(&ref);
+    ax_device_close(&dry);
+}
+
+static void registry(void **state)
+{
+    (void)state;
+    ax_device *dev = (void *)state;
+    assert_int_equal(ax_device_open("rf", 1, &dev), AX_ERR_USAGE);
+    assert_null(dev);
+    assert_non_null(strstr(ax_error_message(), "\"rf\""));
+    assert_non_null(strstr(ax_error_message(), "ref, cpu"));
+    assert_int_equal(ax_device_open("ref", -1, &dev), AX_ERR_USAGE);
+    assert_null(ax_device_backend(-1));
+    assert_null(ax_device_backend(ax_device_count()));
+    assert_int_equal(ax_device_open("ref", 0, &dev), AX_OK);
+    assert_int_equal(dev->threads, ax_cores_usable());
+    assert_true(dev->threads >= 1);
+    ax_stream stream = {dev, NULL};
+    assert_int_equal(ax_run_gelu(&stream, &(ax_gelu_args){.dtype = AX_F16}), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "gelu"));
+    assert_non_null(strstr(ax_error_message(), "f16"));
+    ax_device_free(dev, NULL, 5);
+    ax_device_close(&dev);
+    assert_null(dev);
+    ax_device_close(&dev);
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        assert_non_null(ax_kernel_name((ax_kernel)k));
+        assert_true(ax_kernel_args_size((ax_kernel)k) > 0);
+        assert_true(ax_kernel_args_size((ax_kernel)k) <= KC_ARGS_BYTES);
+    }
+}
+
+/* A plan made on the dry device stands for cpu. */
+static void workspace_is_that_of_cpu(void **state)
+{
+    (void)state;
+    size_t dry, cpu, ref;
+    assert_int_equal(ax_device_workspace("dry", 3, &dry), AX_OK);
+    assert_int_equal(ax_device_workspace("cpu", 3, &cpu), AX_OK);
+    assert_int_equal(ax_device_workspace("ref", 3, &ref), AX_OK);
+    assert_int_equal(dry, cpu);
+    assert_int_equal(ref, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(addresses_are_fake_and_apart), cmocka_unit_test(launches_are_observed_and_counted),
+        cmocka_unit_test(copies_are_observed),          cmocka_unit_test(attention_cost),
+        cmocka_unit_test(every_kernel_has_a_cost),      cmocka_unit_test(registry),
+        cmocka_unit_test(workspace_is_that_of_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

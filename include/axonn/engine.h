@@ -106,6 +106,25 @@ void ax_pretrained_close(ax_pretrained *model);
 /* Reads its weights into a parameter set of the same shape. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
 
+/* How well a model predicts data. */
+typedef struct ax_evaluation {
+    double loss_sum; /* over all targets, in nats */
+    int64_t targets;
+    int64_t untargeted;    /* tokens that nothing was predicted for: the first of each document */
+    int64_t bytes;         /* of the text; -1: not known, or not all of it was used */
+    double loss;           /* loss_sum / targets */
+    double bits_per_byte;  /* NaN if bytes are not known */
+} ax_evaluation;
+
+/* Adds one source to an evaluation: its loss summed over `targets` targets; `whole` if all its rows were used. Bits per
+ * byte charge log2(vocab) for each untargeted token, so that they compare with a compressor's. */
+void ax_evaluation_add(ax_evaluation *evaluation, const ax_data_info *info, bool whole, int64_t vocab,
+                       double loss_sum, int64_t targets);
+
+/* Evaluates the model on a token source in rows of `shape`, `batch` at a time. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
+                                           const ax_row_shape *shape, int64_t batch, ax_evaluation *out);
+
 /* ---- generation ---------------------------------------------------------------------------------- */
 
 typedef struct ax_generator ax_generator;
@@ -129,10 +148,18 @@ AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *m
 
 /* ---- training runs ------------------------------------------------------------------------------- */
 
+/* What came of a run. */
+typedef struct ax_train_result {
+    int64_t step, tokens;
+    double loss;                     /* of the last step; NaN if none was made */
+    double eval_loss, bits_per_byte; /* of the last evaluation; NaN if unknown */
+    char *checkpoint;                /* the newest, or NULL; the caller frees */
+} ax_train_result;
+
 /* A whole run: everything that `axonn train` does once the configuration is loaded. Returns AX_OK when all
  * steps are done, AX_ERR_SIGNAL when a signal stopped it after saving. `config` is completed (from the
  * model's own config.json) in place. */
-AX_MUST_CHECK ax_status ax_train(ax_config *config);
+AX_MUST_CHECK ax_status ax_train(ax_config *config, ax_train_result *result);
 
 #ifdef __cplusplus
 }

@@ -76,6 +76,15 @@ static ax_status allocate(ax_param_set *set)
     return AX_OK;
 }
 
+/* Optimizers start from zeros. */
+static ax_status clear_state(ax_param_set *set)
+{
+    ax_dtype dtype = set->ctx->accum;
+    ax_fill_args fill = {
+        .n = (int64_t)(set->bytes_state / ax_dtype_size(dtype)), .y = set->block[STATE], .dtype = dtype};
+    return fill.n ? ax_run_fill(set->ctx->stream, &fill) : AX_OK;
+}
+
 ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots, ax_param_set **out)
 {
     *out = NULL;
@@ -87,6 +96,8 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     ax_status status = take_params(set, params, n);
     if (status == AX_OK)
         status = allocate(set);
+    if (status == AX_OK)
+        status = clear_state(set);
     if (status != AX_OK)
         ax_param_set_destroy(&set);
     *out = set;

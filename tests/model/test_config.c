@@ -1,0 +1,104 @@
+/* config.json in and out. */
+#include "axonn/model.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char gpt2[] =
+    "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 12, \"n_head\": 3, \"n_positions\": 16,"
+    " \"vocab_size\": 50, \"n_inner\": null, \"activation_function\": \"gelu_new\","
+    " \"resid_pdrop\": 0.25, \"custom\": {\"kept\": [1, 2]}, \"eos_token_id\": [7, 8]}";
+
+static ax_status parse(const char *text, ax_model_config *out)
+{
+    return ax_model_config_parse(text, strlen(text), "c.json", out);
+}
+
+static void round_trip_keeps_unknown_keys(void **state)
+{
+    (void)state;
+    ax_model_config c, again;
+    ax_buf text = {0};
+    assert_int_equal(parse(gpt2, &c), AX_OK);
+    assert_int_equal(c.layers, 2);
+    assert_int_equal(c.ffn, 48);
+    assert_int_equal(c.kv_heads, 3);
+    assert_true(c.dropout == 0.25 && c.tie && c.norm_eps == 1e-5);
+    ax_model_identity id = {1, 2, AX_BF16};
+    assert_int_equal(ax_model_config_print(&c, &id, &text), AX_OK);
+    json_t *json = json_loads(text.data, 0, NULL);
+    assert_non_null(json);
+    assert_int_equal(json_array_size(json_object_get(json_object_get(json, "custom"), "kept")), 2);
+    assert_int_equal(json_integer_value(json_object_get(json, "eos_token_id")), 2);
+    assert_string_equal(json_string_value(json_object_get(json, "dtype")), "bfloat16");
+    assert_true(json_is_null(json_object_get(json, "n_inner")));
+    json_decref(json);
+    assert_int_equal(parse(text.data, &again), AX_OK);
+    assert_true(again.layers == c.layers && again.ffn == c.ffn && again.dropout == c.dropout &&
+                again.vocab == c.vocab);
+    ax_buf_fini(&text);
+    ax_model_config_fini(&c);
+    ax_model_config_fini(&again);
+}
+
+/* Parameters of GPT-2 124M, as transformers counts them. */
+static void parameters_are_counted(void **state)
+{
+    (void)state;
+    ax_model_config c = {.layers = 12,
+                         .hidden = 768,
+                         .heads = 12,
+                         .kv_heads = 12,
+                         .ffn = 3072,
+                         .vocab = 50257,
+                         .seq_len = 1024,
+                         .tie = true};
+    int64_t total, matmul;
+    ax_model_config_params(&c, &total, &matmul);
+    assert_int_equal(total, 124439808);
+    assert_int_equal(matmul, 12 * 12 * 768 * 768 + 50257 * 768);
+    assert_true(ax_model_config_flops_per_token(&c, 1024) == 6.0 * (double)matmul + 6.0 * 12 * 768 * 1024);
+}
+
+static void refused(const char *text, const char *word)
+{
+    ax_model_config c;
+    assert_int_equal(parse(text, &c), AX_ERR_DATA);
+    if (!strstr(ax_error_message(), word) || !strstr(ax_error_message(), "c.json"))
+        fail_msg("\"%s\" does not name the file and \"%s\"", ax_error_message(), word);
+    ax_model_config_fini(&c);
+}
+
+static void mistakes_are_named(void **state)
+{
+    (void)state;
+    refused("{", "c.json:1");
+    refused("[]", "object");
+    refused("{\"vocab_size\": 3}", "model_type");
+    refused("{\"model_type\": \"mamba\"}", "mamba");
+    refused("{\"model_type\": \"gpt2\"}", "n_layer");
+    refused("{\"model_type\": \"gpt2\", \"n_layer\": \"2\"}", "n_layer");
+    refused("{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 10, \"n_head\": 3, \"n_positions\": 16, "
+            "\"vocab_size\": 5}",
+            "heads");
+    refused("{\"model_type\": \"gpt2\", \"scale_attn_by_inverse_layer_idx\": true}",
+            "scale_attn_by_inverse_layer_idx");
+    refused("{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 12, \"n_head\": 3, \"n_positions\": 16, "
+            "\"vocab_size\": 5,"
+            " \"activation_function\": \"relu\"}",
+            "relu");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip_keeps_unknown_keys),
+                                       cmocka_unit_test(parameters_are_counted),
+                                       cmocka_unit_test(mistakes_are_named)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

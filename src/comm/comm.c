@@ -48,7 +48,7 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 }
 
 /* A device that replaces all kernels has no memory behind its pointers: there is nothing to move. */
-static bool has_memory(const ax_stream *stream) { return !stream || !stream->dev->ops.launch; }
+static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
@@ -61,7 +61,7 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
     ax_device *dev = stream ? stream->dev : NULL;
     if (dev && dev->observe)
         dev->observe(dev->observe_user, args, sizeof *args);
-    if (!has_memory(stream))
+    if (!has_memory(dev))
         return AX_OK;
     if (dev && dev->ops.enter)
         dev->ops.enter(dev);

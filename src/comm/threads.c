@@ -346,7 +346,7 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
     mine->key = key;
     mine->sub = NULL;
     ax_status status = meet(g, comm->rank, judge_split);
-    if (status != AX_OK || color < 0) {
+    if (status != AX_OK || !mine->sub) {
         free(sub);
         return status;
     }
@@ -465,8 +465,12 @@ ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg)
     if (status == AX_OK)
         status = run_threads(&w, g, t, fn, arg);
     free(t);
-    while (w.groups) /* those of ranks that failed before they destroyed theirs, and the world's own */
+    /* The world's own group, and those of ranks that failed before they destroyed theirs. */
+    for (group *next; w.groups; w.groups = next) {
+        next = w.groups->next;
+        w.groups->link = NULL;
         group_free(w.groups);
+    }
     pthread_mutex_destroy(&w.lock);
     return status;
 }

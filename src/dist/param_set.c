@@ -26,7 +26,7 @@ static void place(cursor *c, ax_tensor *t)
 }
 
 /* Places the parameters' tensors of one block from `base` on; returns the block's size. */
-static size_t place_all(ax_param_set *set, int block, char *base)
+static size_t place_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.grid = set->ctx->grid, .base = base};
     for (int i = 0; i < set->n; i++) {

@@ -325,6 +325,43 @@ static void deadlocks_are_errors(void **state)
     assert_non_null(strstr(ax_error_message(), "wait for one another"));
 }
 
+/* ---- devices without memory ---------------------------------------------------------------------- */
+
+static void observe(void *user, const void *args, size_t bytes)
+{
+    if (bytes == sizeof(ax_coll_args))
+        *(ax_coll_args *)user = *(const ax_coll_args *)args;
+}
+
+/* Ranks that plan need not even meet: only rank 0 calls. */
+static ax_status on_dry_device(ax_comm *c, void *arg)
+{
+    (void)arg;
+    if (ax_comm_rank(c))
+        return AX_OK;
+    ax_coll_args seen = {0};
+    ax_device *dev;
+    AX_TRY(ax_device_open("dry", 1, &dev));
+    dev->observe = observe;
+    dev->observe_user = &seen;
+    ax_stream stream = {.dev = dev};
+    void *data;
+    ax_work *work;
+    AX_TRY(ax_device_alloc(dev, 4096, &data));
+    AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
+    EXPECT(seen.coll == AX_ALL_REDUCE && seen.recv == data && seen.count == 1000 && seen.op == AX_MAX);
+    EXPECT(ax_comm_traffic_get(c).bytes == 2 * 3 * 4000 / 4 && ax_comm_traffic_get(c).calls == 1);
+    ax_device_free(dev, data, 4096);
+    ax_device_close(&dev);
+    return ax_wait(&work);
+}
+
+static void dry_devices_observe_only(void **state)
+{
+    (void)state;
+    assert_ranks(4, on_dry_device, NULL);
+}
+
 static void bad_calls_are_refused(void **state)
 {
     (void)state;
@@ -350,6 +387,7 @@ int main(void)
         cmocka_unit_test(mismatches_name_both_sides),
         cmocka_unit_test(a_failing_rank_ends_the_others),
         cmocka_unit_test(deadlocks_are_errors),
+        cmocka_unit_test(dry_devices_observe_only),
         cmocka_unit_test(bad_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

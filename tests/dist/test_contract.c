@@ -210,10 +210,11 @@ static void on_all_grids(const char *device)
     }
 }
 
-static void random_contractions_on_ref(void **state)
+static void random_contractions(void **state)
 {
     (void)state;
     on_all_grids("ref");
+    on_all_grids("check");
 }
 
 /* ---- the rule ------------------------------------------------------------------------------------ */
@@ -325,7 +326,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rule),
         cmocka_unit_test(only_matrix_products_run),
-        cmocka_unit_test(random_contractions_on_ref),
+        cmocka_unit_test(random_contractions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -219,10 +219,11 @@ static void same_on_all_grids(const char *device)
     }
 }
 
-static void parameters_on_ref(void **state)
+static void parameters_are_the_same_on_all_grids(void **state)
 {
     (void)state;
     same_on_all_grids("ref");
+    same_on_all_grids("check");
 }
 
 /* ---- what is refused ----------------------------------------------------------------------------- */
@@ -260,7 +261,7 @@ static void misuse_is_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_on_ref),
+        cmocka_unit_test(parameters_are_the_same_on_all_grids),
         cmocka_unit_test(misuse_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -194,6 +194,7 @@ static void global_arrays_come_back(void **state)
 {
     (void)state;
     assert_ranks(8, round_trips, "ref");
+    assert_ranks(8, round_trips, "check");
 }
 
 int main(void)

@@ -1,0 +1,587 @@
+/* Gradients of ref's kernels in double precision against central differences, and sums over split dims that
+ * must equal the unsplit computation. Each test defines L = Σ weight·output as a function of its inputs and
+ * compares dL/dinput as the kernels compute it. */
+#include "axonn/dev.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX = 4096 };
+
+static ax_stream stream;
+static uint64_t draws;
+
+static void fill(double *x, int64_t n)
+{
+    assert_true(n <= MAX);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (double)ax_rng_normal(11, draws++);
+}
+
+static double dot(const double *x, const double *y, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+typedef double objective(const void *test);
+
+/* Five-point central difference, whose error is h⁴f⁗'/30 + ε|L|/h: near 1e-11 here. */
+static double difference(objective *f, const void *test, double *x)
+{
+    const double h = 1e-3, at = *x;
+    double sum = 0;
+    static const double step[] = {-2, -1, 1, 2}, weight[] = {1, -8, 8, -1};
+    for (int i = 0; i < 4; i++) {
+        *x = at + step[i] * h;
+        sum += weight[i] * f(test);
+    }
+    *x = at;
+    return sum / (12 * h);
+}
+
+/* Errors are relative to the gradient's rms, but to no less than a thousandth: some gradients are zero. */
+static void check_gradient(const char *what, objective *f, const void *test, double *x, const double *grad,
+                           int64_t n)
+{
+    double scale = fmax(sqrt(dot(grad, grad, n) / (double)n), 1e-3);
+    for (int64_t i = 0; i < n; i++) {
+        double expected = difference(f, test, &x[i]);
+        if (!(fabs(grad[i] - expected) <= 1e-8 * scale))
+            fail_msg("d%s[%lld] is %.12g, differences give %.12g", what, (long long)i, grad[i], expected);
+    }
+}
+
+static void check_equal(const char *what, const double *got, const double *want, int64_t n)
+{
+    double scale = sqrt(dot(want, want, n) / (double)n);
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(got[i] - want[i]) <= 1e-13 * (scale + fabs(want[i]))))
+            fail_msg("%s[%lld] is %.17g, not %.17g", what, (long long)i, got[i], want[i]);
+}
+
+#define RUN(kernel, ...) assert_int_equal(ax_run_##kernel(&stream, &(ax_##kernel##_args){__VA_ARGS__}), AX_OK)
+
+/* ---- products ------------------------------------------------------------------------------------ */
+
+typedef struct gemm_test {
+    int64_t m, n, k;
+    bool trans_a, trans_b;
+    double a[MAX], b[MAX], w[MAX];
+} gemm_test;
+
+static void multiply(int64_t m, int64_t n, int64_t k, const double *a, bool trans_a, const double *b,
+                     bool trans_b, double *c)
+{
+    RUN(gemm, m, n, k, a, b, c, trans_a ? m : k, trans_b ? k : n, n, AX_F64, AX_F64, trans_a, trans_b, false);
+}
+
+static double gemm_objective(const void *test)
+{
+    const gemm_test *t = test;
+    double c[MAX];
+    multiply(t->m, t->n, t->k, t->a, t->trans_a, t->b, t->trans_b, c);
+    return dot(t->w, c, t->m * t->n);
+}
+
+/* Each gradient is itself a product: da = w·op(b)ᵀ, or its transpose when a is stored transposed. */
+static void gemm_gradients(void **state)
+{
+    (void)state;
+    static gemm_test t;
+    static double da[MAX], db[MAX];
+    t.m = 5, t.n = 34, t.k = 7;
+    for (int variant = 0; variant < 4; variant++) {
+        t.trans_a = variant & 1, t.trans_b = variant & 2;
+        fill(t.a, t.m * t.k);
+        fill(t.b, t.k * t.n);
+        fill(t.w, t.m * t.n);
+        if (t.trans_a)
+            multiply(t.k, t.m, t.n, t.b, t.trans_b, t.w, true, da);
+        else
+            multiply(t.m, t.k, t.n, t.w, false, t.b, !t.trans_b, da);
+        if (t.trans_b)
+            multiply(t.n, t.k, t.m, t.w, true, t.a, t.trans_a, db);
+        else
+            multiply(t.k, t.n, t.m, t.a, !t.trans_a, t.w, false, db);
+        check_gradient("a", gemm_objective, &t, t.a, da, t.m * t.k);
+        check_gradient("b", gemm_objective, &t, t.b, db, t.k * t.n);
+    }
+}
+
+/* ---- bias, gelu, dropout, embedding -------------------------------------------------------------- */
+
+typedef struct grid_test {
+    int64_t rows, cols;
+    double x[MAX], bias[MAX], w[MAX];
+    ax_gelu_kind kind;
+    int32_t ids[64];
+} grid_test;
+
+static double bias_objective(const void *test)
+{
+    const grid_test *t = test;
+    double y[MAX];
+    RUN(bias_add, t->rows, t->cols, t->x, t->bias, y, AX_F64);
+    return dot(t->w, y, t->rows * t->cols);
+}
+
+static void bias_gradients(void **state)
+{
+    (void)state;
+    static grid_test t;
+    static double dbias[MAX];
+    t.rows = 7, t.cols = 13;
+    fill(t.x, t.rows * t.cols);
+    fill(t.bias, t.cols);
+    fill(t.w, t.rows * t.cols);
+    RUN(col_sum, t.rows, t.cols, t.w, dbias, AX_F64);
+    check_gradient("x", bias_objective, &t, t.x, t.w, t.rows * t.cols);
+    check_gradient("bias", bias_objective, &t, t.bias, dbias, t.cols);
+    double before = dbias[3]; /* col_sum adds to what is there */
+    RUN(col_sum, t.rows, t.cols, t.w, dbias, AX_F64);
+    assert_true(dbias[3] == 2 * before);
+}
+
+static double gelu_objective(const void *test)
+{
+    const grid_test *t = test;
+    double y[MAX];
+    RUN(gelu, t->cols, t->x, y, AX_F64, t->kind);
+    return dot(t->w, y, t->cols);
+}
+
+static void gelu_gradients(void **state)
+{
+    (void)state;
+    static grid_test t;
+    static double dx[MAX];
+    static const double one = 1;
+    double y;
+    t.cols = 201;
+    for (int kind = 0; kind < 2; kind++) {
+        t.kind = (ax_gelu_kind)kind;
+        fill(t.w, t.cols);
+        for (int64_t i = 0; i < t.cols; i++)
+            t.x[i] = ((double)i - 100) / 20;
+        RUN(gelu_grad, t.cols, t.x, t.w, dx, AX_F64, t.kind);
+        check_gradient("x", gelu_objective, &t, t.x, dx, t.cols);
+    }
+    /* gelu(1) = Φ(1) = 0.8413447460685429; the tanh form differs in the fourth digit. */
+    RUN(gelu, 1, &one, &y, AX_F64, AX_GELU_EXACT);
+    assert_true(fabs(y - 0.8413447460685429) < 1e-15);
+    RUN(gelu, 1, &one, &y, AX_F64, AX_GELU_TANH);
+    assert_true(fabs(y - 0.8411919906082768) < 1e-15);
+}
+
+static double embedding_objective(const void *test)
+{
+    const grid_test *t = test;
+    double y[MAX];
+    RUN(embedding, t->rows, t->cols, 3, 17, t->x, t->ids, y, AX_F64, false);
+    return dot(t->w, y, t->rows * t->cols);
+}
+
+static void embedding_gradients(void **state)
+{
+    (void)state;
+    enum { ROWS = 23, COLS = 5, FIRST = 3, COUNT = 17 };
+    static grid_test t;
+    static double dtable[MAX], whole[MAX], split[MAX];
+    t.rows = ROWS, t.cols = COLS;
+    fill(t.x, COUNT * COLS);
+    fill(t.w, ROWS * COLS);
+    for (int r = 0; r < ROWS; r++) /* 0 … 22: repeated rows of the table and ids on either side of it */
+        t.ids[r] = r * 7 % 13 * (r % 3 ? 1 : 2) - (r == 5);
+    RUN(embedding_grad, ROWS, COLS, FIRST, COUNT, t.w, t.ids, dtable, AX_F64);
+    check_gradient("table", embedding_objective, &t, t.x, dtable, COUNT * COLS);
+    /* The table split between two ranks, which add up. */
+    RUN(embedding, ROWS, COLS, FIRST, COUNT, t.x, t.ids, whole, AX_F64, false);
+    RUN(embedding, ROWS, COLS, FIRST, 6, t.x, t.ids, split, AX_F64, false);
+    RUN(embedding, ROWS, COLS, FIRST + 6, COUNT - 6, t.x + 6 * COLS, t.ids, split, AX_F64, true);
+    assert_memory_equal(whole, split, ROWS * COLS * sizeof(double));
+}
+
+static void dropout_is_its_own_gradient(void **state)
+{
+    (void)state;
+    enum { ROWS = 61, COLS = 53, GLOBAL = 60 };
+    static double x[MAX], y[MAX], w[MAX], dx[MAX], part[MAX];
+    const double p = 0.3;
+    fill(x, ROWS * COLS);
+    fill(w, ROWS * COLS);
+    RUN(dropout, ROWS, COLS, 9, 4, GLOBAL, 5, p, x, y, AX_F64);
+    RUN(dropout, ROWS, COLS, 9, 4, GLOBAL, 5, p, w, dx, AX_F64);
+    int64_t dropped = 0, n = ROWS * COLS;
+    for (int64_t i = 0; i < n; i++) {
+        assert_true(y[i] == 0 || fabs(y[i] * (1 - p) - x[i]) < 1e-15);
+        assert_true((y[i] == 0) == (dx[i] == 0));
+        dropped += y[i] == 0;
+    }
+    assert_true(fabs((double)dropped / (double)n - p) < 5 * sqrt(p * (1 - p) / (double)n));
+    /* The lower right quarter, computed alone, drops the same elements. */
+    for (int r = 30; r < ROWS; r++)
+        memcpy(part + (r - 30) * 33, x + r * COLS + 20, 33 * sizeof *x);
+    RUN(dropout, ROWS - 30, 33, 9 + 30, 4 + 20, GLOBAL, 5, p, part, part, AX_F64);
+    for (int r = 30; r < ROWS; r++)
+        assert_memory_equal(part + (r - 30) * 33, y + r * COLS + 20, 33 * sizeof *x);
+}
+
+/* ---- norm ---------------------------------------------------------------------------------------- */
+
+enum { NORM_ROWS = 5, NORM_COLS = 29 };
+static const double norm_eps = 1e-5;
+
+typedef struct norm_test {
+    double x[MAX], weight[MAX], bias[MAX], w[MAX];
+    double sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
+} norm_test;
+
+static void norm_forward(const double *x, const double *weight, const double *bias, double *sum, double *m2,
+                         double *y)
+{
+    RUN(norm_stats, NORM_ROWS, NORM_COLS, x, sum, m2, AX_F64);
+    RUN(norm_apply, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, x, sum, m2, weight, bias, y, AX_F64);
+}
+
+static double norm_objective(const void *test)
+{
+    const norm_test *t = test;
+    double sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
+    norm_forward(t->x, t->weight, t->bias, sum, m2, y);
+    return dot(t->w, y, NORM_ROWS * NORM_COLS);
+}
+
+static void norm_setup(norm_test *t)
+{
+    fill(t->x, NORM_ROWS * NORM_COLS);
+    fill(t->weight, NORM_COLS);
+    fill(t->bias, NORM_COLS);
+    fill(t->w, NORM_ROWS * NORM_COLS);
+    for (int i = 0; i < NORM_COLS; i++)
+        t->x[2 * NORM_COLS + i] += 1e3; /* a mean far above the deviation */
+    norm_forward(t->x, t->weight, t->bias, t->sum, t->m2, t->y);
+}
+
+static void norm_gradients(void **state)
+{
+    (void)state;
+    static norm_test t;
+    static double dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
+    double s1[NORM_ROWS], s2[NORM_ROWS];
+    norm_setup(&t);
+    RUN(norm_grad_stats, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, t.x, t.w, t.sum, t.m2, t.weight, s1, s2,
+        AX_F64);
+    RUN(norm_grad, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, t.x, t.w, t.sum, t.m2, t.weight, s1, s2, dx,
+        dweight, dbias, AX_F64);
+    check_gradient("x", norm_objective, &t, t.x, dx, NORM_ROWS * NORM_COLS);
+    check_gradient("weight", norm_objective, &t, t.weight, dweight, NORM_COLS);
+    check_gradient("bias", norm_objective, &t, t.bias, dbias, NORM_COLS);
+}
+
+/* One rank's part of the width: columns lo … lo + n - 1. */
+typedef struct norm_part {
+    int64_t lo, n;
+    double x[MAX], dy[MAX], y[MAX], dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
+    double sum[NORM_ROWS], m2[NORM_ROWS], s1[NORM_ROWS], s2[NORM_ROWS];
+} norm_part;
+
+static void take_columns(const double *from, int64_t lo, int64_t n, double *to)
+{
+    for (int64_t r = 0; r < NORM_ROWS; r++)
+        memcpy(to + r * n, from + r * NORM_COLS + lo, (size_t)n * sizeof *to);
+}
+
+static void check_columns(const char *what, const double *whole, const norm_part *p, const double *part)
+{
+    double expected[MAX];
+    take_columns(whole, p->lo, p->n, expected);
+    check_equal(what, part, expected, NORM_ROWS * p->n);
+}
+
+static void sum_parts(const double *a, const double *b, const double *c, double *out)
+{
+    for (int r = 0; r < NORM_ROWS; r++)
+        out[r] = a[r] + b[r] + c[r];
+}
+
+/* Three ranks, one of them without columns, with the two reductions written out. */
+static void norm_of_a_split_width(void **state)
+{
+    (void)state;
+    static norm_test t;
+    static norm_part part[3] = {{.lo = 0, .n = 12}, {.lo = 12, .n = 0}, {.lo = 12, .n = 17}};
+    static double dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
+    double sum[NORM_ROWS], m2[NORM_ROWS], s1[NORM_ROWS], s2[NORM_ROWS];
+    norm_setup(&t);
+    for (int i = 0; i < 3; i++) {
+        take_columns(t.x, part[i].lo, part[i].n, part[i].x);
+        take_columns(t.w, part[i].lo, part[i].n, part[i].dy);
+        RUN(norm_stats, NORM_ROWS, part[i].n, part[i].x, part[i].sum, part[i].m2, AX_F64);
+    }
+    sum_parts(part[0].sum, part[1].sum, part[2].sum, sum);
+    for (int i = 0; i < 3; i++)
+        RUN(norm_recentre, NORM_ROWS, part[i].n, NORM_COLS, part[i].sum, sum, part[i].m2, AX_F64);
+    sum_parts(part[0].m2, part[1].m2, part[2].m2, m2);
+    check_equal("sum", sum, t.sum, NORM_ROWS);
+    check_equal("m2", m2, t.m2, NORM_ROWS);
+    for (int i = 0; i < 3; i++) {
+        norm_part *p = &part[i];
+        RUN(norm_apply, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, sum, m2, t.weight + p->lo, t.bias + p->lo,
+            p->y, AX_F64);
+        check_columns("y", t.y, p, p->y);
+        RUN(norm_grad_stats, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, p->dy, sum, m2, t.weight + p->lo,
+            p->s1, p->s2, AX_F64);
+    }
+    sum_parts(part[0].s1, part[1].s1, part[2].s1, s1);
+    sum_parts(part[0].s2, part[1].s2, part[2].s2, s2);
+    RUN(norm_grad, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, t.x, t.w, sum, m2, t.weight, s1, s2, dx,
+        dweight, dbias, AX_F64);
+    for (int i = 0; i < 3; i++) {
+        norm_part *p = &part[i];
+        RUN(norm_grad, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, p->dy, sum, m2, t.weight + p->lo, s1, s2,
+            p->dx, p->dweight, p->dbias, AX_F64);
+        check_columns("dx", dx, p, p->dx);
+        check_equal("dweight", p->dweight, dweight + p->lo, p->n);
+        check_equal("dbias", p->dbias, dbias + p->lo, p->n);
+    }
+}
+
+/* ---- attention ----------------------------------------------------------------------------------- */
+
+typedef struct attention_test {
+    ax_attention_grad_args shape; /* sizes and doc_start; pointers unused */
+    double q[MAX], k[MAX], v[MAX], w[MAX];
+} attention_test;
+
+static void attend(const attention_test *t, double *o, double *lse)
+{
+    const ax_attention_grad_args *s = &t->shape;
+    RUN(attention, s->batch, s->q_len, s->q_len, 0, s->heads, s->kv_heads, s->head_dim, 0, s->scale, t->q,
+        t->k, t->v, s->doc_start, o, lse, AX_F64);
+}
+
+static double attention_objective(const void *test)
+{
+    const attention_test *t = test;
+    const ax_attention_grad_args *s = &t->shape;
+    double o[MAX];
+    attend(t, o, NULL);
+    return dot(t->w, o, s->batch * s->q_len * s->heads * s->head_dim);
+}
+
+static void attention_setup(attention_test *t, ax_attention_grad_args shape)
+{
+    t->shape = shape;
+    t->shape.scale = 0.6;
+    t->shape.dtype = AX_F64;
+    fill(t->q, shape.batch * shape.q_len * shape.heads * shape.head_dim);
+    fill(t->k, shape.batch * shape.q_len * shape.kv_heads * shape.head_dim);
+    fill(t->v, shape.batch * shape.q_len * shape.kv_heads * shape.head_dim);
+    fill(t->w, shape.batch * shape.q_len * shape.heads * shape.head_dim);
+}
+
+static void attention_gradients(void **state)
+{
+    (void)state;
+    static const int32_t documents[2 * 7] = {0, 0, 2, 2, 2, 5, 5, 0, 1, 1, 1, 1, 1, 6};
+    static const ax_attention_grad_args shapes[] = {
+        {.batch = 1, .q_len = 1, .heads = 1, .kv_heads = 1, .head_dim = 1},
+        {.batch = 1, .q_len = 9, .heads = 3, .kv_heads = 3, .head_dim = 5},
+        {.batch = 2, .q_len = 7, .heads = 4, .kv_heads = 2, .head_dim = 3, .doc_start = documents},
+        {.batch = 2, .q_len = 6, .heads = 6, .kv_heads = 1, .head_dim = 2},
+        {.batch = 1, .q_len = 3, .heads = 2, .kv_heads = 1, .head_dim = 259},
+    };
+    static attention_test t;
+    static double o[MAX], lse[MAX], delta[MAX], dq[MAX], dk[MAX], dv[MAX];
+    for (size_t i = 0; i < AX_COUNT(shapes); i++) {
+        attention_setup(&t, shapes[i]);
+        attend(&t, o, lse);
+        ax_attention_grad_args args = t.shape;
+        args.q = t.q, args.k = t.k, args.v = t.v, args.o = o, args.lse = lse, args.dout = t.w;
+        args.delta = delta, args.dq = dq, args.dk = dk, args.dv = dv;
+        assert_int_equal(ax_run_attention_grad(&stream, &args), AX_OK);
+        int64_t q_count = args.batch * args.q_len * args.heads * args.head_dim;
+        int64_t k_count = args.batch * args.q_len * args.kv_heads * args.head_dim;
+        check_gradient("q", attention_objective, &t, t.q, dq, q_count);
+        check_gradient("k", attention_objective, &t, t.k, dk, k_count);
+        check_gradient("v", attention_objective, &t, t.v, dv, k_count);
+    }
+}
+
+/* Each query against the definition, softmax written out. */
+static void attention_by_definition(void **state)
+{
+    (void)state;
+    enum { T = 7, H = 4, G = 2, D = 3 };
+    static const int32_t documents[T] = {0, 0, 2, 2, 2, 5, 5};
+    static attention_test t;
+    static double o[MAX], lse[MAX], expected[MAX], expected_lse[MAX];
+    attention_setup(
+        &t, (ax_attention_grad_args){
+                .batch = 1, .q_len = T, .heads = H, .kv_heads = G, .head_dim = D, .doc_start = documents});
+    attend(&t, o, lse);
+    for (int i = 0; i < T; i++)
+        for (int h = 0; h < H; h++) {
+            double sum = 0, *row = expected + (i * H + h) * D;
+            for (int j = documents[i]; j <= i; j++) {
+                const double *k = t.k + (j * G + h / 2) * D, *v = t.v + (j * G + h / 2) * D;
+                double p = exp(t.shape.scale * dot(t.q + (i * H + h) * D, k, D));
+                sum += p;
+                for (int d = 0; d < D; d++)
+                    row[d] += p * v[d];
+            }
+            for (int d = 0; d < D; d++)
+                row[d] /= sum;
+            expected_lse[h * T + i] = log(sum);
+        }
+    check_equal("o", o, expected, T * H * D);
+    check_equal("lse", lse, expected_lse, T * H);
+}
+
+/* Decoding one position at a time, or a prompt and then the rest, from a cache with room to spare. */
+static void attention_with_a_cache(void **state)
+{
+    (void)state;
+    enum { B = 2, T = 7, H = 4, G = 2, D = 3, ROOM = 11, STRIDE = ROOM * G * D };
+    static attention_test t;
+    static double whole[MAX], part[MAX], k[B * STRIDE], v[B * STRIDE], q[MAX];
+    static const int64_t steps[][T + 1] = {{0, 1, 2, 3, 4, 5, 6, 7}, {0, 4, 7, 7, 7, 7, 7, 7}};
+    attention_setup(
+        &t, (ax_attention_grad_args){.batch = B, .q_len = T, .heads = H, .kv_heads = G, .head_dim = D});
+    attend(&t, whole, NULL);
+    for (int i = 0; i < B * STRIDE; i++)
+        k[i] = v[i] = NAN;
+    for (int plan = 0; plan < 2; plan++)
+        for (int i = 0; i < T; i++) {
+            int64_t from = steps[plan][i], n = steps[plan][i + 1] - from;
+            for (int64_t b = 0; b < B; b++) {
+                size_t bytes = (size_t)(n * G * D) * sizeof(double);
+                memcpy(k + b * STRIDE + from * G * D, t.k + (b * T + from) * G * D, bytes);
+                memcpy(v + b * STRIDE + from * G * D, t.v + (b * T + from) * G * D, bytes);
+                memcpy(q + b * n * H * D, t.q + (b * T + from) * H * D, (size_t)(n * H * D) * sizeof(double));
+            }
+            RUN(attention, B, n, ROOM, from, H, G, D, STRIDE, t.shape.scale, q, k, v, NULL, part, NULL,
+                AX_F64);
+            for (int64_t b = 0; b < B; b++)
+                check_equal("o", part + b * n * H * D, whole + (b * T + from) * H * D, n * H * D);
+        }
+}
+
+/* ---- cross-entropy ------------------------------------------------------------------------------- */
+
+enum { CE_ROWS = 6, CE_VOCAB = 37 };
+static const int32_t ce_targets[CE_ROWS] = {0, 36, -1, 12, 11, -100};
+
+typedef struct ce_test {
+    double logits[CE_ROWS * CE_VOCAB];
+} ce_test;
+
+static double ce_objective(const void *test)
+{
+    const ce_test *t = test;
+    double max[CE_ROWS], sum[CE_ROWS], target[CE_ROWS], loss[CE_ROWS], total = 0;
+    RUN(ce_max, CE_ROWS, CE_VOCAB, t->logits, max, AX_F64);
+    RUN(ce_sum, CE_ROWS, CE_VOCAB, 0, t->logits, max, ce_targets, sum, target, AX_F64);
+    RUN(ce_loss, CE_ROWS, max, sum, target, ce_targets, loss, &total, AX_F64);
+    return 0.25 * total;
+}
+
+static void ce_gradients(void **state)
+{
+    (void)state;
+    static ce_test t;
+    static double grad[CE_ROWS * CE_VOCAB];
+    double max[CE_ROWS], sum[CE_ROWS], target[CE_ROWS];
+    fill(t.logits, CE_ROWS * CE_VOCAB);
+    RUN(ce_max, CE_ROWS, CE_VOCAB, t.logits, max, AX_F64);
+    RUN(ce_sum, CE_ROWS, CE_VOCAB, 0, t.logits, max, ce_targets, sum, target, AX_F64);
+    memcpy(grad, t.logits, sizeof grad);
+    RUN(ce_grad, CE_ROWS, CE_VOCAB, 0, 0.25, max, sum, ce_targets, grad, AX_F64);
+    check_gradient("logits", ce_objective, &t, t.logits, grad, CE_ROWS * CE_VOCAB);
+    for (int r = 0; r < CE_ROWS; r++)
+        for (int j = 0; j < CE_VOCAB; j++)
+            assert_true((ce_targets[r] < 0) == (grad[r * CE_VOCAB + j] == 0));
+}
+
+/* The vocabulary on three ranks, one of them empty; the reductions written out. Logits are large, so that a
+ * maximum that is not the whole row's would overflow. */
+static void ce_of_a_split_vocabulary(void **state)
+{
+    (void)state;
+    static const int64_t lo[] = {0, 12, 12, CE_VOCAB};
+    static double logits[CE_ROWS * CE_VOCAB], whole[CE_ROWS * CE_VOCAB], part[3][CE_ROWS * CE_VOCAB];
+    double max[3][CE_ROWS], sum[3][CE_ROWS], target[3][CE_ROWS], loss[2][CE_ROWS], total[2] = {0, 0};
+    fill(logits, CE_ROWS * CE_VOCAB);
+    for (int i = 0; i < CE_ROWS * CE_VOCAB; i++)
+        logits[i] *= 800;
+    memcpy(whole, logits, sizeof whole);
+    for (int i = 0; i < 3; i++) {
+        int64_t n = lo[i + 1] - lo[i];
+        for (int r = 0; r < CE_ROWS; r++)
+            memcpy(part[i] + r * n, logits + r * CE_VOCAB + lo[i], (size_t)n * sizeof(double));
+        RUN(ce_max, CE_ROWS, n, part[i], max[i], AX_F64);
+    }
+    for (int r = 0; r < CE_ROWS; r++)
+        max[0][r] = fmax(max[0][r], fmax(max[1][r], max[2][r]));
+    for (int i = 0; i < 3; i++)
+        RUN(ce_sum, CE_ROWS, lo[i + 1] - lo[i], lo[i], part[i], max[0], ce_targets, sum[i], target[i],
+            AX_F64);
+    for (int r = 0; r < CE_ROWS; r++) {
+        sum[0][r] += sum[1][r] + sum[2][r];
+        target[0][r] += target[1][r] + target[2][r];
+    }
+    RUN(ce_loss, CE_ROWS, max[0], sum[0], target[0], ce_targets, loss[0], &total[0], AX_F64);
+    for (int i = 0; i < 3; i++)
+        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i], 0.5, max[0], sum[0], ce_targets, part[i], AX_F64);
+    RUN(ce_max, CE_ROWS, CE_VOCAB, whole, max[1], AX_F64);
+    RUN(ce_sum, CE_ROWS, CE_VOCAB, 0, whole, max[1], ce_targets, sum[1], target[1], AX_F64);
+    RUN(ce_loss, CE_ROWS, max[1], sum[1], target[1], ce_targets, loss[1], &total[1], AX_F64);
+    RUN(ce_grad, CE_ROWS, CE_VOCAB, 0, 0.5, max[1], sum[1], ce_targets, whole, AX_F64);
+    check_equal("loss", loss[0], loss[1], CE_ROWS);
+    assert_true(isfinite(total[1]) && loss[1][2] == 0 && loss[1][0] > 0);
+    check_equal("total", &total[0], &total[1], 1);
+    for (int i = 0; i < 3; i++)
+        for (int r = 0; r < CE_ROWS; r++)
+            for (int64_t j = lo[i]; j < lo[i + 1]; j++)
+                assert_true(fabs(part[i][r * (lo[i + 1] - lo[i]) + j - lo[i]] - whole[r * CE_VOCAB + j]) <
+                            1e-15);
+}
+
+static int open_ref(void **state)
+{
+    (void)state;
+    return ax_device_open("ref", 1, &stream.dev) != AX_OK;
+}
+
+static int close_ref(void **state)
+{
+    (void)state;
+    ax_device_close(&stream.dev);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gemm_gradients),
+        cmocka_unit_test(bias_gradients),
+        cmocka_unit_test(gelu_gradients),
+        cmocka_unit_test(embedding_gradients),
+        cmocka_unit_test(dropout_is_its_own_gradient),
+        cmocka_unit_test(norm_gradients),
+        cmocka_unit_test(norm_of_a_split_width),
+        cmocka_unit_test(attention_gradients),
+        cmocka_unit_test(attention_by_definition),
+        cmocka_unit_test(attention_with_a_cache),
+        cmocka_unit_test(ce_gradients),
+        cmocka_unit_test(ce_of_a_split_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, open_ref, close_ref);
+}

@@ -1,0 +1,146 @@
+/* Pictures of runs: from the points of their histories to the curves of a chart. */
+#include "trace/plot.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define EVAL_COLOUR "#d55e00"
+enum {
+    SMOOTH_FROM = 40,    /* fewer points than this are drawn as they are */
+    SMOOTH_PLACES = 1000 /* of the smoothed line, whatever the number of points */
+};
+
+const char *ax_history_colour(int i)
+{
+    /* Okabe and Ito's palette, which colour-blind readers can tell apart, without its black and yellow. */
+    static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                          "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31"};
+    return colours[(size_t)i % AX_COUNT(colours)];
+}
+
+static double value_of(const ax_history_point *p, ax_history_field field)
+{
+    switch (field) {
+    case AX_HISTORY_GRAD_NORM:
+        return p->grad_norm;
+    case AX_HISTORY_LR:
+        return p->lr;
+    case AX_HISTORY_RATE:
+        return p->tokens_per_s;
+    default:
+        return p->loss;
+    }
+}
+
+void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean)
+{
+    for (int j = 0; j < places; j++) {
+        int i = places > 1 ? (int)((int64_t)j * (n - 1) / (places - 1)) : 0, count = 0;
+        int half = (int)ax_min(window / 2, ax_min(i, n - 1 - i));
+        double sum = 0;
+        for (int k = i - half; k <= i + half; k++)
+            if (isfinite(y[k])) {
+                sum += y[k];
+                count++;
+            }
+        at[j] = x[i];
+        mean[j] = isfinite(y[i]) && count ? sum / count : NAN;
+    }
+}
+
+/* ---- curves of a run ----------------------------------------------------------------------------- */
+
+static void curves_fini(ax_curve *curve, int n)
+{
+    for (int k = 0; k < n; k++) {
+        free(curve[k].x);
+        free(curve[k].y);
+    }
+    free(curve);
+}
+
+static ax_status curve_init(ax_curve *c, ax_curve_style style, const char *name, const char *colour, int n)
+{
+    *c = (ax_curve){.name = name, .colour = colour, .style = style, .n = n};
+    AX_TRY(ax_calloc((size_t)n, sizeof *c->x, &c->x));
+    return ax_calloc((size_t)n, sizeof *c->y, &c->y);
+}
+
+static ax_status extract(const ax_history *run, ax_history_field field, bool eval, ax_curve_style style,
+                         const char *name, const char *colour, ax_curve *c)
+{
+    int n = 0;
+    for (int i = 0; i < run->n; i++)
+        n += run->point[i].eval == eval;
+    AX_TRY(curve_init(c, style, n ? name : NULL, colour, n));
+    n = 0;
+    for (int i = 0; i < run->n; i++)
+        if (run->point[i].eval == eval) {
+            c->x[n] = (double)run->point[i].step;
+            c->y[n++] = value_of(&run->point[i], field);
+        }
+    return AX_OK;
+}
+
+/* Three curves: raw values, smoothed values, evaluations. A lone run is told apart from nothing: its curves
+ * carry the words of the legend and its title stands above the picture. */
+static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour, bool lone,
+                           ax_curve c[3])
+{
+    bool loss = field == AX_HISTORY_LOSS;
+    int steps = 0;
+    for (int i = 0; i < run->n; i++)
+        steps += !run->point[i].eval;
+    bool smooth = field != AX_HISTORY_LR && steps >= SMOOTH_FROM;
+    const char *line = !lone ? run->title : loss ? "training" : NULL;
+    AX_TRY(extract(run, field, false, smooth ? AX_CURVE_THIN : AX_CURVE_LINE, smooth ? NULL : line, colour,
+                   &c[0]));
+    int places = smooth ? (int)ax_min(steps, SMOOTH_PLACES) : 0;
+    AX_TRY(curve_init(&c[1], AX_CURVE_LINE, smooth ? line : NULL, colour, places));
+    ax_smooth(c[0].x, c[0].y, c[0].n, (int)ax_max(steps / 25, 5), places, c[1].x, c[1].y);
+    if (!loss)
+        return AX_OK;
+    return extract(run, field, true, AX_CURVE_DOTS, lone ? "evaluation" : NULL, lone ? EVAL_COLOUR : colour,
+                   &c[2]);
+}
+
+ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field, int width, int height,
+                          ax_buf *out)
+{
+    static const char *const labels[] = {"loss", "gradient norm", "learning rate", "tokens per second"};
+    char title[256];
+    ax_curve *curve;
+    AX_TRY(ax_calloc((size_t)n * 3, sizeof *curve, &curve));
+    ax_status status = AX_OK;
+    for (int i = 0; i < n && status == AX_OK; i++)
+        status = curves_of(&runs[i], field, ax_history_colour(i), n == 1, &curve[(ptrdiff_t)3 * i]);
+    if (n == 1)
+        snprintf(title, sizeof title, "%s", runs[0].title);
+    else
+        snprintf(title, sizeof title, "%d runs", n);
+    if (status == AX_OK)
+        status = ax_plot_draw(&(ax_plot){.title = title,
+                                         .x_label = "step",
+                                         .y_label = labels[field],
+                                         .width = width,
+                                         .height = height,
+                                         .from_zero = field != AX_HISTORY_LOSS,
+                                         .curve = curve,
+                                         .n = 3 * n},
+                              out);
+    curves_fini(curve, 3 * n);
+    return status;
+}
+
+ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out)
+{
+    /* The decimal point of SVG is a point, whatever the host program's locale says. */
+    locale_t old = uselocale(newlocale(LC_ALL_MASK, "C", NULL));
+    ax_status status = ax_buf_printf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    if (status == AX_OK)
+        status = ax_history_plot(runs, n, AX_HISTORY_LOSS, 800, 480, out);
+    (void)uselocale(old);
+    return status;
+}

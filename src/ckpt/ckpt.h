@@ -1,0 +1,160 @@
+/* What the files of the checkpoint room share. Read axonn/ckpt.h first. */
+#ifndef AXONN_CKPT_PRIVATE_H
+#define AXONN_CKPT_PRIVATE_H
+
+#include "axonn/ckpt.h"
+
+#include <jansson.h>
+
+/* ---- path.c ---- */
+
+/* A path from a format; the caller frees. */
+ax_status ckpt_path(char **out, const char *fmt, ...) AX_PRINTF(2, 3);
+/* Whether `dir` has the file. */
+bool ckpt_has(const char *dir, const char *name);
+
+/* ---- convert.c: elements, and boxes cut into pieces ---- */
+
+/* True if values of one dtype can be converted into the other. */
+bool ckpt_convertible(ax_dtype from, ax_dtype to);
+/* dst[i·dst_stride] = src[i·src_stride], i < n; strides in elements. The dtypes are convertible. */
+void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
+                  int64_t src_stride, int64_t n);
+/* dst[j,i] = src[i,j] for a rows × cols source with row strides in elements. */
+void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
+                    int64_t src_stride, int64_t rows, int64_t cols);
+
+/* Cuts the box of extents n[] into sub-boxes of at most `limit` elements, each contiguous in row-major order
+ * and following the one before. */
+typedef struct ckpt_pieces {
+    int ndim, split; /* dims before `split` advance by 1, those after it are whole */
+    int64_t extent[AX_ST_MAX_DIMS], chunk;
+    bool done;
+    int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS]; /* the current piece */
+    int64_t first, count;                          /* its place and size in elements */
+} ckpt_pieces;
+void ckpt_pieces_begin(ckpt_pieces *pieces, int ndim, const int64_t *n, int64_t limit);
+bool ckpt_pieces_next(ckpt_pieces *pieces);
+
+/* Σ over the sub-box of mix(global index, bits), where [lo, lo + n) is a box of an array of extents `dim` and
+ * `data` is dense. */
+uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *lo, const int64_t *n,
+                       const void *data);
+
+/* ---- store.c, header.c: safetensors ---- */
+
+typedef struct st_file {
+    char *path;
+    int fd;       /* -1 until needed */
+    bool written; /* through this handle, and not synced since */
+    int64_t data; /* where the arrays begin */
+    int64_t size; /* of the file */
+} st_file;
+
+struct ax_st {
+    int n, files;
+    ax_st_array *array; /* ascending by key; keys are owned */
+    st_file *file;
+    char *index; /* path of the index, or NULL */
+    bool planned;
+    ax_region staging;
+};
+
+enum { ST_HEADER_MAX = 100000000 }; /* as the reference implementation */
+
+/* A row for each dtype of the format. */
+typedef struct st_dtype {
+    const char *name;
+    int bits;
+    ax_dtype dtype; /* AX_DTYPE_COUNT: not one of ours */
+} st_dtype;
+const st_dtype *st_dtype_find(const char *name);
+const st_dtype *st_dtype_of(ax_dtype dtype);
+
+/* Adds the arrays of `path`, checked, to the store as its next file. */
+ax_status st_header_read(ax_st *st, const char *path);
+/* The header of file `file` of a planned store, padded, with its length in front. */
+ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
+/* Sorts the arrays by key; AX_ERR_DATA if one is there twice. */
+ax_status st_sort(ax_st *st);
+/* Bytes of an array as they are. */
+ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t bytes, void *out);
+/* Opens STEM.safetensors or the shards of STEM's index in `dir`. */
+ax_status st_open_dir(const char *dir, const char *stem, ax_st **out);
+ax_status st_file_open(ax_st *st, int file);
+/* The index of a planned store as JSON. */
+ax_status st_index_print(const ax_st *st, ax_buf *out);
+
+/* ---- agree.c: ranks that succeed or fail together ---- */
+
+/* The worst status of all ranks; the others' message says that another rank failed. */
+ax_status ckpt_agree(ax_ctx *ctx, ax_status mine);
+/* v[i] <- Σ over ranks mod 2^64, in host memory. */
+ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
+
+/* ---- items.c: distributed arrays and their places in files ---- */
+
+typedef struct ckpt_item {
+    const char *name;    /* of the parameter */
+    char *key;           /* in the file; owned */
+    ax_tensor tensor;    /* with data */
+    ax_param_file place; /* ndim, dim, lo, transpose filled in; its key is not used */
+} ckpt_item;
+
+typedef struct ckpt_items {
+    int n;
+    ckpt_item *item;
+} ckpt_items;
+
+/* The master weights at their places in model files. */
+ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out);
+/* "master."+name (if asked for) and "SLOT."+name, each the whole of an array. */
+ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
+                              ckpt_items *out);
+void ckpt_items_fini(ckpt_items *items);
+/* The store that holds them; floats as `dtype` (AX_DTYPE_COUNT: their own). AX_ERR_USAGE if the places in an
+ * array do not tile it. */
+ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
+                          int64_t shard_bytes, ax_st **out);
+/* This rank's part. Not collective. */
+ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
+ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
+/* sums[i] of item i over all ranks. Collective along the grid. */
+ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);
+
+/* ---- manifest.c ---- */
+
+typedef struct manifest_file {
+    char *name; /* relative to the checkpoint */
+    int64_t bytes;
+    uint64_t xxh3;
+} manifest_file;
+
+typedef struct manifest {
+    int64_t step, serial;
+    double time;
+    int n;
+    manifest_file *file;
+    json_t *params; /* name → {"dtype", "sum"} */
+} manifest;
+
+/* Writes training/manifest.json of `dir` and syncs it. */
+ax_status manifest_write(const char *dir, const manifest *m);
+/* AX_ERR_DATA if it is missing or any bit of it is not as written. */
+ax_status manifest_read(const char *dir, manifest *out);
+void manifest_fini(manifest *m);
+#define MANIFEST "training/manifest.json"
+/* XXH3-64 of a whole file and its size. */
+ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash);
+/* AX_ERR_DATA if the file is not as the manifest says. */
+ax_status manifest_check_file(const char *dir, const manifest_file *f);
+
+/* ---- find.c: names in a run directory ---- */
+
+/* N of "step-N", or -1. */
+int64_t ckpt_step_of(const char *name);
+/* Moves a checkpoint out of sight before deleting it, so that a kill leaves nothing half-deleted that looks
+ * whole. `name` is relative to RUN/ckpt. */
+ax_status ckpt_delete(const char *run_dir, const char *name);
+
+#endif

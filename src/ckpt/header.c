@@ -1,0 +1,263 @@
+/* The safetensors header: u64 little-endian length N, N bytes of JSON, then the arrays back to back. The JSON
+ * object maps each key to {"dtype", "shape", "data_offsets": [begin, end)} relative to the byte after it, and
+ * "__metadata__" to strings. Ranges cover the rest of the file without holes or overlap. */
+#include "ckpt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors are read and written as they lie in memory: little-endian hosts only"
+#endif
+
+static const st_dtype dtypes[] = {
+    {"F64", 64, AX_F64},
+    {"F32", 32, AX_F32},
+    {"BF16", 16, AX_BF16},
+    {"F16", 16, AX_F16},
+    {"I32", 32, AX_I32},
+    {"I64", 64, AX_I64},
+    {"U16", 16, AX_U16},
+    {"U8", 8, AX_U8},
+    {"BOOL", 8, AX_DTYPE_COUNT},
+    {"I8", 8, AX_DTYPE_COUNT},
+    {"I16", 16, AX_DTYPE_COUNT},
+    {"U32", 32, AX_DTYPE_COUNT},
+    {"U64", 64, AX_DTYPE_COUNT},
+    {"C64", 64, AX_DTYPE_COUNT},
+    {"F8_E4M3", 8, AX_DTYPE_COUNT},
+    {"F8_E5M2", 8, AX_DTYPE_COUNT},
+    {"F8_E8M0", 8, AX_DTYPE_COUNT},
+    {"F6_E2M3", 6, AX_DTYPE_COUNT},
+    {"F6_E3M2", 6, AX_DTYPE_COUNT},
+    {"F4", 4, AX_DTYPE_COUNT},
+};
+
+const st_dtype *st_dtype_find(const char *name)
+{
+    for (size_t i = 0; i < AX_COUNT(dtypes); i++)
+        if (!strcmp(dtypes[i].name, name))
+            return &dtypes[i];
+    return NULL;
+}
+
+const st_dtype *st_dtype_of(ax_dtype dtype)
+{
+    for (size_t i = 0; i < AX_COUNT(dtypes); i++)
+        if (dtypes[i].dtype == dtype && dtype < AX_DTYPE_COUNT)
+            return &dtypes[i];
+    return NULL;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const char *path)
+{
+    AX_CHECK(json_is_array(shape) && json_array_size(shape) <= AX_ST_MAX_DIMS, AX_ERR_DATA,
+             "%s: %s: \"shape\" is not a list of at most %d extents", path, a->key, AX_ST_MAX_DIMS);
+    int64_t total = bits; /* in bits; an extent of 0 makes all of it 0, but must not hide an overflow */
+    a->ndim = (int)json_array_size(shape);
+    for (int d = 0; d < a->ndim; d++) {
+        const json_t *item = json_array_get(shape, (size_t)d);
+        AX_CHECK(json_is_integer(item) && json_integer_value(item) >= 0, AX_ERR_DATA,
+                 "%s: %s: extent %d of \"shape\" is not a whole number", path, a->key, d);
+        a->dim[d] = json_integer_value(item);
+        AX_CHECK(!__builtin_mul_overflow(total, a->dim[d], &total), AX_ERR_DATA,
+                 "%s: %s: \"shape\" has more elements than any file", path, a->key);
+    }
+    AX_CHECK(total % 8 == 0, AX_ERR_DATA, "%s: %s: its elements do not fill whole bytes", path, a->key);
+    a->bytes = total / 8;
+    return AX_OK;
+}
+
+static ax_status read_entry(ax_st_array *a, const json_t *entry, int64_t room, const char *path)
+{
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    AX_CHECK(json_object_size(entry) == 3 && dtype, AX_ERR_DATA,
+             "%s: %s: its entry is not {\"dtype\", \"shape\", \"data_offsets\"}", path, a->key);
+    const st_dtype *known = st_dtype_find(dtype);
+    AX_CHECK(known, AX_ERR_DATA, "%s: %s: unknown dtype \"%s\"", path, a->key, dtype);
+    a->dtype = known->dtype;
+    a->dtype_name = known->name;
+    AX_TRY(read_shape(a, json_object_get(entry, "shape"), known->bits, path));
+    AX_CHECK(json_array_size(offsets) == 2 && json_is_integer(json_array_get(offsets, 0)) &&
+                 json_is_integer(json_array_get(offsets, 1)),
+             AX_ERR_DATA, "%s: %s: \"data_offsets\" is not [begin, end]", path, a->key);
+    int64_t begin = json_integer_value(json_array_get(offsets, 0));
+    int64_t end = json_integer_value(json_array_get(offsets, 1));
+    AX_CHECK(0 <= begin && begin <= end && end <= room, AX_ERR_DATA,
+             "%s: %s: bytes %lld to %lld are not within the %lld of the file's arrays", path, a->key,
+             (long long)begin, (long long)end, (long long)room);
+    AX_CHECK(end - begin == a->bytes, AX_ERR_DATA,
+             "%s: %s: %lld bytes do not hold its shape, which needs %lld", path, a->key,
+             (long long)(end - begin), (long long)a->bytes);
+    a->offset = begin;
+    return AX_OK;
+}
+
+static int by_offset(const void *x, const void *y)
+{
+    const ax_st_array *a = x, *b = y;
+    return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1)
+                                  : (a->bytes > b->bytes) - (a->bytes < b->bytes);
+}
+
+/* The arrays cover [0, room) one after the other. */
+static ax_status check_cover(ax_st_array *array, int n, int64_t room, const char *path)
+{
+    qsort(array, (size_t)n, sizeof *array, by_offset);
+    int64_t at = 0;
+    for (int i = 0; i < n; i++) {
+        AX_CHECK(array[i].offset >= at, AX_ERR_DATA, "%s: %s overlaps %s", path, array[i].key,
+                 array[i - 1].key);
+        AX_CHECK(array[i].offset == at, AX_ERR_DATA, "%s: %lld bytes before %s belong to no array", path,
+                 (long long)(array[i].offset - at), array[i].key);
+        at += array[i].bytes;
+    }
+    AX_CHECK(at == room, AX_ERR_DATA, "%s: %lld bytes after the last array belong to no array", path,
+             (long long)(room - at));
+    return AX_OK;
+}
+
+static ax_status check_metadata(const json_t *metadata, const char *path)
+{
+    const char *key;
+    json_t *value;
+    AX_CHECK(json_is_object(metadata), AX_ERR_DATA, "%s: __metadata__ is not an object", path);
+    json_object_foreach((json_t *)metadata, key, value)
+        AX_CHECK(json_is_string(value), AX_ERR_DATA, "%s: __metadata__: %s is not a string", path, key);
+    return AX_OK;
+}
+
+static ax_status add_entries(ax_st *st, json_t *root, int64_t data, int64_t room, const char *path)
+{
+    size_t total = (size_t)st->n + json_object_size(root);
+    ax_st_array *grown = realloc(st->array, (total + 1) * sizeof *grown);
+    AX_CHECK(grown, AX_ERR_MEMORY, "%s: no memory for a table of %zu arrays", path, total);
+    st->array = grown;
+    int first = st->n;
+    const char *key;
+    json_t *entry;
+    json_object_foreach(root, key, entry)
+    {
+        if (!strcmp(key, "__metadata__")) {
+            AX_TRY(check_metadata(entry, path));
+            continue;
+        }
+        ax_st_array *a = &st->array[st->n];
+        memset(a, 0, sizeof *a);
+        char *copy;
+        AX_TRY(ax_strdup(key, &copy));
+        a->key = copy;
+        a->file = st->files - 1;
+        st->n++;
+        AX_TRY(read_entry(a, entry, room, path));
+    }
+    AX_TRY(check_cover(st->array + first, st->n - first, room, path));
+    for (int i = first; i < st->n; i++)
+        st->array[i].offset += data;
+    return AX_OK;
+}
+
+static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t size)
+{
+    AX_CHECK(size > 0 && text[0] == '{', AX_ERR_DATA,
+             "%s: its header does not begin with '{': not safetensors", f->path);
+    json_error_t error;
+    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+    AX_CHECK(root, AX_ERR_DATA, "%s: damaged header: %s at byte %d", f->path, error.text, error.position + 8);
+    ax_status status = json_is_object(root)
+                           ? add_entries(st, root, f->data, f->size - f->data, f->path)
+                           : ax_fail(AX_ERR_DATA, "%s: its header is not a JSON object", f->path);
+    json_decref(root);
+    return status;
+}
+
+static ax_status read_file_header(ax_st *st, st_file *f)
+{
+    struct stat info;
+    AX_CHECK(!fstat(f->fd, &info) && S_ISREG(info.st_mode), AX_ERR_DATA, "%s is not a file", f->path);
+    f->size = info.st_size;
+    uint64_t length;
+    AX_CHECK(f->size >= 8, AX_ERR_DATA, "%s: %lld bytes are too few for a safetensors header", f->path,
+             (long long)f->size);
+    AX_TRY(ax_pread_all(f->fd, &length, sizeof length, 0, f->path));
+    AX_CHECK(length <= ST_HEADER_MAX, AX_ERR_DATA,
+             "%s: a header of %llu bytes is above the limit of %d: damaged, or not safetensors", f->path,
+             (unsigned long long)length, ST_HEADER_MAX);
+    AX_CHECK((int64_t)length <= f->size - 8, AX_ERR_DATA,
+             "%s: its header of %llu bytes is longer than the file: truncated, or not safetensors", f->path,
+             (unsigned long long)length);
+    f->data = 8 + (int64_t)length;
+    char *text;
+    AX_TRY(ax_calloc(length + 1, 1, &text));
+    ax_status status = ax_pread_all(f->fd, text, length, 8, f->path);
+    if (status == AX_OK)
+        status = parse_header(st, f, text, length);
+    free(text);
+    return status;
+}
+
+ax_status st_header_read(ax_st *st, const char *path)
+{
+    st_file *grown = realloc(st->file, ((size_t)st->files + 1) * sizeof *grown);
+    AX_CHECK(grown, AX_ERR_MEMORY, "%s: no memory for a table of files", path);
+    st->file = grown;
+    st_file *f = &st->file[st->files];
+    memset(f, 0, sizeof *f);
+    f->fd = -1;
+    AX_TRY(ax_strdup(path, &f->path));
+    st->files++;
+    AX_TRY(st_file_open(st, st->files - 1));
+    return read_file_header(st, f);
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+static int array_by_offset(const void *x, const void *y)
+{
+    return by_offset(*(ax_st_array *const *)x, *(ax_st_array *const *)y);
+}
+
+/* One entry; key order as the reference writes it, which no reader needs. */
+static json_t *entry_json(const ax_st_array *a, int64_t data)
+{
+    json_t *shape = json_array();
+    for (int d = 0; d < a->ndim; d++)
+        json_array_append_new(shape, json_integer(a->dim[d]));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", a->dtype_name, "shape", shape, "data_offsets",
+                     (json_int_t)(a->offset - data), (json_int_t)(a->offset + a->bytes - data));
+}
+
+ax_status st_header_print(const ax_st *st, int file, ax_buf *out)
+{
+    ax_st_array **order;
+    AX_TRY(ax_calloc((size_t)st->n, sizeof *order, &order));
+    int n = 0;
+    for (int i = 0; i < st->n; i++)
+        if (st->array[i].file == file)
+            order[n++] = &st->array[i];
+    qsort(order, (size_t)n, sizeof(ax_st_array *), array_by_offset);
+    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    int failed = !root;
+    for (int i = 0; i < n; i++)
+        failed |= json_object_set_new(root, order[i]->key, entry_json(order[i], st->file[file].data));
+    char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
+    json_decref(root);
+    free(order);
+    AX_CHECK(text, AX_ERR_USAGE, "%s: no header can be written: no memory, or a key that is not UTF-8",
+             st->file[file].path);
+    uint64_t size = strlen(text), padded = (uint64_t)ax_round_up((int64_t)size, 8);
+    ax_status status = ax_buf_add(out, &padded, sizeof padded);
+    if (status == AX_OK)
+        status = ax_buf_add(out, text, size);
+    if (status == AX_OK)
+        status = ax_buf_add(out, "       ", padded - size);
+    free(text);
+    return status;
+}

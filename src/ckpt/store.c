@@ -1,0 +1,329 @@
+/* A store: one safetensors file, or the shards of a directory with their index. Opening and planning; boxes
+ * are read and written in store_io.c, headers in header.c. */
+#include "ckpt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void ax_st_close(ax_st **st)
+{
+    ax_st *s = *st;
+    if (!s)
+        return;
+    for (int i = 0; i < s->n; i++)
+        free((char *)s->array[i].key);
+    for (int i = 0; i < s->files; i++) {
+        if (s->file[i].fd >= 0)
+            close(s->file[i].fd);
+        free(s->file[i].path);
+    }
+    if (s->staging.base)
+        ax_region_destroy(&s->staging);
+    free(s->array);
+    free(s->file);
+    free(s->index);
+    free(s);
+    *st = NULL;
+}
+
+int ax_st_count(const ax_st *st) { return st->n; }
+const ax_st_array *ax_st_at(const ax_st *st, int index) { return &st->array[index]; }
+const char *ax_st_path(const ax_st *st, int file) { return st->file[file].path; }
+int ax_st_files(const ax_st *st) { return st->files; }
+
+int64_t ax_st_elements(const ax_st_array *array)
+{
+    int64_t count = 1;
+    for (int d = 0; d < array->ndim; d++)
+        count *= array->dim[d];
+    return count;
+}
+
+int64_t ax_st_bytes(const ax_st *st)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < st->files; i++)
+        bytes += st->file[i].size;
+    struct stat info;
+    ax_buf index = {0};
+    if (st->planned && st->index && st_index_print(st, &index) == AX_OK)
+        bytes += (int64_t)index.size;
+    else if (!st->planned && st->index && !stat(st->index, &info))
+        bytes += info.st_size;
+    ax_buf_fini(&index);
+    return bytes;
+}
+
+static int by_key(const void *x, const void *y)
+{
+    return strcmp(((const ax_st_array *)x)->key, ((const ax_st_array *)y)->key);
+}
+
+const ax_st_array *ax_st_find(const ax_st *st, const char *key)
+{
+    ax_st_array probe = {.key = key};
+    return st->n ? bsearch(&probe, st->array, (size_t)st->n, sizeof *st->array, by_key) : NULL;
+}
+
+ax_status st_sort(ax_st *st)
+{
+    qsort(st->array, (size_t)st->n, sizeof *st->array, by_key);
+    for (int i = 1; i < st->n; i++)
+        AX_CHECK(by_key(&st->array[i - 1], &st->array[i]), AX_ERR_DATA, "%s: %s is also in %s",
+                 st->file[st->array[i].file].path, st->array[i].key, st->file[st->array[i - 1].file].path);
+    return AX_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+ax_status st_file_open(ax_st *st, int file)
+{
+    st_file *f = &st->file[file];
+    if (f->fd >= 0)
+        return AX_OK;
+    f->fd = open(f->path, (st->planned ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    AX_CHECK(f->fd >= 0, AX_ERR_DATA, "cannot open %s: %s", f->path, strerror(errno));
+    return AX_OK;
+}
+
+static bool plain_name(const char *name) { return name[0] && name[0] != '.' && !strchr(name, '/'); }
+
+/* Every key of the index lies in the shard that it names, and every key of a shard is in the index. */
+static ax_status check_index(const ax_st *st, const json_t *map)
+{
+    for (int i = 0; i < st->n; i++) {
+        const ax_st_array *a = &st->array[i];
+        const char *path = st->file[a->file].path, *slash = strrchr(path, '/');
+        const char *named = json_string_value(json_object_get(map, a->key));
+        AX_CHECK(named, AX_ERR_DATA, "%s does not list %s, which is in %s", st->index, a->key, path);
+        AX_CHECK(!strcmp(named, slash ? slash + 1 : path), AX_ERR_DATA, "%s: %s should be in %s but is in %s",
+                 st->index, a->key, named, path);
+    }
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)map, key, value)
+        AX_CHECK(ax_st_find(st, key), AX_ERR_DATA, "%s: %s is missing in %s", st->index, key,
+                 json_string_value(value));
+    return AX_OK;
+}
+
+static ax_status open_shard(ax_st *st, const char *dir, const char *name)
+{
+    char *path;
+    AX_TRY(ax_path_join(dir, name, &path));
+    ax_status status = st_header_read(st, path);
+    free(path);
+    return status;
+}
+
+static ax_status open_shards(ax_st *st, const char *dir, json_t *map)
+{
+    AX_CHECK(json_is_object(map), AX_ERR_DATA, "%s: \"weight_map\" is missing", st->index);
+    json_t *seen = json_object();
+    ax_status status = AX_OK;
+    const char *key;
+    json_t *value;
+    json_object_foreach(map, key, value)
+    {
+        const char *name = json_string_value(value);
+        if (!name || !plain_name(name)) {
+            status = ax_fail(AX_ERR_DATA, "%s: %s: the shard is not a file name", st->index, key);
+            break;
+        }
+        if (json_object_get(seen, name))
+            continue;
+        json_object_set_new(seen, name, json_null());
+        status = open_shard(st, dir, name);
+        if (status != AX_OK)
+            break;
+    }
+    json_decref(seen);
+    AX_TRY(status);
+    AX_TRY(st_sort(st));
+    return check_index(st, map);
+}
+
+static ax_status open_index(ax_st *st, const char *dir)
+{
+    json_error_t error;
+    json_t *root = json_load_file(st->index, JSON_REJECT_DUPLICATES, &error);
+    AX_CHECK(root, AX_ERR_DATA, "%s: %s at line %d", st->index, error.text, error.line);
+    ax_status status = open_shards(st, dir, json_object_get(root, "weight_map"));
+    json_decref(root);
+    return status;
+}
+
+static ax_status open_in_dir(ax_st *st, const char *dir, const char *stem)
+{
+    char *single;
+    AX_TRY(ckpt_path(&single, "%s/%s.safetensors", dir, stem));
+    ax_status status = AX_OK;
+    if (ax_path_exists(single)) {
+        status = st_header_read(st, single);
+        if (status == AX_OK)
+            status = st_sort(st);
+    } else {
+        status = ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem);
+        if (status == AX_OK && !ax_path_exists(st->index))
+            status = ax_fail(AX_ERR_DATA,
+                             "%s holds neither %s.safetensors nor %s.safetensors.index.json; files of other "
+                             "formats must be saved as safetensors first",
+                             dir, stem, stem);
+        if (status == AX_OK)
+            status = open_index(st, dir);
+    }
+    free(single);
+    return status;
+}
+
+ax_status st_open_dir(const char *dir, const char *stem, ax_st **out)
+{
+    ax_st *st;
+    AX_TRY(ax_calloc(1, sizeof *st, &st));
+    ax_status status = open_in_dir(st, dir, stem);
+    if (status != AX_OK)
+        ax_st_close(&st);
+    *out = st;
+    return status;
+}
+
+ax_status ax_st_open(const char *path, ax_st **out)
+{
+    *out = NULL;
+    if (ax_path_is_dir(path))
+        return st_open_dir(path, "model", out);
+    ax_st *st;
+    AX_TRY(ax_calloc(1, sizeof *st, &st));
+    ax_status status = st_header_read(st, path);
+    if (status == AX_OK)
+        status = st_sort(st);
+    if (status != AX_OK)
+        ax_st_close(&st);
+    *out = st;
+    return status;
+}
+
+/* ---- planning ------------------------------------------------------------------------------------ */
+
+/* Within a file wider elements come first, so that all are aligned; then by key, as the reference does. */
+static int by_file_order(const void *x, const void *y)
+{
+    const ax_st_array *a = x, *b = y;
+    size_t sa = ax_dtype_size(a->dtype), sb = ax_dtype_size(b->dtype);
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    return sa != sb ? (sa > sb ? -1 : 1) : strcmp(a->key, b->key);
+}
+
+/* Copies the rows, sizes them and deals them out to shards in order; *shards is how many there are. */
+static ax_status deal_arrays(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
+{
+    int64_t filled = 0;
+    *shards = 1;
+    for (int i = 0; i < n; i++) {
+        ax_st_array *a = &st->array[i];
+        const st_dtype *dtype = st_dtype_of(arrays[i].dtype);
+        AX_CHECK(dtype, AX_ERR_USAGE, "%s: its dtype has no place in safetensors", arrays[i].key);
+        *a = arrays[i];
+        char *key;
+        AX_TRY(ax_strdup(arrays[i].key, &key));
+        a->key = key;
+        st->n++;
+        a->dtype_name = dtype->name;
+        a->bytes = ax_st_elements(a) * dtype->bits / 8;
+        if (filled && filled + a->bytes > limit) {
+            ++*shards;
+            filled = 0;
+        }
+        a->file = *shards - 1;
+        filled += a->bytes;
+    }
+    return AX_OK;
+}
+
+static ax_status name_files(ax_st *st, const char *dir, const char *stem, int shards)
+{
+    AX_TRY(ax_calloc((size_t)shards, sizeof *st->file, &st->file));
+    for (int i = 0; i < shards; i++) {
+        st_file *f = &st->file[i];
+        f->fd = -1;
+        st->files++;
+        if (shards == 1)
+            AX_TRY(ckpt_path(&f->path, "%s/%s.safetensors", dir, stem));
+        else
+            AX_TRY(ckpt_path(&f->path, "%s/%s-%05d-of-%05d.safetensors", dir, stem, i + 1, shards));
+    }
+    return shards > 1 ? ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem) : AX_OK;
+}
+
+/* Gives each array its place. The header's length does not depend on where the arrays begin, as it counts
+ * from there. */
+static ax_status place_arrays(ax_st *st)
+{
+    qsort(st->array, (size_t)st->n, sizeof *st->array, by_file_order);
+    for (int i = 0; i < st->n; i++) {
+        st_file *f = &st->file[st->array[i].file];
+        st->array[i].offset = f->size;
+        f->size += st->array[i].bytes;
+    }
+    for (int i = 0; i < st->files; i++) {
+        ax_buf header = {0};
+        ax_status status = st_header_print(st, i, &header);
+        st->file[i].data = (int64_t)header.size;
+        st->file[i].size += (int64_t)header.size;
+        ax_buf_fini(&header);
+        AX_TRY(status);
+    }
+    for (int i = 0; i < st->n; i++)
+        st->array[i].offset += st->file[st->array[i].file].data;
+    return AX_OK;
+}
+
+static ax_status plan(ax_st *st, const char *dir, const char *stem, const ax_st_array *arrays, int n,
+                      int64_t limit)
+{
+    int shards;
+    st->planned = true;
+    AX_TRY(ax_calloc((size_t)n, sizeof *st->array, &st->array));
+    AX_TRY(deal_arrays(st, arrays, n, limit ? limit : INT64_C(5000000000), &shards));
+    AX_TRY(name_files(st, dir, stem, shards));
+    AX_TRY(place_arrays(st));
+    return st_sort(st) == AX_OK ? AX_OK : ax_fail(AX_ERR_USAGE, "%s", ax_error_message());
+}
+
+ax_status ax_st_plan(const char *dir, const char *stem, const ax_st_array *arrays, int n, int64_t shard_bytes,
+                     ax_st **out)
+{
+    ax_st *st;
+    *out = NULL;
+    AX_TRY(ax_calloc(1, sizeof *st, &st));
+    ax_status status = plan(st, dir, stem, arrays, n, shard_bytes);
+    if (status != AX_OK)
+        ax_st_close(&st);
+    *out = st;
+    return status;
+}
+
+ax_status st_index_print(const ax_st *st, ax_buf *out)
+{
+    int64_t total = 0;
+    json_t *map = json_object();
+    int failed = !map;
+    for (int i = 0; i < st->n; i++) {
+        total += st->array[i].bytes;
+        failed |= json_object_set_new(map, st->array[i].key,
+                                      json_string(strrchr(st->file[st->array[i].file].path, '/') + 1));
+    }
+    json_t *root =
+        json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
+    char *text = failed ? NULL : json_dumps(root, JSON_INDENT(2));
+    json_decref(root);
+    AX_CHECK(text, AX_ERR_MEMORY, "%s: no memory for the index", st->index);
+    ax_status status = ax_buf_printf(out, "%s\n", text);
+    free(text);
+    return status;
+}

@@ -1,0 +1,195 @@
+/* Boxes of arrays from and to files. A box is cut into pieces that fit a staging buffer; a piece is read or
+ * written in runs, the stretches that are contiguous in the file. */
+#include "ckpt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct box {
+    int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS];
+} box;
+
+/* Moves the sub-box between the file and `data`, where it lies dense in the file's dtype. */
+static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *data, bool writing)
+{
+    const st_file *f = &st->file[a->file];
+    int64_t element = a->bytes / ax_max(ax_st_elements(a), 1), run = 1;
+    int d = a->ndim; /* dims from d on are one run */
+    while (d > 0 && (d == a->ndim || b->n[d] == a->dim[d]))
+        run *= b->n[--d];
+    ckpt_pieces at; /* of one run each: the odometer over the dims before d */
+    ckpt_pieces_begin(&at, d, b->n, 1);
+    while (ckpt_pieces_next(&at)) {
+        int64_t index = 0;
+        for (int k = 0; k < a->ndim; k++)
+            index = index * a->dim[k] + b->lo[k] + (k < d ? at.lo[k] : 0);
+        int64_t offset = a->offset + index * element;
+        size_t bytes = (size_t)(run * element);
+        if (writing)
+            AX_TRY(ax_pwrite_all(f->fd, data, bytes, offset, f->path));
+        else
+            AX_TRY(ax_pread_all(f->fd, data, bytes, offset, f->path));
+        data += bytes;
+    }
+    return AX_OK;
+}
+
+static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t *lo, const int64_t *n,
+                           bool transpose, ax_dtype dtype, box *out)
+{
+    const char *path = st->file[a->file].path;
+    AX_CHECK(ckpt_convertible(a->dtype, dtype), AX_ERR_USAGE, "%s: %s is %s and cannot be converted to %s",
+             path, a->key, a->dtype_name, dtype < AX_DTYPE_COUNT ? ax_dtype_name(dtype) : "an unknown dtype");
+    AX_CHECK(!transpose || a->ndim == 2, AX_ERR_USAGE, "%s: %s has %d dims and cannot be transposed", path,
+             a->key, a->ndim);
+    for (int d = 0; d < a->ndim; d++) {
+        out->lo[d] = lo ? lo[d] : 0;
+        out->n[d] = n ? n[d] : a->dim[d];
+        AX_CHECK(out->lo[d] >= 0 && out->n[d] >= 0 && out->lo[d] <= a->dim[d] - out->n[d], AX_ERR_USAGE,
+                 "%s: %s: a box of %lld at %lld leaves dim %d of %lld", path, a->key, (long long)out->n[d],
+                 (long long)out->lo[d], d, (long long)a->dim[d]);
+    }
+    return AX_OK;
+}
+
+/* Between a piece in the file's dtype, dense, and the whole box at `data` in the caller's. */
+static void convert_piece(const ckpt_pieces *p, ax_dtype file_dtype, char *staged, bool transpose,
+                          ax_dtype dtype, char *data, bool writing)
+{
+    int64_t size = (int64_t)ax_dtype_size(dtype);
+    if (!transpose) {
+        data += p->first * size;
+        if (writing)
+            ckpt_convert(file_dtype, staged, 1, dtype, data, 1, p->count);
+        else
+            ckpt_convert(dtype, data, 1, file_dtype, staged, 1, p->count);
+        return;
+    }
+    int64_t stride = p->extent[0]; /* element [i,j] of the box is element [j,i] of data */
+    data += (p->lo[1] * stride + p->lo[0]) * size;
+    if (writing)
+        ckpt_transpose(file_dtype, staged, p->n[1], dtype, data, stride, p->n[1], p->n[0]);
+    else
+        ckpt_transpose(dtype, data, stride, file_dtype, staged, p->n[1], p->n[0], p->n[1]);
+}
+
+static ax_status move_box(ax_st *st, const ax_st_array *a, const int64_t *lo, const int64_t *n,
+                          bool transpose, ax_dtype dtype, char *data, bool writing)
+{
+    box whole, part;
+    AX_TRY(check_box(st, a, lo, n, transpose, dtype, &whole));
+    AX_TRY(st_file_open(st, a->file));
+    if (!st->staging.base)
+        AX_TRY(ax_region_create(AX_ST_STAGING, &st->staging));
+    char *staged = st->staging.base;
+    ckpt_pieces p;
+    ckpt_pieces_begin(&p, a->ndim, whole.n, AX_ST_STAGING / (int64_t)ax_dtype_size(a->dtype));
+    while (ckpt_pieces_next(&p)) {
+        for (int d = 0; d < a->ndim; d++) {
+            part.lo[d] = whole.lo[d] + p.lo[d];
+            part.n[d] = p.n[d];
+        }
+        if (writing) {
+            convert_piece(&p, a->dtype, staged, transpose, dtype, data, true);
+            AX_TRY(move_runs(st, a, &part, staged, true));
+        } else {
+            AX_TRY(move_runs(st, a, &part, staged, false));
+            convert_piece(&p, a->dtype, staged, transpose, dtype, data, false);
+        }
+    }
+    return AX_OK;
+}
+
+static void key_context(const ax_st_array *a, ax_status status)
+{
+    if (status == AX_ERR_DATA)
+        ax_error_context("%s", a->key);
+}
+
+ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n, bool transpose,
+                     ax_dtype dtype, void *out)
+{
+    ax_status status = move_box(st, array, lo, n, transpose, dtype, out, false);
+    key_context(array, status);
+    return status;
+}
+
+ax_status ax_st_write(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
+                      bool transpose, ax_dtype dtype, const void *data)
+{
+    AX_CHECK(st->planned, AX_ERR_USAGE, "%s is open for reading", st->file[array->file].path);
+    st->file[array->file].written = true;
+    ax_status status = move_box(st, array, lo, n, transpose, dtype, (char *)data, true);
+    key_context(array, status);
+    return status;
+}
+
+ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t bytes, void *out)
+{
+    AX_TRY(st_file_open(st, a->file));
+    const st_file *f = &st->file[a->file];
+    return ax_pread_all(f->fd, out, (size_t)bytes, a->offset + first, f->path);
+}
+
+/* ---- files --------------------------------------------------------------------------------------- */
+
+/* The whole size at once: a full disk is found before anything is written, and the file is contiguous. Where
+ * the file system cannot reserve, the size is set and a full disk shows when the arrays are written. */
+static ax_status reserve(const st_file *f)
+{
+    if (!fallocate(f->fd, 0, 0, f->size))
+        return AX_OK;
+    int error = errno;
+    if (error == EOPNOTSUPP || error == ENOSYS) {
+        AX_CHECK(!ftruncate(f->fd, f->size), AX_ERR_DATA, "cannot set the size of %s to %lld bytes: %s",
+                 f->path, (long long)f->size, strerror(errno));
+        return AX_OK;
+    }
+    return ax_fail(AX_ERR_DATA, "cannot reserve %lld bytes for %s: %s", (long long)f->size, f->path,
+                   strerror(error));
+}
+
+static ax_status make_file(ax_st *st, int file)
+{
+    st_file *f = &st->file[file];
+    AX_CHECK(f->fd < 0, AX_ERR_USAGE, "%s is made already", f->path);
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    AX_CHECK(f->fd >= 0, AX_ERR_DATA, "cannot create %s: %s", f->path, strerror(errno));
+    f->written = true;
+    AX_TRY(reserve(f));
+    ax_buf header = {0};
+    ax_status status = st_header_print(st, file, &header);
+    if (status == AX_OK)
+        status = ax_pwrite_all(f->fd, header.data, header.size, 0, f->path);
+    ax_buf_fini(&header);
+    return status;
+}
+
+ax_status ax_st_make(ax_st *st)
+{
+    for (int i = 0; i < st->files; i++)
+        AX_TRY(make_file(st, i));
+    if (!st->index)
+        return AX_OK;
+    ax_buf text = {0};
+    ax_status status = st_index_print(st, &text);
+    if (status == AX_OK)
+        status = ax_file_write_atomic(st->index, text.data, text.size);
+    ax_buf_fini(&text);
+    return status;
+}
+
+ax_status ax_st_sync(ax_st *st)
+{
+    for (int i = 0; i < st->files; i++) {
+        st_file *f = &st->file[i];
+        if (!f->written)
+            continue;
+        AX_CHECK(!fsync(f->fd), AX_ERR_DATA, "cannot sync %s: %s", f->path, strerror(errno));
+        f->written = false;
+    }
+    return AX_OK;
+}

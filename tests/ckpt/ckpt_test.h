@@ -1,0 +1,101 @@
+/* What the tests of the checkpoint room share: a scratch directory, asserting calls, damage. */
+#ifndef AXONN_TESTS_CKPT_TEST_H
+#define AXONN_TESTS_CKPT_TEST_H
+
+#include "axonn/ckpt.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* Shows the library's message where a call fails. */
+#define OK(call)                                                                                             \
+    do {                                                                                                     \
+        ax_status ok_status_ = (call);                                                                       \
+        if (ok_status_ != AX_OK)                                                                             \
+            fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
+    } while (0)
+
+/* The call must fail with `code` and a message that holds `text`. */
+#define FAILS(code, text, call)                                                                              \
+    do {                                                                                                     \
+        assert_int_equal(call, code);                                                                        \
+        if (!strstr(ax_error_message(), text))                                                               \
+            fail_msg("\"%s\" does not mention \"%s\"", ax_error_message(), text);                            \
+    } while (0)
+
+/* Inside a rank's function, where cmocka must not jump. */
+#define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
+
+static inline int scratch_setup(void **state)
+{
+    char *dir = strdup("/tmp/axonn-ckpt-XXXXXX");
+    *state = dir;
+    return dir && mkdtemp(dir) ? 0 : -1;
+}
+
+static inline int scratch_teardown(void **state)
+{
+    ax_status status = ax_remove_tree(*state);
+    free(*state);
+    return status == AX_OK ? 0 : -1;
+}
+
+/* "DIR/NAME" in one of a few buffers that take turns. */
+static inline const char *at(const char *dir, const char *name)
+{
+    static char path[8][512];
+    static int turn;
+    char *out = path[turn++ % 8];
+    snprintf(out, sizeof path[0], "%s/%s", dir, name);
+    return out;
+}
+
+static inline void put(const char *path, const void *data, size_t size)
+{
+    OK(ax_file_write_atomic(path, data, size));
+}
+
+/* A safetensors file of a header's text and `body` bytes of data. */
+static inline void put_safetensors(const char *path, const char *header, size_t body)
+{
+    ax_buf buf = {0};
+    uint64_t length = strlen(header);
+    OK(ax_buf_add(&buf, &length, 8));
+    OK(ax_buf_add(&buf, header, length));
+    for (size_t i = 0; i < body; i++)
+        OK(ax_buf_add(&buf, "x", 1));
+    put(path, buf.data, buf.size);
+    ax_buf_fini(&buf);
+}
+
+static inline void flip_bit(const char *path, size_t byte, int bit)
+{
+    char *data;
+    size_t size;
+    OK(ax_file_read(path, &data, &size));
+    assert_true(byte < size);
+    data[byte] = (char)(data[byte] ^ 1 << bit);
+    FILE *f = fopen(path, "r+");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)byte, SEEK_SET), 0);
+    assert_int_equal(fputc((unsigned char)data[byte], f), (unsigned char)data[byte]);
+    fclose(f);
+    free(data);
+}
+
+static inline size_t size_of(const char *path)
+{
+    char *data;
+    size_t size;
+    OK(ax_file_read(path, &data, &size));
+    free(data);
+    return size;
+}
+
+#endif

@@ -1,0 +1,292 @@
+/* Two models or checkpoints, array by array and configuration member by member. */
+#include "ckpt.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 1 << 20 };
+
+void ax_ckpt_diff_destroy(ax_ckpt_diff **diff)
+{
+    if (!*diff)
+        return;
+    for (int i = 0; i < (*diff)->n; i++) {
+        free((*diff)->row[i].key);
+        free((*diff)->row[i].a);
+        free((*diff)->row[i].b);
+    }
+    free((*diff)->row);
+    free(*diff);
+    *diff = NULL;
+}
+
+typedef struct differ {
+    ax_ckpt_diff *diff;
+    char *a, *b; /* a chunk of each side */
+} differ;
+
+static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char *prefix, const char *key,
+                         ax_ckpt_diff_row **out)
+{
+    ax_ckpt_diff_row *grown = realloc(diff->row, ((size_t)diff->n + 1) * sizeof *grown);
+    AX_CHECK(grown, AX_ERR_MEMORY, "no memory for a comparison");
+    diff->row = grown;
+    *out = &diff->row[diff->n];
+    memset(*out, 0, sizeof **out);
+    (*out)->kind = kind;
+    AX_TRY(ckpt_path(&(*out)->key, "%s%s", prefix, key));
+    diff->n++;
+    return AX_OK;
+}
+
+/* ---- arrays -------------------------------------------------------------------------------------- */
+
+/* Bits first: -0 and 0 differ, equal NaNs do not. */
+static void compare_doubles(const double *a, const double *b, int64_t n, ax_ckpt_diff_row *row)
+{
+    for (int64_t i = 0; i < n; i++) {
+        bool same = a[i] == b[i] && signbit(a[i]) == signbit(b[i]);
+        if (same || (isnan(a[i]) && isnan(b[i])))
+            continue;
+        double diff = fabs(a[i] - b[i]), largest = fmax(fabs(a[i]), fabs(b[i]));
+        if (isnan(diff)) /* one is NaN, or infinities of both signs */
+            diff = INFINITY;
+        row->differing++;
+        row->max_abs = fmax(row->max_abs, diff);
+        row->max_rel = fmax(row->max_rel, diff == 0 ? 0 : isinf(diff) ? INFINITY : diff / largest);
+    }
+}
+
+static ax_status compare_floats(differ *d, ax_st *sa, const ax_st_array *a, ax_st *sb, const ax_st_array *b,
+                                ax_ckpt_diff_row *row)
+{
+    ckpt_pieces p;
+    ckpt_pieces_begin(&p, a->ndim, a->dim, CHUNK_BYTES / (int64_t)sizeof(double));
+    while (ckpt_pieces_next(&p)) {
+        AX_TRY(ax_st_read(sa, a, p.lo, p.n, false, AX_F64, d->a));
+        AX_TRY(ax_st_read(sb, b, p.lo, p.n, false, AX_F64, d->b));
+        compare_doubles((const double *)(const void *)d->a, (const double *)(const void *)d->b, p.count, row);
+    }
+    return AX_OK;
+}
+
+static void compare_words(ax_dtype dtype, size_t size, const char *a, const char *b, int64_t n,
+                          ax_ckpt_diff_row *row)
+{
+    for (int64_t i = 0; i < n; i++) {
+        if (!memcmp(a + (size_t)i * size, b + (size_t)i * size, size))
+            continue;
+        row->differing++;
+        if (dtype == AX_DTYPE_COUNT) { /* not numbers of ours */
+            row->max_abs = row->max_rel = INFINITY;
+            continue;
+        }
+        double x = ax_load(dtype, a, i), y = ax_load(dtype, b, i);
+        row->max_abs = fmax(row->max_abs, fabs(x - y));
+        row->max_rel = fmax(row->max_rel, fabs(x - y) / fmax(fmax(fabs(x), fabs(y)), 1));
+    }
+}
+
+static ax_status compare_raw(differ *d, ax_st *sa, const ax_st_array *a, ax_st *sb, const ax_st_array *b,
+                             ax_ckpt_diff_row *row)
+{
+    size_t size = a->dtype < AX_DTYPE_COUNT ? ax_dtype_size(a->dtype) : 1;
+    for (int64_t at = 0; at < a->bytes; at += CHUNK_BYTES) {
+        int64_t bytes = ax_min(a->bytes - at, CHUNK_BYTES);
+        AX_TRY(st_read_raw(sa, a, at, bytes, d->a));
+        AX_TRY(st_read_raw(sb, b, at, bytes, d->b));
+        compare_words(a->dtype, size, d->a, d->b, bytes / (int64_t)size, row);
+    }
+    return AX_OK;
+}
+
+static ax_status describe(const ax_st_array *a, char **out)
+{
+    char shape[160];
+    int at = snprintf(shape, sizeof shape, "%s [", a->dtype_name);
+    for (int i = 0; i < a->ndim; i++)
+        at += snprintf(shape + at, sizeof shape - (size_t)at, i ? ", %lld" : "%lld", (long long)a->dim[i]);
+    return ckpt_path(out, "%s]", shape);
+}
+
+static ax_status describe_both(const ax_st_array *a, const ax_st_array *b, ax_ckpt_diff_kind kind,
+                               ax_ckpt_diff_row *row)
+{
+    row->kind = kind;
+    AX_TRY(describe(a, &row->a));
+    return describe(b, &row->b);
+}
+
+static ax_status compare_arrays(differ *d, ax_st *sa, const ax_st_array *a, ax_st *sb, const ax_st_array *b,
+                                ax_ckpt_diff_row *row)
+{
+    row->elements = ax_st_elements(a);
+    if (a->ndim != b->ndim || memcmp(a->dim, b->dim, (size_t)a->ndim * sizeof *a->dim))
+        return describe_both(a, b, AX_DIFF_SHAPE, row);
+    if (ckpt_convertible(a->dtype, AX_F64) && ckpt_convertible(b->dtype, AX_F64))
+        AX_TRY(compare_floats(d, sa, a, sb, b, row));
+    else if (!strcmp(a->dtype_name, b->dtype_name))
+        AX_TRY(compare_raw(d, sa, a, sb, b, row));
+    else
+        return describe_both(a, b, AX_DIFF_DTYPE, row);
+    row->kind = row->differing ? AX_DIFF_VALUES : AX_DIFF_NONE;
+    return AX_OK;
+}
+
+/* Both tables ascend by key: one walk over the two. */
+static ax_status compare_stores(differ *d, ax_st *sa, ax_st *sb, const char *prefix)
+{
+    ax_ckpt_diff_row *row;
+    for (int i = 0, j = 0; i < sa->n || j < sb->n;) {
+        int order = i == sa->n ? 1 : j == sb->n ? -1 : strcmp(sa->array[i].key, sb->array[j].key);
+        if (order < 0) {
+            AX_TRY(add_row(d->diff, AX_DIFF_ONLY_A, prefix, sa->array[i].key, &row));
+            row->elements = ax_st_elements(&sa->array[i++]);
+        } else if (order > 0) {
+            AX_TRY(add_row(d->diff, AX_DIFF_ONLY_B, prefix, sb->array[j].key, &row));
+            row->elements = ax_st_elements(&sb->array[j++]);
+        } else {
+            AX_TRY(add_row(d->diff, AX_DIFF_NONE, prefix, sa->array[i].key, &row));
+            AX_TRY(compare_arrays(d, sa, &sa->array[i++], sb, &sb->array[j++], row));
+        }
+    }
+    return AX_OK;
+}
+
+/* ---- configuration ------------------------------------------------------------------------------- */
+
+static ax_status add_member(ax_ckpt_diff *diff, const char *key, const json_t *a, const json_t *b)
+{
+    ax_ckpt_diff_row *row;
+    ax_ckpt_diff_kind kind = !a ? AX_DIFF_ONLY_B : !b ? AX_DIFF_ONLY_A : AX_DIFF_VALUES;
+    AX_TRY(add_row(diff, kind, "config.json:", key, &row));
+    row->a = a ? json_dumps(a, JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
+    row->b = b ? json_dumps(b, JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
+    return AX_OK;
+}
+
+static ax_status compare_members(ax_ckpt_diff *diff, json_t *a, json_t *b)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(a, key, value)
+    {
+        const json_t *other = json_object_get(b, key);
+        if (!json_equal(value, other))
+            AX_TRY(add_member(diff, key, value, other));
+    }
+    json_object_foreach(b, key, value) if (!json_object_get(a, key))
+        AX_TRY(add_member(diff, key, NULL, value));
+    return AX_OK;
+}
+
+static ax_status load_config(const char *dir, json_t **out)
+{
+    char *path;
+    json_error_t error;
+    AX_TRY(ckpt_path(&path, "%s/config.json", dir));
+    *out = json_load_file(path, 0, &error);
+    ax_status status = json_is_object(*out)
+                           ? AX_OK
+                           : ax_fail(AX_ERR_DATA, "%s: %s at line %d", path, error.text, error.line);
+    free(path);
+    return status;
+}
+
+static ax_status compare_configs(ax_ckpt_diff *diff, const char *a, const char *b)
+{
+    json_t *ja = NULL, *jb = NULL;
+    if (!ckpt_has(a, "config.json") || !ckpt_has(b, "config.json"))
+        return AX_OK;
+    ax_status status = load_config(a, &ja);
+    if (status == AX_OK)
+        status = load_config(b, &jb);
+    if (status == AX_OK)
+        status = compare_members(diff, ja, jb);
+    json_decref(ja);
+    json_decref(jb);
+    return status;
+}
+
+/* ---- both sides ---------------------------------------------------------------------------------- */
+
+/* What is compared may be damaged: only a run's newest checkpoint is chosen by verifying. */
+static ax_status locate(const char *path, char **out)
+{
+    return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)
+                                                             : ax_ckpt_find_model(path, out);
+}
+
+static bool has_optim(const char *dir)
+{
+    return ckpt_has(dir, "training/optim.safetensors") ||
+           ckpt_has(dir, "training/optim.safetensors.index.json");
+}
+
+static ax_status compare_training(differ *d, const char *a, const char *b)
+{
+    char *ta = NULL, *tb = NULL;
+    ax_st *sa = NULL, *sb = NULL;
+    if (!has_optim(a) || !has_optim(b))
+        return AX_OK;
+    ax_status status = ckpt_path(&ta, "%s/training", a);
+    if (status == AX_OK)
+        status = ckpt_path(&tb, "%s/training", b);
+    if (status == AX_OK)
+        status = st_open_dir(ta, "optim", &sa);
+    if (status == AX_OK)
+        status = st_open_dir(tb, "optim", &sb);
+    if (status == AX_OK)
+        status = compare_stores(d, sa, sb, "training/");
+    ax_st_close(&sa);
+    ax_st_close(&sb);
+    free(ta);
+    free(tb);
+    return status;
+}
+
+static ax_status compare_models(differ *d, const char *a, const char *b)
+{
+    ax_st *sa = NULL, *sb = NULL;
+    ax_status status = ax_st_open(a, &sa);
+    if (status == AX_OK)
+        status = ax_st_open(b, &sb);
+    if (status == AX_OK)
+        status = compare_stores(d, sa, sb, "");
+    ax_st_close(&sa);
+    ax_st_close(&sb);
+    return status;
+}
+
+static ax_status compare(differ *d, const char *a, const char *b)
+{
+    AX_TRY(ax_calloc(2, CHUNK_BYTES, &d->a));
+    d->b = d->a + CHUNK_BYTES;
+    AX_TRY(compare_models(d, a, b));
+    AX_TRY(compare_training(d, a, b));
+    AX_TRY(compare_configs(d->diff, a, b));
+    for (int i = 0; i < d->diff->n; i++)
+        d->diff->differing += d->diff->row[i].kind != AX_DIFF_NONE;
+    return AX_OK;
+}
+
+ax_status ax_ckpt_diff_create(const char *a, const char *b, ax_ckpt_diff **out)
+{
+    char *pa = NULL, *pb = NULL;
+    differ d = {0};
+    *out = NULL;
+    AX_TRY(ax_calloc(1, sizeof *d.diff, &d.diff));
+    ax_status status = locate(a, &pa);
+    if (status == AX_OK)
+        status = locate(b, &pb);
+    if (status == AX_OK)
+        status = compare(&d, pa, pb);
+    free(pa);
+    free(pb);
+    free(d.a);
+    if (status != AX_OK)
+        ax_ckpt_diff_destroy(&d.diff);
+    *out = d.diff;
+    return status;
+}

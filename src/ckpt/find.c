@@ -1,0 +1,253 @@
+/* Names and states in a run directory: which checkpoints there are, which verify, which one is meant. */
+#include "ckpt.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t ckpt_step_of(const char *name)
+{
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9')
+        return -1;
+    char *end;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    return *end || errno ? -1 : step;
+}
+
+/* ---- listing ------------------------------------------------------------------------------------- */
+
+static void info_fini(ax_ckpt_info *info)
+{
+    free(info->dir);
+    free(info->damage);
+}
+
+void ax_ckpt_list_destroy(ax_ckpt_list **list)
+{
+    if (!*list)
+        return;
+    for (int i = 0; i < (*list)->n; i++)
+        info_fini(&(*list)->item[i]);
+    free((*list)->item);
+    free(*list);
+    *list = NULL;
+}
+
+static ax_status check_all(const char *dir, const manifest *m)
+{
+    for (int i = 0; i < m->n; i++)
+        AX_TRY(manifest_check_file(dir, &m->file[i]));
+    return AX_OK;
+}
+
+static ax_status info_fill(ax_ckpt_info *info, bool verify)
+{
+    manifest m;
+    ax_status status = manifest_read(info->dir, &m);
+    if (status == AX_OK) {
+        info->serial = m.serial;
+        info->time = m.time;
+        for (int i = 0; i < m.n; i++)
+            info->bytes += m.file[i].bytes;
+        if (m.step != info->step)
+            status = ax_fail(AX_ERR_DATA, "%s holds step %lld", info->dir, (long long)m.step);
+        else if (verify)
+            status = check_all(info->dir, &m);
+        manifest_fini(&m);
+    }
+    return status == AX_ERR_DATA ? ax_strdup(ax_error_message(), &info->damage) : status;
+}
+
+/* The name in RUN/latest, or "" */
+static void read_latest(const char *run_dir, char out[64])
+{
+    char *path, *text = NULL;
+    size_t size;
+    out[0] = 0;
+    if (ckpt_path(&path, "%s/latest", run_dir) != AX_OK)
+        return;
+    if (ax_path_exists(path) && ax_file_read(path, &text, &size) == AX_OK) {
+        snprintf(out, 64, "%.60s", text);
+        out[strcspn(out, "\r\n")] = 0;
+    }
+    free(text);
+    free(path);
+}
+
+static ax_status list_add(ax_ckpt_list *list, const char *run_dir, const char *name, bool verify)
+{
+    ax_ckpt_info *grown = realloc(list->item, ((size_t)list->n + 1) * sizeof *grown);
+    AX_CHECK(grown, AX_ERR_MEMORY, "no memory for a list of checkpoints");
+    list->item = grown;
+    ax_ckpt_info *info = &list->item[list->n];
+    memset(info, 0, sizeof *info);
+    AX_TRY(ckpt_path(&info->dir, "%s/ckpt/%s", run_dir, name));
+    list->n++;
+    info->step = ckpt_step_of(name);
+    char latest[64];
+    read_latest(run_dir, latest);
+    info->latest = !strcmp(latest, name);
+    return info_fill(info, verify);
+}
+
+static int newest_first(const void *x, const void *y)
+{
+    const ax_ckpt_info *a = x, *b = y;
+    if (a->serial != b->serial)
+        return a->serial > b->serial ? -1 : 1;
+    return (a->step < b->step) - (a->step > b->step);
+}
+
+/* Calls fn for each entry of RUN/ckpt; none if there is no such directory. */
+typedef ax_status entry_fn(const char *run_dir, const char *name, void *arg);
+static ax_status each_entry(const char *run_dir, entry_fn *fn, void *arg)
+{
+    char *path;
+    AX_TRY(ckpt_path(&path, "%s/ckpt", run_dir));
+    DIR *dir = opendir(path);
+    int error = errno;
+    ax_status status = AX_OK;
+    if (!dir && error != ENOENT)
+        status = ax_fail(AX_ERR_DATA, "cannot list %s: %s", path, strerror(error));
+    struct dirent *entry;
+    while (dir && status == AX_OK && (entry = readdir(dir)))
+        status = fn(run_dir, entry->d_name, arg);
+    if (dir)
+        closedir(dir);
+    free(path);
+    return status;
+}
+
+typedef struct lister {
+    ax_ckpt_list *list;
+    bool verify;
+} lister;
+
+static ax_status list_entry(const char *run_dir, const char *name, void *arg)
+{
+    lister *l = arg;
+    return ckpt_step_of(name) < 0 ? AX_OK : list_add(l->list, run_dir, name, l->verify);
+}
+
+ax_status ax_ckpt_list_create(const char *run_dir, bool verify, ax_ckpt_list **out)
+{
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    lister l = {*out, verify};
+    ax_status status = each_entry(run_dir, list_entry, &l);
+    if (status == AX_OK && (*out)->n)
+        qsort((*out)->item, (size_t)(*out)->n, sizeof *(*out)->item, newest_first);
+    if (status != AX_OK)
+        ax_ckpt_list_destroy(out);
+    return status;
+}
+
+/* ---- deleting ------------------------------------------------------------------------------------ */
+
+ax_status ckpt_delete(const char *run_dir, const char *name)
+{
+    char *from, *aside = NULL;
+    AX_TRY(ckpt_path(&from, "%s/ckpt/%s", run_dir, name));
+    ax_status status = ckpt_path(&aside, "%s/ckpt/.%s.old", run_dir, name[0] == '.' ? name + 1 : name);
+    if (status == AX_OK && rename(from, aside))
+        status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", from, aside, strerror(errno));
+    if (status == AX_OK)
+        status = ax_remove_tree(aside);
+    free(aside);
+    free(from);
+    return status;
+}
+
+static ax_status clean_entry(const char *run_dir, const char *name, void *arg)
+{
+    (void)arg;
+    if (strncmp(name, ".step-", 6))
+        return AX_OK;
+    char *path;
+    AX_TRY(ckpt_path(&path, "%s/ckpt/%s", run_dir, name));
+    ax_status status = ax_remove_tree(path);
+    free(path);
+    return status;
+}
+
+ax_status ax_ckpt_clean(const char *run_dir) { return each_entry(run_dir, clean_entry, NULL); }
+
+/* ---- choosing ------------------------------------------------------------------------------------ */
+
+/* The reason why `dir` does not verify, as an error. */
+static ax_status verify_dir(const char *dir)
+{
+    manifest m;
+    AX_TRY(manifest_read(dir, &m));
+    ax_status status = check_all(dir, &m);
+    manifest_fini(&m);
+    return status;
+}
+
+ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
+{
+    ax_ckpt_list *list;
+    *dir = NULL;
+    AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
+    ax_status status = AX_OK;
+    for (int i = 0; i < list->n && !*dir && (status == AX_OK || status == AX_ERR_DATA); i++) {
+        const ax_ckpt_info *info = &list->item[i];
+        status = info->damage ? ax_fail(AX_ERR_DATA, "%s", info->damage) : verify_dir(info->dir);
+        if (status == AX_OK)
+            status = ax_strdup(info->dir, dir);
+        else if (status == AX_ERR_DATA)
+            ax_log(AX_LOG_WARN, "passing over damaged checkpoint %s: %s", info->dir, ax_error_message());
+    }
+    if (status == AX_ERR_DATA)
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "none of the %d checkpoints in %s/ckpt verifies, the last reason being: %s; to start "
+                    "anew, set train.resume=none or move them away",
+                    list->n, run_dir, ax_error_message());
+    ax_ckpt_list_destroy(&list);
+    return status;
+}
+
+/* A checkpoint that verifies, or the newest of a run; *dir stays NULL if it is neither. */
+static ax_status find_in(const char *path, char **dir)
+{
+    *dir = NULL;
+    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA, "%s is not a directory", path);
+    if (ckpt_has(path, MANIFEST)) {
+        AX_TRY(verify_dir(path));
+        return ax_strdup(path, dir);
+    }
+    if (!ckpt_has(path, "ckpt"))
+        return AX_OK;
+    AX_TRY(ax_ckpt_find_latest(path, dir));
+    AX_CHECK(*dir, AX_ERR_DATA, "run %s has no checkpoint yet", path);
+    return AX_OK;
+}
+
+ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **dir)
+{
+    *dir = NULL;
+    if (!strcmp(resume, "none"))
+        return AX_OK;
+    if (!strcmp(resume, "auto"))
+        return ax_ckpt_find_latest(run_dir, dir);
+    AX_TRY(find_in(resume, dir));
+    AX_CHECK(*dir, AX_ERR_DATA,
+             "%s is neither a checkpoint (it has no " MANIFEST
+             ") nor a run (it has no ckpt/); a model's weights are named by model.from",
+             resume);
+    return AX_OK;
+}
+
+ax_status ax_ckpt_find_model(const char *path, char **dir)
+{
+    AX_TRY(find_in(path, dir));
+    if (*dir)
+        return AX_OK;
+    AX_CHECK(ckpt_has(path, "config.json") || ckpt_has(path, "model.safetensors") ||
+                 ckpt_has(path, "model.safetensors.index.json"),
+             AX_ERR_DATA,
+             "%s is neither a model directory (config.json, model.safetensors) nor a run (ckpt/)", path);
+    return ax_strdup(path, dir);
+}

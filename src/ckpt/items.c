@@ -1,0 +1,428 @@
+/* Distributed arrays and their places in files: replica 0 of each box writes it, every rank reads its own.
+ * Device memory is staged through the host piece by piece. */
+#include "ckpt.h"
+
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE_BYTES = AX_ST_STAGING };
+
+/* ---- lists --------------------------------------------------------------------------------------- */
+
+void ckpt_items_fini(ckpt_items *items)
+{
+    for (int i = 0; i < items->n; i++)
+        free(items->item[i].key);
+    free(items->item);
+    memset(items, 0, sizeof *items);
+}
+
+static ax_status items_alloc(ckpt_items *items, int n)
+{
+    memset(items, 0, sizeof *items);
+    return ax_calloc((size_t)n, sizeof *items->item, &items->item);
+}
+
+/* The whole of an array of the parameter's own extents. */
+static ax_status add_whole(ckpt_items *items, const ax_param *p, const ax_tensor *tensor, const char *prefix)
+{
+    ckpt_item *it = &items->item[items->n];
+    AX_TRY(ckpt_path(&it->key, "%s%s", prefix, p->name));
+    items->n++;
+    it->name = p->name;
+    it->tensor = *tensor;
+    it->place.ndim = tensor->ndim;
+    memcpy(it->place.dim, tensor->dim, sizeof it->place.dim);
+    return AX_OK;
+}
+
+static ax_status add_model(ckpt_items *items, const ax_param *p)
+{
+    if (!p->file.key)
+        return add_whole(items, p, &p->master, "");
+    ckpt_item *it = &items->item[items->n];
+    AX_TRY(ax_strdup(p->file.key, &it->key));
+    items->n++;
+    it->name = p->name;
+    it->tensor = p->master;
+    it->place = p->file;
+    return AX_OK;
+}
+
+ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out)
+{
+    AX_TRY(items_alloc(out, set->n));
+    ax_status status = AX_OK;
+    for (int i = 0; i < set->n && status == AX_OK; i++)
+        status = add_model(out, set->param[i]);
+    if (status != AX_OK)
+        ckpt_items_fini(out);
+    return status;
+}
+
+static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *slot_names,
+                              bool master)
+{
+    for (int i = 0; master && i < set->n; i++)
+        AX_TRY(add_whole(items, set->param[i], &set->param[i]->master, "master."));
+    for (int s = 0; s < set->slots; s++)
+        for (int i = 0; i < set->n; i++) {
+            char prefix[64];
+            snprintf(prefix, sizeof prefix, "%s.", slot_names[s]);
+            AX_TRY(add_whole(items, set->param[i], &set->param[i]->slot[s], prefix));
+        }
+    return AX_OK;
+}
+
+ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
+                              ckpt_items *out)
+{
+    AX_TRY(items_alloc(out, set->n * ((int)ax_max(set->slots, 0) + 1)));
+    ax_status status = add_training(out, set, slot_names, master);
+    if (status != AX_OK)
+        ckpt_items_fini(out);
+    return status;
+}
+
+/* ---- places -------------------------------------------------------------------------------------- */
+
+/* The dim of the parameter that lies along dim `d` of the file's array. */
+static int turned(const ckpt_item *it, int d)
+{
+    static const int swapped[AX_MAX_DIMS] = {1, 0, 2, 3};
+    return it->place.transpose ? swapped[d] : d;
+}
+
+/* Extents of the item in the file's dim order. */
+static void file_extents(const ckpt_item *it, int64_t n[AX_MAX_DIMS])
+{
+    for (int d = 0; d < it->place.ndim; d++)
+        n[d] = it->tensor.dim[turned(it, d)];
+}
+
+/* A box of the tensor as a box of the file's array. */
+static void place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, int64_t *file_lo,
+                      int64_t *file_n)
+{
+    for (int d = 0; d < it->place.ndim; d++) {
+        file_lo[d] = it->place.lo[d] + lo[turned(it, d)];
+        file_n[d] = n[turned(it, d)];
+    }
+}
+
+static ax_status check_place(const ckpt_item *it)
+{
+    int64_t n[AX_MAX_DIMS];
+    AX_CHECK(it->place.ndim == it->tensor.ndim && (!it->place.transpose || it->place.ndim == 2), AX_ERR_USAGE,
+             "parameter %s has %d dims, its place in %s has %d%s", it->name, it->tensor.ndim, it->key,
+             it->place.ndim, it->place.transpose ? ", transposed" : "");
+    file_extents(it, n);
+    for (int d = 0; d < it->place.ndim; d++)
+        AX_CHECK(it->place.lo[d] >= 0 && it->place.lo[d] + n[d] <= it->place.dim[d], AX_ERR_USAGE,
+                 "parameter %s leaves dim %d of %s: %lld at %lld of %lld", it->name, d, it->key,
+                 (long long)n[d], (long long)it->place.lo[d], (long long)it->place.dim[d]);
+    return AX_OK;
+}
+
+static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
+{
+    int64_t na[AX_MAX_DIMS], nb[AX_MAX_DIMS];
+    file_extents(a, na);
+    file_extents(b, nb);
+    for (int d = 0; d < a->place.ndim; d++)
+        if (a->place.lo[d] + na[d] <= b->place.lo[d] || b->place.lo[d] + nb[d] <= a->place.lo[d])
+            return false;
+    return true;
+}
+
+/* Items of one key agree on its array and tile it; `first` is the first of them. */
+static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
+{
+    const ckpt_item *first = &items->item[group[0]];
+    int64_t covered = 0, whole = 1;
+    for (int d = 0; d < first->place.ndim; d++)
+        whole *= first->place.dim[d];
+    for (int i = 0; i < n; i++) {
+        const ckpt_item *it = &items->item[group[i]];
+        AX_TRY(check_place(it));
+        AX_CHECK(it->place.ndim == first->place.ndim && it->tensor.dtype == first->tensor.dtype &&
+                     !memcmp(it->place.dim, first->place.dim, (size_t)it->place.ndim * sizeof(int64_t)),
+                 AX_ERR_USAGE, "parameters %s and %s disagree on the array %s", first->name, it->name,
+                 it->key);
+        covered += ax_tensor_global_count(&it->tensor);
+        for (int j = 0; j < i; j++)
+            AX_CHECK(!boxes_overlap(it, &items->item[group[j]]), AX_ERR_USAGE,
+                     "parameters %s and %s overlap in %s", items->item[group[j]].name, it->name, it->key);
+    }
+    AX_CHECK(covered == whole, AX_ERR_USAGE, "parameters fill only %lld of the %lld elements of %s",
+             (long long)covered, (long long)whole, first->key);
+    return AX_OK;
+}
+
+typedef struct keyed {
+    const char *key;
+    int item;
+} keyed;
+
+static int by_key(const void *x, const void *y)
+{
+    const keyed *a = x, *b = y;
+    int order = strcmp(a->key, b->key);
+    return order ? order : (a->item > b->item) - (a->item < b->item);
+}
+
+/* Checks each group of equal keys; leads[i] is true for the first item of its key. */
+static ax_status group_keys(const ckpt_items *items, keyed *order, int *group, bool *leads)
+{
+    for (int i = 0; i < items->n; i++)
+        order[i] = (keyed){items->item[i].key, i};
+    qsort(order, (size_t)items->n, sizeof *order, by_key);
+    for (int i = 0, end; i < items->n; i = end) {
+        for (end = i; end < items->n && !strcmp(order[end].key, order[i].key); end++)
+            group[end - i] = order[end].item;
+        leads[group[0]] = true;
+        AX_TRY(check_tiles(items, group, end - i));
+    }
+    return AX_OK;
+}
+
+static void describe(const ckpt_items *items, const bool *leads, ax_dtype dtype, ax_st_array *out, int *n)
+{
+    *n = 0;
+    for (int i = 0; i < items->n; i++) {
+        const ckpt_item *it = &items->item[i];
+        if (!leads[i])
+            continue;
+        ax_st_array *a = &out[(*n)++];
+        a->key = it->key;
+        a->dtype = dtype == AX_DTYPE_COUNT ? it->tensor.dtype : dtype;
+        a->ndim = it->place.ndim;
+        memcpy(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim);
+    }
+}
+
+ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
+                          int64_t shard_bytes, ax_st **out)
+{
+    keyed *order = NULL;
+    int *group = NULL, n;
+    bool *leads = NULL;
+    ax_st_array *arrays = NULL;
+    *out = NULL;
+    size_t count = (size_t)items->n;
+    ax_status status = ax_calloc(count, sizeof *order, &order);
+    if (status == AX_OK)
+        status = ax_calloc(count, sizeof *group, &group);
+    if (status == AX_OK)
+        status = ax_calloc(count, sizeof *leads, &leads);
+    if (status == AX_OK)
+        status = ax_calloc(count, sizeof *arrays, &arrays);
+    if (status == AX_OK)
+        status = group_keys(items, order, group, leads);
+    if (status == AX_OK) {
+        describe(items, leads, dtype, arrays, &n);
+        status = ax_st_plan(dir, stem, arrays, n, shard_bytes, out);
+    }
+    free(order);
+    free(group);
+    free(leads);
+    free(arrays);
+    return status;
+}
+
+/* ---- moving -------------------------------------------------------------------------------------- */
+
+typedef enum direction { WRITE, READ, SUM } direction;
+
+typedef struct mover {
+    ax_ctx *ctx;
+    ax_st *st;
+    char *staging;
+    uint64_t sum;
+} mover;
+
+/* One contiguous piece [lo, lo + n) of the tensor, at `memory` on the device. */
+static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way, char *memory,
+                            const int64_t *lo, const ckpt_pieces *p)
+{
+    const ax_tensor *t = &it->tensor;
+    size_t bytes = (size_t)p->count * ax_dtype_size(t->dtype);
+    int64_t file_lo[AX_MAX_DIMS], file_n[AX_MAX_DIMS];
+    place_box(it, lo, p->n, file_lo, file_n);
+    if (way == READ) {
+        AX_TRY(ax_st_read(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging));
+        return ax_copy_in(m->ctx->stream, memory, m->staging, bytes);
+    }
+    AX_TRY(ax_copy_out(m->ctx->stream, m->staging, memory, bytes));
+    if (way == SUM) {
+        m->sum += ckpt_checksum(t->dtype, t->ndim, t->dim, lo, p->n, m->staging);
+        return AX_OK;
+    }
+    return ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging);
+}
+
+/* This rank's box of the item, piece by piece. */
+static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, direction way)
+{
+    const ax_grid *grid = m->ctx->grid;
+    const ax_tensor *t = &it->tensor;
+    ax_box box = ax_tensor_box(grid, t, ax_grid_rank(grid));
+    int64_t size = (int64_t)ax_dtype_size(t->dtype), lo[AX_MAX_DIMS] = {0};
+    ckpt_pieces p;
+    ckpt_pieces_begin(&p, t->ndim, box.n, PIECE_BYTES / size);
+    while (ckpt_pieces_next(&p)) {
+        for (int d = 0; d < t->ndim; d++)
+            lo[d] = box.lo[d] + p.lo[d];
+        AX_TRY(move_piece(m, it, a, way, (char *)t->data + p.first * size, lo, &p));
+    }
+    return AX_OK;
+}
+
+ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
+{
+    ax_region staging;
+    AX_TRY(ax_region_create(PIECE_BYTES, &staging));
+    mover m = {.ctx = ctx, .st = st, .staging = staging.base};
+    ax_status status = AX_OK;
+    for (int i = 0; i < items->n && status == AX_OK; i++)
+        if (ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
+            status = move_item(&m, &items->item[i], ax_st_find(st, items->item[i].key), WRITE);
+    ax_region_destroy(&staging);
+    return status;
+}
+
+ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums)
+{
+    ax_region staging;
+    AX_TRY(ax_region_create(PIECE_BYTES, &staging));
+    mover m = {.ctx = ctx, .staging = staging.base};
+    ax_status status = AX_OK;
+    for (int i = 0; i < items->n && status == AX_OK; i++) {
+        m.sum = 0;
+        if (ax_tensor_is_primary(ctx->grid, &items->item[i].tensor))
+            status = move_item(&m, &items->item[i], NULL, SUM);
+        sums[i] = m.sum;
+    }
+    ax_region_destroy(&staging);
+    AX_TRY(ckpt_agree(ctx, status));
+    return ckpt_sum(ctx, sums, items->n);
+}
+
+/* ---- matching foreign files ---------------------------------------------------------------------- */
+
+/* The file's array for a key, which may lack or have the family's prefix. */
+static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
+{
+    const ax_st_array *a = ax_st_find(st, key);
+    if (a || !prefix)
+        return a;
+    size_t n = strlen(prefix);
+    if (!strncmp(key, prefix, n))
+        return ax_st_find(st, key + n);
+    char *longer;
+    if (ckpt_path(&longer, "%s%s", prefix, key) != AX_OK)
+        return NULL;
+    a = ax_st_find(st, longer);
+    free(longer);
+    return a;
+}
+
+static bool ignored(const char *key, const ax_ckpt_rules *rules)
+{
+    for (int i = 0; rules && i < rules->ignores; i++)
+        if (!fnmatch(rules->ignore[i], key, 0))
+            return true;
+    return false;
+}
+
+enum { MISMATCHES_SHOWN = 20 };
+
+/* Adds a line to the list of mismatches, of which the first few are shown. */
+static void complain(ax_buf *text, int *count, const char *fmt, ...) AX_PRINTF(3, 4);
+static void complain(ax_buf *text, int *count, const char *fmt, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    if (++*count <= MISMATCHES_SHOWN && ax_buf_printf(text, "\n  %s", line) != AX_OK)
+        return; /* without memory the count alone is told */
+}
+
+static char *print_shape(int ndim, const int64_t *dim, char out[128])
+{
+    int at = snprintf(out, 128, "[");
+    for (int d = 0; d < ndim; d++)
+        at += snprintf(out + at, (size_t)(128 - at), d ? ", %lld" : "%lld", (long long)dim[d]);
+    snprintf(out + at, (size_t)(128 - at), "]");
+    return out;
+}
+
+static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
+                        const ax_st_array **found, bool *used, ax_buf *text, int *count)
+{
+    char has[128], wants[128];
+    for (int i = 0; i < items->n; i++) {
+        const ckpt_item *it = &items->item[i];
+        const ax_st_array *a = found[i] = find_array(st, it->key, rules ? rules->prefix : NULL);
+        if (!a) {
+            complain(text, count, "%s is missing (parameter %s)", it->key, it->name);
+            continue;
+        }
+        used[a - st->array] = true;
+        if (a->ndim != it->place.ndim || memcmp(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim))
+            complain(text, count, "%s has shape %s; the model needs %s", a->key,
+                     print_shape(a->ndim, a->dim, has), print_shape(it->place.ndim, it->place.dim, wants));
+        else if (!ckpt_convertible(a->dtype, it->tensor.dtype))
+            complain(text, count, "%s is %s, which cannot be read as %s", a->key, a->dtype_name,
+                     ax_dtype_name(it->tensor.dtype));
+    }
+    for (int i = 0; i < st->n; i++)
+        if (!used[i] && !ignored(st->array[i].key, rules))
+            complain(text, count, "%s belongs to no parameter", st->array[i].key);
+}
+
+static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
+                       const ax_st_array **found)
+{
+    bool *used;
+    AX_TRY(ax_calloc((size_t)st->n, sizeof *used, &used));
+    for (int i = 0; i < items->n; i++) {
+        ax_status status = check_place(&items->item[i]);
+        if (status != AX_OK) {
+            free(used);
+            return status;
+        }
+    }
+    ax_buf text = {0};
+    int count = 0;
+    match_items(items, st, rules, found, used, &text, &count);
+    ax_status status = AX_OK;
+    if (count)
+        status =
+            ax_fail(AX_ERR_DATA, "%s does not fit the model, %d mismatch%s%s:%s",
+                    st->index ? st->index : st->file[0].path, count, count == 1 ? "" : "es",
+                    count > MISMATCHES_SHOWN ? ", of which the first are" : "", text.data ? text.data : "");
+    ax_buf_fini(&text);
+    free(used);
+    return status;
+}
+
+ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules)
+{
+    const ax_st_array **found;
+    AX_TRY(ax_calloc((size_t)items->n, sizeof *found, &found));
+    ax_region staging = {0};
+    ax_status status = match(items, st, rules, found);
+    if (status == AX_OK)
+        status = ax_region_create(PIECE_BYTES, &staging);
+    mover m = {.ctx = ctx, .st = st, .staging = staging.base};
+    for (int i = 0; i < items->n && status == AX_OK; i++)
+        status = move_item(&m, &items->item[i], found[i], READ);
+    if (staging.base)
+        ax_region_destroy(&staging);
+    free(found);
+    return status;
+}

@@ -1,0 +1,345 @@
+/* Saving a checkpoint. The phases, each ending with an agreement of all ranks:
+ *
+ *   prepare  rank 0 makes RUN/ckpt/.step-N.tmp with all files at their full size
+ *   write    every rank writes its boxes and syncs what it wrote; parameters are summed for the manifest
+ *   hash     the files are read back and hashed, dealt out over the ranks
+ *   publish  rank 0 writes the manifest, syncs, renames to step-N, replaces `latest`, removes old ones
+ *
+ * The rename is the moment at which the checkpoint exists. */
+#include "ckpt.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+typedef struct saver {
+    const ax_ckpt_save_args *args;
+    ax_ctx *ctx;
+    char *root, *aside, *training, *final, *latest_new, *latest; /* paths; root is RUN/ckpt */
+    ckpt_items model_items, optim_items;
+    ax_st *model, *optim; /* optim NULL: nothing to keep */
+    uint64_t *sums;       /* of the parameters */
+    uint64_t *hashes;     /* of the files of both stores, in order */
+    manifest m;
+} saver;
+
+static void saver_fini(saver *s)
+{
+    ax_st_close(&s->model);
+    ax_st_close(&s->optim);
+    ckpt_items_fini(&s->model_items);
+    ckpt_items_fini(&s->optim_items);
+    manifest_fini(&s->m);
+    free(s->root);
+    free(s->aside);
+    free(s->training);
+    free(s->final);
+    free(s->latest_new);
+    free(s->latest);
+    free(s->sums);
+    free(s->hashes);
+}
+
+static ax_status saver_paths(saver *s)
+{
+    const char *run = s->args->run_dir;
+    long long step = (long long)s->args->step;
+    AX_TRY(ckpt_path(&s->root, "%s/ckpt", run));
+    AX_TRY(ckpt_path(&s->aside, "%s/.step-%lld.tmp", s->root, step));
+    AX_TRY(ckpt_path(&s->training, "%s/training", s->aside));
+    AX_TRY(ckpt_path(&s->final, "%s/step-%lld", s->root, step));
+    AX_TRY(ckpt_path(&s->latest_new, "%s/.latest.new", run));
+    return ckpt_path(&s->latest, "%s/latest", run);
+}
+
+static ax_status saver_init(saver *s, const ax_ckpt_save_args *args)
+{
+    const ax_param_set *set = args->params;
+    s->args = args;
+    s->ctx = set->ctx;
+    AX_TRY(saver_paths(s));
+    AX_TRY(ckpt_items_model(set, &s->model_items));
+    AX_TRY(ckpt_items_training(set, args->slot_names, args->dtype != s->ctx->accum, &s->optim_items));
+    AX_TRY(ckpt_items_plan(&s->model_items, args->dtype, s->aside, "model", args->shard_bytes, &s->model));
+    if (s->optim_items.n)
+        AX_TRY(ckpt_items_plan(&s->optim_items, AX_DTYPE_COUNT, s->training, "optim", args->shard_bytes,
+                               &s->optim));
+    AX_TRY(ax_calloc((size_t)set->n, sizeof *s->sums, &s->sums));
+    int files = s->model->files + (s->optim ? s->optim->files : 0);
+    return ax_calloc((size_t)files, sizeof *s->hashes, &s->hashes);
+}
+
+/* ---- prepare ------------------------------------------------------------------------------------- */
+
+static ax_status check_args(const ax_ckpt_save_args *a)
+{
+    json_error_t error;
+    json_t *state = json_loads(a->state, JSON_REJECT_DUPLICATES, &error);
+    bool object = json_is_object(state);
+    json_decref(state);
+    AX_CHECK(object, AX_ERR_USAGE, "the state of a checkpoint is not a JSON object: %s", error.text);
+    AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint of step %lld", (long long)a->step);
+    for (int i = 0; i < a->n_files; i++) {
+        const char *name = a->files[i].name;
+        AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(name, "training"), AX_ERR_USAGE,
+                 "\"%s\" is not a name for a file of a checkpoint", name);
+    }
+    return AX_OK;
+}
+
+/* What the checkpoint will occupy: every file rounded up to blocks, and room for directories and manifest. */
+static int64_t bytes_needed(const saver *s)
+{
+    enum { BLOCK = 4096, PER_PARAMETER = 256 };
+    const ax_ckpt_save_args *a = s->args;
+    int files = s->model->files + (s->optim ? s->optim->files : 0) + a->n_files;
+    int64_t bytes =
+        ax_st_bytes(s->model) + (s->optim ? ax_st_bytes(s->optim) : 0) + (int64_t)strlen(a->state);
+    for (int i = 0; i < a->n_files; i++)
+        bytes += (int64_t)a->files[i].size;
+    return bytes + (int64_t)(files + 8) * BLOCK + (int64_t)a->params->n * PER_PARAMETER;
+}
+
+static ax_status check_space(const saver *s)
+{
+    struct statvfs info;
+    char needs[32], has[32];
+    int64_t needed = bytes_needed(s);
+    if (statvfs(s->root, &info))
+        return AX_OK; /* unknown: the writes will tell */
+    double available = (double)info.f_bavail * (double)info.f_frsize;
+    AX_CHECK((double)needed <= available, AX_ERR_DATA,
+             "no space in %s: the checkpoint needs %s (%lld bytes) beside the others, %s are free", s->root,
+             ax_format_bytes((double)needed, needs), (long long)needed, ax_format_bytes(available, has));
+    return AX_OK;
+}
+
+static ax_status write_synced(const char *path, const void *data, size_t size)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
+    ax_status status = ax_write_all(fd, data, size, path);
+    if (status == AX_OK && fsync(fd))
+        status = ax_fail(AX_ERR_DATA, "cannot sync %s: %s", path, strerror(errno));
+    if (close(fd) && status == AX_OK)
+        status = ax_fail(AX_ERR_DATA, "cannot close %s: %s", path, strerror(errno));
+    return status;
+}
+
+/* A small file of the checkpoint, and its line in the manifest. */
+static ax_status add_file(saver *s, const char *name, const void *data, size_t size)
+{
+    char *path;
+    manifest_file *f = &s->m.file[s->m.n];
+    AX_TRY(ax_strdup(name, &f->name));
+    s->m.n++;
+    AX_TRY(ckpt_path(&path, "%s/%s", s->aside, name));
+    ax_status status = write_synced(path, data, size);
+    if (status == AX_OK)
+        status = manifest_hash_file(path, &f->bytes, &f->xxh3);
+    free(path);
+    return status;
+}
+
+/* Saves count up in a run, so that "newest" is known without clocks, even after a step back. */
+static ax_status next_serial(const char *run_dir, int64_t *out)
+{
+    ax_ckpt_list *list;
+    AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
+    *out = list->n ? list->item[0].serial + 1 : 1;
+    ax_ckpt_list_destroy(&list);
+    return AX_OK;
+}
+
+static ax_status make_files(saver *s)
+{
+    const ax_ckpt_save_args *a = s->args;
+    int stores = s->model->files + (s->optim ? s->optim->files : 0);
+    AX_TRY(ax_calloc((size_t)(stores + a->n_files + 3), sizeof *s->m.file, &s->m.file)); /* state, indices */
+    AX_TRY(ax_mkdirs(s->training));
+    AX_TRY(ax_st_make(s->model));
+    if (s->optim)
+        AX_TRY(ax_st_make(s->optim));
+    for (int i = 0; i < a->n_files; i++)
+        AX_TRY(add_file(s, a->files[i].name, a->files[i].data, a->files[i].size));
+    return add_file(s, "training/state.json", a->state, strlen(a->state));
+}
+
+static ax_status prepare(saver *s)
+{
+    const ax_ckpt_save_args *a = s->args;
+    char name[64];
+    AX_TRY(check_args(a));
+    AX_TRY(ax_mkdirs(s->root));
+    AX_TRY(ax_ckpt_clean(a->run_dir));
+    AX_TRY(check_space(s));
+    AX_TRY(next_serial(a->run_dir, &s->m.serial));
+    int n = snprintf(name, sizeof name, "step-%lld\n", (long long)a->step);
+    AX_TRY(write_synced(s->latest_new, name, (size_t)n)); /* now, so that publishing needs no space */
+    return make_files(s);
+}
+
+/* ---- write and hash ------------------------------------------------------------------------------ */
+
+static ax_status write_boxes(saver *s)
+{
+    AX_TRY(ckpt_items_write(s->ctx, &s->model_items, s->model));
+    AX_TRY(ax_st_sync(s->model));
+    if (!s->optim)
+        return AX_OK;
+    AX_TRY(ckpt_items_write(s->ctx, &s->optim_items, s->optim));
+    return ax_st_sync(s->optim);
+}
+
+static ax_status hash_files(saver *s)
+{
+    int rank = ax_comm_rank(s->ctx->world), size = ax_comm_size(s->ctx->world), k = 0;
+    ax_st *stores[] = {s->model, s->optim};
+    for (size_t i = 0; i < AX_COUNT(stores); i++)
+        for (int f = 0; stores[i] && f < stores[i]->files; f++, k++) {
+            int64_t bytes = 0;
+            if (k % size == rank)
+                AX_TRY(manifest_hash_file(stores[i]->file[f].path, &bytes, &s->hashes[k]));
+        }
+    return AX_OK;
+}
+
+/* ---- publish ------------------------------------------------------------------------------------- */
+
+static ax_status list_store(saver *s, const ax_st *st, const uint64_t *hashes)
+{
+    size_t prefix = strlen(s->aside) + 1;
+    for (int i = 0; i < st->files; i++) {
+        manifest_file *f = &s->m.file[s->m.n];
+        AX_TRY(ax_strdup(st->file[i].path + prefix, &f->name));
+        s->m.n++;
+        f->bytes = st->file[i].size;
+        f->xxh3 = hashes[i];
+    }
+    if (!st->index)
+        return AX_OK;
+    manifest_file *f = &s->m.file[s->m.n];
+    AX_TRY(ax_strdup(st->index + prefix, &f->name));
+    s->m.n++;
+    return manifest_hash_file(st->index, &f->bytes, &f->xxh3);
+}
+
+static ax_status list_params(saver *s)
+{
+    const ax_param_set *set = s->args->params;
+    s->m.params = json_object();
+    for (int i = 0; i < set->n; i++) {
+        char sum[17];
+        snprintf(sum, sizeof sum, "%016llx", (unsigned long long)s->sums[i]);
+        json_t *entry =
+            json_pack("{s:s, s:s}", "dtype", ax_dtype_name(set->param[i]->master.dtype), "sum", sum);
+        AX_CHECK(!json_object_set_new(s->m.params, set->param[i]->name, entry), AX_ERR_MEMORY,
+                 "no memory for the manifest");
+    }
+    return AX_OK;
+}
+
+static ax_status complete(saver *s)
+{
+    AX_TRY(list_store(s, s->model, s->hashes));
+    if (s->optim)
+        AX_TRY(list_store(s, s->optim, s->hashes + s->model->files));
+    AX_TRY(list_params(s));
+    s->m.step = s->args->step;
+    s->m.time = ax_wall_clock();
+    AX_TRY(manifest_write(s->aside, &s->m));
+    AX_TRY(ax_dir_sync(s->training));
+    return ax_dir_sync(s->aside);
+}
+
+/* Gives the checkpoint its name, in one step even where an older one of the same step has it. */
+static ax_status take_name(saver *s)
+{
+    if (ax_path_exists(s->final) && renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->final, RENAME_EXCHANGE)) {
+        char name[64]; /* a file system that cannot exchange */
+        snprintf(name, sizeof name, "step-%lld", (long long)s->args->step);
+        AX_TRY(ckpt_delete(s->args->run_dir, name));
+    }
+    if (!ax_path_exists(s->final))
+        AX_CHECK(!rename(s->aside, s->final), AX_ERR_DATA, "cannot rename %s to %s: %s", s->aside, s->final,
+                 strerror(errno));
+    return ax_dir_sync(s->root);
+}
+
+static ax_status prune(const ax_ckpt_save_args *a)
+{
+    ax_ckpt_list *list;
+    AX_TRY(ax_ckpt_list_create(a->run_dir, false, &list));
+    ax_status status = AX_OK;
+    for (int i = a->keep_latest; i < list->n && status == AX_OK; i++)
+        if (!list->item[i].latest)
+            status = ckpt_delete(a->run_dir, strrchr(list->item[i].dir, '/') + 1);
+    ax_ckpt_list_destroy(&list);
+    return status;
+}
+
+static ax_status publish(saver *s)
+{
+    const ax_ckpt_save_args *a = s->args;
+    AX_TRY(complete(s));
+    AX_TRY(take_name(s));
+    AX_CHECK(!rename(s->latest_new, s->latest), AX_ERR_DATA, "cannot rename %s to %s: %s", s->latest_new,
+             s->latest, strerror(errno));
+    AX_TRY(ax_dir_sync(a->run_dir));
+    /* The checkpoint is safe; what cannot be removed now is removed next time. */
+    ax_status status = a->keep_latest > 0 ? prune(a) : AX_OK;
+    if (status == AX_OK)
+        status = ax_ckpt_clean(a->run_dir);
+    if (status != AX_OK)
+        ax_log(AX_LOG_WARN, "old checkpoints stay: %s", ax_error_message());
+    return AX_OK;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------- */
+
+static ax_status save(saver *s)
+{
+    ax_ctx *ctx = s->ctx;
+    bool first = ax_comm_rank(ctx->world) == 0;
+    int files = s->model->files + (s->optim ? s->optim->files : 0);
+    AX_TRY(ckpt_agree(ctx, first ? prepare(s) : AX_OK));
+    AX_TRY(ckpt_agree(ctx, write_boxes(s)));
+    AX_TRY(ckpt_items_checksum(ctx, &s->model_items, s->sums));
+    AX_TRY(ckpt_agree(ctx, hash_files(s)));
+    AX_TRY(ckpt_sum(ctx, s->hashes, files));
+    return ckpt_agree(ctx, first ? publish(s) : AX_OK);
+}
+
+/* Nothing of a failed checkpoint stays; the message keeps its reason. */
+static void undo(saver *s)
+{
+    char reason[1024];
+    snprintf(reason, sizeof reason, "%s", ax_error_message());
+    if (ax_remove_tree(s->aside) != AX_OK)
+        ax_log(AX_LOG_WARN, "%s stays until the next start: %s", s->aside, ax_error_message());
+    unlink(s->latest_new);
+    ax_fail(AX_ERR_DATA, "%s", reason);
+}
+
+ax_status ax_ckpt_save(const ax_ckpt_save_args *args)
+{
+    saver s = {0};
+    ax_ctx *ctx = args->params->ctx;
+    ax_status status = ckpt_agree(ctx, saver_init(&s, args));
+    if (status == AX_OK) {
+        status = save(&s);
+        if (status != AX_OK && ax_comm_rank(ctx->world) == 0) {
+            undo(&s);
+            if (status == AX_ERR_DATA)
+                ax_error_context("checkpoint %s, which needs %lld bytes, was not saved", s.final,
+                                 (long long)bytes_needed(&s));
+        }
+    }
+    saver_fini(&s);
+    return status;
+}

@@ -1,0 +1,78 @@
+/* Every file of a checkpoint against its manifest, all faults told. */
+#include "ckpt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void ax_ckpt_report_destroy(ax_ckpt_report **report)
+{
+    if (!*report)
+        return;
+    for (int i = 0; i < (*report)->n; i++) {
+        free((*report)->fault[i].file);
+        free((*report)->fault[i].what);
+    }
+    free((*report)->fault);
+    free(*report);
+    *report = NULL;
+}
+
+/* Turns damage, the calling thread's last error, into a line of the report. */
+static ax_status add_fault(ax_ckpt_report *r, const char *file)
+{
+    ax_ckpt_fault *grown = realloc(r->fault, ((size_t)r->n + 1) * sizeof *grown);
+    AX_CHECK(grown, AX_ERR_MEMORY, "no memory for a report");
+    r->fault = grown;
+    ax_ckpt_fault *f = &r->fault[r->n++];
+    memset(f, 0, sizeof *f);
+    AX_TRY(ax_strdup(ax_error_message(), &f->what));
+    return ax_strdup(file, &f->file);
+}
+
+static ax_status verify_files(const char *dir, ax_ckpt_report *r)
+{
+    manifest m;
+    r->manifest = true;
+    r->files = 1;
+    ax_status status = manifest_read(dir, &m);
+    if (status != AX_OK)
+        return status == AX_ERR_DATA ? add_fault(r, MANIFEST) : status;
+    for (int i = 0; i < m.n && status == AX_OK; i++) {
+        r->files++;
+        r->bytes += m.file[i].bytes;
+        status = manifest_check_file(dir, &m.file[i]);
+        if (status == AX_ERR_DATA)
+            status = add_fault(r, m.file[i].name);
+    }
+    manifest_fini(&m);
+    return status;
+}
+
+/* A model from elsewhere: the tables of its files must hold together. */
+static ax_status verify_structure(const char *path, ax_ckpt_report *r)
+{
+    ax_st *st;
+    ax_status status = ax_st_open(path, &st);
+    if (status != AX_OK)
+        return status == AX_ERR_DATA ? add_fault(r, "model.safetensors") : status;
+    r->files = st->files;
+    r->bytes = ax_st_bytes(st);
+    ax_st_close(&st);
+    return AX_OK;
+}
+
+ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
+{
+    *out = NULL;
+    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "there is no %s", dir);
+    bool listed = ckpt_has(dir, MANIFEST);
+    AX_CHECK(listed || !ax_path_is_dir(dir) || ckpt_has(dir, "model.safetensors") ||
+                 ckpt_has(dir, "model.safetensors.index.json"),
+             AX_ERR_DATA, "%s holds neither a checkpoint (" MANIFEST ") nor a model (model.safetensors)",
+             dir);
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    ax_status status = listed ? verify_files(dir, *out) : verify_structure(dir, *out);
+    if (status != AX_OK)
+        ax_ckpt_report_destroy(out);
+    return status;
+}

@@ -1,0 +1,158 @@
+/* A small model whose every element is known, on any grid, on the device that keeps
+ * host and device memory apart. */
+#ifndef AXONN_TESTS_CKPT_GRID_TEST_H
+#define AXONN_TESTS_CKPT_GRID_TEST_H
+
+#include "ckpt_test.h"
+
+enum { KNOWN_PARAMS = 9 };
+
+/* Fused, transposed, odd, larger than the staging buffer, and one dim split into more ranks than units. */
+static const struct {
+    const char *name, *key;
+    int ndim;
+    int64_t dim[2], unit[2];
+    ax_role role[2];
+    bool transpose;
+    int64_t in[2], lo[2];
+} known[KNOWN_PARAMS] = {
+    {"wte", "m.wte.weight", 2, {11, 6}, {1, 1}, {AX_ROLE_VOCAB, AX_ROLE_MODEL}, false, {11, 6}, {0, 0}},
+    {"q.w", "m.c_attn.weight", 2, {8, 6}, {4, 1}, {AX_ROLE_HIDDEN, AX_ROLE_MODEL}, true, {6, 24}, {0, 0}},
+    {"k.w", "m.c_attn.weight", 2, {8, 6}, {4, 1}, {AX_ROLE_HIDDEN, AX_ROLE_MODEL}, true, {6, 24}, {0, 8}},
+    {"v.w", "m.c_attn.weight", 2, {8, 6}, {4, 1}, {AX_ROLE_HIDDEN, AX_ROLE_MODEL}, true, {6, 24}, {0, 16}},
+    {"q.b", "m.c_attn.bias", 1, {8}, {4}, {AX_ROLE_HIDDEN}, false, {24}, {0}},
+    {"k.b", "m.c_attn.bias", 1, {8}, {4}, {AX_ROLE_HIDDEN}, false, {24}, {8}},
+    {"v.b", "m.c_attn.bias", 1, {8}, {4}, {AX_ROLE_HIDDEN}, false, {24}, {16}},
+    {"big",
+     "m.big.weight",
+     2,
+     {701, 1203},
+     {1, 1},
+     {AX_ROLE_MODEL, AX_ROLE_HIDDEN},
+     true,
+     {1203, 701},
+     {0, 0}},
+    {"ln", NULL, 1, {6}, {1}, {AX_ROLE_MODEL}, false, {0}, {0}},
+};
+
+static const char *const known_slots[] = {"exp_avg", "exp_avg_sq"};
+
+/* Element i of an array with this key: 24 mixed bits as a float in [-1, 1). */
+static inline float known_at(uint64_t key, int64_t i)
+{
+    uint64_t h = (key ^ (uint64_t)i) * UINT64_C(0x9E3779B97F4A7C15);
+    return (float)((int32_t)(h >> 40) - (1 << 23)) * 0x1p-23f;
+}
+
+static inline uint64_t known_key(const char *name, int what, int64_t step)
+{
+    return ax_rng_key((uint64_t)step, name, (uint64_t)what);
+}
+
+/* Element i of array `what` (0: weights, 1 and 2: slots) of a parameter at a step. */
+static inline float known_value(const char *name, int what, int64_t step, int64_t i)
+{
+    return known_at(known_key(name, what, step), i);
+}
+
+typedef struct known_model {
+    ax_ctx *ctx;
+    ax_param *param[KNOWN_PARAMS];
+    ax_param_set *set;
+} known_model;
+
+static inline ax_status known_open(ax_comm *world, ax_grid_size size, int slots, known_model *m)
+{
+    AX_TRY(ax_ctx_create(world, size, "check", 1, AX_F32, 1, &m->ctx));
+    for (int i = 0; i < KNOWN_PARAMS; i++) {
+        AX_TRY(ax_param_create(m->ctx, known[i].name, known[i].ndim, known[i].dim, known[i].unit,
+                               known[i].role, AX_INIT_ZERO, 0, &m->param[i]));
+        if (!known[i].key)
+            continue;
+        ax_param_file *f = &m->param[i]->file;
+        AX_TRY(ax_strdup(known[i].key, &f->key));
+        f->ndim = known[i].ndim;
+        f->transpose = known[i].transpose;
+        memcpy(f->dim, known[i].in, sizeof known[i].in);
+        memcpy(f->lo, known[i].lo, sizeof known[i].lo);
+    }
+    return ax_param_set_create(m->ctx, m->param, KNOWN_PARAMS, slots, &m->set);
+}
+
+static inline void known_close(known_model *m)
+{
+    ax_param_set_destroy(&m->set);
+    for (int i = 0; i < KNOWN_PARAMS; i++)
+        ax_param_destroy(&m->param[i]);
+    ax_ctx_destroy(&m->ctx);
+}
+
+static inline ax_tensor *known_tensor(const known_model *m, int i, int what)
+{
+    return what ? &m->param[i]->slot[what - 1] : &m->param[i]->master;
+}
+
+/* Gives every array the values of a step. */
+static inline ax_status known_fill(known_model *m, int64_t step)
+{
+    for (int i = 0; i < KNOWN_PARAMS; i++)
+        for (int what = 0; what <= m->set->slots; what++) {
+            ax_tensor *t = known_tensor(m, i, what);
+            int64_t n = ax_tensor_global_count(t);
+            float *values;
+            AX_TRY(ax_calloc((size_t)n, 4, &values));
+            uint64_t key = known_key(known[i].name, what, step);
+            for (int64_t k = 0; k < n; k++)
+                values[k] = known_at(key, k);
+            ax_status status = ax_tensor_scatter(m->ctx, t, values);
+            free(values);
+            AX_TRY(status);
+        }
+    return AX_OK;
+}
+
+/* Every array has exactly the values of the step. */
+static inline ax_status known_check(known_model *m, int64_t step)
+{
+    for (int i = 0; i < KNOWN_PARAMS; i++)
+        for (int what = 0; what <= m->set->slots; what++) {
+            ax_tensor *t = known_tensor(m, i, what);
+            int64_t n = ax_tensor_global_count(t), wrong = 0;
+            float *values;
+            AX_TRY(ax_calloc((size_t)n, 4, &values));
+            ax_status status = ax_tensor_collect(m->ctx, t, values);
+            uint64_t key = known_key(known[i].name, what, step);
+            for (int64_t k = 0; k < n; k++)
+                wrong += values[k] != known_at(key, k);
+            free(values);
+            AX_TRY(status);
+            AX_CHECK(!wrong, AX_ERR_INTERNAL, "%s, array %d: %lld of %lld values are not those of step %lld",
+                     known[i].name, what, (long long)wrong, (long long)n, (long long)step);
+        }
+    return AX_OK;
+}
+
+static const ax_ckpt_file known_files[] = {{"config.json", "{\"n\": 1, \"name\": \"known\"}\n", 26},
+                                           {"tokenizer.json", "{}", 2}};
+
+static inline ax_status known_save(known_model *m, const char *run, int64_t step, ax_dtype dtype,
+                                   int64_t shard_bytes, int keep)
+{
+    char state[64];
+    snprintf(state, sizeof state, "{\"step\": %lld}", (long long)step);
+    ax_ckpt_save_args args = {.run_dir = run,
+                              .step = step,
+                              .params = m->set,
+                              .dtype = dtype,
+                              .shard_bytes = shard_bytes,
+                              .slot_names = known_slots,
+                              .files = known_files,
+                              .n_files = AX_COUNT(known_files),
+                              .state = state,
+                              .keep_latest = keep};
+    return ax_ckpt_save(&args);
+}
+
+static inline int ranks_of(ax_grid_size s) { return s.x * s.y * s.z * s.pipe * s.data; }
+
+#endif

@@ -1,0 +1,435 @@
+/* ckpt: checkpoints on thread-ranks: written on one grid and read on another, chosen, kept, damaged,
+ * compared. */
+#include "grid_test.h"
+
+#include <math.h>
+#include <sys/stat.h>
+
+static void assert_runs(int size, ax_rank_fn *fn, void *arg)
+{
+    if (ax_comm_threads_run(size, fn, arg) != AX_OK)
+        fail_msg("%d ranks: %s", size, ax_error_message());
+}
+
+/* ---- grids --------------------------------------------------------------------------------------- */
+
+static const ax_grid_size grids[] = {
+    {1, 1, 1, 1, 1}, {2, 2, 1, 1, 1}, {4, 1, 1, 1, 2}, {1, 3, 2, 1, 1}, {3, 2, 1, 1, 1}};
+
+typedef struct job {
+    const char *run;
+    ax_grid_size size;
+    int64_t step;
+    ax_dtype dtype;
+    int64_t shard_bytes;
+    int keep;
+    uint64_t sum; /* over the parameters' checksums */
+} job;
+
+static ax_status save_rank(ax_comm *world, void *arg)
+{
+    job *j = arg;
+    known_model m = {0};
+    uint64_t sums[KNOWN_PARAMS], sum = 0;
+    AX_TRY(known_open(world, j->size, 2, &m));
+    AX_TRY(known_fill(&m, j->step));
+    AX_TRY(known_save(&m, j->run, j->step, j->dtype, j->shard_bytes, j->keep));
+    AX_TRY(ax_ckpt_checksums(m.set, sums));
+    for (int i = 0; i < KNOWN_PARAMS; i++)
+        sum = sum * 31 + sums[i];
+    if (ax_comm_rank(world) == 0)
+        j->sum = sum;
+    known_close(&m);
+    return AX_OK;
+}
+
+static ax_status load_rank(ax_comm *world, void *arg)
+{
+    const job *j = arg;
+    known_model m = {0};
+    char *dir;
+    AX_TRY(known_open(world, j->size, 2, &m));
+    AX_TRY(ax_ckpt_find_latest(j->run, &dir));
+    EXPECT(dir);
+    AX_TRY(ax_ckpt_load(m.set, dir, known_slots, NULL));
+    AX_TRY(known_check(&m, j->step));
+    free(dir);
+    known_close(&m);
+    return AX_OK;
+}
+
+/* Bit for bit, slots included, whatever the grids, shards and the dtype of the model's files. */
+static void any_grid_reads_what_any_wrote(void **state)
+{
+    uint64_t sum = 0;
+    for (size_t w = 0; w < AX_COUNT(grids); w++) {
+        char run[128];
+        snprintf(run, sizeof run, "%s/run%zu", (char *)*state, w);
+        job j = {.run = run,
+                 .size = grids[w],
+                 .step = 7,
+                 .dtype = w % 2 ? AX_BF16 : AX_F32,
+                 .shard_bytes = w % 3 == 1 ? 100 : 0};
+        assert_runs(ranks_of(j.size), save_rank, &j);
+        assert_true(j.sum != 0 && (w == 0 || j.sum == sum)); /* the checksum does not know the grid */
+        sum = j.sum;
+        assert_int_equal(ax_path_exists(at(run, "ckpt/step-7/model.safetensors.index.json")), w % 3 == 1);
+        for (size_t r = 0; r < AX_COUNT(grids); r++) {
+            j.size = grids[r];
+            assert_runs(ranks_of(j.size), load_rank, &j);
+        }
+    }
+}
+
+/* The model's files hold what ax_param.file says: fused, transposed, rounded. */
+static ax_status layout_of_files(ax_comm *world, void *arg)
+{
+    job *j = arg;
+    ax_st *st;
+    AX_TRY(save_rank(world, arg));
+    if (ax_comm_rank(world))
+        return AX_OK;
+    AX_TRY(ax_st_open(at(j->run, "ckpt/step-3"), &st));
+    EXPECT(ax_st_count(st) == 5);
+    float c_attn[6][24], bias[24];
+    const ax_st_array *a = ax_st_find(st, "m.c_attn.weight");
+    EXPECT(a && a->dtype == AX_BF16 && a->dim[0] == 6 && a->dim[1] == 24);
+    AX_TRY(ax_st_read(st, a, NULL, NULL, false, AX_F32, c_attn));
+    AX_TRY(ax_st_read(st, ax_st_find(st, "m.c_attn.bias"), NULL, NULL, false, AX_F32, bias));
+    static const char *const names[] = {"q.w", "k.w", "v.w"}, *const biases[] = {"q.b", "k.b", "v.b"};
+    for (int o = 0; o < 24; o++) {
+        float b = known_value(biases[o / 8], 0, 3, o % 8);
+        EXPECT(bias[o] == ax_bf16_to_float(ax_bf16_from_float(b)));
+        for (int i = 0; i < 6; i++) {
+            float w = known_value(names[o / 8], 0, 3, o % 8 * 6 + i);
+            EXPECT(c_attn[i][o] == ax_bf16_to_float(ax_bf16_from_float(w)));
+        }
+    }
+    EXPECT(ax_st_find(st, "ln") && !ax_st_find(st, "q.w"));
+    ax_st_close(&st);
+    return AX_OK;
+}
+
+static void files_hold_fused_and_transposed(void **state)
+{
+    job j = {.run = *state, .size = {2, 2, 1, 1, 2}, .step = 3, .dtype = AX_BF16};
+    assert_runs(8, layout_of_files, &j);
+}
+
+/* ---- foreign keys -------------------------------------------------------------------------------- */
+
+static void write_foreign(const char *dir, const char *prefix, int odd)
+{
+    static const char *const extra[] = {"h.0.attn.bias", "lm_head.weight", "stranger"};
+    ax_st_array arrays[8] = {0};
+    char keys[8][64];
+    int n = 0;
+    for (int i = 0; i < KNOWN_PARAMS; i++) {
+        if (i == 2 || i == 3 || i == 5 || i == 6 || (odd == 1 && i == 0))
+            continue; /* the fused ones once; odd 1: one is missing */
+        const char *key = known[i].key ? known[i].key + 2 : known[i].name;
+        snprintf(keys[n], sizeof keys[n], "%s%s", known[i].key ? prefix : "", key);
+        arrays[n] = (ax_st_array){.key = keys[n], .dtype = AX_F32, .ndim = known[i].ndim};
+        memcpy(arrays[n].dim, known[i].key ? known[i].in : known[i].dim, sizeof known[i].in);
+        if (odd == 2 && i == 0)
+            arrays[n].dim[0] = 12;
+        n++;
+    }
+    for (int i = 0; i < (odd == 3 ? 3 : 2); i++)
+        arrays[n++] = (ax_st_array){.key = extra[i], .dtype = AX_U8, .ndim = 1, .dim = {3}};
+    ax_st *st;
+    OK(ax_st_plan(dir, "model", arrays, n, 0, &st));
+    OK(ax_st_make(st));
+    ax_st_close(&st);
+}
+
+static const char *const ignore[] = {"*.attn.bias", "lm_head.weight"};
+static const ax_ckpt_rules rules = {.prefix = "m.", .ignore = ignore, .ignores = 2};
+
+static void keys_with_and_without_prefix(void **state)
+{
+    ax_comm *self;
+    known_model m = {0};
+    OK(ax_comm_self_create(&self));
+    OK(known_open(self, grids[0], -1, &m));
+    const char *dir = *state;
+    write_foreign(dir, "m.", 0);
+    OK(ax_ckpt_read_params(m.set, dir, &rules));
+    write_foreign(dir, "", 0);
+    OK(ax_ckpt_read_params(m.set, dir, &rules));
+    OK(ax_ckpt_read_params(m.set, at(dir, "model.safetensors"), &rules));
+    FAILS(AX_ERR_DATA, "m.wte.weight is missing (parameter wte)", ax_ckpt_read_params(m.set, dir, NULL));
+    assert_non_null(strstr(ax_error_message(), "lm_head.weight belongs to no parameter"));
+    write_foreign(dir, "m.", 1);
+    FAILS(AX_ERR_DATA, "1 mismatch:\n  m.wte.weight is missing", ax_ckpt_read_params(m.set, dir, &rules));
+    write_foreign(dir, "m.", 2);
+    FAILS(AX_ERR_DATA, "m.wte.weight has shape [12, 6]; the model needs [11, 6]",
+          ax_ckpt_read_params(m.set, dir, &rules));
+    write_foreign(dir, "", 3);
+    FAILS(AX_ERR_DATA, "stranger belongs to no parameter", ax_ckpt_read_params(m.set, dir, &rules));
+    m.param[3]->file.lo[1] = 15; /* v over k */
+    FAILS(AX_ERR_USAGE, "k.w and v.w overlap", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
+    m.param[3]->file.lo[1] = 17;
+    FAILS(AX_ERR_USAGE, "v.w leaves dim 1 of m.c_attn.weight", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
+    m.param[3]->file.lo[1] = 16;
+    m.param[3]->file.dim[1] = 23;
+    FAILS(AX_ERR_USAGE, "v.w leaves", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
+    m.param[1]->file.dim[1] = m.param[2]->file.dim[1] = m.param[3]->file.dim[1] = 25;
+    FAILS(AX_ERR_USAGE, "fill only 144 of the 150 elements", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
+    known_close(&m);
+    ax_comm_destroy(&self);
+}
+
+/* ---- keeping and choosing ------------------------------------------------------------------------ */
+
+static void save_steps(const char *run, int keep, const int64_t *steps, int n)
+{
+    for (int i = 0; i < n; i++) {
+        job j = {.run = run, .size = grids[0], .step = steps[i], .dtype = AX_F32, .keep = keep};
+        assert_runs(1, save_rank, &j);
+    }
+}
+
+static void assert_found(const char *run, const char *resume, const char *expected)
+{
+    char *dir;
+    OK(ax_ckpt_find_resume(run, resume, &dir));
+    if (!expected)
+        assert_null(dir);
+    else if (!dir || strcmp(strrchr(dir, '/') + 1, expected) != 0)
+        fail_msg("%s was found, not %s", dir ? dir : "nothing", expected);
+    free(dir);
+}
+
+static void keeps_and_finds(void **state)
+{
+    const char *run = *state;
+    char *dir;
+    assert_found(run, "auto", NULL);
+    assert_found(run, "none", NULL);
+    FAILS(AX_ERR_DATA, "is neither a model directory", ax_ckpt_find_model(run, &dir));
+    FAILS(AX_ERR_DATA, "is not a directory", ax_ckpt_find_model(at(run, "x"), &dir));
+    save_steps(run, 3, (const int64_t[]){10, 20, 30, 40, 50}, 5);
+    ax_ckpt_list *list;
+    OK(ax_ckpt_list_create(run, true, &list));
+    assert_int_equal(list->n, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(list->item[i].step, 50 - 10 * i);
+        assert_int_equal(list->item[i].serial, 5 - i);
+        assert_int_equal(list->item[i].latest, i == 0);
+        assert_null(list->item[i].damage);
+        assert_true(list->item[i].bytes > 3 * 4 * 701 * 1203 && list->item[i].time > 1.7e9);
+    }
+    ax_ckpt_list_destroy(&list);
+    assert_found(run, "auto", "step-50");
+    assert_found("/nowhere", run, "step-50");
+    assert_found(run, at(run, "ckpt/step-30"), "step-30");
+    FAILS(AX_ERR_DATA, "is neither a checkpoint",
+          ax_ckpt_find_resume(run, AXONN_SOURCE_DIR "/include", &dir));
+    OK(ax_ckpt_find_model(AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny", &dir));
+    assert_string_equal(dir, AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny");
+    free(dir);
+    OK(ax_ckpt_read_state(at(run, "ckpt/step-50"), &dir));
+    assert_string_equal(dir, "{\"step\": 50}");
+    free(dir);
+    /* A step back is newer than what it leaves behind; saving a step again replaces it. */
+    save_steps(run, 3, (const int64_t[]){35, 35}, 2);
+    assert_found(run, "auto", "step-35");
+    assert_true(ax_path_exists(at(run, "ckpt/step-50")) && ax_path_exists(at(run, "ckpt/step-40")));
+    assert_false(ax_path_exists(at(run, "ckpt/step-30")));
+}
+
+static void falls_back_from_damage(void **state)
+{
+    const char *run = *state;
+    char *dir;
+    save_steps(run, 0, (const int64_t[]){1, 2, 3}, 3);
+    flip_bit(at(run, "ckpt/step-3/training/optim.safetensors"), 123456, 3);
+    ax_log_set_level(AX_LOG_ERROR); /* the warnings are expected */
+    assert_found(run, "auto", "step-2");
+    OK(ax_remove_tree(at(run, "ckpt/step-2/tokenizer.json")));
+    assert_found(run, "auto", "step-1");
+    FAILS(AX_ERR_DATA, "tokenizer.json: No such file",
+          ax_ckpt_find_resume(run, at(run, "ckpt/step-2"), &dir));
+    flip_bit(at(run, "ckpt/step-1/training/manifest.json"), 40, 0);
+    FAILS(AX_ERR_DATA, "none of the 3 checkpoints", ax_ckpt_find_latest(run, &dir));
+    ax_log_set_level(AX_LOG_INFO);
+    ax_ckpt_list *list;
+    OK(ax_ckpt_list_create(run, true, &list));
+    assert_non_null(strstr(list->item[0].damage, "optim.safetensors is damaged"));
+    assert_non_null(strstr(list->item[2].damage, "manifest.json is damaged"));
+    ax_ckpt_list_destroy(&list);
+}
+
+/* ---- damage -------------------------------------------------------------------------------------- */
+
+static const char *const files_of_checkpoint[] = {"config.json",         "tokenizer.json",
+                                                  "model.safetensors",   "training/optim.safetensors",
+                                                  "training/state.json", "training/manifest.json"};
+
+/* One bit, anywhere, or one byte less: the report names exactly that file. */
+static void any_flipped_bit_is_found(void **state)
+{
+    const char *run = *state;
+    save_steps(run, 0, (const int64_t[]){1}, 1);
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", at(run, "ckpt/step-1"));
+    ax_ckpt_report *report;
+    OK(ax_ckpt_verify(dir, &report));
+    assert_true(report->manifest);
+    assert_int_equal(report->files, AX_COUNT(files_of_checkpoint));
+    assert_int_equal(report->n, 0);
+    ax_ckpt_report_destroy(&report);
+    for (size_t f = 0; f < AX_COUNT(files_of_checkpoint); f++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s", at(dir, files_of_checkpoint[f]));
+        size_t size = size_of(path);
+        int flips = size > 100000 ? 12 : size > 1000 ? 100 : 40;
+        for (int k = 0; k <= flips; k++) {
+            size_t byte = k == flips ? size - 1 : (size_t)ax_permute(f, size, (uint64_t)k % size);
+            flip_bit(path, byte, k % 8);
+            OK(ax_ckpt_verify(dir, &report));
+            if (report->n != 1 || strcmp(report->fault[0].file, files_of_checkpoint[f]) != 0)
+                fail_msg("bit %d of byte %zu of %s: %d faults", k % 8, byte, files_of_checkpoint[f],
+                         report->n);
+            ax_ckpt_report_destroy(&report);
+            flip_bit(path, byte, k % 8);
+        }
+        char *bytes;
+        OK(ax_file_read(path, &bytes, &size));
+        assert_int_equal(truncate(path, (off_t)size - 1), 0);
+        OK(ax_ckpt_verify(dir, &report));
+        assert_int_equal(report->n, 1);
+        ax_ckpt_report_destroy(&report);
+        put(path, bytes, size);
+        free(bytes);
+    }
+}
+
+static ax_status load_altered(ax_comm *world, void *arg)
+{
+    const job *j = arg;
+    known_model m = {0};
+    AX_TRY(known_open(world, j->size, 2, &m));
+    ax_status status = ax_ckpt_load(m.set, at(j->run, "ckpt/step-1"), known_slots, NULL);
+    EXPECT(status == AX_ERR_DATA);
+    EXPECT(strstr(ax_error_message(), "its values are not those that were saved"));
+    known_close(&m);
+    return AX_OK;
+}
+
+/* Values that were altered after verification, or by a faulty read, do not get into a run. */
+static void loading_compares_values(void **state)
+{
+    save_steps(*state, 0, (const int64_t[]){1}, 1);
+    const char *path = at(*state, "ckpt/step-1/model.safetensors");
+    flip_bit(path, size_of(path) - 1, 0);
+    job j = {.run = *state, .size = {2, 1, 1, 1, 2}};
+    assert_runs(4, load_altered, &j);
+}
+
+static void what_loading_refuses(void **state)
+{
+    ax_comm *self;
+    known_model m = {0};
+    OK(ax_comm_self_create(&self));
+    OK(known_open(self, grids[0], 1, &m));
+    save_steps(*state, 0, (const int64_t[]){1}, 1);
+    const char *dir = at(*state, "ckpt/step-1");
+    FAILS(AX_ERR_DATA, "exp_avg_sq.big belongs to no parameter", ax_ckpt_load(m.set, dir, known_slots, NULL));
+    FAILS(AX_ERR_DATA, "name it as model.from", ax_ckpt_load(m.set, *state, known_slots, NULL));
+    ax_ckpt_save_args bad = {
+        .run_dir = *state, .step = 2, .params = m.set, .slot_names = known_slots, .state = "[]"};
+    bad.dtype = AX_F32;
+    FAILS(AX_ERR_USAGE, "not a JSON object", ax_ckpt_save(&bad));
+    bad.state = "{}";
+    ax_ckpt_file outside = {"../x", "", 0};
+    bad.files = &outside;
+    bad.n_files = 1;
+    FAILS(AX_ERR_USAGE, "\"../x\" is not a name", ax_ckpt_save(&bad));
+    known_close(&m);
+    ax_comm_destroy(&self);
+}
+
+/* ---- comparing ----------------------------------------------------------------------------------- */
+
+static const ax_ckpt_diff_row *row_of(const ax_ckpt_diff *d, const char *key)
+{
+    for (int i = 0; i < d->n; i++)
+        if (!strcmp(d->row[i].key, key))
+            return &d->row[i];
+    fail_msg("no row %s", key);
+    return NULL;
+}
+
+static void differences(void **state)
+{
+    const char *run = *state;
+    char a[256], b[256];
+    ax_ckpt_diff *d;
+    save_steps(run, 0, (const int64_t[]){1, 2}, 2);
+    snprintf(a, sizeof a, "%s", at(run, "ckpt/step-1"));
+    snprintf(b, sizeof b, "%s", at(run, "ckpt/step-2"));
+    OK(ax_ckpt_diff_create(a, a, &d));
+    assert_int_equal(d->n, 5 + 2 * KNOWN_PARAMS);
+    assert_int_equal(d->differing, 0);
+    ax_ckpt_diff_destroy(&d);
+    OK(ax_ckpt_diff_create(a, run, &d)); /* the run's newest is b */
+    assert_int_equal(d->differing, 5 + 2 * KNOWN_PARAMS);
+    const ax_ckpt_diff_row *row = row_of(d, "training/exp_avg_sq.ln");
+    double max_abs = 0, max_rel = 0;
+    for (int i = 0; i < 6; i++) {
+        double x = known_value("ln", 2, 1, i), y = known_value("ln", 2, 2, i);
+        max_abs = fmax(max_abs, fabs(x - y));
+        max_rel = fmax(max_rel, fabs(x - y) / fmax(fabs(x), fabs(y)));
+    }
+    assert_int_equal(row->kind, AX_DIFF_VALUES);
+    assert_int_equal(row->differing, 6);
+    assert_true(row->max_abs == max_abs && row->max_rel == max_rel);
+    ax_ckpt_diff_destroy(&d);
+    /* One bit of the last weight; other shapes, keys, dtypes and configuration. */
+    const char *model = at(b, "model.safetensors"), *config = at(b, "config.json");
+    put(config, "{\"n\": 2, \"more\": []}", 20);
+    OK(ax_ckpt_diff_create(a, b, &d));
+    row = row_of(d, "config.json:n");
+    assert_int_equal(row->kind, AX_DIFF_VALUES);
+    assert_string_equal(row->a, "1");
+    assert_string_equal(row->b, "2");
+    assert_int_equal(row_of(d, "config.json:more")->kind, AX_DIFF_ONLY_B);
+    assert_int_equal(row_of(d, "config.json:name")->kind, AX_DIFF_ONLY_A);
+    ax_ckpt_diff_destroy(&d);
+    put_safetensors(
+        model,
+        "{\"ln\": {\"dtype\": \"F16\", \"shape\": [6], \"data_offsets\": [0, 12]}, \"m.wte.weight\": "
+        "{\"dtype\": \"I32\", \"shape\": [11, 6], \"data_offsets\": [12, 276]}, \"m.c_attn.bias\": "
+        "{\"dtype\": \"F32\", \"shape\": [3], \"data_offsets\": [276, 288]}, \"new\": {\"dtype\": "
+        "\"BOOL\", \"shape\": [2], \"data_offsets\": [288, 290]}}",
+        290);
+    OK(ax_ckpt_diff_create(at(a, "model.safetensors"), model, &d));
+    assert_int_equal(d->n, 6);
+    assert_int_equal(row_of(d, "ln")->kind, AX_DIFF_VALUES);
+    assert_int_equal(row_of(d, "m.wte.weight")->kind, AX_DIFF_DTYPE);
+    assert_string_equal(row_of(d, "m.wte.weight")->b, "I32 [11, 6]");
+    assert_int_equal(row_of(d, "m.c_attn.bias")->kind, AX_DIFF_SHAPE);
+    assert_string_equal(row_of(d, "m.c_attn.bias")->a, "F32 [24]");
+    assert_int_equal(row_of(d, "m.big.weight")->kind, AX_DIFF_ONLY_A);
+    assert_int_equal(row_of(d, "new")->kind, AX_DIFF_ONLY_B);
+    ax_ckpt_diff_destroy(&d);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(any_grid_reads_what_any_wrote),
+        TEST(files_hold_fused_and_transposed),
+        TEST(keys_with_and_without_prefix),
+        TEST(keeps_and_finds),
+        TEST(falls_back_from_damage),
+        TEST(any_flipped_bit_is_found),
+        TEST(loading_compares_values),
+        TEST(what_loading_refuses),
+        TEST(differences),
+    };
+    return cmocka_run_group_tests_name("ckpt.checkpoint", tests, NULL, NULL);
+}

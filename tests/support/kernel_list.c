@@ -161,7 +161,8 @@ bool kc_build_attention(kernel_case *c, int index)
 bool kc_build_attention_grad(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
-        {0, 3, 3, 0, 2, 1, 4, 0, false},      {1, 1, 1, 0, 1, 1, 1, 0, false},
+        /* A query that sees one key has no gradient but rounding, and the gap of one element is a lottery. */
+        {0, 3, 3, 0, 2, 1, 4, 0, false},      {1, 4, 4, 0, 1, 1, 5, 0, false},
         {2, 5, 5, 0, 4, 2, 3, 0, true},       {1, 17, 17, 0, 3, 1, 8, 0, false},
         {2, 33, 33, 0, 2, 2, 16, 0, true},    {1, 70, 70, 0, 4, 2, 64, 0, true},
         {1, 131, 131, 0, 2, 1, 31, 0, false}, {1, 150, 150, 0, 2, 2, 8, 0, true},

@@ -42,7 +42,11 @@ typedef struct ax_cpu_isa {
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
 } ax_cpu_isa;
 
-enum { AX_CPU_GEMV_ROWS = 4 };
+enum {
+    AX_CPU_GEMV_ROWS = 4,           /* also the most queries that attention treats one by one */
+    AX_CPU_ATTENTION_QUERIES = 256, /* per work item of attention: item = (batch, head, block of queries) */
+    AX_CPU_MAX_HEAD_DIM = 256       /* wider heads are the reference's */
+};
 
 extern const ax_cpu_isa ax_cpu_isa_generic;
 #ifdef __x86_64__
@@ -73,6 +77,10 @@ static inline char *ax_cpu_scratch(const ax_cpu *cpu, int thread)
 /* Runs body(job, thread, threads) on `threads` threads at once; with 1 on the caller, without a team. */
 typedef void ax_cpu_body(void *job, int thread, int threads);
 void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job);
+
+ax_status ax_cpu_open(ax_device *dev);
+void ax_cpu_close(ax_device *dev);
+size_t ax_cpu_workspace(int threads);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 /* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */

@@ -1,4 +1,4 @@
-/* The `cpu` backend: SIMD and threads for the host's processor. What it lacks, and all F64, is `ref`'s. */
+/* What an open cpu device owns, the choice of its instruction set, and its threads. */
 #include "dev/cpu/cpu.h"
 
 #include <omp.h>
@@ -28,18 +28,18 @@ void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job)
     body(job, omp_get_thread_num(), omp_get_num_threads());
 }
 
-static size_t cpu_workspace(int threads)
+size_t ax_cpu_workspace(int threads)
 {
     return (size_t)threads * AX_CPU_SCRATCH + AX_CPU_PARTIALS * sizeof(double);
 }
 
-static ax_status cpu_open(ax_device *dev)
+ax_status ax_cpu_open(ax_device *dev)
 {
     ax_cpu *cpu;
     AX_TRY(ax_calloc(1, sizeof *cpu, &cpu));
     cpu->isa = ax_cpu_isa_best();
     cpu->threads = dev->threads;
-    ax_status status = ax_region_create(cpu_workspace(dev->threads), &cpu->scratch);
+    ax_status status = ax_region_create(ax_cpu_workspace(dev->threads), &cpu->scratch);
     if (status != AX_OK) {
         free(cpu);
         return status;
@@ -49,20 +49,10 @@ static ax_status cpu_open(ax_device *dev)
     return AX_OK;
 }
 
-static void cpu_close(ax_device *dev)
+void ax_cpu_close(ax_device *dev)
 {
     ax_cpu *cpu = dev->impl;
     ax_region_destroy(&cpu->scratch);
     free(cpu);
     dev->impl = NULL;
 }
-
-const ax_device_ops ax_backend_cpu = {
-    .name = "cpu",
-    .help = "SIMD (AVX-512, AVX2 or portable) and threads on the host's processor",
-    .delegate = "ref",
-    .open = cpu_open,
-    .close = cpu_close,
-    .workspace = cpu_workspace,
-    .kernel = {[AX_K_gemm] = ax_cpu_gemm_run},
-};

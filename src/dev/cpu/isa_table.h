@@ -1,4 +1,6 @@
 /* The end of every isa_*.c: the kernels, compiled for its instruction set, in one table AX_ISA_TABLE. */
+#include "attention_grad_kernels.h"
+#include "attention_kernels.h"
 #include "gemm_kernels.h"
 #include "gemv_kernels.h"
 
@@ -7,4 +9,9 @@ const ax_cpu_isa AX_ISA_TABLE = {
     .gemm_f32 = &gemm_f32,
     .gemm_bf16 = &gemm_bf16,
     .gemv = gemv,
+    .kernel =
+        {
+            [AX_K_attention] = attention,
+            [AX_K_attention_grad] = attention_grad,
+        },
 };

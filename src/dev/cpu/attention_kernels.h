@@ -1,0 +1,302 @@
+/* Causal attention, blocked: no t x s matrix exists, only strips of TILE_ROWS queries by BLOCK_KEYS keys.
+ *
+ * A work item is one head's QUERIES consecutive queries. For each block of keys that any of them sees, keys
+ * and values are packed once; then for each strip of queries:
+ *
+ *     s = q·kT                      tiles over the key panels that the strip sees
+ *     m' = max(m, max s)            online softmax (Milakov & Gimelshein 2018), kept in powers of two:
+ *     p = 2^(s·scale·log2e - m')    p is packed again, as the left operand of
+ *     o = o·2^(m - m') + p·v        tiles over d
+ *
+ * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the first-level cache, the packed
+ * block in the second. With causal masks and documents, tiles and steps in k that no query of a strip sees
+ * are skipped; what only some see is masked with -inf. bf16 runs on pairs where the processor has them. */
+#ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
+#define AX_DEV_CPU_ATTENTION_KERNELS_H
+
+#include "gemm_kernels.h"
+
+enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 384, PANEL = TILE_VECTORS * W };
+
+/* Carves `bytes` from scratch memory, in whole cache lines. */
+INLINE void *carve(char **scratch, int64_t bytes)
+{
+    void *p = *scratch;
+    *scratch += (bytes + 63) / 64 * 64;
+    return p;
+}
+
+/* 2^x for x <= 1, 0 below the normal range (and for -inf): |r| <= 1/2 and the Taylor sum in r·ln2. */
+INLINE vf vexp2(vf x)
+{
+    vf y = vmax(vset(-127.0f), x), n = vround(y), r = y - n;
+    vf p = vset(1.5403530e-4f);
+    p = vfma(p, r, vset(1.3333558e-3f));
+    p = vfma(p, r, vset(9.6181291e-3f));
+    p = vfma(p, r, vset(5.5504109e-2f));
+    p = vfma(p, r, vset(2.4022651e-1f));
+    p = vfma(p, r, vset(6.9314718e-1f));
+    p = vfma(p, r, vset(1.0f));
+    return vless(x, vset(-126.0f), vset(0), vldexp(p, n));
+}
+
+#define LOG2E 1.44269504088896341
+#define LN2 0.693147180559945309
+
+/* ---- panels -------------------------------------------------------------------------------------- */
+
+/* A matrix packed as b panels: n columns by `units`, panels nearly equal in width. */
+INLINE int64_t panel_column(int64_t n, int64_t panel, int64_t panels)
+{
+    int64_t vectors = (n + W - 1) / W;
+    return vectors * panel / panels * W;
+}
+INLINE int64_t panel_count(int64_t n) { return (n + PANEL - 1) / PANEL; }
+
+/* Packs n columns by k, with panels next to each other: panel p starts at panel_column · units. */
+INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, bool along_k,
+                        int64_t n, int64_t k, float *out)
+{
+    int64_t panels = panel_count(n), units = (k + gm->pair - 1) / gm->pair;
+    for (int64_t p = 0; p < panels; p++) {
+        int64_t c0 = panel_column(n, p, panels), c1 = panel_column(n, p + 1, panels);
+        int64_t cols = c1 < n ? c1 - c0 : n - c0;
+        gm->pack_b((const char *)src + (along_k ? c0 * ld : c0) * size, ld, along_k, cols, k, (int)(c1 - c0),
+                   out + c0 * units);
+    }
+}
+
+/* c[rows, columns lo … hi-1] = a strip · b panels (+ c if `add`), over units u0 … u1-1 of the `units` that b
+ * has; `a` begins at u0. Whole panels are computed: columns around lo … hi-1 get values too. */
+INLINE void strip_times_panels(const ax_cpu_gemm *gm, const float *a, const float *b, int64_t n, int64_t lo,
+                               int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
+                               int64_t ld, bool add)
+{
+    int64_t panels = panel_count(n);
+    for (int64_t p = 0; p < panels; p++) {
+        int64_t c0 = panel_column(n, p, panels), c1 = panel_column(n, p + 1, panels), width = c1 - c0;
+        if (c1 <= lo || c0 >= hi)
+            continue;
+        ax_cpu_tile t = {.c = c + c0, .c_ld = ld, .prior = add ? c + c0 : NULL, .prior_ld = ld, .rows = rows};
+        t.cols = c1 < n ? width : n - c0;
+        gm->tile((int)(width / W), u1 - u0, a, b + c0 * units + u0 * width, &t);
+    }
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+
+/* One item in work: head `h` of batch `b`, queries q0 … q0+rows-1, keys j0 … j0+keys-1. */
+typedef struct attend {
+    const ax_attention_args *a;
+    const ax_cpu_gemm *gm;
+    bool bf16, pairs;
+    int64_t b, h, q0, rows, j0, keys, d, d_units;
+    float *q, *k, *v; /* packed */
+    float *o;         /* [QUERIES, d] */
+    float *m, *l;     /* running maximum (in powers of two) and sum per query */
+    float *s, *p;     /* the strip: scores, then weights; weights packed */
+} attend;
+
+/* The keys that query row i of the item sees: *lo … result-1. */
+INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
+{
+    const ax_attention_args *a = t->a;
+    int64_t at = t->q0 + i;
+    *lo = a->doc_start ? ax_max(0, a->doc_start[t->b * a->q_len + at]) : 0;
+    int64_t hi = a->q_offset + at + 1;
+    return hi < a->kv_len ? hi : a->kv_len;
+}
+
+/* Keys of the block that rows i … i+n-1 see, together; empty if *lo >= result. Relative to j0. */
+INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
+{
+    int64_t first = INT64_MAX, end = 0;
+    for (int64_t r = i; r < i + n; r++) {
+        int64_t l, h = visible(t, r, &l);
+        if (l < h) {
+            first = l < first ? l : first;
+            end = h > end ? h : end;
+        }
+    }
+    *lo = first > t->j0 ? first - t->j0 : 0;
+    end -= t->j0;
+    return end < t->keys ? end : t->keys;
+}
+
+/* The softmax step of row r of the strip: scores become weights in columns c0 … c1-1 (multiples of W), 0
+ * where the row does not see them; o, m and l follow. */
+INLINE void softmax_row(const attend *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
+{
+    float *s = t->s + r * BLOCK_KEYS, *o = t->o + (i + r) * t->d;
+    int64_t lo, hi = visible(t, i + r, &lo);
+    lo = ax_max(lo - t->j0, c0);
+    hi = ax_min(hi - t->j0, c1);
+    if (lo >= hi) {
+        memset(s + c0, 0, (size_t)(c1 - c0) * sizeof *s);
+        return;
+    }
+    for (int64_t c = c0; c < lo; c++)
+        s[c] = -INFINITY;
+    for (int64_t c = hi; c < c1; c++)
+        s[c] = -INFINITY;
+    vf scale = vset((float)(t->a->scale * LOG2E)), most = vset(-INFINITY), sum = vset(0);
+    for (int64_t c = c0; c < c1; c += W) {
+        vf x = vload(s + c) * scale;
+        vstore(s + c, x);
+        most = vmax(x, most);
+    }
+    float before = t->m[i + r], now = fmaxf(before, vhmax(most)), shrink = exp2f(before - now);
+    for (int64_t c = c0; c < c1; c += W) {
+        vf p = vexp2(vload(s + c) - vset(now));
+        vstore(s + c, p);
+        sum = sum + p;
+    }
+    t->m[i + r] = now;
+    t->l[i + r] = t->l[i + r] * shrink + vsum(sum);
+    if (shrink != 1.0f)
+        for (int64_t c = 0; c < t->d; c += W)
+            vput(o, c, t->d - c, false, vget(o, c, t->d - c, false) * vset(shrink));
+}
+
+/* Rounds rows of `cols` fp32 values to bf16 where they stand. */
+INLINE void round_rows(float *x, int64_t rows, int64_t ld, int64_t c0, int64_t c1)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = c0; c < c1; c += W)
+            vstore_b((uint16_t *)(x + r * ld) + c, vload(x + r * ld + c));
+}
+
+INLINE void attend_strip(const attend *t, int64_t i)
+{
+    int64_t rows = ax_min(TILE_ROWS, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
+    if (lo >= hi)
+        return;
+    strip_times_panels(t->gm, t->q + i * t->d_units, t->k, t->keys, lo, hi, t->d_units, 0, t->d_units, rows,
+                       t->s, BLOCK_KEYS, false);
+    int64_t c0 = lo / W * W, c1 = (hi + W - 1) / W * W;
+    for (int64_t r = 0; r < rows; r++)
+        softmax_row(t, i, r, c0, c1);
+    int64_t pair = t->gm->pair, size = t->pairs ? 2 : 4;
+    if (t->pairs)
+        round_rows(t->s, rows, BLOCK_KEYS, c0, c1);
+    const ax_cpu_gemm *pack = t->pairs ? t->gm : &gemm_f32;
+    pack->pack_a((char *)t->s + c0 * size, BLOCK_KEYS * 4 / size, true, rows, hi - c0, 0, t->p);
+    int64_t u0 = c0 / pair, units = (t->keys + pair - 1) / pair, n = (hi - c0 + pair - 1) / pair;
+    strip_times_panels(t->gm, t->p, t->v, t->d, 0, t->d, units, u0, u0 + n, rows, t->o + i * t->d, t->d,
+                       true);
+}
+
+INLINE void attend_store(const attend *t)
+{
+    const ax_attention_args *a = t->a;
+    for (int64_t i = 0; i < t->rows; i++) {
+        int64_t at = ((t->b * a->q_len + t->q0 + i) * a->heads + t->h) * t->d;
+        vf inverse = vset(t->l[i] > 0 ? 1.0f / t->l[i] : 0.0f);
+        for (int64_t c = 0; c < t->d; c += W)
+            vput(a->o, at + c, t->d - c, t->bf16, vget(t->o, i * t->d + c, t->d - c, false) * inverse);
+        if (a->lse)
+            ((float *)a->lse)[(t->b * a->heads + t->h) * a->q_len + t->q0 + i] =
+                (float)((t->m[i] + log2((double)t->l[i])) * LN2);
+    }
+}
+
+/* Where head `h`'s row j of k or v begins, in elements. */
+INLINE int64_t key_row(const ax_attention_args *a, int64_t b, int64_t h, int64_t j)
+{
+    int64_t stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim;
+    return b * stride + (j * a->kv_heads + h / (a->heads / a->kv_heads)) * a->head_dim;
+}
+
+INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch, bool bf16)
+{
+    int64_t blocks = (a->q_len + QUERIES - 1) / QUERIES, d = a->head_dim, size = bf16 ? 2 : 4;
+    attend t = {.a = a, .bf16 = bf16, .d = d, .gm = bf16 ? &gemm_bf16 : &gemm_f32};
+    t.pairs = bf16 && t.gm->pair == 2;
+    t.d_units = (d + t.gm->pair - 1) / t.gm->pair;
+    t.q0 = item % blocks * QUERIES;
+    t.h = item / blocks % a->heads;
+    t.b = item / blocks / a->heads;
+    t.rows = ax_min(QUERIES, a->q_len - t.q0);
+    t.q = carve(&scratch, QUERIES * t.d_units * 4);
+    t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
+    t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
+    t.o = carve(&scratch, QUERIES * d * 4);
+    t.s = carve(&scratch, TILE_ROWS * BLOCK_KEYS * 4);
+    t.p = carve(&scratch, TILE_ROWS * BLOCK_KEYS * 4);
+    t.m = carve(&scratch, QUERIES * 4);
+    t.l = carve(&scratch, QUERIES * 4);
+    memset(t.o, 0, (size_t)(t.rows * d) * 4);
+    for (int64_t i = 0; i < t.rows; i++) {
+        t.m[i] = -INFINITY;
+        t.l[i] = 0;
+    }
+    int64_t q_at = ((t.b * a->q_len + t.q0) * a->heads + t.h) * d;
+    t.gm->pack_a((const char *)a->q + q_at * size, a->heads * d, true, t.rows, d, 0, t.q);
+    int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* nothing may be written beyond */
+    for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
+        t.keys = ax_min(BLOCK_KEYS, end - t.j0);
+        int64_t lo, hi = visible_block(&t, 0, t.rows, &lo);
+        if (lo >= hi)
+            continue;
+        int64_t at = key_row(a, t.b, t.h, t.j0), ld = a->kv_heads * d;
+        pack_panels(t.gm, (const char *)a->k + at * size, size, ld, true, t.keys, d, t.k);
+        pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
+        for (int64_t i = 0; i < t.rows; i += TILE_ROWS)
+            attend_strip(&t, i);
+    }
+    attend_store(&t);
+}
+
+/* ---- few queries --------------------------------------------------------------------------------- */
+
+/* One query against a cache of keys: bound by reading k and v, which are used as they lie. */
+INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t h, int64_t i, char *scratch,
+                         bool bf16)
+{
+    int64_t d = a->head_dim, at = ((b * a->q_len + i) * a->heads + h) * d, ld = a->kv_heads * d;
+    attend t = {.a = a, .b = b, .q0 = i, .bf16 = bf16, .d = d, .h = h, .rows = 1};
+    float m = -INFINITY, l = 0;
+    t.m = &m;
+    t.l = &l;
+    t.o = carve(&scratch, d * 4);
+    t.s = carve(&scratch, BLOCK_KEYS * 4);
+    memset(t.o, 0, (size_t)d * 4);
+    int64_t first, end = visible(&t, 0, &first);
+    for (t.j0 = first; t.j0 < end; t.j0 += BLOCK_KEYS) {
+        int64_t keys = ax_min(BLOCK_KEYS, end - t.j0), row = key_row(a, b, h, t.j0);
+        for (int64_t j = 0; j < keys; j++) {
+            vf dot = vset(0);
+            for (int64_t c = 0; c < d; c += W)
+                dot = vfma(vget(a->q, at + c, d - c, bf16), vget(a->k, row + j * ld + c, d - c, bf16), dot);
+            t.s[j] = vsum(dot);
+        }
+        softmax_row(&t, 0, 0, 0, (keys + W - 1) / W * W);
+        for (int64_t c = 0; c < d; c += W) {
+            vf sum = vget(t.o, c, d - c, false);
+            for (int64_t j = 0; j < keys; j++)
+                sum = vfma(vset(t.s[j]), vget(a->v, row + j * ld + c, d - c, bf16), sum);
+            vput(t.o, c, d - c, false, sum);
+        }
+    }
+    attend_store(&t);
+}
+
+INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool bf16)
+{
+    for (int64_t item = lo; item < hi; item++)
+        if (a->q_len > AX_CPU_GEMV_ROWS)
+            attend_item(a, item, scratch, bf16);
+        else
+            for (int64_t i = 0; i < a->q_len; i++)
+                attend_query(a, item / a->heads, item % a->heads, i, scratch, bf16);
+}
+
+static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    if (((const ax_attention_args *)args)->dtype == AX_BF16)
+        attend_range(args, lo, hi, scratch, true);
+    else
+        attend_range(args, lo, hi, scratch, false);
+}
+
+#endif

@@ -350,6 +350,7 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
         free(sub);
         return status;
     }
+    AX_ASSERT(mine->sub); /* judge_split gives one to every rank with a colour */
     *sub = (ax_comm){.ops = &threads_ops, .rank = mine->sub_rank, .size = mine->sub->size, .impl = mine->sub};
     *out = sub;
     return AX_OK;

@@ -247,7 +247,7 @@ static ax_status numeric(bench *b, double *at, double *out)
 {
     const double h = 2e-4, keep = *at;
     const double steps[] = {h, -h, 2 * h, -2 * h};
-    double f[4];
+    double f[4] = {0};
     ax_status status = AX_OK;
     for (int i = 0; status == AX_OK && i < 4; i++) {
         *at = keep + steps[i];

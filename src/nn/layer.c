@@ -63,7 +63,7 @@ void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n
     for (int i = 0; i < AX_LAYER_PARAMS; i++) {
         if (!layer->param[i] || layer->borrows[i])
             continue;
-        if (*n < capacity)
+        if (out && *n < capacity)
             out[*n] = layer->param[i];
         ++*n;
     }

@@ -154,8 +154,8 @@ typedef struct ax_param_set {
 } ax_param_set;
 
 /* Gives memory to `n` parameters (duplicates, as tying makes them, are dropped). slots < 0: no gradients
- * either (inference). Optimizer state is zero, all else is undefined. The caller owns *out; the parameters must
- * outlive it. AX_ERR_INTERNAL if two have one name. */
+ * either (inference). Optimizer state is zero, all else is undefined. The caller owns *out; the parameters
+ * must outlive it. AX_ERR_INTERNAL if two have one name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);

@@ -110,14 +110,15 @@ AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_
 typedef struct ax_evaluation {
     double loss_sum; /* over all targets, in nats */
     int64_t targets;
-    int64_t untargeted;    /* tokens that nothing was predicted for: the first of each document */
-    int64_t bytes;         /* of the text; -1: not known, or not all of it was used */
-    double loss;           /* loss_sum / targets */
-    double bits_per_byte;  /* NaN if bytes are not known */
+    int64_t untargeted;   /* tokens that nothing was predicted for: the first of each document */
+    int64_t bytes;        /* of the text; -1: not known, or not all of it was used */
+    double loss;          /* loss_sum / targets */
+    double bits_per_byte; /* NaN if bytes are not known */
 } ax_evaluation;
 
-/* Adds one source to an evaluation: its loss summed over `targets` targets; `whole` if all its rows were used. Bits per
- * byte charge log2(vocab) for each untargeted token, so that they compare with a compressor's. */
+/* Adds one source to an evaluation: its loss summed over `targets` targets; `whole` if all its rows were
+ * used. Bits per byte charge log2(vocab) for each untargeted token, so that they compare with a compressor's.
+ */
 void ax_evaluation_add(ax_evaluation *evaluation, const ax_data_info *info, bool whole, int64_t vocab,
                        double loss_sum, int64_t targets);
 

@@ -84,7 +84,8 @@ static ax_status collect_weights(ax_ctx *ctx, ax_param_set *set, setup *s)
     s->weights = calloc(20000, sizeof(double));
     for (int i = 0; i < set->n; i++) {
         const ax_tensor *w = &set->param[i]->master;
-        /* Its gradient is zero in exact arithmetic: Adam turns roundings into updates, which change no output. */
+        /* Its gradient is zero in exact arithmetic: Adam turns roundings into updates, which change no
+         * output. */
         if (strstr(set->param[i]->name, "attn.k.bias"))
             continue;
         int64_t n = ax_tensor_global_count(w);

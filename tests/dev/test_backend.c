@@ -16,10 +16,8 @@
 
 #include <cmocka.h>
 
-enum { THREADS = 3 };
-
 typedef struct suite {
-    ax_device *ref, *dev[THREADS]; /* dev[i] has i + 1 threads */
+    ax_device *ref, *dev[KC_THREADS]; /* dev[i] has i + 1 threads */
     ax_kernel kernel;
 } suite;
 
@@ -78,7 +76,7 @@ static void check_threads(const kernel_case *c, void *const a[], void *const b[]
 
 static void check_case(suite *s, const kernel_case *c, int skew)
 {
-    void *want[KC_OPERANDS], *got[THREADS][KC_OPERANDS], *wide[KC_OPERANDS] = {0};
+    void *want[KC_OPERANDS], *got[KC_THREADS][KC_OPERANDS], *wide[KC_OPERANDS] = {0};
     kernel_case wide_case = *c;
     bool widened = kernel_case_has_16bit(c);
     kernel_case_run(s->ref, c, 0, want);
@@ -86,7 +84,7 @@ static void check_case(suite *s, const kernel_case *c, int skew)
         kernel_case_widen(c, &wide_case);
         kernel_case_run(s->ref, &wide_case, 0, wide);
     }
-    for (int t = 0; t < THREADS; t++)
+    for (int t = 0; t < KC_THREADS; t++)
         kernel_case_run(s->dev[t], c, skew, got[t]);
     for (int i = 0; i < c->operands; i++)
         if (c->operand[i].role == KC_IN)
@@ -96,13 +94,13 @@ static void check_case(suite *s, const kernel_case *c, int skew)
         else
             check_close(c, &c->operand[i], got[0][i], want[i], wide_case.operand[i].dtype,
                         widened ? wide[i] : want[i]);
-    for (int t = 1; t < THREADS; t++)
+    for (int t = 1; t < KC_THREADS; t++)
         check_threads(c, got[0], got[t], t + 1);
     if (widened)
         kernel_case_free(&wide_case);
     kc_results_free(want);
     kc_results_free(wide);
-    for (int t = 0; t < THREADS; t++)
+    for (int t = 0; t < KC_THREADS; t++)
         kc_results_free(got[t]);
 }
 
@@ -125,10 +123,10 @@ static int run_backend(const char *backend)
 {
     static struct CMUnitTest tests[AX_KERNEL_COUNT];
     static suite suites[AX_KERNEL_COUNT];
-    ax_device *ref, *dev[THREADS];
+    ax_device *ref, *dev[KC_THREADS];
     if (ax_device_open("ref", 1, &ref) != AX_OK)
         return 1;
-    for (int t = 0; t < THREADS; t++)
+    for (int t = 0; t < KC_THREADS; t++)
         if (ax_device_open(backend, t + 1, &dev[t]) != AX_OK)
             return 1;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
@@ -138,7 +136,7 @@ static int run_backend(const char *backend)
             (struct CMUnitTest){ax_kernel_name((ax_kernel)k), kernel_agrees_with_ref, NULL, NULL, &suites[k]};
     }
     int failed = _cmocka_run_group_tests(backend, tests, AX_KERNEL_COUNT, NULL, NULL);
-    for (int t = 0; t < THREADS; t++)
+    for (int t = 0; t < KC_THREADS; t++)
         ax_device_close(&dev[t]);
     ax_device_close(&ref);
     return failed;

@@ -37,7 +37,7 @@ static void host_access_faults(void **state)
 {
     ax_device *dev;
     void *memory, *other;
-    assert_int_equal(ax_device_open(*state, 2, &dev), AX_OK);
+    assert_int_equal(ax_device_open(*state, KC_THREADS, &dev), AX_OK);
     assert_int_equal(ax_device_alloc(dev, 10000, &memory), AX_OK);
     char *bytes = memory;
     assert_true(faults(bytes, false));
@@ -97,8 +97,8 @@ static void fresh_memory_is_nan(void **state)
 static void kernels_run(void **state)
 {
     ax_device *checked, *plain;
-    assert_int_equal(ax_device_open(*state, 2, &checked), AX_OK);
-    assert_int_equal(ax_device_open(checked->ops.delegate, 2, &plain), AX_OK);
+    assert_int_equal(ax_device_open(*state, KC_THREADS, &checked), AX_OK);
+    assert_int_equal(ax_device_open(checked->ops.delegate, KC_THREADS, &plain), AX_OK);
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         for (int dtype = 0; dtype < AX_DTYPE_COUNT; dtype++) {
             kernel_case c;

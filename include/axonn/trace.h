@@ -45,7 +45,8 @@ typedef struct ax_metrics_step {
 } ax_metrics_step;
 
 /* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0 the file is appended to, after rows of later
- * steps (and a torn last line) are cut off; else a new file begins (an old one is kept as metrics.jsonl.N).
+ * steps (and a torn last line) are cut off; else a new file begins (an old one is kept as metrics.jsonl.N, an
+ * old tb/ as tb.N).
  * Writes the object that describes the run. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
 /* One row, one TensorBoard event per number, and the progress line
@@ -64,8 +65,8 @@ void ax_metrics_close(ax_metrics **metrics);
 typedef struct ax_history_point {
     int64_t step;
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    bool eval; /* loss is eval_loss; the others are 0 */
-} ax_history_point;
+    bool eval;      /* loss is eval_loss; the others are 0 */
+} ax_history_point; /* NaN where the file has null */
 
 typedef struct ax_history {
     char *title; /* last part of the run directory's path; owned */

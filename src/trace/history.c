@@ -2,29 +2,35 @@
 #include "axonn/trace.h"
 
 #include <jansson.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* What is not finite stands as null. */
+static double number(const json_t *row, const char *key)
+{
+    const json_t *value = json_object_get(row, key);
+    return json_is_null(value) ? (double)NAN : json_number_value(value);
+}
+
 static ax_status add_point(ax_history *h, int *capacity, const json_t *row)
 {
-    const json_t *loss = json_object_get(row, "loss"), *eval = json_object_get(row, "eval_loss");
-    if (!json_is_number(loss) && !json_is_number(eval))
-        return AX_OK; /* a description, or a step whose loss was not finite */
+    bool eval = json_object_get(row, "eval_loss") != NULL;
+    if (!eval && !json_object_get(row, "loss"))
+        return AX_OK; /* describes the run */
     if (h->n == *capacity) {
         *capacity = *capacity ? 2 * *capacity : 256;
         ax_history_point *point = realloc(h->point, (size_t)*capacity * sizeof *point);
         AX_CHECK(point, AX_ERR_MEMORY, "cannot hold %d points of a run", *capacity);
         h->point = point;
     }
-    h->point[h->n++] =
-        (ax_history_point){.step = json_integer_value(json_object_get(row, "step")),
-                           .loss = json_number_value(eval ? eval : loss),
-                           .grad_norm = json_number_value(json_object_get(row, "grad_norm")),
-                           .lr = json_number_value(json_object_get(row, "lr")),
-                           .step_ms = json_number_value(json_object_get(row, "step_ms")),
-                           .tokens_per_s = json_number_value(json_object_get(row, "tokens_per_s")),
-                           .eval = eval != NULL};
+    h->point[h->n++] = (ax_history_point){.step = json_integer_value(json_object_get(row, "step")),
+                                          .loss = number(row, eval ? "eval_loss" : "loss"),
+                                          .grad_norm = number(row, "grad_norm"),
+                                          .lr = number(row, "lr"),
+                                          .step_ms = number(row, "step_ms"),
+                                          .tokens_per_s = number(row, "tokens_per_s"),
+                                          .eval = eval};
     return AX_OK;
 }
 
@@ -45,6 +51,16 @@ static ax_status read_rows(const char *path, const char *data, size_t size, ax_h
     return AX_OK;
 }
 
+/* The last part of the directory's path, also where it was given as "." or with slashes at its end. */
+static ax_status title_of(const char *run_dir, char **title)
+{
+    char *whole = realpath(run_dir, NULL);
+    const char *path = whole ? whole : run_dir, *slash = strrchr(path, '/');
+    ax_status status = ax_strdup(slash && slash[1] ? slash + 1 : path, title);
+    free(whole);
+    return status;
+}
+
 ax_status ax_history_read(const char *run_dir, ax_history *out)
 {
     char *path, *data;
@@ -57,14 +73,8 @@ ax_status ax_history_read(const char *run_dir, ax_history *out)
         free(data);
     }
     free(path);
-    size_t n = strlen(run_dir);
-    while (n > 1 && run_dir[n - 1] == '/')
-        n--;
-    size_t start = n;
-    while (start > 0 && run_dir[start - 1] != '/')
-        start--;
     if (status == AX_OK)
-        status = ax_strndup(run_dir + start, n - start, &out->title);
+        status = title_of(run_dir, &out->title);
     if (status != AX_OK)
         ax_history_fini(out);
     return status;

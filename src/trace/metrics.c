@@ -6,17 +6,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 struct ax_metrics {
     ax_metrics_run run;
+    char *path; /* of metrics.jsonl */
     int fd, events;
-    bool terminal, line_open;
+    locale_t c; /* numbers have a point, whatever the host program's locale says */
+    bool terminal, line_open, any_line;
     double mean_ms; /* moving average of the step time, for the time left */
     int64_t shown_step, shown_tokens;
     double shown_ms; /* time of the steps since the last line */
@@ -39,11 +42,11 @@ static void row_add(row *r, const char *fmt, ...)
     r->n = (size_t)ax_min((int64_t)sizeof r->text - 1, (int64_t)r->n + ax_max(n, 0));
 }
 
-/* The shortest digits that read back exactly; JSON has no infinities: null. */
+/* The shortest digits that read back exactly (%g drops zeros at the end); JSON has no infinities: null. */
 static void row_number(row *r, const char *key, double value)
 {
     char digits[40] = "null";
-    for (int precision = 6; isfinite(value) && precision <= 17; precision++) {
+    for (int precision = 15; isfinite(value) && precision <= 17; precision++) {
         snprintf(digits, sizeof digits, "%.*g", precision, value);
         if (strtod(digits, NULL) == value)
             break;
@@ -54,7 +57,7 @@ static void row_number(row *r, const char *key, double value)
 static ax_status row_write(ax_metrics *m, row *r)
 {
     row_add(r, "}\n");
-    return ax_write_all(m->fd, r->text, r->n, "metrics.jsonl");
+    return ax_write_all(m->fd, r->text, r->n, m->path);
 }
 
 /* ---- opening ------------------------------------------------------------------------------------- */
@@ -63,99 +66,113 @@ static ax_status row_write(ax_metrics *m, row *r)
 static int64_t row_step(const char *line, size_t n)
 {
     json_t *json = json_loadb(line, n, 0, NULL);
-    if (!json_is_object(json)) {
-        json_decref(json);
-        return -1;
-    }
-    int64_t step = json_integer_value(json_object_get(json, "step"));
+    int64_t step = json_is_object(json) ? json_integer_value(json_object_get(json, "step")) : -1;
     json_decref(json);
     return step;
 }
 
-/* Keeps the rows up to `step`; a line torn by a kill goes too. */
+/* How much of the file to keep: up to the last row of a step that is not later than `step`, and the first row
+ * in any case. Steps never fall, so reading from the end costs what is cut off, not the whole run. */
+static size_t kept_size(const char *data, size_t size, int64_t step)
+{
+    const char *end = size ? memrchr(data, '\n', size) : NULL; /* behind it: a line torn by a kill */
+    while (end) {
+        const char *before = memrchr(data, '\n', (size_t)(end - data));
+        const char *line = before ? before + 1 : data;
+        int64_t at = row_step(line, (size_t)(end - line));
+        if (at >= (before ? 1 : 0) && at <= step)
+            return (size_t)(end + 1 - data);
+        end = before;
+    }
+    return 0;
+}
+
 static ax_status cut(const char *path, int64_t step)
 {
     char *data;
     size_t size;
-    ax_buf kept = {0};
     if (!ax_path_exists(path))
         return AX_OK;
     AX_TRY(ax_file_read(path, &data, &size));
-    ax_status status = AX_OK;
-    for (char *line = data, *end; status == AX_OK && line < data + size; line = end + 1) {
-        end = memchr(line, '\n', (size_t)(data + size - line));
-        if (!end)
-            break;
-        int64_t at = row_step(line, (size_t)(end - line));
-        if (at >= 0 && at <= step)
-            status = ax_buf_add(&kept, line, (size_t)(end + 1 - line));
-    }
-    if (status == AX_OK && kept.size != size)
-        status = ax_file_write_atomic(path, kept.size ? kept.data : "", kept.size);
-    ax_buf_fini(&kept);
+    size_t kept = kept_size(data, size, step);
     free(data);
-    return status;
+    AX_CHECK(kept == size || !truncate(path, (off_t)kept), AX_ERR_DATA, "cannot cut %s to step %lld: %s",
+             path, (long long)step, strerror(errno));
+    return AX_OK;
 }
 
-/* A new run in an old directory: its rows are set aside, not lost. */
+/* A new run in an old directory: what was there is renamed to PATH.1, PATH.2, …, not lost. */
 static ax_status set_aside(const char *path)
 {
-    for (int i = 1; ax_path_exists(path); i++) {
-        char aside[4200];
-        snprintf(aside, sizeof aside, "%s.%d", path, i);
-        if (!ax_path_exists(aside))
-            AX_CHECK(!rename(path, aside), AX_ERR_DATA, "cannot rename %s: %s", path, strerror(errno));
+    ax_buf aside = {0};
+    ax_status status = AX_OK;
+    for (int i = 1; status == AX_OK && ax_path_exists(path); i++) {
+        aside.size = 0;
+        status = ax_buf_printf(&aside, "%s.%d", path, i);
+        if (status == AX_OK && !ax_path_exists(aside.data) && rename(path, aside.data))
+            status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", path, aside.data, strerror(errno));
     }
-    return AX_OK;
+    ax_buf_fini(&aside);
+    return status;
 }
 
 static ax_status describe(ax_metrics *m, int64_t resume_step)
 {
     const ax_metrics_run *r = &m->run;
-    char model[128];
-    snprintf(model, sizeof model, "%s", r->model);
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I}", "version",
-                             ax_version(), "commit", ax_commit(), "model", model, "grid", r->grid, "device",
-                             r->device, "precision", r->precision, "threads", r->threads, "ranks", r->ranks,
-                             "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps,
-                             "mem_planned", (json_int_t)r->mem_planned);
-    json_object_set_new(json, "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null());
-    json_object_set_new(json, "peak_from", r->peak_flops > 0 ? json_string(r->peak_from) : json_null());
-    json_object_set_new(json, "time", json_real(ax_wall_clock()));
-    if (resume_step)
+    json_t *json = json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:o, s:s?, s:f}",
+                             "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid",
+                             r->grid, "device", r->device, "precision", r->precision, "threads", r->threads,
+                             "ranks", r->ranks, "parameters", (json_int_t)r->parameters, "steps",
+                             (json_int_t)r->steps, "mem_planned", (json_int_t)r->mem_planned,
+                             "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(),
+                             "peak_from", r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
+    if (json && resume_step)
         json_object_set_new(json, "resumed_from", json_integer(resume_step));
-    char *text = json_dumps(json, JSON_COMPACT);
+    char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    AX_CHECK(text, AX_ERR_MEMORY, "cannot describe the run in metrics.jsonl");
+    AX_CHECK(text, AX_ERR_INTERNAL, "%s: the description of the run is no JSON (a text that is no UTF-8?)",
+             m->path);
     size_t n = strlen(text);
     text[n] = '\n'; /* in place of the NUL: the length goes with it */
-    ax_status status = ax_write_all(m->fd, text, n + 1, "metrics.jsonl");
+    ax_status status = ax_write_all(m->fd, text, n + 1, m->path);
     free(text);
     return status;
 }
 
-static ax_status open_files(ax_metrics *m, int64_t resume_step)
+static ax_status open_rows(ax_metrics *m, int64_t resume_step)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", m->run.dir);
     AX_TRY(ax_mkdirs(m->run.dir));
-    AX_TRY(resume_step ? cut(path, resume_step) : set_aside(path));
-    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    AX_CHECK(m->fd >= 0, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
-    AX_TRY(describe(m, resume_step));
-    snprintf(path, sizeof path, "%s/tb", m->run.dir);
-    return ax_tfevents_open(path, &m->events);
+    AX_TRY(ax_path_join(m->run.dir, "metrics.jsonl", &m->path));
+    AX_TRY(resume_step ? cut(m->path, resume_step) : set_aside(m->path));
+    m->fd = open(m->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    AX_CHECK(m->fd >= 0, AX_ERR_DATA, "cannot write %s: %s", m->path, strerror(errno));
+    return describe(m, resume_step);
+}
+
+static ax_status open_events(ax_metrics *m, int64_t resume_step)
+{
+    char *path;
+    AX_TRY(ax_path_join(m->run.dir, "tb", &path));
+    ax_status status = resume_step ? AX_OK : set_aside(path);
+    if (status == AX_OK)
+        status = ax_tfevents_open(path, resume_step, &m->events);
+    free(path);
+    return status;
 }
 
 ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out)
 {
     ax_metrics *m;
+    *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *m, &m));
     m->run = *run;
     m->fd = m->events = -1;
     m->terminal = isatty(STDERR_FILENO) && !run->quiet;
     m->shown_step = resume_step;
-    ax_status status = open_files(m, resume_step);
+    m->c = newlocale(LC_ALL_MASK, "C", NULL);
+    ax_status status = m->c ? open_rows(m, resume_step) : ax_fail(AX_ERR_MEMORY, "no memory for a locale");
+    if (status == AX_OK)
+        status = open_events(m, resume_step);
     if (status != AX_OK)
         ax_metrics_close(&m);
     *out = m;
@@ -172,6 +189,9 @@ void ax_metrics_close(ax_metrics **metrics)
         close(m->fd);
     if (m->events >= 0)
         close(m->events);
+    if (m->c)
+        freelocale(m->c);
+    free(m->path);
     free(m);
     *metrics = NULL;
 }
@@ -199,25 +219,43 @@ static char *short_number(double value, char out[16])
     return out;
 }
 
+/* A line longer than the terminal is wide could not be overwritten: the last numbers that do not fit go. */
+static void fit_terminal(row *line)
+{
+    struct winsize window;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) || window.ws_col < 2 || line->n < window.ws_col)
+        return;
+    line->text[window.ws_col - 1] = 0;
+    char *bar = strrchr(line->text, '|');
+    if (bar)
+        bar[-1] = 0;
+}
+
 static void print_line(ax_metrics *m, const ax_metrics_step *s)
 {
     char rate[16], memory[32], left[32], took[32], mfu[16] = "n/a";
     row line = {.n = 0};
     double steps = (double)ax_max(s->step - m->shown_step, 1), ms = m->shown_ms / steps;
+    double todo = (double)ax_max(m->run.steps - s->step, 0);
     if (m->run.peak_flops > 0)
         snprintf(mfu, sizeof mfu, "%.1f%%", 100 * s->flops / (ms * 1e-3) / m->run.peak_flops / m->run.ranks);
-    row_add(
-        &line,
-        "%sstep %lld/%lld | loss %.4f | gnorm %.3f | lr %.2e | %s | %s tok/s | MFU %s | mem %s | eta %s%s",
-        m->terminal ? "\r\033[K" : "", (long long)s->step, (long long)m->run.steps, s->loss, s->grad_norm,
-        s->lr, ax_format_seconds(ms * 1e-3, took),
-        short_number((double)m->shown_tokens / (m->shown_ms * 1e-3), rate), mfu,
-        ax_format_bytes((double)s->mem_bytes, memory),
-        ax_format_seconds((double)(m->run.steps - s->step) * m->mean_ms * 1e-3, left),
-        m->terminal ? "" : "\n");
-    if (write(STDERR_FILENO, line.text, line.n) < 0)
-        return;
+    row_add(&line,
+            "step %lld/%lld | loss %.4f | gnorm %.3f | lr %.2e | %s | %s tok/s | MFU %s | mem %s | eta %s",
+            (long long)s->step, (long long)m->run.steps, s->loss, s->grad_norm, s->lr,
+            ax_format_seconds(ms * 1e-3, took),
+            short_number((double)m->shown_tokens / (m->shown_ms * 1e-3), rate), mfu,
+            ax_format_bytes((double)s->mem_bytes, memory), ax_format_seconds(todo * m->mean_ms * 1e-3, left));
+    if (m->terminal) {
+        row shown = {.n = 0};
+        fit_terminal(&line);
+        row_add(&shown, "\r\033[K%s", line.text);
+        if (write(STDERR_FILENO, shown.text, shown.n) < 0)
+            return;
+    } else {
+        ax_log(AX_LOG_INFO, "%s", line.text);
+    }
     m->line_open = m->terminal;
+    m->any_line = true;
     m->shown_step = s->step;
     m->shown_tokens = 0;
     m->shown_ms = 0;
@@ -227,14 +265,16 @@ static bool line_due(const ax_metrics *m, const ax_metrics_step *s)
 {
     if (m->run.quiet)
         return false;
+    if (!m->any_line || s->step == m->run.steps)
+        return true;
     if (m->terminal) /* at most ten times a second */
-        return m->shown_ms >= 100 || s->step == m->run.steps;
-    return s->step == 1 || s->step % m->run.log_interval == 0 || s->step == m->run.steps;
+        return m->shown_ms >= 100;
+    return m->run.log_interval > 0 && s->step % m->run.log_interval == 0;
 }
 
 /* ---- steps and evaluations ----------------------------------------------------------------------- */
 
-ax_status ax_metrics_step_add(ax_metrics *m, const ax_metrics_step *s)
+static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
 {
     double seconds = s->step_ms * 1e-3, mfu = s->flops / seconds / m->run.peak_flops / m->run.ranks;
     row r = {.n = 0};
@@ -267,8 +307,16 @@ ax_status ax_metrics_step_add(ax_metrics *m, const ax_metrics_step *s)
     return AX_OK;
 }
 
-ax_status ax_metrics_eval_add(ax_metrics *m, int64_t step, double loss, double bits_per_byte, int64_t targets,
-                              double seconds)
+ax_status ax_metrics_step_add(ax_metrics *m, const ax_metrics_step *s)
+{
+    locale_t old = uselocale(m->c);
+    ax_status status = report_step(m, s);
+    (void)uselocale(old);
+    return status;
+}
+
+static ax_status report_eval(ax_metrics *m, int64_t step, double loss, double bits_per_byte, int64_t targets,
+                             double seconds)
 {
     row r = {.n = 0};
     char bits[48] = "", took[32];
@@ -289,4 +337,13 @@ ax_status ax_metrics_eval_add(ax_metrics *m, int64_t step, double loss, double b
         ax_log(AX_LOG_INFO, "step %lld | eval loss %.4f | perplexity %.2f%s | %s", (long long)step, loss,
                exp(loss), bits, ax_format_seconds(seconds, took));
     return AX_OK;
+}
+
+ax_status ax_metrics_eval_add(ax_metrics *m, int64_t step, double loss, double bits_per_byte, int64_t targets,
+                              double seconds)
+{
+    locale_t old = uselocale(m->c);
+    ax_status status = report_eval(m, step, loss, bits_per_byte, targets, seconds);
+    (void)uselocale(old);
+    return status;
 }

@@ -1,11 +1,10 @@
 /* TensorBoard event files. Event: wall_time = 1 (double), step = 2 (varint), file_version = 3 (string),
- * summary = 5; Summary: value = 1; Summary.Value: tag = 1 (string), simple_value = 2 (float). */
+ * summary = 5, session_log = 7; Summary: value = 1; Summary.Value: tag = 1 (string), simple_value = 2
+ * (float); SessionLog: status = 1, of which START is 1. */
 #include "trace/tfevents.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -91,18 +90,38 @@ ax_status ax_tfevents_add(int fd, double wall_time, int64_t step, const ax_scala
     return write_record(fd, &event);
 }
 
-ax_status ax_tfevents_open(const char *dir, int *fd)
+static ax_status write_version(int fd)
 {
-    char host[256] = "localhost", path[4096];
-    gethostname(host, sizeof host - 1);
-    AX_TRY(ax_mkdirs(dir));
-    snprintf(path, sizeof path, "%s/events.out.tfevents.%.0f.%s.%ld", dir, ax_wall_clock(), host,
-             (long)getpid());
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
-    message event = {.n = 0};
     static const char version[] = "brain.Event:2";
+    message event = {.n = 0};
     put_header(&event, ax_wall_clock(), 0);
     put_bytes(&event, 3, version, sizeof version - 1);
-    return write_record(*fd, &event);
+    return write_record(fd, &event);
+}
+
+/* Tells readers to forget what an earlier file of the directory says of this step and later ones. */
+static ax_status write_restart(int fd, int64_t step)
+{
+    static const unsigned char start[] = {1 << 3, 1};
+    message event = {.n = 0};
+    put_header(&event, ax_wall_clock(), step);
+    put_bytes(&event, 7, start, sizeof start);
+    return write_record(fd, &event);
+}
+
+ax_status ax_tfevents_open(const char *dir, int64_t resume_step, int *fd)
+{
+    char host[256] = "localhost";
+    ax_buf path = {0};
+    *fd = -1;
+    (void)gethostname(host, sizeof host - 1);
+    AX_TRY(ax_mkdirs(dir));
+    ax_status status = ax_buf_printf(&path, "%s/events.out.tfevents.%.0f.%s.%ld", dir, ax_wall_clock(), host,
+                                     (long)getpid());
+    if (status == AX_OK && (*fd = open(path.data, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) < 0)
+        status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", path.data, strerror(errno));
+    ax_buf_fini(&path);
+    AX_TRY(status);
+    AX_TRY(write_version(*fd));
+    return resume_step ? write_restart(*fd, resume_step + 1) : AX_OK;
 }

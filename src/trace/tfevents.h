@@ -12,10 +12,12 @@ typedef struct ax_scalar {
     double value;
 } ax_scalar;
 
-/* Creates DIR/events.out.tfevents.<time>.<host>.<pid> with its version record; *fd is the caller's to close.
- */
-ax_status ax_tfevents_open(const char *dir, int *fd);
+/* Creates DIR/events.out.tfevents.<time>.<host>.<pid> with its version record; with resume_step > 0 also the
+ * record at which readers forget what earlier files say of later steps. *fd is the caller's to close if it is
+ * not negative, also on failure. AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_tfevents_open(const char *dir, int64_t resume_step, int *fd);
 /* One event with up to 16 scalars of tags of up to 48 bytes. Allocates nothing. */
-ax_status ax_tfevents_add(int fd, double wall_time, int64_t step, const ax_scalar *scalars, int n);
+AX_MUST_CHECK ax_status ax_tfevents_add(int fd, double wall_time, int64_t step, const ax_scalar *scalars,
+                                        int n);
 
 #endif

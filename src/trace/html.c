@@ -1,7 +1,6 @@
 /* One page for one or more runs: pictures and a table of last values. Nothing is loaded from elsewhere. */
 #include "trace/plot.h"
 
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -99,14 +98,11 @@ static ax_status add_page(const ax_history *runs, int n, ax_buf *out)
     AX_TRY(add_table(runs, n, out));
     AX_TRY(ax_buf_printf(out, "<div class=\"charts\">\n"));
     for (int field = 0; field < AX_HISTORY_FIELDS; field++)
-        AX_TRY(ax_history_plot(runs, n, (ax_history_field)field, WIDTH, HEIGHT, out));
+        AX_TRY(ax_history_plot(runs, n, (ax_history_field)field, NULL, WIDTH, HEIGHT, out));
     return ax_buf_printf(out, "</div>\n</body>\n</html>\n");
 }
 
 ax_status ax_history_html(const ax_history *runs, int n, ax_buf *out)
 {
-    locale_t old = uselocale(newlocale(LC_ALL_MASK, "C", NULL)); /* SVG and CSS want a decimal point */
-    ax_status status = add_page(runs, n, out);
-    (void)uselocale(old);
-    return status;
+    return ax_with_point(add_page, runs, n, out);
 }

@@ -79,6 +79,7 @@ static double tick_step(double range, int wanted)
 static void tick_label(double v, char out[32])
 {
     double a = fabs(v);
+    v = a == 0 ? 0 : v; /* no -0 */
     if (a >= 1e6 && a < 1e12)
         snprintf(out, 32, a >= 1e9 ? "%.9gG" : "%.9gM", v / (a >= 1e9 ? 1e9 : 1e6));
     else if (a >= 1e4 && a < 1e6)
@@ -119,6 +120,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void ax_sort(double *values, int n) { qsort(values, (size_t)n, sizeof *values, by_value); }
+
 /* All but the lowest and the highest percent; *limit is raised to where outliers of the curve begin. */
 static ax_status include_most(const ax_curve *c, range *r, double *limit)
 {
@@ -128,7 +131,7 @@ static ax_status include_most(const ax_curve *c, range *r, double *limit)
     for (int i = 0; i < c->n; i++)
         if (usable(c->y[i]))
             sorted[n++] = c->y[i];
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+    ax_sort(sorted, n);
     if (n) {
         double low = sorted[n / 100], high = sorted[n - 1 - n / 100];
         include(low, r);
@@ -164,11 +167,12 @@ static ax_status make_axes(const ax_plot *p, axis *x, axis *y)
         for (int i = 0; i < p->curve[k].n; i++)
             include(p->curve[k].x[i], &xs);
     AX_TRY(y_range(p, &ys));
-    if (xs.lo > 0 && xs.lo <= 0.1 * xs.hi)
+    if (xs.lo > 0 && (xs.lo <= 0.1 * xs.hi || xs.lo == xs.hi))
         xs.lo = 0; /* a run from its beginning */
     if (p->from_zero && ys.lo <= ys.hi)
         include(0, &ys);
     *x = make_axis(xs, p->width / 100, LEFT, p->width - RIGHT);
+    x->step = fmax(x->step, 1); /* steps are whole */
     *y = make_axis(ys, p->height / 60, p->height - BOTTOM, TOP);
     double pad = 0.04 * (y->hi - y->lo);
     y->hi += pad;
@@ -220,8 +224,8 @@ static ax_status pen_to(pen *p, int i)
 
 static ax_status pen_up(pen *p)
 {
-    if (p->run == 1) /* a lone point: round caps make it a dot */
-        AX_TRY(ax_buf_printf(p->out, "h0"));
+    if (p->run == 1) /* a lone point: a dash */
+        AX_TRY(ax_buf_printf(p->out, "m-2 0h4"));
     p->run = 0;
     return AX_OK;
 }
@@ -329,13 +333,14 @@ static ax_status draw_legend(const ax_plot *p, ax_buf *out)
             entries++;
         }
     int rows = (int)ax_min(entries, LEGEND_MOST + 1), row = 0;
-    double width = 44 + 6.8 * columns, x = p->width - RIGHT - 8 - width, y = TOP + 6;
+    double width = 44 + 6.8 * columns, height = rows * 18 + 8;
+    double x = p->width - RIGHT - 8 - width, y = p->legend_below ? p->height - BOTTOM - 8 - height : TOP + 6;
     if (!entries)
         return AX_OK;
     AX_TRY(ax_buf_printf(out,
-                         "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"3\" fill=\"#fff\" "
+                         "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"3\" fill=\"#fff\" "
                          "fill-opacity=\"0.85\" stroke=\"#ddd\"/>\n",
-                         x, y, width, rows * 18 + 8));
+                         x, y, width, height));
     for (int k = 0; k < p->n && row < LEGEND_MOST; k++)
         if (p->curve[k].name)
             AX_TRY(draw_entry(&p->curve[k], x + 8, y + 18 + 18 * row++, out));

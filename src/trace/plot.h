@@ -20,9 +20,10 @@ typedef struct ax_curve {
 } ax_curve;
 
 typedef struct ax_plot {
-    const char *title, *x_label, *y_label;
-    int width, height; /* pixels */
-    bool from_zero;    /* the y axis includes 0 */
+    const char *title, *x_label, *y_label; /* x counts: its ticks are whole numbers */
+    int width, height;                     /* pixels */
+    bool from_zero;                        /* the y axis includes 0 */
+    bool legend_below;                     /* the curves run along the top: the legend stands at the bottom */
     const ax_curve *curve;
     int n;
 } ax_plot;
@@ -46,12 +47,20 @@ typedef enum ax_history_field {
     AX_HISTORY_FIELDS
 } ax_history_field;
 
-AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field, int width,
-                                        int height, ax_buf *out);
+/* Appends one chart. title NULL: the name of the field. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
+                                        const char *title, int width, int height, ax_buf *out);
+/* Calls draw(runs, n, out) with the decimal point that SVG and CSS want, whatever the host program's locale
+ * says. */
+AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *),
+                                      const ax_history *runs, int n, ax_buf *out);
 /* The colour of run i in all pictures. */
 const char *ax_history_colour(int i);
-/* At `places` places evenly over the n points: the mean of `window` values around, the window shrinking at
- * both ends so that it stays centred. Values that are not finite do not count and leave gaps. */
+/* At `places` places evenly over the n points: the mean of the middle half of the `window` values around,
+ * which one spike does not move. At the beginning, where losses fall steeply, the window shrinks so that it
+ * stays centred. Values that are not finite do not count and leave gaps. */
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean);
+/* Sorts finite numbers. */
+void ax_sort(double *values, int n);
 
 #endif

@@ -8,8 +8,9 @@
 
 #define EVAL_COLOUR "#d55e00"
 enum {
-    SMOOTH_FROM = 40,    /* fewer points than this are drawn as they are */
-    SMOOTH_PLACES = 1000 /* of the smoothed line, whatever the number of points */
+    SMOOTH_FROM = 40,     /* fewer points than this are drawn as they are */
+    SMOOTH_PLACES = 1000, /* of the smoothed line, whatever the number of points */
+    SMOOTH_SAMPLE = 256   /* values that make one of them */
 };
 
 const char *ax_history_colour(int i)
@@ -34,19 +35,27 @@ static double value_of(const ax_history_point *p, ax_history_field field)
     }
 }
 
+/* The mean of the middle half of what is finite in y[from … to], of at most SMOOTH_SAMPLE of them. */
+static double middle_mean(const double *y, int from, int to)
+{
+    double sample[SMOOTH_SAMPLE], sum = 0;
+    int n = 0, stride = (to - from) / SMOOTH_SAMPLE + 1;
+    for (int k = from; k <= to; k += stride)
+        if (isfinite(y[k]))
+            sample[n++] = y[k];
+    ax_sort(sample, n);
+    for (int k = n / 4; k < n - n / 4; k++)
+        sum += sample[k] / (n - 2 * (n / 4));
+    return n ? sum : NAN;
+}
+
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean)
 {
     for (int j = 0; j < places; j++) {
-        int i = places > 1 ? (int)((int64_t)j * (n - 1) / (places - 1)) : 0, count = 0;
-        int half = (int)ax_min(window / 2, ax_min(i, n - 1 - i));
-        double sum = 0;
-        for (int k = i - half; k <= i + half; k++)
-            if (isfinite(y[k])) {
-                sum += y[k];
-                count++;
-            }
+        int i = places > 1 ? (int)((int64_t)j * (n - 1) / (places - 1)) : 0;
+        int half = (int)ax_min(window / 2, i);
         at[j] = x[i];
-        mean[j] = isfinite(y[i]) && count ? sum / count : NAN;
+        mean[j] = isfinite(y[i]) ? middle_mean(y, i - half, (int)ax_min(i + half, n - 1)) : NAN;
     }
 }
 
@@ -84,21 +93,24 @@ static ax_status extract(const ax_history *run, ax_history_field field, bool eva
     return AX_OK;
 }
 
-/* Three curves: raw values, smoothed values, evaluations. A lone run is told apart from nothing: its curves
- * carry the words of the legend and its title stands above the picture. */
+/* Raw values, smoothed values, evaluations. The curves of a lone run carry words in the legend, those of
+ * several the run's title. */
 static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour, bool lone,
                            ax_curve c[3])
 {
-    bool loss = field == AX_HISTORY_LOSS;
     int steps = 0;
     for (int i = 0; i < run->n; i++)
         steps += !run->point[i].eval;
-    bool smooth = field != AX_HISTORY_LR && steps >= SMOOTH_FROM;
-    const char *line = !lone ? run->title : loss ? "training" : NULL;
-    AX_TRY(extract(run, field, false, smooth ? AX_CURVE_THIN : AX_CURVE_LINE, smooth ? NULL : line, colour,
+    bool loss = field == AX_HISTORY_LOSS, smooth = field != AX_HISTORY_LR && steps >= SMOOTH_FROM;
+    const char *raw = loss     ? "training"
+                      : smooth ? "each step"
+                               : NULL,
+               *mean = loss ? "training, smoothed" : "smoothed";
+    const char *of_several = smooth ? NULL : run->title;
+    AX_TRY(extract(run, field, false, smooth ? AX_CURVE_THIN : AX_CURVE_LINE, lone ? raw : of_several, colour,
                    &c[0]));
     int places = smooth ? (int)ax_min(steps, SMOOTH_PLACES) : 0;
-    AX_TRY(curve_init(&c[1], AX_CURVE_LINE, smooth ? line : NULL, colour, places));
+    AX_TRY(curve_init(&c[1], AX_CURVE_LINE, !smooth ? NULL : lone ? mean : run->title, colour, places));
     ax_smooth(c[0].x, c[0].y, c[0].n, (int)ax_max(steps / 25, 5), places, c[1].x, c[1].y);
     if (!loss)
         return AX_OK;
@@ -106,41 +118,57 @@ static ax_status curves_of(const ax_history *run, ax_history_field field, const 
                    &c[2]);
 }
 
-ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field, int width, int height,
-                          ax_buf *out)
+ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field, const char *title, int width,
+                          int height, ax_buf *out)
 {
-    static const char *const labels[] = {"loss", "gradient norm", "learning rate", "tokens per second"};
-    char title[256];
+    static const char *const names[] = {"loss", "gradient norm", "learning rate", "tokens per second"};
     ax_curve *curve;
-    AX_TRY(ax_calloc((size_t)n * 3, sizeof *curve, &curve));
+    AX_TRY(ax_calloc((size_t)n * 3 + 1, sizeof *curve, &curve));
     ax_status status = AX_OK;
-    for (int i = 0; i < n && status == AX_OK; i++)
-        status = curves_of(&runs[i], field, ax_history_colour(i), n == 1, &curve[(ptrdiff_t)3 * i]);
-    if (n == 1)
-        snprintf(title, sizeof title, "%s", runs[0].title);
-    else
-        snprintf(title, sizeof title, "%d runs", n);
+    bool evals = false;
+    for (int i = 0; i < n && status == AX_OK; i++) {
+        ax_curve *c = &curve[(ptrdiff_t)3 * i];
+        status = curves_of(&runs[i], field, ax_history_colour(i), n == 1, c);
+        evals = evals || c[2].n;
+    }
+    if (n > 1 && evals) /* for the legend */
+        curve[3 * n] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
     if (status == AX_OK)
-        status = ax_plot_draw(&(ax_plot){.title = title,
+        status = ax_plot_draw(&(ax_plot){.title = title ? title : names[field],
                                          .x_label = "step",
-                                         .y_label = labels[field],
+                                         .y_label = title ? names[field] : "",
                                          .width = width,
                                          .height = height,
                                          .from_zero = field != AX_HISTORY_LOSS,
+                                         .legend_below = field == AX_HISTORY_RATE,
                                          .curve = curve,
-                                         .n = 3 * n},
+                                         .n = 3 * n + 1},
                               out);
-    curves_fini(curve, 3 * n);
+    curves_fini(curve, 3 * n + 1);
+    return status;
+}
+
+static ax_status draw_document(const ax_history *runs, int n, ax_buf *out)
+{
+    char several[32];
+    snprintf(several, sizeof several, "%d runs", n);
+    AX_TRY(ax_buf_printf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"));
+    return ax_history_plot(runs, n, AX_HISTORY_LOSS, n == 1 ? runs[0].title : several, 800, 480, out);
+}
+
+ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *), const ax_history *runs, int n,
+                        ax_buf *out)
+{
+    locale_t c = newlocale(LC_ALL_MASK, "C", NULL);
+    AX_CHECK(c, AX_ERR_MEMORY, "no memory for a locale");
+    locale_t old = uselocale(c);
+    ax_status status = draw(runs, n, out);
+    (void)uselocale(old);
+    freelocale(c);
     return status;
 }
 
 ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out)
 {
-    /* The decimal point of SVG is a point, whatever the host program's locale says. */
-    locale_t old = uselocale(newlocale(LC_ALL_MASK, "C", NULL));
-    ax_status status = ax_buf_printf(out, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-    if (status == AX_OK)
-        status = ax_history_plot(runs, n, AX_HISTORY_LOSS, 800, 480, out);
-    (void)uselocale(old);
-    return status;
+    return ax_with_point(draw_document, runs, n, out);
 }

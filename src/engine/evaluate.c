@@ -1,0 +1,64 @@
+/* Evaluation of a model on token sources. */
+#include "axonn/engine.h"
+
+#include <math.h>
+
+void ax_evaluation_add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
+                       int64_t targets)
+{
+    e->loss_sum += loss_sum;
+    e->targets += targets;
+    e->untargeted += info->tokens - targets;
+    e->bytes = whole && info->text_bytes > 0 && e->bytes >= 0 ? e->bytes + info->text_bytes : -1;
+    e->loss = e->loss_sum / (double)ax_max(e->targets, 1);
+    double bits = e->loss_sum / log(2.0) + (double)e->untargeted * log2((double)vocab);
+    e->bits_per_byte = e->bytes > 0 ? bits / (double)e->bytes : NAN;
+}
+
+typedef struct reader {
+    const ax_data *data;
+    const ax_row_shape *shape;
+} reader;
+
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    const reader *r = source;
+    for (int64_t row = first; row < end; row++)
+        AX_TRY(ax_data_row(r->data, r->shape, row, out, row - first, NULL));
+    return AX_OK;
+}
+
+static ax_status evaluate(ax_engine *engine, const ax_pretrained *model, const ax_data *data,
+                          const ax_row_shape *shape, ax_evaluation *out)
+{
+    AX_TRY(ax_pretrained_load(model, ax_engine_params(engine)));
+    reader r = {data, shape};
+    int64_t rows = ax_data_rows(data, shape), targets = 0;
+    double sum;
+    AX_TRY(ax_engine_eval(engine, read_rows, &r, rows, &sum));
+    for (int64_t row = 0; row < rows; row++)
+        targets += ax_data_row_targets(data, shape, row);
+    ax_evaluation_add(out, ax_data_describe(data), true, model->config.vocab, sum, targets);
+    return AX_OK;
+}
+
+ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
+                             const ax_row_shape *shape, int64_t batch, ax_evaluation *out)
+{
+    *out = (ax_evaluation){0};
+    ax_engine_options options = {.model = &model->config,
+                                 .seq_len = shape->seq_len,
+                                 .micro_batch = batch,
+                                 .global_batch = batch * ax_grid_axis_size(ctx->grid, AX_DATA) *
+                                                 ax_grid_axis_size(ctx->grid, AX_Z)};
+    ax_engine_plan plan;
+    ax_engine *engine;
+    AX_TRY(ax_engine_plan_make(&options, ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
+    ax_status status = ax_engine_create(ctx, &options, &plan, 0, &engine);
+    if (status == AX_OK) {
+        status = evaluate(engine, model, data, shape, out);
+        ax_engine_destroy(&engine);
+    }
+    ax_engine_plan_fini(&plan);
+    return status;
+}

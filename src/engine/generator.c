@@ -1,0 +1,223 @@
+/* Inference of one sequence: continuing it token by token over a key/value cache, or the logits of all its
+ * positions. Built twice from the same code, first on the dry device to learn what memory it needs. */
+#include "axonn/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ax_generator {
+    ax_ctx *ctx;
+    ax_model *model;
+    ax_param_set *set;
+    ax_kv_cache *cache; /* NULL: logits of whole sequences */
+    ax_frame *frame;
+    ax_frame_plan *plan; /* what the frame follows; NULL while planning */
+    int64_t prompt, capacity;
+    int32_t *host, *device; /* tokens, then positions: [2, prompt] */
+    float *logits;          /* host, [vocab] */
+    ax_memory memory;
+};
+
+static size_t ids_bytes(const ax_generator *g) { return (size_t)(2 * g->prompt) * sizeof(int32_t); }
+
+/* Puts tokens at positions first … first+n-1 into the batch. */
+static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t first, int64_t n,
+                             ax_batch *batch)
+{
+    for (int64_t i = 0; i < n; i++) {
+        g->host[i] = tokens[i];
+        g->host[g->prompt + i] = (int32_t)(first + i);
+    }
+    AX_TRY(ax_copy_in(g->ctx->stream, g->device, g->host, ids_bytes(g)));
+    ax_layout none = {0};
+    *batch = (ax_batch){.cache = g->cache};
+    batch->tokens = batch->positions = ax_tensor_make(AX_I32, 2, (int64_t[]){1, n}, NULL, &none);
+    batch->tokens.data = g->device;
+    batch->positions.data = g->device + g->prompt;
+    return AX_OK;
+}
+
+/* Host floats of row `row` of logits [1, t, v]. */
+static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
+{
+    int64_t vocab = logits->dim[2];
+    const char *from = (const char *)logits->data + (size_t)(row * vocab) * ax_dtype_size(logits->dtype);
+    AX_TRY(ax_run_convert(
+        g->ctx->stream,
+        &(ax_convert_args){
+            .n = vocab, .x = from, .y = staging, .x_dtype = logits->dtype, .y_dtype = AX_F32}));
+    return ax_copy_out(g->ctx->stream, g->logits, staging, (size_t)vocab * sizeof(float));
+}
+
+static ax_status check_ids(const ax_generator *g, const int32_t *tokens, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        AX_CHECK(tokens[i] >= 0 && tokens[i] < g->model->config.vocab, AX_ERR_USAGE,
+                 "token %lld is %d; the model's vocabulary is 0 … %lld", (long long)i, tokens[i],
+                 (long long)g->model->config.vocab - 1);
+    return AX_OK;
+}
+
+static ax_status feed(ax_generator *g, const int32_t *tokens, int64_t n)
+{
+    ax_batch batch;
+    ax_tensor logits;
+    void *staging;
+    int64_t length = ax_kv_cache_length(g->cache);
+    AX_TRY(load_tokens(g, tokens, length, n, &batch));
+    AX_TRY(ax_frame_begin(g->frame, length ? "decode" : "prefill", AX_MODE_EVAL, &batch));
+    AX_TRY(ax_model_logits(g->model, g->frame, true, &logits));
+    AX_TRY(ax_frame_scratch(g->frame, AX_F32, logits.dim[2], &staging));
+    AX_TRY(take_row(g, &logits, staging, 0));
+    ax_kv_cache_advance(g->cache, n);
+    return AX_OK;
+}
+
+static ax_status all_logits(ax_generator *g, const int32_t *tokens, ax_take_logits_fn *take, void *user)
+{
+    ax_batch batch;
+    ax_tensor logits;
+    void *staging;
+    AX_TRY(load_tokens(g, tokens, 0, g->prompt, &batch));
+    AX_TRY(ax_frame_begin(g->frame, "logits", AX_MODE_EVAL, &batch));
+    AX_TRY(ax_model_logits(g->model, g->frame, false, &logits));
+    AX_TRY(ax_frame_scratch(g->frame, AX_F32, logits.dim[2], &staging));
+    for (int64_t t = 0; t < g->prompt; t++) {
+        AX_TRY(take_row(g, &logits, staging, t));
+        if (take)
+            AX_TRY(take(user, t, g->logits, logits.dim[2]));
+    }
+    return AX_OK;
+}
+
+static ax_status build(ax_generator *g, const ax_model_config *config)
+{
+    AX_TRY(ax_model_create(g->ctx, config, 0, &g->model));
+    AX_TRY(ax_layer_param_set(g->model->root, -1, &g->set));
+    if (g->capacity)
+        AX_TRY(ax_kv_cache_create(g->ctx, g->model->root, 1, g->capacity, &g->cache));
+    AX_TRY(ax_calloc(1, ids_bytes(g), &g->host));
+    AX_TRY(ax_calloc((size_t)config->vocab, sizeof *g->logits, &g->logits));
+    AX_TRY(ax_device_alloc(g->ctx->dev, ids_bytes(g), (void **)&g->device));
+    return g->plan ? ax_frame_create_planned(g->ctx, g->plan, &g->frame)
+                   : ax_frame_create(g->ctx, 0, &g->frame);
+}
+
+static void destroy(ax_generator *g)
+{
+    ax_frame_destroy(&g->frame);
+    ax_kv_cache_destroy(&g->cache);
+    if (g->device)
+        ax_device_free(g->ctx->dev, g->device, ids_bytes(g));
+    ax_param_set_destroy(&g->set);
+    ax_model_destroy(&g->model);
+    free(g->host);
+    free(g->logits);
+}
+
+/* Runs on the dry device what will be run: *plan, and memory without the workspace. */
+static ax_status rehearse(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
+{
+    ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity};
+    ax_status status = build(&g, config);
+    if (status == AX_OK && !g.capacity)
+        status = all_logits(&g, g.host, NULL, NULL);
+    if (status == AX_OK && g.capacity)
+        status = feed(&g, g.host, g.prompt);
+    if (status == AX_OK && g.capacity > g.prompt)
+        status = feed(&g, g.host, 1);
+    if (status == AX_OK)
+        status = ax_frame_plan_create(g.frame, &out->plan);
+    if (status == AX_OK)
+        out->memory = (ax_memory){.weights = g.set->bytes_master,
+                                  .copies = g.set->bytes_use,
+                                  .activations = ax_frame_plan_bytes(out->plan),
+                                  .batch = 2 * ids_bytes(&g),
+                                  .cache = g.cache ? ax_kv_cache_bytes(g.cache) : 0};
+    destroy(&g);
+    return status;
+}
+
+static ax_status plan(ax_generator *g, const ax_model_config *config)
+{
+    ax_comm *self = NULL;
+    ax_ctx *dry = NULL;
+    ax_status status = ax_comm_self_create(&self);
+    if (status == AX_OK)
+        status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", g->ctx->dev->threads,
+                               g->ctx->compute, 0, &dry);
+    if (status == AX_OK)
+        status = rehearse(dry, config, g);
+    if (status == AX_OK)
+        status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
+    ax_ctx_destroy(&dry);
+    ax_comm_destroy(&self);
+    return status;
+}
+
+/* capacity 0: for logits of whole sequences. */
+static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t capacity,
+                        ax_generator **out)
+{
+    AX_CHECK(prompt > 0, AX_ERR_USAGE, "there must be at least one token to start from");
+    AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
+             "%lld positions do not fit the model's %lld", (long long)ax_max(prompt, capacity),
+             (long long)model->config.seq_len);
+    ax_generator *g;
+    AX_TRY(ax_calloc(1, sizeof *g, &g));
+    g->ctx = ctx;
+    g->prompt = prompt;
+    g->capacity = capacity;
+    ax_status status = plan(g, &model->config);
+    if (status == AX_OK)
+        status = build(g, &model->config);
+    if (status == AX_OK)
+        status = ax_pretrained_load(model, g->set);
+    *out = g;
+    if (status != AX_OK)
+        ax_generator_destroy(out);
+    return status;
+}
+
+ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t capacity,
+                              ax_generator **out)
+{
+    return create(ctx, model, prompt, ax_max(capacity, prompt), out);
+}
+
+void ax_generator_destroy(ax_generator **generator)
+{
+    ax_generator *g = *generator;
+    if (!g)
+        return;
+    destroy(g);
+    ax_frame_plan_destroy(&g->plan);
+    free(g);
+    *generator = NULL;
+}
+
+const ax_memory *ax_generator_memory(const ax_generator *generator) { return &generator->memory; }
+
+ax_status ax_generator_feed(ax_generator *g, const int32_t *tokens, int64_t n, const float **logits)
+{
+    int64_t length = ax_kv_cache_length(g->cache);
+    AX_CHECK(n == (length ? 1 : g->prompt), AX_ERR_USAGE,
+             "a generator takes its %lld prompt tokens, then one at a time", (long long)g->prompt);
+    AX_CHECK(length + n <= g->capacity, AX_ERR_USAGE, "all %lld positions are used", (long long)g->capacity);
+    AX_TRY(check_ids(g, tokens, n));
+    AX_TRY(feed(g, tokens, n));
+    *logits = g->logits;
+    return AX_OK;
+}
+
+ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens, int64_t n,
+                               ax_take_logits_fn *take, void *user)
+{
+    ax_generator *g;
+    AX_TRY(create(ctx, model, n, 0, &g));
+    ax_status status = check_ids(g, tokens, n);
+    if (status == AX_OK)
+        status = all_logits(g, tokens, take, user);
+    ax_generator_destroy(&g);
+    return status;
+}

@@ -1,0 +1,205 @@
+/* A training run: everything is checked and planned, then allocated, then the loop. */
+#include "engine/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static ax_status choose_optimizer(ax_run *run)
+{
+    const ax_config *c = run->config;
+    AX_TRY(ax_optim_find(c->optim.name, &run->optim));
+    run->schedule = (ax_schedule){.steps = c->train.steps,
+                                  .warmup = c->optim.warmup,
+                                  .lr = c->optim.lr,
+                                  .min_lr = c->optim.min_lr,
+                                  .decay = c->optim.decay};
+    AX_TRY(ax_schedule_find(c->optim.schedule, &run->schedule.kind));
+    int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
+    run->options = (ax_engine_options){.model = &run->model,
+                                       .seq_len = c->model.seq_len,
+                                       .micro_batch = c->train.micro_batch,
+                                       .global_batch = c->train.global_batch,
+                                       .recompute = ax_max(recompute, 0),
+                                       .optim = run->optim,
+                                       .clip = c->optim.clip};
+    return AX_OK;
+}
+
+static ax_status allocate(ax_run *run)
+{
+    const ax_config *c = run->config;
+    ax_grid_size grid = {(int)c->grid.x, (int)c->grid.y, (int)c->grid.z, (int)c->grid.pipe,
+                         (int)c->grid.data};
+    AX_TRY(ax_comm_self_create(&run->world));
+    AX_TRY(ax_ctx_create(run->world, grid, c->device, (int)c->threads, ax_run_compute_dtype(c),
+                         (uint64_t)c->train.seed, &run->ctx));
+    AX_TRY(ax_run_measure_peak(run));
+    return ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine);
+}
+
+static ax_status open_metrics(ax_run *run)
+{
+    const ax_config *c = run->config;
+    char grid[96], model[96];
+    int64_t parameters, matmul;
+    ax_model_config_params(&run->model, &parameters, &matmul);
+    snprintf(grid, sizeof grid, "data=%d pipe=%d x=%d y=%d z=%d", (int)c->grid.data, (int)c->grid.pipe,
+             (int)c->grid.x, (int)c->grid.y, (int)c->grid.z);
+    snprintf(model, sizeof model, "%s %lld x %lld", ax_model_config_family(&run->model),
+             (long long)run->model.layers, (long long)run->model.hidden);
+    return ax_metrics_open(
+        &(ax_metrics_run){.dir = c->run.dir,
+                          .device = c->device,
+                          .threads = run->ctx->dev->threads,
+                          .ranks = 1,
+                          .grid = grid,
+                          .precision = c->train.precision == AX_CONFIG_BF16 ? "bf16" : "fp32",
+                          .model = model,
+                          .parameters = parameters,
+                          .steps = c->train.steps,
+                          .peak_flops = run->peak_flops,
+                          .peak_from = "best of 6 matrix products of 768³ at start-up",
+                          .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
+                          .log_interval = c->run.log_interval},
+        run->step, &run->metrics);
+}
+
+static ax_status start(ax_run *run)
+{
+    AX_TRY(ax_run_open_model(run));
+    AX_TRY(ax_run_lock(run));
+    AX_TRY(choose_optimizer(run));
+    AX_TRY(ax_run_plan_memory(run));
+    AX_TRY(ax_run_find_resume(run));
+    AX_TRY(ax_run_open_data(run));
+    AX_TRY(allocate(run));
+    AX_TRY(ax_run_start_weights(run));
+    AX_TRY(ax_run_write_config(run));
+    return open_metrics(run);
+}
+
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    return ax_sampler_read(source, first, end, out);
+}
+
+/* A step whose loss or gradient is not finite was not applied: stop, or go on without it. */
+static ax_status judge(ax_run *run, const ax_step_result *result)
+{
+    if (result->finite)
+        return AX_OK;
+    ax_metrics_break_line(run->metrics);
+    if (run->config->train.nonfinite == AX_CONFIG_SKIP) {
+        ax_log(AX_LOG_WARN, "step %lld is skipped: %s is not finite", (long long)run->step, result->culprit);
+        return AX_OK;
+    }
+    return ax_fail(AX_ERR_NUMERIC,
+                   "step %lld: %s is not finite (loss %g, gradient norm %g); the step was not applied. Lower "
+                   "optim.lr, or "
+                   "set train.nonfinite: skip; the newest checkpoint is from step %lld",
+                   (long long)run->step, result->culprit, result->loss, result->grad_norm,
+                   (long long)ax_max(run->saved_step, 0));
+}
+
+static ax_status train_step(ax_run *run)
+{
+    const ax_config *c = run->config;
+    double start = ax_now(), flops = run->ctx->dev->flops;
+    int64_t targets, step = ++run->step;
+    ax_hyper hyper = {.lr = ax_schedule_lr(&run->schedule, step),
+                      .beta1 = c->optim.betas[0],
+                      .beta2 = c->optim.betas[1],
+                      .eps = c->optim.eps,
+                      .momentum = c->optim.momentum,
+                      .weight_decay = c->optim.weight_decay,
+                      .step = step};
+    ax_step_result result;
+    ax_sampler_next(run->sampler, &targets);
+    AX_TRY(ax_engine_step(run->engine, step, read_rows, run->sampler, targets, &hyper, &result));
+    run->tokens += targets;
+    run->result->loss = result.loss;
+    double per_token = ax_model_config_flops_per_token(&run->model, c->model.seq_len);
+    AX_TRY(ax_metrics_step_add(
+        run->metrics,
+        &(ax_metrics_step){.step = step,
+                           .loss = result.loss,
+                           .grad_norm = result.grad_norm,
+                           .lr = hyper.lr,
+                           .tokens = run->tokens,
+                           .step_tokens = c->train.global_batch * c->model.seq_len,
+                           .step_ms = (ax_now() - start) * 1e3,
+                           .flops = per_token * (double)(c->train.global_batch * c->model.seq_len),
+                           .hw_flops = run->ctx->dev->flops - flops,
+                           .mem_bytes = ax_memory_peak(),
+                           .skipped = !result.finite}));
+    return judge(run, &result);
+}
+
+static bool due(int64_t step, int64_t interval, int64_t last)
+{
+    return step == last || (interval && step % interval == 0);
+}
+
+static ax_status loop(ax_run *run)
+{
+    const ax_config *c = run->config;
+    while (run->step < c->train.steps) {
+        AX_TRY(train_step(run));
+        if (!ax_signal_pending() && due(run->step, c->run.eval_interval, c->train.steps))
+            AX_TRY(ax_run_evaluate(run));
+        int number = ax_signal_pending();
+        if (number || due(run->step, c->run.checkpoint_interval, c->train.steps))
+            AX_TRY(ax_run_save(run));
+        if (number && run->step < c->train.steps)
+            return ax_fail(AX_ERR_SIGNAL,
+                           "stopped by %s after step %lld, which is saved; run the same command to go on",
+                           strsignal(number), (long long)run->step);
+    }
+    return AX_OK;
+}
+
+static void finish(ax_run *run)
+{
+    ax_metrics_close(&run->metrics);
+    ax_engine_destroy(&run->engine);
+    ax_ctx_destroy(&run->ctx);
+    ax_comm_destroy(&run->world);
+    ax_engine_plan_fini(&run->plan);
+    ax_sampler_destroy(&run->sampler);
+    ax_sources_close(&run->train);
+    ax_sources_close(&run->valid);
+    ax_model_config_fini(&run->model);
+    ax_tokenizer_destroy(&run->tokenizer);
+    free(run->resume_dir);
+    if (run->lock)
+        close(run->lock);
+}
+
+/* The newest checkpoint of the run, for the caller. */
+static ax_status report(ax_run *run)
+{
+    run->result->step = run->step;
+    run->result->tokens = run->tokens;
+    return run->saved_step >= 0 ? ax_ckpt_find_model(run->config->run.dir, &run->result->checkpoint) : AX_OK;
+}
+
+ax_status ax_train(ax_config *config, ax_train_result *result)
+{
+    ax_run run = {.config = config, .result = result};
+    *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
+    ax_signals_install();
+    ax_status status = start(&run);
+    if (status == AX_OK && run.step >= config->train.steps)
+        ax_log(AX_LOG_INFO, "nothing to do: %lld of %lld steps are done", (long long)run.step,
+               (long long)config->train.steps);
+    if (status == AX_OK)
+        status = loop(&run);
+    if (status == AX_OK)
+        status = report(&run);
+    finish(&run);
+    ax_signals_restore();
+    return status;
+}

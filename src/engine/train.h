@@ -1,0 +1,67 @@
+/* A training run and the pieces of it: train.c has the order of things and the loop. */
+#ifndef AXONN_ENGINE_TRAIN_H
+#define AXONN_ENGINE_TRAIN_H
+
+#include "axonn/ckpt.h"
+#include "axonn/engine.h"
+#include "axonn/trace.h"
+
+#include <signal.h>
+
+typedef struct ax_sources {
+    int n;
+    ax_data **data;
+    double *weight;
+} ax_sources;
+
+typedef struct ax_run {
+    ax_config *config;
+    int lock; /* file descriptor of run.dir/lock, 0: none */
+    ax_tokenizer *tokenizer;
+    ax_model_config model;
+    ax_model_identity identity;
+    char *resume_dir; /* checkpoint to continue, or NULL */
+    ax_sources train, valid;
+    ax_row_shape shape;
+    ax_sampler *sampler;
+    ax_engine_plan plan;
+    ax_engine_options options;
+    const ax_optim *optim;
+    ax_schedule schedule;
+    ax_comm *world;
+    ax_ctx *ctx;
+    ax_engine *engine;
+    ax_metrics *metrics;
+    double peak_flops;
+    int64_t step, tokens; /* done so far */
+    ax_train_result *result;
+    int64_t saved_step; /* of the newest checkpoint written or resumed */
+} ax_run;
+
+/* train_setup.c: model, tokenizer, data. */
+ax_status ax_run_lock(ax_run *run);
+ax_status ax_run_open_model(ax_run *run);
+ax_status ax_run_open_data(ax_run *run);
+ax_status ax_run_write_config(ax_run *run);
+void ax_sources_close(ax_sources *sources);
+
+/* train_memory.c: what a step needs, said and checked before it is taken; the device's measured peak. */
+ax_status ax_run_plan_memory(ax_run *run);
+ax_status ax_run_measure_peak(ax_run *run);
+
+/* train_state.c: checkpoints of a run. */
+ax_status ax_run_find_resume(ax_run *run);
+ax_status ax_run_start_weights(ax_run *run); /* drawn, read from model.from, or resumed */
+ax_status ax_run_save(ax_run *run);
+
+/* train_eval.c */
+ax_status ax_run_evaluate(ax_run *run);
+
+/* train_signal.c: SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
+void ax_signals_install(void);
+void ax_signals_restore(void);
+int ax_signal_pending(void); /* the signal, or 0 */
+
+ax_dtype ax_run_compute_dtype(const ax_config *config);
+
+#endif

@@ -1,0 +1,234 @@
+/* Before anything is allocated: run directory, model configuration, tokenizer, data. */
+#include "engine/train.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+ax_status ax_run_lock(ax_run *run)
+{
+    const char *dir = run->config->run.dir;
+    AX_TRY(ax_mkdirs(dir));
+    char *path;
+    AX_TRY(ax_path_join(dir, "lock", &path));
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666), error = errno;
+    free(path);
+    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(error));
+    if (flock(fd, LOCK_EX | LOCK_NB)) {
+        char owner[32] = "";
+        ssize_t n = pread(fd, owner, sizeof owner - 1, 0);
+        close(fd);
+        return ax_fail(
+            AX_ERR_USAGE,
+            "run.dir %s is in use by another run (process %.*s): wait for it or choose another run.dir", dir,
+            n > 0 ? (int)strcspn(owner, "\n") : 1, n > 0 ? owner : "?");
+    }
+    run->lock = fd;
+    char text[32];
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    AX_CHECK(!ftruncate(fd, 0), AX_ERR_DATA, "cannot write in run.dir %s: %s", dir, strerror(errno));
+    return ax_pwrite_all(fd, text, (size_t)n, 0, "lock");
+}
+
+ax_status ax_run_write_config(ax_run *run)
+{
+    ax_buf text = {0};
+    char *path = NULL;
+    ax_status status = ax_config_dump(run->config, &text);
+    if (status == AX_OK)
+        status = ax_path_join(run->config->run.dir, "config.yaml", &path);
+    if (status == AX_OK)
+        status = ax_file_write_atomic(path, text.data, text.size);
+    free(path);
+    ax_buf_fini(&text);
+    return status;
+}
+
+/* ---- model and tokenizer ------------------------------------------------------------------------- */
+
+/* One key that both the user and the model's config.json may set. */
+typedef struct shape_key {
+    const char *key;
+    int64_t *config; /* the user's; overwritten by the model's */
+    int64_t model;
+} shape_key;
+
+/* The model's own configuration decides; a key that contradicts it is an error of the user. */
+static ax_status merge_shape(ax_run *run)
+{
+    ax_config *c = run->config;
+    const ax_model_config *m = &run->model;
+    const shape_key keys[] = {{"model.layers", &c->model.layers, m->layers},
+                              {"model.hidden", &c->model.hidden, m->hidden},
+                              {"model.heads", &c->model.heads, m->heads},
+                              {"model.ffn", &c->model.ffn, m->ffn},
+                              {"model.vocab", &c->model.vocab, m->vocab}};
+    for (size_t i = 0; i < AX_COUNT(keys); i++) {
+        if (ax_config_given(c, keys[i].key) && *keys[i].config != keys[i].model)
+            ax_option_error(c->set, keys[i].key, "is %lld in model.from; leave the key out",
+                            (long long)keys[i].model);
+        *keys[i].config = keys[i].model;
+    }
+    if (ax_config_given(c, "model.activation") && c->model.activation != (int)m->activation)
+        ax_option_error(c->set, "model.activation", "is another in model.from; leave the key out");
+    if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
+        ax_option_error(c->set, "model.tie", "is another in model.from; leave the key out");
+    if (!ax_config_given(c, "model.seq_len"))
+        c->model.seq_len = m->seq_len;
+    if (c->model.seq_len > m->seq_len)
+        ax_option_error(c->set, "model.seq_len", "must be at most the %lld positions of model.from",
+                        (long long)m->seq_len);
+    c->model.activation = (int)m->activation;
+    c->model.tie = m->tie;
+    return ax_option_finish(c->set);
+}
+
+static ax_status open_pretrained(ax_run *run)
+{
+    ax_config *c = run->config;
+    ax_pretrained from;
+    AX_TRY(ax_pretrained_open(c->model.from, &from));
+    ax_status status = ax_model_config_copy(&from.config, &run->model);
+    run->identity = from.identity;
+    if (status == AX_OK && !c->data.tokenizer) {
+        run->tokenizer = from.tokenizer;
+        from.tokenizer = NULL;
+    }
+    ax_pretrained_close(&from);
+    AX_TRY(status);
+    AX_TRY(merge_shape(run));
+    double *const mine[] = {&run->model.dropout, &run->model.init_std, &run->model.norm_eps};
+    double *const theirs[] = {&c->model.dropout, &c->model.init_std, &c->model.norm_eps};
+    static const char *const keys[] = {"model.dropout", "model.init_std", "model.norm_eps"};
+    for (size_t i = 0; i < AX_COUNT(keys); i++) {
+        if (ax_config_given(c, keys[i]))
+            *mine[i] = *theirs[i];
+        *theirs[i] = *mine[i];
+    }
+    return AX_OK;
+}
+
+static ax_status new_model(ax_run *run)
+{
+    const ax_config *c = run->config;
+    AX_TRY(ax_family_find(c->model.family, &run->model.family));
+    run->model.layers = c->model.layers;
+    run->model.hidden = c->model.hidden;
+    run->model.heads = run->model.kv_heads = c->model.heads;
+    run->model.ffn = c->model.ffn;
+    run->model.vocab = c->model.vocab;
+    run->model.seq_len = c->model.seq_len;
+    run->model.dropout = c->model.dropout;
+    run->model.init_std = c->model.init_std;
+    run->model.norm_eps = c->model.norm_eps;
+    run->model.activation = (ax_gelu_kind)c->model.activation;
+    run->model.tie = c->model.tie;
+    run->identity = (ax_model_identity){-1, -1, AX_F32};
+    return ax_model_config_check(&run->model);
+}
+
+ax_status ax_run_open_model(ax_run *run)
+{
+    ax_config *c = run->config;
+    AX_TRY(c->model.from ? open_pretrained(run) : new_model(run));
+    if (c->data.tokenizer)
+        AX_TRY(ax_tokenizer_load(c->data.tokenizer, &run->tokenizer));
+    if (!run->tokenizer)
+        return AX_OK;
+    int32_t size = ax_tokenizer_vocab_size(run->tokenizer);
+    if (size > c->model.vocab)
+        ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
+                        size);
+    AX_TRY(ax_option_finish(c->set));
+    int32_t eos = ax_tokenizer_eos(run->tokenizer);
+    if (eos >= 0)
+        run->identity.eos = eos;
+    if (run->identity.bos < 0)
+        run->identity.bos = run->identity.eos;
+    return AX_OK;
+}
+
+/* ---- data ---------------------------------------------------------------------------------------- */
+
+void ax_sources_close(ax_sources *sources)
+{
+    for (int i = 0; i < sources->n; i++)
+        ax_data_close(&sources->data[i]);
+    free(sources->data);
+    free(sources->weight);
+    *sources = (ax_sources){0};
+}
+
+typedef struct tokenizing {
+    const char *path;
+    double said;
+} tokenizing;
+
+static bool say_progress(void *user, const ax_data_progress *p)
+{
+    tokenizing *t = user;
+    if (p->seconds - t->said >= 5) {
+        t->said = p->seconds;
+        ax_log(AX_LOG_INFO, "tokenizing %s: %.0f %% of %.1f MB", t->path,
+               p->bytes_total ? 100.0 * (double)p->bytes_done / (double)p->bytes_total : 0.0,
+               (double)p->bytes_total / 1e6);
+    }
+    return !ax_signal_pending();
+}
+
+static ax_status open_source(ax_run *run, const char *path, ax_data **out)
+{
+    char *cache, *tokens = NULL;
+    AX_TRY(ax_path_join(run->config->run.dir, "data", &cache));
+    tokenizing state = {path, 0};
+    ax_status status = ax_data_prepare(path, run->tokenizer, cache, say_progress, &state, &tokens);
+    int64_t eos = run->tokenizer ? ax_tokenizer_eos(run->tokenizer) : -1;
+    if (status == AX_OK)
+        status = ax_data_open(tokens, eos, out);
+    if (status == AX_OK)
+        status =
+            ax_data_expect(*out, run->model.vocab, run->tokenizer ? ax_tokenizer_hash(run->tokenizer) : 0);
+    free(tokens);
+    free(cache);
+    return status;
+}
+
+static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *out)
+{
+    AX_TRY(ax_calloc(paths->count, sizeof *out->data, &out->data));
+    AX_TRY(ax_calloc(paths->count, sizeof *out->weight, &out->weight));
+    for (size_t i = 0; i < paths->count; i++) {
+        out->weight[i] = paths->items[i].weight;
+        out->n++;
+        AX_TRY(open_source(run, paths->items[i].path, &out->data[i]));
+    }
+    return AX_OK;
+}
+
+/* Weights that are all the same were not given: sources are then mixed by size. */
+static const double *weights_given(const ax_sources *sources)
+{
+    for (int i = 1; i < sources->n; i++)
+        if (sources->weight[i] != sources->weight[0])
+            return sources->weight;
+    return NULL;
+}
+
+ax_status ax_run_open_data(ax_run *run)
+{
+    const ax_config *c = run->config;
+    run->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
+    AX_TRY(open_sources(run, &c->data.train, &run->train));
+    AX_TRY(open_sources(run, &c->data.valid, &run->valid));
+    ax_sampler_options options = {.shape = run->shape,
+                                  .batch = c->train.global_batch,
+                                  .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
+                                                                                 : AX_ORDER_SHUFFLED,
+                                  .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0),
+                                  .weights = weights_given(&run->train)};
+    return ax_sampler_create(run->train.data, run->train.n, &options, &run->sampler);
+}

@@ -1,0 +1,259 @@
+/* Checkpoints of a run: what is saved beside the weights, and what a resumed run may not change. */
+#include "engine/train.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- state.json ---------------------------------------------------------------------------------- */
+
+/* The facts that make a run this run and no other: a continuation must agree on each. Insertion order is
+ * print order. */
+static json_t *identity_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    json_t *sources = json_array();
+    for (int i = 0; i < run->train.n; i++) {
+        const ax_data_info *info = ax_data_describe(run->train.data[i]);
+        char checksum[32];
+        snprintf(checksum, sizeof checksum, "%016llx", (unsigned long long)info->checksum);
+        json_array_append_new(sources, json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens,
+                                                 "checksum", checksum, "weight", run->train.weight[i]));
+    }
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:i,s:b,s:s,s:o}", "model.family",
+                     ax_model_config_family(&run->model), "model.layers", (json_int_t)run->model.layers,
+                     "model.hidden", (json_int_t)run->model.hidden, "model.heads",
+                     (json_int_t)run->model.heads, "model.ffn", (json_int_t)run->model.ffn, "model.vocab",
+                     (json_int_t)run->model.vocab, "model.seq_len", (json_int_t)c->model.seq_len, "model.tie",
+                     run->model.tie, "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
+                     (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
+                     c->data.mask_documents, "optim.name", c->optim.name, "data.train", sources);
+}
+
+static ax_status print_state(const ax_run *run, char **out)
+{
+    int64_t counts[run->train.n];
+    ax_sampler_state(run->sampler, counts);
+    json_t *sampler = json_array();
+    for (int i = 0; i < run->train.n; i++)
+        json_array_append_new(sampler, json_integer(counts[i]));
+    json_t *state = json_pack("{s:s,s:s,s:I,s:I,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(),
+                              "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "sampler",
+                              sampler, "run", identity_of(run));
+    *out = state ? json_dumps(state, JSON_INDENT(2)) : NULL;
+    json_decref(state);
+    AX_CHECK(*out, AX_ERR_MEMORY, "cannot print the state of the run");
+    return AX_OK;
+}
+
+/* ---- saving -------------------------------------------------------------------------------------- */
+
+enum { MAX_FILES = 8 };
+
+typedef struct side_files {
+    int n;
+    ax_ckpt_file file[MAX_FILES];
+    void *owned[MAX_FILES];
+} side_files;
+
+static ax_status add_file(side_files *files, const char *name, char *data, size_t size)
+{
+    AX_ASSERT(files->n < MAX_FILES);
+    files->owned[files->n] = data;
+    files->file[files->n++] = (ax_ckpt_file){name, data, size};
+    return AX_OK;
+}
+
+/* The tokenizer as it writes itself, by way of run.dir/tokenizer. */
+static ax_status add_tokenizer(const ax_run *run, side_files *files)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+    char *dir;
+    if (!run->tokenizer)
+        return AX_OK;
+    AX_TRY(ax_path_join(run->config->run.dir, "tokenizer", &dir));
+    ax_status status = ax_tokenizer_save(run->tokenizer, dir);
+    for (size_t i = 0; status == AX_OK && i < AX_COUNT(names); i++) {
+        char *path, *data;
+        size_t size;
+        status = ax_path_join(dir, names[i], &path);
+        if (status != AX_OK)
+            break;
+        if (ax_path_exists(path)) {
+            status = ax_file_read(path, &data, &size);
+            if (status == AX_OK)
+                status = add_file(files, names[i], data, size);
+        }
+        free(path);
+    }
+    free(dir);
+    return status;
+}
+
+static ax_status add_config(const ax_run *run, side_files *files)
+{
+    ax_buf text = {0};
+    ax_model_identity identity = run->identity;
+    identity.dtype = run->config->run.save_dtype == AX_CONFIG_BF16 ? AX_BF16 : AX_F32;
+    ax_status status = ax_model_config_print(&run->model, &identity, &text);
+    if (status != AX_OK) {
+        ax_buf_fini(&text);
+        return status;
+    }
+    return add_file(files, "config.json", text.data, text.size);
+}
+
+ax_status ax_run_save(ax_run *run)
+{
+    if (run->saved_step == run->step)
+        return AX_OK;
+    const ax_config *c = run->config;
+    side_files files = {0};
+    char *state = NULL;
+    double start = ax_now();
+    ax_status status = add_config(run, &files);
+    if (status == AX_OK)
+        status = add_tokenizer(run, &files);
+    if (status == AX_OK)
+        status = print_state(run, &state);
+    if (status == AX_OK)
+        status =
+            ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
+                                              .step = run->step,
+                                              .params = ax_engine_params(run->engine),
+                                              .dtype = c->run.save_dtype == AX_CONFIG_BF16 ? AX_BF16 : AX_F32,
+                                              .slot_names = run->optim->slot_names,
+                                              .files = files.file,
+                                              .n_files = files.n,
+                                              .state = state,
+                                              .keep_latest = (int)c->run.keep_latest});
+    for (int i = 0; i < files.n; i++)
+        free(files.owned[i]);
+    free(state);
+    AX_TRY(status);
+    run->saved_step = run->step;
+    char took[32];
+    ax_metrics_break_line(run->metrics);
+    ax_log(AX_LOG_INFO, "saved %s/ckpt/step-%lld in %s", c->run.dir, (long long)run->step,
+           ax_format_seconds(ax_now() - start, took));
+    return AX_OK;
+}
+
+/* ---- resuming ------------------------------------------------------------------------------------ */
+
+ax_status ax_run_find_resume(ax_run *run)
+{
+    const ax_config *c = run->config;
+    AX_TRY(ax_ckpt_clean(c->run.dir));
+    AX_TRY(ax_ckpt_find_resume(c->run.dir, c->train.resume, &run->resume_dir));
+    if (run->resume_dir || strcmp(c->train.resume, "none") != 0)
+        return AX_OK;
+    ax_ckpt_list *list;
+    AX_TRY(ax_ckpt_list_create(c->run.dir, false, &list));
+    int n = list->n;
+    ax_ckpt_list_destroy(&list);
+    AX_CHECK(!n, AX_ERR_USAGE,
+             "run.dir %s already holds %d checkpoint%s: continue it with train.resume=auto, or choose "
+             "another run.dir",
+             c->run.dir, n, n == 1 ? "" : "s");
+    return AX_OK;
+}
+
+/* All facts in which the checkpoint's run was another, one per line. */
+static ax_status compare(const json_t *saved, const json_t *now, bool data_may_differ, ax_buf *out)
+{
+    const char *key;
+    const json_t *value;
+    json_object_foreach((json_t *)now, key, value)
+    {
+        const json_t *before = json_object_get(saved, key);
+        bool of_data =
+            !strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len");
+        if (json_equal(before, value) || (of_data && data_may_differ))
+            continue;
+        char *a = before ? json_dumps(before, JSON_ENCODE_ANY | JSON_COMPACT) : NULL,
+             *b = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        ax_status status =
+            ax_buf_printf(out, "\n  %s was %s and is now %s", key, a ? a : "absent", b ? b : "?");
+        free(a);
+        free(b);
+        AX_TRY(status);
+    }
+    return AX_OK;
+}
+
+static ax_status check_same_run(const ax_run *run, const json_t *state, bool new_run)
+{
+    ax_buf text = {0};
+    json_t *now = identity_of(run);
+    ax_status status = compare(json_object_get(state, "run"), now, new_run, &text);
+    if (status == AX_OK && text.size)
+        status = ax_fail(
+            AX_ERR_USAGE,
+            "%s cannot be continued, this would be another run:%s\nput the old values back, choose another "
+            "run.dir, or start a new run from it with model.from=%s",
+            run->resume_dir, text.data, run->resume_dir);
+    json_decref(now);
+    ax_buf_fini(&text);
+    return status;
+}
+
+/* The sampler goes on where it was, unless the data is another: then it starts from the beginning. */
+static ax_status restore_position(ax_run *run, const json_t *state, bool new_run)
+{
+    const json_t *sampler = json_object_get(state, "sampler");
+    json_t *now = identity_of(run);
+    bool same_data = json_equal(json_object_get(json_object_get(state, "run"), "data.train"),
+                                json_object_get(now, "data.train"));
+    json_decref(now);
+    run->step = json_integer_value(json_object_get(state, "step"));
+    run->tokens = json_integer_value(json_object_get(state, "tokens"));
+    if (new_run && !same_data)
+        return AX_OK;
+    AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->train.n, AX_ERR_DATA,
+             "%s: training/state.json has no position for each of the %d data sources", run->resume_dir,
+             run->train.n);
+    int64_t counts[run->train.n];
+    for (int i = 0; i < run->train.n; i++)
+        counts[i] = json_integer_value(json_array_get(sampler, (size_t)i));
+    return ax_sampler_restore(run->sampler, counts);
+}
+
+static ax_status resume(ax_run *run)
+{
+    bool new_run = strcmp(run->config->train.resume, "auto") != 0;
+    char *text;
+    json_error_t error;
+    AX_TRY(ax_ckpt_read_state(run->resume_dir, &text));
+    json_t *state = json_loads(text, 0, &error);
+    free(text);
+    AX_CHECK(state, AX_ERR_DATA, "%s/training/state.json:%d: %s", run->resume_dir, error.line, error.text);
+    ax_status status = check_same_run(run, state, new_run);
+    if (status == AX_OK)
+        status = restore_position(run, state, new_run);
+    json_decref(state);
+    AX_TRY(status);
+    ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->model.family)};
+    rules.ignore = ax_family_ignored(run->model.family, &rules.ignores);
+    AX_TRY(ax_ckpt_load(ax_engine_params(run->engine), run->resume_dir, run->optim->slot_names, &rules));
+    AX_TRY(ax_param_set_refresh(ax_engine_params(run->engine)));
+    if (!new_run)
+        run->saved_step = run->step;
+    ax_log(AX_LOG_INFO, "resuming %s after step %lld", run->resume_dir, (long long)run->step);
+    return AX_OK;
+}
+
+ax_status ax_run_start_weights(ax_run *run)
+{
+    run->saved_step = -1;
+    if (run->resume_dir)
+        return resume(run);
+    if (!run->config->model.from)
+        return ax_param_set_init(ax_engine_params(run->engine));
+    ax_pretrained from;
+    AX_TRY(ax_pretrained_open(run->config->model.from, &from));
+    ax_status status = ax_pretrained_load(&from, ax_engine_params(run->engine));
+    ax_pretrained_close(&from);
+    return status;
+}

@@ -1,0 +1,102 @@
+/* axonn eval: how well a model predicts data. */
+#include "model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct args {
+    model_args common;
+    char *data, *tokenizer;
+    int64_t seq_len, batch;
+    bool cross_documents;
+} args;
+
+static const ax_option options[] = {
+    MODEL_OPTIONS(args, common),
+    {"data", AX_OPT_PATH, offsetof(args, data), .required = true, .meta = "PATH",
+     .help = "text, JSONL, a directory of them, or a token file"},
+    {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
+     .help = "tokens of a row; 0: the model's positions"},
+    {"batch", AX_OPT_INT, offsetof(args, batch), "4", "[1, 65536]", .help = "rows computed at a time"},
+    {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
+     .help = "instead of the model's own"},
+    {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
+     .help = "let attention see earlier documents of a row"},
+    MODEL_DEVICE_OPTIONS(args, common),
+};
+
+static ax_status report(const args *a, const ax_evaluation *e)
+{
+    if (a->common.json)
+        return cli_print_json(json_pack(
+            "{s:f, s:f, s:o, s:I, s:I, s:I}", "loss", e->loss, "perplexity", exp(e->loss), "bits_per_byte",
+            isfinite(e->bits_per_byte) ? json_real(e->bits_per_byte) : json_null(), "targets",
+            (json_int_t)e->targets, "untargeted", (json_int_t)e->untargeted, "bytes", (json_int_t)e->bytes));
+    printf("loss           %.6f\nperplexity     %.4f\n", e->loss, exp(e->loss));
+    if (isfinite(e->bits_per_byte))
+        printf("bits per byte  %.4f\n", e->bits_per_byte);
+    printf("targets        %lld\n", (long long)e->targets);
+    return AX_OK;
+}
+
+static ax_status evaluate(const args *a, opened_model *m, const char *tokens)
+{
+    ax_data *data;
+    ax_evaluation e;
+    const ax_tokenizer *tok = m->model.tokenizer;
+    ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents};
+    AX_TRY(ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data));
+    ax_status status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
+    if (status == AX_OK)
+        status = ax_pretrained_eval(m->ctx, &m->model, data, &shape, a->batch, &e);
+    if (status == AX_OK)
+        status = report(a, &e);
+    ax_data_close(&data);
+    return status;
+}
+
+/* Text is tokenized into a directory that lives as long as the command. */
+static ax_status with_tokens(const args *a, opened_model *m)
+{
+    char dir[4096], *tokens = NULL;
+    const char *base = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/axonn-eval-XXXXXX", base ? base : "/tmp");
+    AX_CHECK(mkdtemp(dir), AX_ERR_DATA, "cannot create a temporary directory %s", dir);
+    ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, NULL, NULL, &tokens);
+    if (status == AX_OK)
+        status = evaluate(a, m, tokens);
+    free(tokens);
+    ax_status removed = ax_remove_tree(dir);
+    return status != AX_OK ? status : removed;
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    opened_model m;
+    AX_TRY(model_open(&a->common, &m));
+    ax_status status = AX_OK;
+    if (a->tokenizer) {
+        ax_tokenizer_destroy(&m.model.tokenizer);
+        status = ax_tokenizer_load(a->tokenizer, &m.model.tokenizer);
+    }
+    if (status == AX_OK)
+        status = with_tokens(a, &m);
+    model_close(&m);
+    return status;
+}
+
+const cli_verb verb_eval = {
+    .name = "eval",
+    .summary = "measure loss, perplexity and bits per byte of a model on data",
+    .details = "Every token is a target once, but the first of each document; bits per byte charge those\n"
+               "log2(vocabulary) bits, so that they compare with a compressor's.",
+    .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
+                "512 --json",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+};

@@ -1,0 +1,190 @@
+/* axonn generate: continues a prompt, token by token. */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct args {
+    model_args common;
+    char *prompt;
+    ax_ints tokens, stop;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p;
+    bool ignore_end;
+} args;
+
+static const ax_option options[] = {
+    MODEL_OPTIONS(args, common),
+    {"prompt", AX_OPT_STRING, offsetof(args, prompt), .meta = "TEXT",
+     .help = "text to continue; needs the model's tokenizer"},
+    {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...", .help = "the prompt as token ids"},
+    {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
+     .help = "tokens to generate at most"},
+    {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "1.0", "[0, inf)", .meta = "T",
+     .help = "divides the logits; 0 always takes the likeliest token"},
+    {"top-k", AX_OPT_INT, offsetof(args, top_k), "0", "[0, 16777216]", .meta = "K",
+     .help = "draw from the K likeliest tokens; 0: all"},
+    {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "1.0", "(0, 1]", .meta = "P",
+     .help = "draw from the likeliest tokens that together reach probability P"},
+    {"seed", AX_OPT_INT, offsetof(args, seed), "0", "[0, inf)", .meta = "S",
+     .help = "the same seed draws the same text"},
+    {"stop", AX_OPT_INTS, offsetof(args, stop), .meta = "ID,ID,...",
+     .help = "token ids that end the text, beside the model's end-of-text token"},
+    {"ignore-end", AX_OPT_BOOL, offsetof(args, ignore_end), "false",
+     .help = "go on after the model's end-of-text token"},
+    MODEL_DEVICE_OPTIONS(args, common),
+};
+
+typedef struct session {
+    const args *a;
+    opened_model m;
+    ax_ids ids; /* the prompt, then what was generated */
+    size_t prompt;
+    ax_generator *generator;
+    ax_sample_item *work;
+    ax_decoder decoder;
+    ax_buf text; /* generated; printed up to `shown` */
+    size_t shown;
+    const char *reason;
+} session;
+
+static ax_status encode_prompt(session *s)
+{
+    ax_encoder *encoder;
+    AX_CHECK(s->m.model.tokenizer, AX_ERR_USAGE, "%s has no tokenizer.json: give the prompt with --tokens",
+             s->m.model.dir);
+    AX_TRY(ax_encoder_create(s->m.model.tokenizer, &encoder));
+    ax_status status = ax_encode(encoder, s->a->prompt, strlen(s->a->prompt), AX_ENCODE_ADD_SPECIAL, &s->ids);
+    ax_encoder_destroy(&encoder);
+    return status;
+}
+
+/* An empty prompt starts from the end-of-text token, which separated documents in training. */
+static ax_status read_prompt(session *s)
+{
+    const args *a = s->a;
+    AX_CHECK(!a->prompt || !a->tokens.count, AX_ERR_USAGE, "give either --prompt or --tokens, not both");
+    if (a->prompt)
+        AX_TRY(encode_prompt(s));
+    for (size_t i = 0; i < a->tokens.count; i++) {
+        AX_CHECK(a->tokens.items[i] >= 0 && a->tokens.items[i] < s->m.model.config.vocab, AX_ERR_USAGE,
+                 "--tokens: %lld is not in the model's vocabulary, 0 … %lld", (long long)a->tokens.items[i],
+                 (long long)s->m.model.config.vocab - 1);
+        int32_t id = (int32_t)a->tokens.items[i];
+        AX_TRY(ax_ids_add(&s->ids, &id, 1));
+    }
+    int64_t end = s->m.model.identity.eos;
+    if (!s->ids.size) {
+        AX_CHECK(end >= 0 && end < s->m.model.config.vocab, AX_ERR_USAGE,
+                 "the model has no end-of-text token to start from: give --prompt or --tokens");
+        int32_t id = (int32_t)end;
+        AX_TRY(ax_ids_add(&s->ids, &id, 1));
+    }
+    s->prompt = s->ids.size;
+    return AX_OK;
+}
+
+static bool ends(const session *s, int32_t id)
+{
+    for (size_t i = 0; i < s->a->stop.count; i++)
+        if (s->a->stop.items[i] == id)
+            return true;
+    return !s->a->ignore_end && id == s->m.model.identity.eos;
+}
+
+/* Prints what is new and complete: text where there is a tokenizer, ids where there is none. */
+static ax_status show(session *s, int32_t id)
+{
+    if (s->m.model.tokenizer)
+        AX_TRY(ax_decoder_push(&s->decoder, id, &s->text));
+    else
+        AX_TRY(ax_buf_printf(&s->text, "%s%d", s->text.size ? " " : "", id));
+    if (s->a->common.json || s->shown == s->text.size)
+        return AX_OK;
+    AX_TRY(cli_print(s->text.data + s->shown, s->text.size - s->shown));
+    s->shown = s->text.size;
+    fflush(stdout);
+    return AX_OK;
+}
+
+static ax_status generate(session *s)
+{
+    const args *a = s->a;
+    const ax_model_config *c = &s->m.model.config;
+    int64_t capacity = ax_min((int64_t)s->prompt + a->max_tokens, c->seq_len);
+    AX_CHECK((int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
+             "a prompt of %zu tokens leaves no room in the model's %lld positions", s->prompt,
+             (long long)c->seq_len);
+    ax_sampling how = {a->temperature, (int)a->top_k, a->top_p};
+    uint64_t key = ax_rng_key((uint64_t)a->seed, "generate", 0);
+    const float *logits;
+    AX_TRY(ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, capacity, &s->generator));
+    AX_TRY(ax_calloc((size_t)c->vocab, sizeof *s->work, &s->work));
+    AX_TRY(ax_generator_feed(s->generator, s->ids.data, (int64_t)s->prompt, &logits));
+    s->reason = "length";
+    for (int64_t i = 0; i < a->max_tokens; i++) {
+        int32_t id;
+        AX_TRY(ax_sample(logits, (int)c->vocab, &how, ax_rng_uniform(key, (uint64_t)i), s->work, &id));
+        if (ends(s, id)) {
+            s->reason = "stop";
+            break;
+        }
+        AX_TRY(ax_ids_add(&s->ids, &id, 1));
+        AX_TRY(show(s, id));
+        if (i + 1 == a->max_tokens || (int64_t)s->ids.size == capacity)
+            break;
+        AX_TRY(ax_generator_feed(s->generator, &id, 1, &logits));
+    }
+    return s->m.model.tokenizer ? ax_decoder_finish(&s->decoder, &s->text) : AX_OK;
+}
+
+static ax_status finish(session *s, double seconds)
+{
+    if (s->a->common.json) {
+        json_t *ids = json_array();
+        for (size_t i = s->prompt; i < s->ids.size; i++)
+            json_array_append_new(ids, json_integer(s->ids.data[i]));
+        /* Text that is not UTF-8 cannot stand in JSON. */
+        json_t *text = json_stringn(s->text.size ? s->text.data : "", s->text.size);
+        return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text ? text : json_null(),
+                                        "tokens", ids, "prompt_tokens", (int)s->prompt, "finish", s->reason,
+                                        "seconds", seconds));
+    }
+    AX_TRY(cli_print(s->text.size ? s->text.data + s->shown : "", s->text.size - s->shown));
+    return cli_print("\n", 1);
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    session s = {.a = a};
+    double start = ax_now();
+    AX_TRY(model_open(&a->common, &s.m));
+    ax_decoder_init(&s.decoder, s.m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
+    ax_status status = read_prompt(&s);
+    if (status == AX_OK && a->prompt && !a->common.json)
+        status = cli_print(a->prompt, strlen(a->prompt));
+    if (status == AX_OK)
+        status = generate(&s);
+    if (status == AX_OK)
+        status = finish(&s, ax_now() - start);
+    ax_generator_destroy(&s.generator);
+    free(s.work);
+    ax_ids_fini(&s.ids);
+    ax_buf_fini(&s.text);
+    model_close(&s.m);
+    return status;
+}
+
+const cli_verb verb_generate = {
+    .name = "generate",
+    .summary = "continue a prompt with a model",
+    .details = "Prints the prompt and its continuation as it is drawn; token ids where the model has no\n"
+               "tokenizer. Ends at --max-tokens, at a stop token, or where the model's positions end.",
+    .examples = "axonn generate runs/name --prompt 'int main(' --temperature 0.8 --top-p 0.95\n"
+                "axonn generate path/to/gpt2 --tokens 464,3290 --temperature 0 --json",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+};

@@ -1,0 +1,97 @@
+/* axonn logits: what a model predicts at each position of a sequence. */
+#include "model.h"
+
+#include <stdlib.h>
+
+typedef struct args {
+    model_args common;
+    ax_ints tokens;
+    bool last;
+} args;
+
+static const ax_option options[] = {
+    MODEL_OPTIONS(args, common),
+    {"tokens", AX_OPT_INTS, offsetof(args, tokens), .required = true, .meta = "ID,ID,...",
+     .help = "the sequence, as token ids"},
+    {"last", AX_OPT_BOOL, offsetof(args, last), "false", .help = "only the last position"},
+    MODEL_DEVICE_OPTIONS(args, common),
+};
+
+typedef struct printer {
+    const args *a;
+    int64_t printed;
+} printer;
+
+/* The five likeliest tokens, best first. */
+static void print_best(int64_t position, const float *logits, int64_t vocab)
+{
+    int64_t best[5];
+    int n = 0;
+    for (int64_t v = 0; v < vocab; v++) {
+        int at = n;
+        while (at > 0 && logits[best[at - 1]] < logits[v])
+            at--;
+        if (at == (int)AX_COUNT(best))
+            continue;
+        n = n < (int)AX_COUNT(best) ? n + 1 : n;
+        for (int k = n - 1; k > at; k--)
+            best[k] = best[k - 1];
+        best[at] = v;
+    }
+    printf("%6lld ", (long long)position);
+    for (int k = 0; k < n; k++)
+        printf(" %lld:%.4f", (long long)best[k], logits[best[k]]);
+    printf("\n");
+}
+
+static ax_status take(void *user, int64_t position, const float *logits, int64_t vocab)
+{
+    printer *p = user;
+    if (p->a->last && position + 1 < (int64_t)p->a->tokens.count)
+        return AX_OK;
+    if (!p->a->common.json) {
+        print_best(position, logits, vocab);
+        return AX_OK;
+    }
+    if (!p->printed)
+        printf("{\"shape\": [%lld, %lld], \"logits\": [", p->a->last ? 1LL : (long long)p->a->tokens.count,
+               (long long)vocab);
+    for (int64_t v = 0; v < vocab; v++)
+        printf("%s%.9g", p->printed++ ? ", " : "", logits[v]);
+    return AX_OK;
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    opened_model m;
+    int32_t *ids;
+    AX_TRY(model_open(&a->common, &m));
+    ax_status status = ax_calloc(a->tokens.count, sizeof *ids, &ids);
+    for (size_t i = 0; status == AX_OK && i < a->tokens.count; i++) {
+        if (a->tokens.items[i] < 0 || a->tokens.items[i] >= m.model.config.vocab)
+            status = ax_fail(AX_ERR_USAGE, "--tokens: %lld is not in the model's vocabulary, 0 … %lld",
+                             (long long)a->tokens.items[i], (long long)m.model.config.vocab - 1);
+        ids[i] = (int32_t)a->tokens.items[i];
+    }
+    printer p = {a, 0};
+    if (status == AX_OK)
+        status = ax_pretrained_logits(m.ctx, &m.model, ids, (int64_t)a->tokens.count, take, &p);
+    if (status == AX_OK && a->common.json)
+        printf("]}\n");
+    free(ids);
+    model_close(&m);
+    return status;
+}
+
+const cli_verb verb_logits = {
+    .name = "logits",
+    .summary = "print the logits of a token sequence",
+    .details = "Without --json: the five likeliest next tokens of each position as ID:LOGIT. With --json:\n"
+               "{\"shape\": [T, V], \"logits\": [T*V numbers, row by row]}.",
+    .examples = "axonn logits runs/name --tokens 1,2,3 --last --json",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+};

@@ -1,0 +1,76 @@
+/* axonn selftest: the first thing a doubtful user can try. */
+#include "axonn/nn.h"
+#include "verb.h"
+
+typedef struct args {
+    bool json;
+} args;
+
+static const ax_option options[] = {
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per check"},
+};
+
+typedef struct tally {
+    const args *a;
+    int passed, failed;
+} tally;
+
+/* Finite differences leave 1e-8; reordered float64 sums of a few hundred terms 1e-13. */
+static const double gradient_bound = 1e-6, grid_bound = 1e-12;
+
+static ax_status say(tally *t, const char *what, const char *layer, double worst, double bound)
+{
+    bool ok = worst < bound;
+    t->passed += ok;
+    t->failed += !ok;
+    if (t->a->json)
+        return cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:b}", "check", what, "layer", layer, "worst",
+                                        worst, "bound", bound, "passed", ok));
+    printf("%-6s  %-18s  %-28s worst %.1e (bound %.0e)\n", ok ? "ok" : "FAILED", layer, what, worst, bound);
+    return AX_OK;
+}
+
+static ax_status check_sample(tally *t, const ax_layer_sample *sample)
+{
+    static const struct {
+        const char *name, *device;
+        ax_grid_size size;
+    } grids[] = {{"4 ranks: x=2 y=2, ref", "ref", {2, 2, 1, 1, 1}},
+                 {"4 ranks: x=2 data=2, ref", "ref", {2, 1, 1, 1, 2}},
+                 {"4 ranks: y=2 data=2, cpu", "cpu", {1, 2, 1, 1, 2}}};
+    double worst;
+    AX_TRY(ax_layer_check_gradient(sample, &worst));
+    AX_TRY(say(t, "gradient", sample->name, worst, gradient_bound));
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        AX_TRY(ax_layer_check_grid(sample, grids[i].size, grids[i].device, &worst));
+        AX_TRY(say(t, grids[i].name, sample->name, worst, grid_bound));
+    }
+    return AX_OK;
+}
+
+static ax_status run(const void *raw)
+{
+    tally t = {.a = raw};
+    double start = ax_now();
+    for (int i = 0; i < ax_layer_sample_count; i++)
+        AX_TRY(check_sample(&t, &ax_layer_samples[i]));
+    char took[32];
+    if (!t.a->json)
+        printf("%d passed, %d failed in %s\n", t.passed, t.failed, ax_format_seconds(ax_now() - start, took));
+    AX_CHECK(!t.failed, AX_ERR_NUMERIC,
+             "%d of %d checks failed: this build computes wrong numbers on this machine", t.failed,
+             t.passed + t.failed);
+    return AX_OK;
+}
+
+const cli_verb verb_selftest = {
+    .name = "selftest",
+    .summary = "check gradients and the equality of grids on this machine",
+    .details = "Every kind of layer: its gradient against finite differences, and four ranks (as threads)\n"
+               "against one, in float64.",
+    .examples = "axonn selftest",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+};

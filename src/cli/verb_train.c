@@ -1,0 +1,64 @@
+/* axonn train: a training run from a configuration. */
+#include "axonn/engine.h"
+#include "verb.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct args {
+    char *config;
+    ax_strings overrides;
+    bool json;
+} args;
+
+static const ax_option options[] = {
+    {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
+     .help = "the configuration of the run"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false",
+     .help = "print one JSON object about the finished run"},
+};
+
+/* A JSON number, or null where there is none. */
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static ax_status report(const args *a, const ax_config *config, const ax_train_result *r)
+{
+    if (a->json)
+        return cli_print_json(json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:s?}", "run", config->run.dir,
+                                        "step", (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "loss",
+                                        number(r->loss), "eval_loss", number(r->eval_loss), "bits_per_byte",
+                                        number(r->bits_per_byte), "checkpoint", r->checkpoint));
+    if (r->checkpoint)
+        ax_log(AX_LOG_INFO, "checkpoint: %s", r->checkpoint);
+    return AX_OK;
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    ax_config config;
+    ax_train_result result = {0};
+    ax_status status = ax_config_load(a->config, a->overrides.items, a->overrides.count, &config);
+    if (status == AX_OK)
+        status = ax_train(&config, &result);
+    if (status == AX_OK)
+        status = report(a, &config, &result);
+    free(result.checkpoint);
+    ax_config_fini(&config);
+    return status;
+}
+
+const cli_verb verb_train = {
+    .name = "train",
+    .summary = "train a model as a configuration says",
+    .details =
+        "Metrics, checkpoints and the resolved configuration go to run.dir; the same command continues\n"
+        "a run that was stopped. SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C save and stop at the next step.",
+    .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+    .keys = ax_config_options,
+};

@@ -46,8 +46,8 @@ int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
 /* The token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
-/* Fingerprint of everything that decides the ids of a text (not of how the files are written); token files
- * keep it to refuse another tokenizer. */
+/* Fingerprint of everything that decides the ids of a text, the end-of-text token included, but not of how
+ * the files are written; token files keep it to refuse another tokenizer. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
 /* The id of the token that stands for exactly these bytes (added tokens first), or -1. */
@@ -73,7 +73,8 @@ void ax_encoder_destroy(ax_encoder **encoder);
 /* Appends the ids of one document, n bytes at `text`, to `out`. flags: AX_ENCODE_*. No end-of-text token is
  * added. Each byte that is not part of valid UTF-8 becomes a piece of its own, so that decoding returns the
  * input byte for byte (after the file's normalizer and prefix space, if it has them). Time is O(n log n) in
- * the worst case. AX_ERR_DATA if the file's pattern exceeds the matcher's limits on this text. */
+ * the worst case. AX_ERR_DATA if the file's pattern exceeds the matcher's limits on this text; `out` then
+ * holds the ids up to there. */
 AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t n, unsigned flags,
                                   ax_ids *out);
 

@@ -19,9 +19,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* ---- table of strings ---- */
-
-static ax_status grow(void *array, size_t *capacity, size_t need, size_t size)
+ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size)
 {
     if (need <= *capacity)
         return AX_OK;
@@ -30,12 +28,13 @@ static ax_status grow(void *array, size_t *capacity, size_t need, size_t size)
     void *old, *fresh;
     memcpy(&old, array, sizeof old);
     fresh = realloc(old, wanted * size);
-    AX_CHECK(fresh, AX_ERR_MEMORY, "out of memory for %zu x %zu bytes of distinct pieces of text", wanted,
-             size);
+    AX_CHECK(fresh, AX_ERR_MEMORY, "out of memory for %zu x %zu bytes to train a tokenizer", wanted, size);
     memcpy(array, &fresh, sizeof fresh);
     *capacity = wanted;
     return AX_OK;
 }
+
+/* ---- table of strings ---- */
 
 static ax_status rehash(bpe_table *t)
 {
@@ -59,8 +58,8 @@ static ax_status add_word(bpe_table *t, size_t slot, const char *bytes, size_t n
 {
     AX_CHECK(n <= UINT32_MAX && t->n < UINT32_MAX - 1, AX_ERR_DATA,
              "the training text has more distinct pieces, or longer ones, than 32 bits number");
-    AX_TRY(grow(&t->words, &t->capacity, t->n + 1, sizeof *t->words));
-    AX_TRY(grow(&t->bytes, &t->bytes_capacity, t->bytes_size + n, 1));
+    AX_TRY(bpe_grow(&t->words, &t->capacity, t->n + 1, sizeof *t->words));
+    AX_TRY(bpe_grow(&t->bytes, &t->bytes_capacity, t->bytes_size + n, 1));
     memcpy(t->bytes + t->bytes_size, bytes, n);
     t->words[t->n] = (bpe_word){.start = t->bytes_size, .size = (uint32_t)n, .hash = hash, .count = count};
     t->bytes_size += n;
@@ -303,7 +302,7 @@ static ax_status list_chunks(job *j)
         bool sized = S_ISREG(info.st_mode);
         j->total += sized ? (int64_t)info.st_size : 0;
         for (int64_t offset = 0; !offset || (sized && offset < info.st_size); offset += CHUNK) {
-            AX_TRY(grow(&j->chunks, &capacity, j->n_chunks + 1, sizeof *j->chunks));
+            AX_TRY(bpe_grow(&j->chunks, &capacity, j->n_chunks + 1, sizeof *j->chunks));
             j->chunks[j->n_chunks++] = (chunk){i, sized ? offset : -1};
         }
     }

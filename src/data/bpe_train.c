@@ -71,20 +71,6 @@ typedef struct trainer {
     size_t n_touched;
 } trainer;
 
-static ax_status grow(void *array, size_t *capacity, size_t need, size_t size)
-{
-    if (need <= *capacity)
-        return AX_OK;
-    size_t wanted = ax_max((int64_t)need, (int64_t)(*capacity + *capacity / 2 + 1024));
-    void *old, *fresh;
-    memcpy(&old, array, sizeof old);
-    fresh = realloc(old, wanted * size);
-    AX_CHECK(fresh, AX_ERR_MEMORY, "out of memory for %zu x %zu bytes of token pairs", wanted, size);
-    memcpy(array, &fresh, sizeof fresh);
-    *capacity = wanted;
-    return AX_OK;
-}
-
 /* ---- pairs ---- */
 
 static size_t index_slot(const trainer *t, uint64_t key)
@@ -115,7 +101,7 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
     size_t i = index_slot(t, key);
     if (!t->index[i]) {
         AX_CHECK(t->n_pairs < UINT32_MAX, AX_ERR_DATA, "the training text has too many distinct pairs");
-        AX_TRY(grow(&t->pairs, &t->pairs_capacity, t->n_pairs + 1, sizeof *t->pairs));
+        AX_TRY(bpe_grow(&t->pairs, &t->pairs_capacity, t->n_pairs + 1, sizeof *t->pairs));
         t->pairs[t->n_pairs] = (pair){.key = key};
         t->index[i] = (uint32_t)++t->n_pairs;
     }
@@ -126,7 +112,7 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
 /* Room for `more` places at the end of the pair's list, which moves if it is not the last one. */
 static ax_status pair_extend(trainer *t, pair *p, size_t more)
 {
-    AX_TRY(grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));
+    AX_TRY(bpe_grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));
     memmove(t->places + t->n_places, t->places + p->start, p->n * sizeof *t->places);
     p->start = t->n_places;
     t->n_places += p->n + more;
@@ -142,7 +128,7 @@ static bool better(candidate a, candidate b)
 
 static ax_status heap_push(trainer *t, candidate c)
 {
-    AX_TRY(grow(&t->heap, &t->heap_capacity, t->n_heap + 1, sizeof *t->heap));
+    AX_TRY(bpe_grow(&t->heap, &t->heap_capacity, t->n_heap + 1, sizeof *t->heap));
     size_t i = t->n_heap++;
     for (size_t up; i && better(c, t->heap[up = (i - 1) / 2]); i = up)
         t->heap[i] = t->heap[up];
@@ -273,7 +259,7 @@ static ax_status note(trainer *t, int side, int32_t neighbour, int64_t weight, s
     if (!sum->n[side]++)
         t->touched[t->n_touched++] = 2 * (int64_t)neighbour + side;
     sum->weight[side] += weight;
-    AX_TRY(grow(&t->events, &t->events_capacity, t->n_events + 1, sizeof *t->events));
+    AX_TRY(bpe_grow(&t->events, &t->events_capacity, t->n_events + 1, sizeof *t->events));
     t->events[t->n_events++] = (event){(uint32_t)place, neighbour, side};
     return AX_OK;
 }

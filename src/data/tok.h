@@ -219,6 +219,9 @@ const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
 
 /* ---- training ------------------------------------------------------------------------------------ */
 
+/* Makes room for `need` elements in *(T **)array, which holds *capacity of them. */
+AX_MUST_CHECK ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size);
+
 /* Distinct byte strings, numbered in the order of their first appearance, each with a count. */
 typedef struct bpe_word {
     size_t start; /* into `bytes` */

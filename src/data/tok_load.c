@@ -379,8 +379,9 @@ ax_status tok_parse(const char *where, char *json, size_t json_size, char *confi
         .json = json, .json_size = json_size, .config = config, .config_size = config_size, .eos = -1};
     json_t *root = NULL, *config_root = NULL;
     status = parse_json(where, json, json_size, &root);
-    if (status == AX_OK && config)
-        status = parse_json("tokenizer_config.json", config, config_size, &config_root);
+    if (status == AX_OK && config &&
+        (status = parse_json("tokenizer_config.json", config, config_size, &config_root)) != AX_OK)
+        ax_error_context("beside %s", where);
     if (status == AX_OK)
         status = parse_roots(&l, root, config_root);
     json_decref(root);

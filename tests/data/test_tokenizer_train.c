@@ -127,8 +127,8 @@ static char *random_text(size_t n, bool newlines)
 {
     char *text = malloc(n + 1);
     static const char letters[] = "etaoinshrdlu.,'0";
+    uint32_t r[4] = {0};
     for (size_t i = 0; i < n; i++) {
-        uint32_t r[4];
         if (i % 4 == 0)
             ax_philox(3, newlines, i, r);
         uint32_t x = r[i % 4];

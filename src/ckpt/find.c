@@ -109,7 +109,7 @@ static ax_status each_entry(const char *run_dir, entry_fn *fn, void *arg)
     DIR *dir = opendir(path);
     int error = errno;
     ax_status status = AX_OK;
-    if (!dir && error != ENOENT)
+    if (!dir && error != ENOENT && error != ENOTDIR)
         status = ax_fail(AX_ERR_DATA, "cannot list %s: %s", path, strerror(error));
     struct dirent *entry;
     while (dir && status == AX_OK && (entry = readdir(dir)))

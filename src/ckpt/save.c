@@ -26,6 +26,8 @@ typedef struct saver {
     uint64_t *sums;       /* of the parameters */
     uint64_t *hashes;     /* of the files of both stores, in order */
     manifest m;
+    bool named;    /* it has its name */
+    bool replaced; /* and the one that had the name before lies aside */
 } saver;
 
 static void saver_fini(saver *s)
@@ -260,15 +262,25 @@ static ax_status complete(saver *s)
 /* Gives the checkpoint its name, in one step even where an older one of the same step has it. */
 static ax_status take_name(saver *s)
 {
-    if (ax_path_exists(s->final) && renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->final, RENAME_EXCHANGE)) {
-        char name[64]; /* a file system that cannot exchange */
+    s->replaced =
+        ax_path_exists(s->final) && !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->final, RENAME_EXCHANGE);
+    if (ax_path_exists(s->final) && !s->replaced) { /* a file system that cannot exchange */
+        char name[64];
         snprintf(name, sizeof name, "step-%lld", (long long)s->args->step);
         AX_TRY(ckpt_delete(s->args->run_dir, name));
     }
-    if (!ax_path_exists(s->final))
+    if (!s->replaced)
         AX_CHECK(!rename(s->aside, s->final), AX_ERR_DATA, "cannot rename %s to %s: %s", s->aside, s->final,
                  strerror(errno));
+    s->named = true;
     return ax_dir_sync(s->root);
+}
+
+/* Takes the name away again: what cannot be made to last was not saved. */
+static void give_name_back(const saver *s)
+{
+    if (s->named && renameat2(AT_FDCWD, s->final, AT_FDCWD, s->aside, s->replaced ? RENAME_EXCHANGE : 0))
+        ax_log(AX_LOG_WARN, "%s stays, though it may not survive a crash: %s", s->final, strerror(errno));
 }
 
 static ax_status prune(const ax_ckpt_save_args *a)
@@ -290,13 +302,16 @@ static ax_status publish(saver *s)
     AX_TRY(take_name(s));
     AX_CHECK(!rename(s->latest_new, s->latest), AX_ERR_DATA, "cannot rename %s to %s: %s", s->latest_new,
              s->latest, strerror(errno));
-    AX_TRY(ax_dir_sync(a->run_dir));
-    /* The checkpoint is safe; what cannot be removed now is removed next time. */
-    ax_status status = a->keep_latest > 0 ? prune(a) : AX_OK;
+    /* The checkpoint is safe: it is found by its serial, whatever `latest` says, and what cannot be removed
+     * now is removed next time. */
+    ax_status status = ax_dir_sync(a->run_dir);
+    if (status == AX_OK && a->keep_latest > 0)
+        status = prune(a);
     if (status == AX_OK)
         status = ax_ckpt_clean(a->run_dir);
     if (status != AX_OK)
-        ax_log(AX_LOG_WARN, "old checkpoints stay: %s", ax_error_message());
+        ax_log(AX_LOG_WARN, "%s is saved, but older checkpoints could not be removed: %s", s->final,
+               ax_error_message());
     return AX_OK;
 }
 
@@ -320,6 +335,7 @@ static void undo(saver *s)
 {
     char reason[1024];
     snprintf(reason, sizeof reason, "%s", ax_error_message());
+    give_name_back(s);
     if (ax_remove_tree(s->aside) != AX_OK)
         ax_log(AX_LOG_WARN, "%s stays until the next start: %s", s->aside, ax_error_message());
     unlink(s->latest_new);

@@ -1,0 +1,251 @@
+/* axonn ckpt ls | verify | diff: the checkpoints of runs, and models in general. */
+#include "verb.h"
+
+#include "axonn/ckpt.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* ---- ls ------------------------------------------------------------------------------------------ */
+
+typedef struct ls_args {
+    char *run;
+    bool verify, json;
+} ls_args;
+
+static const ax_option ls_options[] = {
+    {"RUN", AX_OPT_PATH, offsetof(ls_args, run), .required = true, .help = "a run directory"},
+    {"verify", AX_OPT_BOOL, offsetof(ls_args, verify), "false",
+     .help = "read every file and compare it with the manifest"},
+    {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
+};
+
+/* verified is null where files were not compared. */
+static json_t *info_json(const ax_ckpt_info *info, bool compared)
+{
+    json_t *verified = info->damage ? json_false() : compared ? json_true() : json_null();
+    return json_pack("{s:I, s:s, s:I, s:f, s:b, s:o, s:s?}", "step", (json_int_t)info->step, "dir", info->dir,
+                     "bytes", (json_int_t)info->bytes, "time", info->time, "latest", info->latest, "verified",
+                     verified, "damage", info->damage);
+}
+
+static ax_status ls_json(const ls_args *a, const ax_ckpt_list *list)
+{
+    json_t *items = json_array();
+    for (int i = 0; i < list->n; i++)
+        json_array_append_new(items, info_json(&list->item[i], a->verify));
+    return cli_print_json(json_pack("{s:s, s:o}", "run", a->run, "checkpoints", items));
+}
+
+static void print_info(const ax_ckpt_info *info, bool compared)
+{
+    char bytes[32], when[32] = "-";
+    time_t seconds = (time_t)info->time;
+    struct tm local;
+    if (info->serial && localtime_r(&seconds, &local))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &local);
+    printf("%10" PRId64 "  %10s  %-19s  %s%s%s%s\n", info->step, ax_format_bytes((double)info->bytes, bytes),
+           when, info->latest ? "latest" : "", info->latest && (compared || info->damage) ? ", " : "",
+           info->damage ? "damaged: "
+           : compared   ? "verified"
+                        : "",
+           info->damage ? info->damage : "");
+}
+
+static ax_status run_ls(const void *raw)
+{
+    const ls_args *a = raw;
+    ax_ckpt_list *list;
+    AX_CHECK(ax_path_is_dir(a->run), AX_ERR_DATA, "%s is not a directory", a->run);
+    AX_TRY(ax_ckpt_list_create(a->run, a->verify, &list));
+    ax_status status = AX_OK;
+    if (a->json)
+        status = ls_json(a, list);
+    else if (list->n)
+        printf("      step        size  saved                state\n");
+    else
+        ax_log(AX_LOG_INFO, "%s has no checkpoints", a->run);
+    for (int i = 0; !a->json && i < list->n; i++)
+        print_info(&list->item[i], a->verify);
+    ax_ckpt_list_destroy(&list);
+    return status;
+}
+
+const cli_verb verb_ckpt_ls = {
+    .name = "ckpt ls",
+    .summary = "list the checkpoints of a run, newest first",
+    .examples = "axonn ckpt ls runs/name --verify",
+    .options = ls_options,
+    .option_count = AX_COUNT(ls_options),
+    .args_size = sizeof(ls_args),
+    .run = run_ls,
+};
+
+/* ---- verify -------------------------------------------------------------------------------------- */
+
+typedef struct verify_args {
+    ax_strings paths;
+    bool json;
+} verify_args;
+
+static const ax_option verify_options[] = {
+    {"PATH", AX_OPT_STRINGS, offsetof(verify_args, paths), .required = true,
+     .help = "checkpoints, runs (all their checkpoints), model directories or .safetensors files"},
+    {"json", AX_OPT_BOOL, offsetof(verify_args, json), "false",
+     .help = "print one JSON object per checkpoint"},
+};
+
+static ax_status report_json(const char *path, const ax_ckpt_report *r)
+{
+    json_t *faults = json_array();
+    for (int i = 0; i < r->n; i++)
+        json_array_append_new(faults,
+                              json_pack("{s:s, s:s}", "file", r->fault[i].file, "what", r->fault[i].what));
+    return cli_print_json(json_pack("{s:s, s:b, s:b, s:i, s:I, s:o}", "path", path, "good", r->n == 0,
+                                    "manifest", r->manifest, "files", r->files, "bytes", (json_int_t)r->bytes,
+                                    "faults", faults));
+}
+
+static void print_report(const char *path, const ax_ckpt_report *r)
+{
+    char bytes[32];
+    if (r->n == 0)
+        printf("%s: good, %d file%s, %s%s\n", path, r->files, r->files == 1 ? "" : "s",
+               ax_format_bytes((double)r->bytes, bytes),
+               r->manifest ? "" : " (structure only: it has no checksums)");
+    else
+        printf("%s: %d of %d files damaged\n", path, r->n, r->files);
+    for (int i = 0; i < r->n; i++)
+        printf("  %s\n", r->fault[i].what);
+}
+
+/* Adds the number of damaged files to *faults. */
+static ax_status verify_one(const verify_args *a, const char *path, int *faults)
+{
+    ax_ckpt_report *report;
+    ax_status status = AX_OK;
+    AX_TRY(ax_ckpt_verify(path, &report));
+    *faults += report->n;
+    if (a->json)
+        status = report_json(path, report);
+    else
+        print_report(path, report);
+    ax_ckpt_report_destroy(&report);
+    return status;
+}
+
+/* A run's checkpoints if it has some, else the path itself. */
+static ax_status verify_path(const verify_args *a, const char *path, int *faults)
+{
+    ax_ckpt_list *list;
+    AX_TRY(ax_ckpt_list_create(path, false, &list));
+    ax_status status = list->n ? AX_OK : verify_one(a, path, faults);
+    for (int i = 0; i < list->n && status == AX_OK; i++)
+        status = verify_one(a, list->item[i].dir, faults);
+    ax_ckpt_list_destroy(&list);
+    return status;
+}
+
+static ax_status run_verify(const void *raw)
+{
+    const verify_args *a = raw;
+    int faults = 0;
+    for (size_t i = 0; i < a->paths.count; i++)
+        AX_TRY(verify_path(a, a->paths.items[i], &faults));
+    AX_CHECK(!faults, AX_ERR_DATA, "%d damaged file%s", faults, faults == 1 ? "" : "s");
+    return AX_OK;
+}
+
+const cli_verb verb_ckpt_verify = {
+    .name = "ckpt verify",
+    .summary = "compare every file of checkpoints with their checksums",
+    .details = "A model directory without a manifest is checked for its structure: headers, shards\n"
+               "and index that agree to the byte. The exit code is 4 if anything is damaged.",
+    .examples = "axonn ckpt verify runs/name\naxonn ckpt verify runs/name/ckpt/step-1000",
+    .options = verify_options,
+    .option_count = AX_COUNT(verify_options),
+    .args_size = sizeof(verify_args),
+    .run = run_verify,
+};
+
+/* ---- diff ---------------------------------------------------------------------------------------- */
+
+typedef struct diff_args {
+    char *a, *b;
+    bool all, json;
+} diff_args;
+
+static const ax_option diff_options[] = {
+    {"A", AX_OPT_PATH, offsetof(diff_args, a), .required = true,
+     .help = "a checkpoint, a run (its newest), a model directory or a .safetensors file"},
+    {"B", AX_OPT_PATH, offsetof(diff_args, b), .required = true, .help = "another"},
+    {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false", .help = "print what is equal too"},
+    {"json", AX_OPT_BOOL, offsetof(diff_args, json), "false", .help = "print one JSON object"},
+};
+
+static const char *const kinds[] = {"equal",         "values differ", "shapes differ",
+                                    "dtypes differ", "only in A",     "only in B"};
+
+/* JSON has no infinity: null. */
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *row_json(const ax_ckpt_diff_row *row)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:s?, s:s?}", "key", row->key, "kind", kinds[row->kind],
+                     "elements", (json_int_t)row->elements, "differing", (json_int_t)row->differing,
+                     "max_abs", number(row->max_abs), "max_rel", number(row->max_rel), "a", row->a, "b",
+                     row->b);
+}
+
+static ax_status diff_json(const diff_args *a, const ax_ckpt_diff *diff)
+{
+    json_t *rows = json_array();
+    for (int i = 0; i < diff->n; i++)
+        if (a->all || diff->row[i].kind != AX_DIFF_NONE)
+            json_array_append_new(rows, row_json(&diff->row[i]));
+    return cli_print_json(json_pack("{s:s, s:s, s:b, s:i, s:i, s:o}", "a", a->a, "b", a->b, "equal",
+                                    diff->differing == 0, "compared", diff->n, "differing", diff->differing,
+                                    "rows", rows));
+}
+
+static void print_row(const ax_ckpt_diff_row *row)
+{
+    printf("%-44s %s", row->key, kinds[row->kind]);
+    if (row->a || row->b)
+        printf(": %s, %s", row->a ? row->a : "-", row->b ? row->b : "-");
+    else if (row->kind == AX_DIFF_VALUES)
+        printf(": %" PRId64 " of %" PRId64 ", by at most %.6g, relatively %.3g", row->differing,
+               row->elements, row->max_abs, row->max_rel);
+    printf("\n");
+}
+
+static ax_status run_diff(const void *raw)
+{
+    const diff_args *a = raw;
+    ax_ckpt_diff *diff;
+    ax_status status = AX_OK;
+    AX_TRY(ax_ckpt_diff_create(a->a, a->b, &diff));
+    if (a->json)
+        status = diff_json(a, diff);
+    for (int i = 0; !a->json && i < diff->n; i++)
+        if (a->all || diff->row[i].kind != AX_DIFF_NONE)
+            print_row(&diff->row[i]);
+    if (!a->json)
+        printf("%d compared, %d differ\n", diff->n, diff->differing);
+    ax_ckpt_diff_destroy(&diff);
+    return status;
+}
+
+const cli_verb verb_ckpt_diff = {
+    .name = "ckpt diff",
+    .summary = "compare two checkpoints or models, array by array",
+    .details = "Compares arrays, optimizer state where both have it, and config.json. Bits count: 0 and -0\n"
+               "differ. The exit code is 0 whether they differ or not; --json tells.",
+    .examples = "axonn ckpt diff runs/a runs/b\naxonn ckpt diff runs/a/ckpt/step-100 runs/a/ckpt/step-200",
+    .options = diff_options,
+    .option_count = AX_COUNT(diff_options),
+    .args_size = sizeof(diff_args),
+    .run = run_diff,
+};

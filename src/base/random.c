@@ -40,15 +40,24 @@ float ax_rng_uniform(uint64_t key, uint64_t index)
     return (float)(out[index % 4] >> 8) * 0x1p-24f;
 }
 
+/* Box-Muller: words (0,1) give normals 0 and 1 of the block, words (2,3) give 2 and 3. */
+void ax_rng_normal_block(uint64_t key, uint64_t block, float out[4])
+{
+    uint32_t words[4];
+    ax_philox(key, 1, block, words);
+    for (int i = 0; i < 4; i += 2) {
+        double radius = sqrt(-2.0 * log(((double)words[i] + 1.0) * 0x1p-32));
+        double angle = 6.283185307179586 * (double)words[i + 1] * 0x1p-32;
+        out[i] = (float)(radius * cos(angle));
+        out[i + 1] = (float)(radius * sin(angle));
+    }
+}
+
 float ax_rng_normal(uint64_t key, uint64_t index)
 {
-    uint32_t out[4];
-    ax_philox(key, 1, index / 4, out);
-    /* Words (0,1) give normals 0 and 1 of the block, words (2,3) give 2 and 3. */
-    const uint32_t *pair = out + (index % 4 & 2);
-    double radius = sqrt(-2.0 * log(((double)pair[0] + 1.0) * 0x1p-32));
-    double angle = 6.283185307179586 * (double)pair[1] * 0x1p-32;
-    return (float)(radius * (index & 1 ? sin(angle) : cos(angle)));
+    float block[4];
+    ax_rng_normal_block(key, index / 4, block);
+    return block[index % 4];
 }
 
 /* Feistel over 2*half bits; a number outside 0 … n-1 is walked on until it falls inside. */

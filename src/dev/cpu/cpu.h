@@ -39,6 +39,7 @@ typedef struct ax_cpu_isa {
     const char *name;
     const ax_cpu_gemm *gemm_f32, *gemm_bf16;
     ax_cpu_range_fn *gemv; /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
+    ax_cpu_range_fn *norm_grad_cols;          /* norm_grad's dweight and dbias: items are columns */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
 } ax_cpu_isa;
 
@@ -68,10 +69,22 @@ enum {
     AX_CPU_PARTIALS = 1024    /* doubles */
 };
 
+/* What the sumsq kernels take: items are chunks, whose sums go to `partials`. */
+typedef struct ax_cpu_sumsq {
+    const ax_sumsq_args *a;
+    int64_t chunk;
+    double *partials;
+} ax_cpu_sumsq;
+
 static inline ax_cpu *ax_cpu_of(const ax_stream *stream) { return stream->dev->impl; }
 static inline char *ax_cpu_scratch(const ax_cpu *cpu, int thread)
 {
     return cpu->scratch.base + (size_t)thread * AX_CPU_SCRATCH;
+}
+
+static inline double *ax_cpu_partials(const ax_cpu *cpu)
+{
+    return (double *)(void *)ax_cpu_scratch(cpu, cpu->threads);
 }
 
 /* Runs body(job, thread, threads) on `threads` threads at once; with 1 on the caller, without a team. */
@@ -81,6 +94,9 @@ void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job);
 ax_status ax_cpu_open(ax_device *dev);
 void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
+
+/* Kernels that need no vectors (plain.c): items are rows. */
+ax_cpu_range_fn ax_cpu_copy_box, ax_cpu_init_normal;
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 /* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */

@@ -3,15 +3,40 @@
 #include "attention_kernels.h"
 #include "gemm_kernels.h"
 #include "gemv_kernels.h"
+#include "loss_kernels.h"
+#include "norm_kernels.h"
+#include "pointwise_kernels.h"
+#include "update_kernels.h"
 
 const ax_cpu_isa AX_ISA_TABLE = {
     .name = AX_ISA_NAME,
     .gemm_f32 = &gemm_f32,
     .gemm_bf16 = &gemm_bf16,
     .gemv = gemv,
+    .norm_grad_cols = norm_grad_cols,
     .kernel =
         {
             [AX_K_attention] = attention,
             [AX_K_attention_grad] = attention_grad,
+            [AX_K_bias_add] = bias_add,
+            [AX_K_col_sum] = col_sum,
+            [AX_K_norm_stats] = norm_stats,
+            [AX_K_norm_apply] = norm_apply,
+            [AX_K_norm_grad_stats] = norm_grad_stats,
+            [AX_K_norm_grad] = norm_grad,
+            [AX_K_embedding] = embedding,
+            [AX_K_embedding_grad] = embedding_grad,
+            [AX_K_gelu] = gelu,
+            [AX_K_gelu_grad] = gelu_grad,
+            [AX_K_add] = add,
+            [AX_K_dropout] = dropout,
+            [AX_K_ce_max] = ce_max,
+            [AX_K_ce_sum] = ce_sum,
+            [AX_K_ce_grad] = ce_grad,
+            [AX_K_sumsq] = sumsq,
+            [AX_K_scale] = scale,
+            [AX_K_convert] = convert,
+            [AX_K_adamw] = adamw,
+            [AX_K_sgd] = sgd,
         },
 };

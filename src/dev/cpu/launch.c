@@ -35,21 +35,12 @@ static void body_queue(void *arg, int thread, int threads)
 
 enum { SERIAL_BELOW = 16384 }; /* elements: below it, waking a thread costs more than it saves */
 
-__attribute__((unused)) static ax_status run_shares(ax_stream *stream, ax_kernel kernel, const void *args,
-                                                    int64_t items, int64_t unit, double elements)
+static ax_status run(ax_stream *stream, ax_cpu_body *body, ax_cpu_range_fn *fn, const void *args,
+                     int64_t items, int64_t unit, double elements)
 {
     const ax_cpu *cpu = ax_cpu_of(stream);
-    job j = {.cpu = cpu, .fn = cpu->isa->kernel[kernel], .args = args, .items = items, .unit = unit};
-    ax_cpu_parallel(elements < SERIAL_BELOW ? 1 : cpu->threads, body_shares, &j);
-    return AX_OK;
-}
-
-static ax_status run_queue(ax_stream *stream, ax_kernel kernel, const void *args, int64_t items,
-                           double elements)
-{
-    const ax_cpu *cpu = ax_cpu_of(stream);
-    job j = {.cpu = cpu, .fn = cpu->isa->kernel[kernel], .args = args, .items = items};
-    ax_cpu_parallel(elements < SERIAL_BELOW ? 1 : cpu->threads, body_queue, &j);
+    job j = {.cpu = cpu, .fn = fn, .args = args, .items = items, .unit = unit};
+    ax_cpu_parallel(elements < SERIAL_BELOW ? 1 : cpu->threads, body, &j);
     return AX_OK;
 }
 
@@ -58,6 +49,124 @@ static ax_status run_ref(ax_stream *stream, ax_kernel kernel, const void *args)
     return ax_backend_ref.kernel[kernel](stream, args);
 }
 
+static ax_cpu_range_fn *isa_kernel(const ax_stream *stream, ax_kernel kernel)
+{
+    return ax_cpu_of(stream)->isa->kernel[kernel];
+}
+
+/* ---- items are elements, rows or columns --------------------------------------------------------- */
+
+enum { ELEMENTS = 64, COLUMNS = 64 }; /* shares are cut at cache lines */
+
+#define KERNEL(kernel, items, unit, elements)                                                                \
+    static ax_status kernel(ax_stream *stream, const void *args)                                             \
+    {                                                                                                        \
+        const ax_##kernel##_args *a = args;                                                                  \
+        if (a->dtype == AX_F64)                                                                              \
+            return run_ref(stream, AX_K_##kernel, args);                                                     \
+        return run(stream, body_shares, isa_kernel(stream, AX_K_##kernel), args, items, unit,                \
+                   (double)(elements));                                                                      \
+    }
+#define ELEMENT_KERNEL(kernel) KERNEL(kernel, a->n, ELEMENTS, a->n)
+#define ROW_KERNEL(kernel, width) KERNEL(kernel, a->rows, 1, a->rows * a->width)
+#define COLUMN_KERNEL(kernel) KERNEL(kernel, a->cols, COLUMNS, a->rows * a->cols)
+
+ELEMENT_KERNEL(gelu)
+ELEMENT_KERNEL(gelu_grad)
+ELEMENT_KERNEL(add)
+ELEMENT_KERNEL(scale)
+ROW_KERNEL(bias_add, cols)
+ROW_KERNEL(dropout, cols)
+ROW_KERNEL(norm_stats, cols)
+ROW_KERNEL(norm_apply, cols)
+ROW_KERNEL(norm_grad_stats, cols)
+ROW_KERNEL(embedding, cols)
+ROW_KERNEL(ce_max, vocab)
+ROW_KERNEL(ce_sum, vocab)
+ROW_KERNEL(ce_grad, vocab)
+COLUMN_KERNEL(col_sum)
+COLUMN_KERNEL(embedding_grad)
+
+/* The kernels round the copy of the weights to these. */
+static bool copy_here(const void *copy, ax_dtype dtype)
+{
+    return !copy || dtype == AX_F32 || dtype == AX_BF16;
+}
+
+static ax_status adamw(ax_stream *stream, const void *args)
+{
+    const ax_adamw_args *a = args;
+    if (a->dtype == AX_F64 || !copy_here(a->copy, a->copy_dtype))
+        return run_ref(stream, AX_K_adamw, args);
+    return run(stream, body_shares, isa_kernel(stream, AX_K_adamw), args, a->n, ELEMENTS, (double)a->n);
+}
+
+static ax_status sgd(ax_stream *stream, const void *args)
+{
+    const ax_sgd_args *a = args;
+    if (a->dtype == AX_F64 || !copy_here(a->copy, a->copy_dtype))
+        return run_ref(stream, AX_K_sgd, args);
+    return run(stream, body_shares, isa_kernel(stream, AX_K_sgd), args, a->n, ELEMENTS, (double)a->n);
+}
+
+/* Columns first, because dx may be dy. */
+static ax_status norm_grad(ax_stream *stream, const void *args)
+{
+    const ax_norm_grad_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_norm_grad, args);
+    double elements = (double)(a->rows * a->cols);
+    if (a->dweight || a->dbias)
+        AX_TRY(run(stream, body_shares, ax_cpu_of(stream)->isa->norm_grad_cols, args, a->cols, COLUMNS,
+                   elements));
+    return run(stream, body_shares, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1, elements);
+}
+
+static ax_status sumsq(ax_stream *stream, const void *args)
+{
+    const ax_sumsq_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_sumsq, args);
+    ax_cpu_sumsq s = {a, ax_max(4096, ax_round_up(ax_ceil_div(a->n, AX_CPU_PARTIALS), 4096)),
+                      ax_cpu_partials(ax_cpu_of(stream))};
+    int64_t chunks = ax_ceil_div(a->n, s.chunk);
+    AX_TRY(run(stream, body_shares, isa_kernel(stream, AX_K_sumsq), &s, chunks, 1, (double)a->n));
+    double total = 0;
+    for (int64_t i = 0; i < chunks; i++)
+        total += s.partials[i];
+    a->out[0] = total;
+    return AX_OK;
+}
+
+static ax_status convert(ax_stream *stream, const void *args)
+{
+    const ax_convert_args *a = args;
+    bool there = a->x_dtype == AX_F32 && a->y_dtype == AX_BF16,
+         back = a->x_dtype == AX_BF16 && a->y_dtype == AX_F32;
+    if (!there && !back)
+        return run_ref(stream, AX_K_convert, args);
+    return run(stream, body_shares, isa_kernel(stream, AX_K_convert), args, a->n, ELEMENTS, (double)a->n);
+}
+
+static ax_status copy_box(ax_stream *stream, const void *args)
+{
+    const ax_copy_box_args *a = args;
+    if (a->accumulate && a->dtype == AX_F64)
+        return run_ref(stream, AX_K_copy_box, args);
+    int64_t rows = a->n[0] * a->n[1] * a->n[2];
+    return run(stream, body_shares, ax_cpu_copy_box, args, a->n[3] ? rows : 0, 1, (double)(rows * a->n[3]));
+}
+
+static ax_status init_normal(ax_stream *stream, const void *args)
+{
+    const ax_init_normal_args *a = args;
+    int64_t rows = a->n[0] * a->n[1] * a->n[2];
+    return run(stream, body_shares, ax_cpu_init_normal, args, a->n[3] ? rows : 0, 1,
+               16.0 * (double)(rows * a->n[3]));
+}
+
+/* ---- attention ----------------------------------------------------------------------------------- */
+
 static ax_status attention(ax_stream *stream, const void *args)
 {
     const ax_attention_args *a = args;
@@ -65,7 +174,8 @@ static ax_status attention(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_attention, args);
     int64_t blocks = a->q_len > AX_CPU_GEMV_ROWS ? ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES) : 1;
     double work = (double)a->batch * (double)(a->heads * a->q_len) * (double)(a->kv_len * a->head_dim) / 16;
-    return run_queue(stream, AX_K_attention, args, a->q_len ? a->batch * a->heads * blocks : 0, work);
+    return run(stream, body_queue, isa_kernel(stream, AX_K_attention), args,
+               a->q_len ? a->batch * a->heads * blocks : 0, 1, work);
 }
 
 static ax_status attention_grad(ax_stream *stream, const void *args)
@@ -74,7 +184,8 @@ static ax_status attention_grad(ax_stream *stream, const void *args)
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention_grad, args);
     double work = (double)a->batch * (double)(a->heads * a->q_len) * (double)(a->q_len * a->head_dim) / 16;
-    return run_queue(stream, AX_K_attention_grad, args, a->batch * a->kv_heads, work);
+    return run(stream, body_queue, isa_kernel(stream, AX_K_attention_grad), args, a->batch * a->kv_heads, 1,
+               work);
 }
 
 const ax_device_ops ax_backend_cpu = {
@@ -89,5 +200,27 @@ const ax_device_ops ax_backend_cpu = {
             [AX_K_gemm] = ax_cpu_gemm_run,
             [AX_K_attention] = attention,
             [AX_K_attention_grad] = attention_grad,
+            [AX_K_bias_add] = bias_add,
+            [AX_K_col_sum] = col_sum,
+            [AX_K_norm_stats] = norm_stats,
+            [AX_K_norm_apply] = norm_apply,
+            [AX_K_norm_grad_stats] = norm_grad_stats,
+            [AX_K_norm_grad] = norm_grad,
+            [AX_K_embedding] = embedding,
+            [AX_K_embedding_grad] = embedding_grad,
+            [AX_K_gelu] = gelu,
+            [AX_K_gelu_grad] = gelu_grad,
+            [AX_K_add] = add,
+            [AX_K_dropout] = dropout,
+            [AX_K_ce_max] = ce_max,
+            [AX_K_ce_sum] = ce_sum,
+            [AX_K_ce_grad] = ce_grad,
+            [AX_K_sumsq] = sumsq,
+            [AX_K_scale] = scale,
+            [AX_K_convert] = convert,
+            [AX_K_copy_box] = copy_box,
+            [AX_K_init_normal] = init_normal,
+            [AX_K_adamw] = adamw,
+            [AX_K_sgd] = sgd,
         },
 };

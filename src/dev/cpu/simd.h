@@ -11,6 +11,8 @@
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
 
+#include <stdbool.h>
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

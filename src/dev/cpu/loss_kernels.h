@@ -1,0 +1,123 @@
+/* Cross-entropy over a vocabulary that may be split, and embedding rows. Items are rows; for the gradient of
+ * the embedding, columns, so that each thread adds all rows to its own. */
+#ifndef AX_DEV_CPU_LOSS_KERNELS_H
+#define AX_DEV_CPU_LOSS_KERNELS_H
+
+#include "attention_kernels.h" /* vexp2 */
+#include "pointwise_kernels.h"
+
+INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        vf most = vset(-INFINITY);
+        int64_t c = 0, at = r * a->vocab;
+        for (; c + W <= a->vocab; c += W)
+            most = vmax(vget(a->logits, at + c, W, bf16), most);
+        float max = vhmax(most);
+        for (; c < a->vocab; c++) {
+            float x = bf16 ? ax_bf16_to_float(((const uint16_t *)a->logits)[at + c])
+                           : ((const float *)a->logits)[at + c];
+            max = x > max ? x : max;
+        }
+        ((float *)a->max)[r] = max;
+    }
+}
+BY_DTYPE(ce_max)
+
+/* The target's column in this box, or -1 (masked, or another rank's). */
+INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
+{
+    int64_t column = targets[r] - first;
+    return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
+}
+
+INLINE vf exp_less(vf x, vf max) { return vexp2((x - max) * vset((float)LOG2E)); }
+
+INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        vf max = vset(((const float *)a->max)[r]), sum0 = vset(0), sum1 = vset(0);
+        int64_t c = 0, at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
+        for (; c + 2 * W <= a->vocab; c += 2 * W) {
+            sum0 = sum0 + exp_less(vget(a->logits, at + c, W, bf16), max);
+            sum1 = sum1 + exp_less(vget(a->logits, at + c + W, W, bf16), max);
+        }
+        float tail = 0, part[W];
+        for (; c < a->vocab; c += W) {
+            vstore(part, exp_less(vget(a->logits, at + c, a->vocab - c, bf16), max));
+            for (int64_t i = 0; i < ax_min(W, a->vocab - c); i++)
+                tail += part[i];
+        }
+        ((float *)a->sum)[r] = vsum(sum0 + sum1) + tail;
+        ((float *)a->target_logit)[r] = 0;
+        if (target >= 0) {
+            vstore(part, vget(a->logits, at + target, 1, bf16));
+            ((float *)a->target_logit)[r] = part[0];
+        }
+    }
+}
+BY_DTYPE(ce_sum)
+
+INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    size_t size = bf16 ? 2 : 4;
+    for (int64_t r = lo; r < hi; r++) {
+        int64_t at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
+        if (a->targets[r] < 0) {
+            memset((char *)a->logits + (size_t)at * size, 0, (size_t)a->vocab * size);
+            continue;
+        }
+        float max = ((const float *)a->max)[r];
+        vf share = vset((float)(a->scale / ((const float *)a->sum)[r])), most = vset(max);
+        float at_target[W] = {0};
+        if (target >= 0) { /* worked out before it is overwritten: p - 1, not p·scale - scale */
+            vf p =
+                exp_less(vget(a->logits, at + target, 1, bf16), most) * vset(1 / ((const float *)a->sum)[r]);
+            vstore(at_target, (p - vset(1.0f)) * vset((float)a->scale));
+        }
+        for (int64_t c = 0; c < a->vocab; c += W) {
+            int64_t n = a->vocab - c;
+            vput(a->logits, at + c, n, bf16, exp_less(vget(a->logits, at + c, n, bf16), most) * share);
+        }
+        if (target >= 0)
+            vput(a->logits, at + target, 1, bf16, vload(at_target));
+    }
+}
+BY_DTYPE(ce_grad)
+
+/* ---- embedding ----------------------------------------------------------------------------------- */
+
+INLINE void embedding_range(const ax_embedding_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        int64_t row = (int64_t)a->ids[r] - a->first;
+        bool here = row >= 0 && row < a->count;
+        if (!here && a->accumulate)
+            continue;
+        for (int64_t c = 0; c < a->cols; c += W) {
+            int64_t n = a->cols - c, at = r * a->cols + c;
+            vf x = here ? vget(a->table, row * a->cols + c, n, bf16) : vset(0);
+            if (a->accumulate)
+                x = x + vget(a->y, at, n, bf16);
+            vput(a->y, at, n, bf16, x);
+        }
+    }
+}
+BY_DTYPE(embedding)
+
+INLINE void embedding_grad_range(const ax_embedding_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t row = (int64_t)a->ids[r] - a->first;
+        if (row < 0 || row >= a->count)
+            continue;
+        for (int64_t c = lo; c < hi; c += W) {
+            int64_t at = row * a->cols + c, n = hi - c;
+            vput(a->dtable, at, n, false,
+                 vget(a->dtable, at, n, false) + vget(a->dy, r * a->cols + c, n, bf16));
+        }
+    }
+}
+BY_DTYPE(embedding_grad)
+
+#endif

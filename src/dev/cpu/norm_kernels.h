@@ -1,0 +1,128 @@
+/* LayerNorm over a width that may be split over ranks (axonn/dev.h has the formulas). Items are rows; for the
+ * gradients of weight and bias, columns. */
+#ifndef AX_DEV_CPU_NORM_KERNELS_H
+#define AX_DEV_CPU_NORM_KERNELS_H
+
+#include "pointwise_kernels.h"
+
+typedef struct row_norm {
+    float mean, rstd;
+} row_norm;
+
+INLINE row_norm norm_of(const void *sum, const void *m2, int64_t r, int64_t global_cols, double eps)
+{
+    double n = (double)global_cols;
+    return (row_norm){(float)(((const float *)sum)[r] / n),
+                      (float)(1 / sqrt(((const float *)m2)[r] / n + eps))};
+}
+
+INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        vf sums = vset(0), squares = vset(0);
+        for (int64_t c = 0; c < a->cols; c += W)
+            sums = sums + vget(a->x, r * a->cols + c, a->cols - c, bf16);
+        float sum = vsum(sums);
+        vf mean = vset(a->cols ? sum / (float)a->cols : 0);
+        for (int64_t c = 0; c + W <= a->cols; c += W) {
+            vf x = vget(a->x, r * a->cols + c, W, bf16) - mean;
+            squares = vfma(x, x, squares);
+        }
+        float tail = 0, part[W];
+        int64_t whole = a->cols / W * W;
+        if (whole < a->cols) { /* lanes beyond the row would count as 0 - mean */
+            vstore(part, vget(a->x, r * a->cols + whole, a->cols - whole, bf16) - mean);
+            for (int64_t i = 0; i < a->cols - whole; i++)
+                tail += part[i] * part[i];
+        }
+        ((float *)a->sum)[r] = sum;
+        ((float *)a->m2)[r] = vsum(squares) + tail;
+    }
+}
+BY_DTYPE(norm_stats)
+
+INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+        vf mean = vset(s.mean), rstd = vset(s.rstd);
+        for (int64_t c = 0; c < a->cols; c += W) {
+            int64_t at = r * a->cols + c, n = a->cols - c;
+            vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
+            vf bias = a->bias ? vget(a->bias, c, n, false) : vset(0);
+            vput(a->y, at, n, bf16, vfma(xhat, vget(a->weight, c, n, false), bias));
+        }
+    }
+}
+BY_DTYPE(norm_apply)
+
+INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+        vf mean = vset(s.mean), rstd = vset(s.rstd), s1 = vset(0), s2 = vset(0);
+        for (int64_t c = 0; c < a->cols; c += W) {
+            int64_t at = r * a->cols + c, n = a->cols - c;
+            vf g = vget(a->dy, at, n, bf16) * vget(a->weight, c, n, false);
+            s1 = s1 + g;
+            s2 = vfma(g, (vget(a->x, at, n, bf16) - mean) * rstd, s2);
+        }
+        ((float *)a->s1)[r] = vsum(s1);
+        ((float *)a->s2)[r] = vsum(s2);
+    }
+}
+BY_DTYPE(norm_grad_stats)
+
+INLINE void norm_grad_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++) {
+        row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+        vf mean = vset(s.mean), rstd = vset(s.rstd);
+        vf mean1 = vset((float)(((const float *)a->s1)[r] / (double)a->global_cols));
+        vf mean2 = vset((float)(((const float *)a->s2)[r] / (double)a->global_cols));
+        for (int64_t c = 0; c < a->cols; c += W) {
+            int64_t at = r * a->cols + c, n = a->cols - c;
+            vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
+            vf g = vfma(vget(a->dy, at, n, bf16), vget(a->weight, c, n, false), vset(0) - mean1);
+            vput(a->dx, at, n, bf16, rstd * vnfma(xhat, mean2, g));
+        }
+    }
+}
+BY_DTYPE(norm_grad)
+
+/* dweight and dbias of columns lo … hi-1: rows in ascending order, a block of them at a time, whose means and
+ * deviations are worked out once. */
+INLINE void norm_grad_cols_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    enum { ROWS = 256 };
+    for (int64_t r0 = 0; r0 < a->rows; r0 += ROWS) {
+        row_norm s[ROWS];
+        int64_t rows = ax_min(ROWS, a->rows - r0);
+        for (int64_t r = 0; r < rows; r++)
+            s[r] = norm_of(a->sum, a->m2, r0 + r, a->global_cols, a->eps);
+        for (int64_t c = lo; c < hi; c += W) {
+            vf dweight = vset(0), dbias = vset(0);
+            for (int64_t r = 0; r < rows; r++) {
+                int64_t at = (r0 + r) * a->cols + c, n = hi - c;
+                vf dy = vget(a->dy, at, n, bf16);
+                dweight = vfma(dy, (vget(a->x, at, n, bf16) - vset(s[r].mean)) * vset(s[r].rstd), dweight);
+                dbias = dbias + dy;
+            }
+            if (a->dweight)
+                vput(a->dweight, c, hi - c, false, vget(a->dweight, c, hi - c, false) + dweight);
+            if (a->dbias)
+                vput(a->dbias, c, hi - c, false, vget(a->dbias, c, hi - c, false) + dbias);
+        }
+    }
+}
+static void norm_grad_cols(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_norm_grad_args *a = args;
+    (void)scratch;
+    if (a->dtype == AX_BF16)
+        norm_grad_cols_range(a, lo, hi, true);
+    else
+        norm_grad_cols_range(a, lo, hi, false);
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* Kernels that vectors do not help: strided copies and random initialisation. Items are rows of the box. */
+#include "dev/cpu/cpu.h"
+
+#include <string.h>
+
+/* Row `item` of an n0 x n1 x n2 x n3 box, as its three outer indices. */
+typedef struct outer {
+    int64_t i, j, k;
+} outer;
+
+static outer outer_of(const int64_t n[4], int64_t item)
+{
+    return (outer){item / (n[1] * n[2]), item / n[2] % n[1], item % n[2]};
+}
+
+#define COPY_STRIDED(type)                                                                                   \
+    for (int64_t l = 0; l < n; l++)                                                                          \
+    memcpy(y + (size_t)(l * ys) * sizeof(type), x + (size_t)(l * xs) * sizeof(type), sizeof(type))
+
+static void copy_row(char *y, int64_t ys, const char *x, int64_t xs, int64_t n, size_t size)
+{
+    if (xs == 1 && ys == 1)
+        memcpy(y, x, (size_t)n * size);
+    else if (size == 8)
+        COPY_STRIDED(uint64_t);
+    else if (size == 4)
+        COPY_STRIDED(uint32_t);
+    else if (size == 2)
+        COPY_STRIDED(uint16_t);
+    else
+        COPY_STRIDED(uint8_t);
+}
+
+static void add_row(ax_dtype dtype, void *y, int64_t ys, const void *x, int64_t xs, int64_t n)
+{
+    const float *xf = x;
+    const uint16_t *xb = x;
+    float *yf = y;
+    uint16_t *yb = y;
+    if (dtype == AX_F32)
+        for (int64_t l = 0; l < n; l++)
+            yf[l * ys] += xf[l * xs];
+    else
+        for (int64_t l = 0; l < n; l++)
+            yb[l * ys] = ax_bf16_from_float(ax_bf16_to_float(yb[l * ys]) + ax_bf16_to_float(xb[l * xs]));
+}
+
+void ax_cpu_copy_box(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_copy_box_args *a = args;
+    const int64_t *xs = a->x_stride, *ys = a->y_stride;
+    size_t size = ax_dtype_size(a->dtype);
+    (void)scratch;
+    for (int64_t item = lo; item < hi; item++) {
+        outer o = outer_of(a->n, item);
+        const char *x = (const char *)a->x + (o.i * xs[0] + o.j * xs[1] + o.k * xs[2]) * (int64_t)size;
+        char *y = (char *)a->y + (o.i * ys[0] + o.j * ys[1] + o.k * ys[2]) * (int64_t)size;
+        if (a->accumulate)
+            add_row(a->dtype, y, ys[3], x, xs[3], a->n[3]);
+        else
+            copy_row(y, ys[3], x, xs[3], a->n[3], size);
+    }
+}
+
+void ax_cpu_init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_init_normal_args *a = args;
+    (void)scratch;
+    for (int64_t item = lo; item < hi; item++) {
+        outer o = outer_of(a->n, item);
+        int64_t row = ((a->lo[0] + o.i) * a->extent[1] + a->lo[1] + o.j) * a->extent[2] + a->lo[2] + o.k;
+        uint64_t first = (uint64_t)(row * a->extent[3] + a->lo[3]), block = UINT64_MAX;
+        float z[4];
+        for (int64_t l = 0; l < a->n[3]; l++) {
+            uint64_t index = first + (uint64_t)l;
+            if (index / 4 != block)
+                ax_rng_normal_block(a->key, block = index / 4, z);
+            double value = a->mean + a->std * (double)z[index % 4];
+            if (a->dtype == AX_F32)
+                ((float *)a->y)[item * a->n[3] + l] = (float)value;
+            else
+                ((double *)a->y)[item * a->n[3] + l] = value;
+        }
+    }
+}

@@ -105,7 +105,7 @@ static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *abov
 static void check_model(ax_config *cfg)
 {
     bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from");
-    if (family == from)
+    if (family == from && both_ok(cfg, "model.family", "model.from"))
         ax_option_error(cfg->set, "model.family",
                         "give either model.family (a new model) or model.from (an existing one), %s",
                         family ? "not both" : "neither is given");

@@ -45,8 +45,8 @@ static double middle_mean(const double *y, int from, int to)
             sample[n++] = y[k];
     ax_sort(sample, n);
     for (int k = n / 4; k < n - n / 4; k++)
-        sum += sample[k] / (n - 2 * (n / 4));
-    return n ? sum : NAN;
+        sum += sample[k];
+    return n ? sum / (double)(n - 2 * (n / 4)) : NAN;
 }
 
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean)

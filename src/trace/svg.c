@@ -44,9 +44,10 @@ static double middle_mean(const double *y, int from, int to)
         if (isfinite(y[k]))
             sample[n++] = y[k];
     ax_sort(sample, n);
-    for (int k = n / 4; k < n - n / 4; k++)
+    int quarter = n / 4, middle = n - 2 * quarter;
+    for (int k = quarter; k < quarter + middle; k++)
         sum += sample[k];
-    return n ? sum / (double)(n - 2 * (n / 4)) : NAN;
+    return n ? sum / middle : NAN;
 }
 
 void ax_smooth(const double *x, const double *y, int n, int window, int places, double *at, double *mean)

@@ -1,0 +1,309 @@
+/* trace: histories are read back; SVG and HTML are well-formed whatever the runs hold. */
+#include "trace/plot.h"
+#include "trace/trace_test.h"
+#include "trace/xml_check.h"
+
+#include <math.h>
+
+/* ---- histories ----------------------------------------------------------------------------------- */
+
+static void write_rows(const char *dir, const char *text)
+{
+    OK(ax_file_write_atomic(in(dir, "metrics.jsonl"), text, strlen(text)));
+}
+
+static void a_history_is_what_was_written(void **state)
+{
+    ax_metrics_run run = quiet_run(*state);
+    ax_metrics *metrics;
+    OK(ax_metrics_open(&run, 0, &metrics));
+    add_steps(metrics, 1, 3);
+    OK(ax_metrics_eval_add(metrics, 3, 3.5, 1, 1, 1));
+    ax_metrics_step bad = a_step(4);
+    bad.loss = bad.grad_norm = NAN;
+    OK(ax_metrics_step_add(metrics, &bad));
+    ax_metrics_close(&metrics);
+    char name[300];
+    snprintf(name, sizeof name, "%s/.//", (const char *)*state);
+    ax_history h;
+    OK(ax_history_read(name, &h));
+    assert_string_equal(h.title, strrchr(*state, '/') + 1);
+    assert_int_equal(h.n, 5);
+    for (int i = 0; i < 3; i++) {
+        ax_metrics_step s = a_step(i + 1);
+        assert_true(h.point[i].step == i + 1 && !h.point[i].eval && h.point[i].loss == s.loss);
+        assert_true(h.point[i].grad_norm == s.grad_norm && h.point[i].lr == s.lr);
+        assert_true(h.point[i].step_ms == s.step_ms && h.point[i].tokens_per_s == 4096 / (s.step_ms * 1e-3));
+    }
+    assert_true(h.point[3].eval && h.point[3].loss == 3.5 && h.point[3].step == 3 && h.point[3].lr == 0);
+    assert_true(isnan(h.point[4].loss) && isnan(h.point[4].grad_norm) && h.point[4].lr == bad.lr);
+    ax_history_fini(&h);
+    assert_null(h.point);
+}
+
+static void damaged_histories(void **state)
+{
+    ax_history h;
+    FAILS(AX_ERR_DATA, "metrics.jsonl", ax_history_read(*state, &h));
+    write_rows(*state, "{\"version\": \"1\"}\n{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
+    OK(ax_history_read(*state, &h)); /* being written */
+    assert_int_equal(h.n, 1);
+    ax_history_fini(&h);
+    write_rows(*state, "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": }\n{\"step\": 3, \"loss\": 2}\n");
+    FAILS(AX_ERR_DATA, "metrics.jsonl:2: ", ax_history_read(*state, &h));
+    assert_null(h.point);
+    write_rows(*state, "");
+    OK(ax_history_read(*state, &h));
+    assert_int_equal(h.n, 0);
+    ax_history_fini(&h);
+}
+
+/* ---- pictures ------------------------------------------------------------------------------------ */
+
+static void the_check_can_fail(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "text",
+                                      "<a>",
+                                      "<a></b>",
+                                      "<a></a></a>",
+                                      "<a x=1/>",
+                                      "<a x=\"1/>",
+                                      "<a>&</a>",
+                                      "<a>1 < 2</a>",
+                                      "<a>\xff</a>",
+                                      "<a>\x01</a>",
+                                      "<a/><b/>",
+                                      "<a x=\"<\"/>",
+                                      "<a><b></a></b>"};
+    static const char *const good[] = {"<a/>",
+                                       "<?xml version=\"1.0\"?>\n<a x=\"1\">t&#38;<b/>\xe2\x80\xa6</a>\n"};
+    xml x;
+    for (size_t i = 0; i < AX_COUNT(bad); i++)
+        if (xml_check(bad[i], &x))
+            fail_msg("\"%s\" passes", bad[i]);
+    for (size_t i = 0; i < AX_COUNT(good); i++)
+        if (!xml_check(good[i], &x))
+            fail_msg("%s", x.error);
+}
+
+/* Numbers in attributes are finite, and nothing is loaded or run. */
+static void check_text(const char *text)
+{
+    static const char *const never[] = {"=\"nan",  "=\"-nan", "=\"inf", " nan", " inf",  " -inf",
+                                        "<script", "src=",    "href=",  "url(", "onload"};
+    for (size_t i = 0; i < AX_COUNT(never); i++)
+        if (strstr(text, never[i]))
+            fail_msg("%s in the picture", never[i]);
+}
+
+/* Both outputs of the runs; returns the size of the SVG. */
+static size_t check_pictures(const ax_history *runs, int n)
+{
+    static const char doctype[] = "<!DOCTYPE html>\n";
+    ax_buf svg = {0}, html = {0};
+    xml x;
+    OK(ax_history_svg(runs, n, &svg));
+    OK(ax_history_html(runs, n, &html));
+    if (!xml_check(svg.data, &x))
+        fail_msg("SVG: %s", x.error);
+    check_text(svg.data);
+    assert_non_null(strstr(svg.data, "width=\"800\" height=\"480\""));
+    assert_memory_equal(html.data, doctype, strlen(doctype));
+    if (!xml_check(html.data + strlen(doctype), &x))
+        fail_msg("HTML: %s", x.error);
+    check_text(html.data);
+    int pictures = 0;
+    for (const char *at = html.data; (at = strstr(at, "xmlns=")); at++)
+        pictures++;
+    assert_int_equal(pictures, 4);
+    size_t size = svg.size;
+    ax_buf_fini(&svg);
+    ax_buf_fini(&html);
+    return size;
+}
+
+/* `n` points of the loss f(i), evaluations after every `each`th. */
+static ax_history make_run(const char *title, int n, int each, double (*f)(int))
+{
+    ax_history h = {.title = strdup(title), .point = calloc((size_t)n * 2 + 1, sizeof *h.point)};
+    for (int i = 0; i < n; i++) {
+        double y = f(i);
+        h.point[h.n++] = (ax_history_point){
+            .step = i + 1, .loss = y, .grad_norm = y, .lr = y, .step_ms = y, .tokens_per_s = y};
+        if (each && i % each == each - 1)
+            h.point[h.n++] = (ax_history_point){.step = i + 1, .loss = y, .eval = true};
+    }
+    return h;
+}
+
+static double falling(int i) { return 2 + 8 / (1 + 0.01 * i); }
+static double zero(int i) { return 0 * i; }
+static double constant(int i) { return 2.5 + 0 * i; }
+static double not_a_number(int i) { return i < 0 ? 0 : NAN; }
+static double mixed(int i) { return i % 3 == 0 ? NAN : i % 3 == 1 ? INFINITY : i; }
+static double huge(int i) { return i % 2 ? 1e308 : -1e308; }
+static double large(int i) { return (i % 2 ? 1e99 : -1e99) * i; }
+static double tiny(int i) { return 1e-300 * i; }
+static double close_by(int i) { return 1e16 + 2.0 * i; }
+
+static void degenerate_runs(void **state)
+{
+    (void)state;
+    static double (*const shapes[])(int) = {falling, zero,  constant, not_a_number, mixed,
+                                            huge,    large, tiny,     close_by};
+    static const int counts[] = {0, 1, 2, 3, 39, 40, 41, 300};
+    check_pictures(NULL, 0);
+    for (size_t s = 0; s < AX_COUNT(shapes); s++)
+        for (size_t c = 0; c < AX_COUNT(counts); c++)
+            for (int each = 0; each <= 2; each++) {
+                ax_history runs[2] = {make_run("a", counts[c], each, shapes[s]),
+                                      make_run("b", 5, 1, falling)};
+                check_pictures(runs, 1);
+                check_pictures(runs, 2);
+                ax_history_fini(&runs[0]);
+                ax_history_fini(&runs[1]);
+            }
+}
+
+static void titles_are_escaped(void **state)
+{
+    (void)state;
+    static const char *const titles[] = {
+        "",
+        "</text><script>",
+        "a & b \"c\" 'd'",
+        "\xff\xfe \xc3",
+        "\x01\x1f\x7f",
+        "\xef\xbf\xbf",
+        "gr\xc3\xb6\xc3\x9f"
+        "er",
+        "a very long name of a run that goes on and on, and does not end before it "
+        "has said all that there is to be said of learning rates and of seeds"};
+    for (size_t i = 0; i < AX_COUNT(titles); i++) {
+        ax_history runs[2] = {make_run(titles[i], 10, 2, falling), make_run(titles[i], 10, 0, falling)};
+        check_pictures(runs, 1);
+        check_pictures(runs, 2);
+        ax_history_fini(&runs[0]);
+        ax_history_fini(&runs[1]);
+    }
+    ax_buf text = {0};
+    OK(ax_xml_text("a<b\xff"
+                   "gr\xc3\xbc\xc3\x9f"
+                   "e",
+                   6, &text));
+    assert_string_equal(text.data, "a&#60;b\xef\xbf\xbdgr\xe2\x80\xa6");
+    ax_buf_fini(&text);
+}
+
+/* A picture's size follows its width, not the number of steps. */
+static void many_points_and_runs(void **state)
+{
+    (void)state;
+    ax_history big = make_run("big", 100000, 100, falling), runs[50];
+    double start = ax_now();
+    assert_in_range(check_pictures(&big, 1), 10000, 100000);
+    if (ax_now() - start > 2)
+        fail_msg("%.1f s", ax_now() - start);
+    ax_history_fini(&big);
+    for (int i = 0; i < 50; i++)
+        runs[i] = make_run("r", 50, 10, falling);
+    check_pictures(runs, 50);
+    for (int i = 0; i < 50; i++)
+        ax_history_fini(&runs[i]);
+}
+
+/* The line of a falling loss goes right and down, from edge to edge, and is labelled. */
+static void the_curve_is_where_it_belongs(void **state)
+{
+    (void)state;
+    ax_history run = make_run("name of the run", 30, 0, falling);
+    ax_buf svg = {0};
+    OK(ax_history_svg(&run, 1, &svg));
+    static const char *const labels[] = {
+        ">name of the run<", ">loss<", ">step<", ">training<", ">0<", ">30<", ">9<"};
+    for (size_t i = 0; i < AX_COUNT(labels); i++)
+        if (!strstr(svg.data, labels[i]))
+            fail_msg("%s is missing", labels[i]);
+    char *at = strstr(svg.data, "d=\"M0 0M");
+    assert_non_null(at);
+    double x, y, last_x = 0, last_y = 0;
+    int points = 0;
+    for (at += 7; *at == 'M' || *at == 'L'; points++) {
+        char *end;
+        x = strtod(at + 1, &end);
+        y = strtod(end, &at);
+        assert_true(x > last_x && y > last_y && y < 480);
+        if (!points)
+            assert_true(x > 64 && x < 100); /* step 1 on an axis from 0 to 30 */
+        last_x = x;
+        last_y = y;
+    }
+    assert_int_equal(points, 30);
+    assert_true(last_x > 775 && last_x < 785);
+    ax_buf_fini(&svg);
+    ax_history_fini(&run);
+}
+
+static void values_that_are_not_finite_leave_gaps(void **state)
+{
+    (void)state;
+    ax_history run = make_run("gap", 30, 0, falling);
+    run.point[10].loss = NAN;
+    run.point[20].loss = INFINITY;
+    ax_buf svg = {0};
+    OK(ax_history_svg(&run, 1, &svg));
+    const char *path = strstr(svg.data, "d=\"M0 0M"), *end = strchr(path + 3, '"');
+    int starts = 0;
+    for (const char *at = path + 7; at < end; at++)
+        starts += *at == 'M';
+    assert_int_equal(starts, 3);
+    ax_buf_fini(&svg);
+    ax_history_fini(&run);
+}
+
+static void smoothing(void **state)
+{
+    (void)state;
+    enum { N = 5000, PLACES = 500 };
+    double *x = calloc(N, sizeof *x), *y = calloc(N, sizeof *y), at[PLACES], mean[PLACES];
+    for (int i = 0; i < N; i++) {
+        x[i] = i;
+        y[i] = 1;
+    }
+    y[2500] = 1e9; /* one spike */
+    y[3000] = NAN;
+    ax_smooth(x, y, N, 200, PLACES, at, mean);
+    for (int i = 0; i < PLACES; i++)
+        assert_true(fabs(mean[i] - 1) < 1e-12);
+    assert_true(at[0] == 0 && at[PLACES - 1] == N - 1);
+    for (int i = 0; i < N; i++)
+        y[i] = 3 * i;
+    ax_smooth(x, y, N, 200, PLACES, at, mean);
+    for (int i = 0; i < PLACES; i++)
+        if (at[i] < N - 101)
+            assert_true(fabs(mean[i] - 3 * at[i]) <= 1e-9 * N); /* centred */
+    ax_smooth(x, y, 1, 5, 1, at, mean);
+    assert_true(mean[0] == 0);
+    free(x);
+    free(y);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_history_is_what_was_written),
+        TEST(damaged_histories),
+        cmocka_unit_test(the_check_can_fail),
+        cmocka_unit_test(degenerate_runs),
+        cmocka_unit_test(titles_are_escaped),
+        cmocka_unit_test(many_points_and_runs),
+        cmocka_unit_test(the_curve_is_where_it_belongs),
+        cmocka_unit_test(values_that_are_not_finite_leave_gaps),
+        cmocka_unit_test(smoothing),
+    };
+    return cmocka_run_group_tests_name("pictures", tests, NULL, NULL);
+}

@@ -13,7 +13,7 @@ extern "C" {
 
 typedef struct ax_metrics ax_metrics;
 
-/* What does not change during a run. Strings are borrowed. */
+/* What does not change during a run. Strings are borrowed by ax_metrics_open and not kept. */
 typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
     const char *device; /* "cpu" */

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 struct ax_metrics {
-    ax_metrics_run run;
-    char *path; /* of metrics.jsonl */
+    ax_metrics_run run; /* its strings: during ax_metrics_open only */
+    char *path;         /* of metrics.jsonl */
     int fd, events;
     locale_t c; /* numbers have a point, whatever the host program's locale says */
     bool terminal, line_open, any_line;

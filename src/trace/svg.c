@@ -112,7 +112,7 @@ static ax_status curves_of(const ax_history *run, ax_history_field field, const 
                    &c[0]));
     int places = smooth ? (int)ax_min(steps, SMOOTH_PLACES) : 0;
     AX_TRY(curve_init(&c[1], AX_CURVE_LINE, !smooth ? NULL : lone ? mean : run->title, colour, places));
-    ax_smooth(c[0].x, c[0].y, c[0].n, (int)ax_max(steps / 25, 5), places, c[1].x, c[1].y);
+    ax_smooth(c[0].x, c[0].y, c[0].n, (int)ax_max(steps / 25, 9), places, c[1].x, c[1].y);
     if (!loss)
         return AX_OK;
     return extract(run, field, true, AX_CURVE_DOTS, lone ? "evaluation" : NULL, lone ? EVAL_COLOUR : colour,

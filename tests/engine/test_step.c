@@ -292,6 +292,29 @@ static void micro_batches_do_not_matter(void **state)
     free(one.weights);
 }
 
+/* bf16 is judged by the gap that rounding to it opens in the reference itself: cpu's losses are no further
+ * from the fp32 reference than twice the bf16 reference's, with the gap measured over all steps. */
+static void bf16_stays_within_twice_the_reference_gap(void **state)
+{
+    (void)state;
+    setup exact = base, rounded = base, fast = base;
+    exact.device = rounded.device = "ref";
+    rounded.compute = fast.compute = AX_BF16;
+    exact = run(exact);
+    rounded = run(rounded);
+    fast = run(fast);
+    double gap = 0, ours = 0;
+    for (int i = 0; i < STEPS; i++) {
+        gap += fabs(rounded.loss[i] - exact.loss[i]);
+        ours += fabs(fast.loss[i] - exact.loss[i]);
+    }
+    printf("gap of bf16 on ref %.1e, of cpu %.1e\n", gap / STEPS, ours / STEPS);
+    assert_true(gap > 0 && ours <= 2 * gap);
+    free(exact.weights);
+    free(rounded.weights);
+    free(fast.weights);
+}
+
 static void options_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
@@ -311,6 +334,7 @@ int main(void)
                                        cmocka_unit_test(the_check_device_finds_nothing),
                                        cmocka_unit_test(grids_train_as_one_rank_does),
                                        cmocka_unit_test(micro_batches_do_not_matter),
+                                       cmocka_unit_test(bf16_stays_within_twice_the_reference_gap),
                                        cmocka_unit_test(options_that_do_not_fit_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,11 +116,12 @@ typedef struct ax_evaluation {
     double bits_per_byte; /* NaN if bytes are not known */
 } ax_evaluation;
 
-/* Adds one source to an evaluation: its loss summed over `targets` targets; `whole` if all its rows were
- * used. Bits per byte charge log2(vocab) for each untargeted token, so that they compare with a compressor's.
- */
-void ax_evaluation_add(ax_evaluation *evaluation, const ax_data_info *info, bool whole, int64_t vocab,
-                       double loss_sum, int64_t targets);
+/* Evaluates rows 0 … max_rows-1 (0: all) of a token source and adds them to *evaluation, which starts zeroed.
+ * Bits per byte charge log2(vocab) for each untargeted token, so that they compare with a compressor's.
+ * `stop` (may be NULL) is asked before each micro-batch; when it says true the result is AX_ERR_SIGNAL.
+ * Collective along the grid. */
+AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
+                                            int64_t max_rows, bool (*stop)(void), ax_evaluation *evaluation);
 
 /* Evaluates the model on a token source in rows of `shape`, `batch` at a time. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,

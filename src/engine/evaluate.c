@@ -3,8 +3,23 @@
 
 #include <math.h>
 
-void ax_evaluation_add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
-                       int64_t targets)
+typedef struct reader {
+    const ax_data *data;
+    const ax_row_shape *shape;
+    bool (*stop)(void);
+} reader;
+
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    const reader *r = source;
+    AX_CHECK(!r->stop || !r->stop(), AX_ERR_SIGNAL, "evaluation interrupted");
+    for (int64_t row = first; row < end; row++)
+        AX_TRY(ax_data_row(r->data, r->shape, row, out, row - first, NULL));
+    return AX_OK;
+}
+
+static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
+                int64_t targets)
 {
     e->loss_sum += loss_sum;
     e->targets += targets;
@@ -15,30 +30,16 @@ void ax_evaluation_add(ax_evaluation *e, const ax_data_info *info, bool whole, i
     e->bits_per_byte = e->bytes > 0 ? bits / (double)e->bytes : NAN;
 }
 
-typedef struct reader {
-    const ax_data *data;
-    const ax_row_shape *shape;
-} reader;
-
-static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
+                              int64_t max_rows, bool (*stop)(void), ax_evaluation *evaluation)
 {
-    const reader *r = source;
-    for (int64_t row = first; row < end; row++)
-        AX_TRY(ax_data_row(r->data, r->shape, row, out, row - first, NULL));
-    return AX_OK;
-}
-
-static ax_status evaluate(ax_engine *engine, const ax_pretrained *model, const ax_data *data,
-                          const ax_row_shape *shape, ax_evaluation *out)
-{
-    AX_TRY(ax_pretrained_load(model, ax_engine_params(engine)));
-    reader r = {data, shape};
-    int64_t rows = ax_data_rows(data, shape), targets = 0;
+    reader r = {data, shape, stop};
+    int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
     double sum;
     AX_TRY(ax_engine_eval(engine, read_rows, &r, rows, &sum));
     for (int64_t row = 0; row < rows; row++)
         targets += ax_data_row_targets(data, shape, row);
-    ax_evaluation_add(out, ax_data_describe(data), true, model->config.vocab, sum, targets);
+    add(evaluation, ax_data_describe(data), rows == all, ax_engine_model(engine)->config.vocab, sum, targets);
     return AX_OK;
 }
 
@@ -56,7 +57,9 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     AX_TRY(ax_engine_plan_make(&options, ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
     ax_status status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK) {
-        status = evaluate(engine, model, data, shape, out);
+        status = ax_pretrained_load(model, ax_engine_params(engine));
+        if (status == AX_OK)
+            status = ax_engine_eval_data(engine, data, shape, 0, NULL, out);
         ax_engine_destroy(&engine);
     }
     ax_engine_plan_fini(&plan);

@@ -61,7 +61,7 @@ static ax_status open_metrics(ax_run *run)
                           .parameters = parameters,
                           .steps = c->train.steps,
                           .peak_flops = run->peak_flops,
-                          .peak_from = "best of 6 matrix products of 768³ at start-up",
+                          .peak_from = "best of up to 30 matrix products of 768³ at start-up",
                           .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
                           .log_interval = c->run.log_interval},
         run->step, &run->metrics);

@@ -1,35 +1,16 @@
-/* Evaluation of a run on data.valid: the mean loss over every target, and bits per byte. */
+/* Evaluation of a run on data.valid. */
 #include "engine/train.h"
 
 #include <math.h>
 
-typedef struct reader {
-    const ax_data *data;
-    const ax_row_shape *shape;
-} reader;
-
-static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
-{
-    const reader *r = source;
-    AX_CHECK(!ax_signal_pending(), AX_ERR_SIGNAL, "evaluation interrupted");
-    for (int64_t row = first; row < end; row++)
-        AX_TRY(ax_data_row(r->data, r->shape, row, out, row - first, NULL));
-    return AX_OK;
-}
+static bool stop(void) { return ax_signal_pending() != 0; }
 
 static ax_status evaluate(ax_run *run, ax_evaluation *out)
 {
-    int64_t limit = run->config->run.eval_batches * run->config->train.micro_batch;
     *out = (ax_evaluation){0};
-    for (int i = 0; i < run->valid.n; i++) {
-        reader r = {run->valid.data[i], &run->shape};
-        int64_t all = ax_data_rows(r.data, r.shape), rows = limit ? ax_min(limit, all) : all, targets = 0;
-        double sum;
-        AX_TRY(ax_engine_eval(run->engine, read_rows, &r, rows, &sum));
-        for (int64_t row = 0; row < rows; row++)
-            targets += ax_data_row_targets(r.data, r.shape, row);
-        ax_evaluation_add(out, ax_data_describe(r.data), rows == all, run->model.vocab, sum, targets);
-    }
+    int64_t max_rows = run->config->run.eval_batches * run->config->train.micro_batch;
+    for (int i = 0; i < run->valid.n; i++)
+        AX_TRY(ax_engine_eval_data(run->engine, run->valid.data[i], &run->shape, max_rows, stop, out));
     return AX_OK;
 }
 

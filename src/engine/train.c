@@ -75,6 +75,7 @@ static ax_status start(ax_run *run)
     AX_TRY(ax_run_plan_memory(run));
     AX_TRY(ax_run_find_resume(run));
     AX_TRY(ax_run_open_data(run));
+    AX_TRY(ax_run_restore_position(run));
     AX_TRY(allocate(run));
     AX_TRY(ax_run_start_weights(run));
     AX_TRY(ax_run_write_config(run));
@@ -143,20 +144,31 @@ static bool due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval && step % interval == 0);
 }
 
+/* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. */
+static ax_status boundary(ax_run *run)
+{
+    const ax_config *c = run->config;
+    if (run->eval_pending)
+        AX_TRY(ax_run_evaluate(run));
+    int number = ax_signal_pending();
+    if (number || due(run->step, c->run.checkpoint_interval, c->train.steps))
+        AX_TRY(ax_run_save(run));
+    if (number && (run->step < c->train.steps || run->eval_pending))
+        return ax_fail(AX_ERR_SIGNAL,
+                       "stopped by %s after step %lld, which is saved; run the same command to go on",
+                       strsignal(number), (long long)run->step);
+    return AX_OK;
+}
+
 static ax_status loop(ax_run *run)
 {
     const ax_config *c = run->config;
+    if (run->eval_pending)
+        AX_TRY(boundary(run));
     while (run->step < c->train.steps) {
         AX_TRY(train_step(run));
-        if (!ax_signal_pending() && due(run->step, c->run.eval_interval, c->train.steps))
-            AX_TRY(ax_run_evaluate(run));
-        int number = ax_signal_pending();
-        if (number || due(run->step, c->run.checkpoint_interval, c->train.steps))
-            AX_TRY(ax_run_save(run));
-        if (number && run->step < c->train.steps)
-            return ax_fail(AX_ERR_SIGNAL,
-                           "stopped by %s after step %lld, which is saved; run the same command to go on",
-                           strsignal(number), (long long)run->step);
+        run->eval_pending = run->valid.n && due(run->step, c->run.eval_interval, c->train.steps);
+        AX_TRY(boundary(run));
     }
     return AX_OK;
 }
@@ -178,21 +190,24 @@ static void finish(ax_run *run)
         close(run->lock);
 }
 
-/* The newest checkpoint of the run, for the caller. */
 static ax_status report(ax_run *run)
 {
     run->result->step = run->step;
     run->result->tokens = run->tokens;
-    return run->saved_step >= 0 ? ax_ckpt_find_model(run->config->run.dir, &run->result->checkpoint) : AX_OK;
+    if (run->saved_step < 0)
+        return AX_OK;
+    char name[64];
+    snprintf(name, sizeof name, "ckpt/step-%lld", (long long)run->saved_step);
+    return ax_path_join(run->config->run.dir, name, &run->result->checkpoint);
 }
 
 ax_status ax_train(ax_config *config, ax_train_result *result)
 {
-    ax_run run = {.config = config, .result = result};
+    ax_run run = {.config = config, .result = result, .saved_step = -1};
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
     ax_signals_install();
     ax_status status = start(&run);
-    if (status == AX_OK && run.step >= config->train.steps)
+    if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)
         ax_log(AX_LOG_INFO, "nothing to do: %lld of %lld steps are done", (long long)run.step,
                (long long)config->train.steps);
     if (status == AX_OK)

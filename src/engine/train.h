@@ -21,6 +21,7 @@ typedef struct ax_run {
     ax_model_config model;
     ax_model_identity identity;
     char *resume_dir; /* checkpoint to continue, or NULL */
+    bool new_run;     /* it was named to start another run from */
     ax_sources train, valid;
     ax_row_shape shape;
     ax_sampler *sampler;
@@ -35,7 +36,8 @@ typedef struct ax_run {
     double peak_flops;
     int64_t step, tokens; /* done so far */
     ax_train_result *result;
-    int64_t saved_step; /* of the newest checkpoint written or resumed */
+    int64_t saved_step; /* of the run's newest checkpoint, written or resumed; -1: none */
+    bool eval_pending;  /* a signal cut the evaluation of this step short */
 } ax_run;
 
 /* train_setup.c: model, tokenizer, data. */
@@ -51,7 +53,8 @@ ax_status ax_run_measure_peak(ax_run *run);
 
 /* train_state.c: checkpoints of a run. */
 ax_status ax_run_find_resume(ax_run *run);
-ax_status ax_run_start_weights(ax_run *run); /* drawn, read from model.from, or resumed */
+ax_status ax_run_restore_position(ax_run *run); /* refuses what would be another run */
+ax_status ax_run_start_weights(ax_run *run);    /* drawn, read from model.from, or resumed */
 ax_status ax_run_save(ax_run *run);
 
 /* train_eval.c */

@@ -18,11 +18,10 @@ ax_status ax_run_evaluate(ax_run *run)
 {
     ax_evaluation e;
     double start = ax_now();
-    if (!run->valid.n)
-        return AX_OK;
     ax_status status = evaluate(run, &e);
-    if (status == AX_ERR_SIGNAL)
-        return AX_OK; /* the loop sees the signal and saves */
+    run->eval_pending = status == AX_ERR_SIGNAL;
+    if (run->eval_pending)
+        return AX_OK; /* the loop sees the signal and saves; the continuation evaluates */
     AX_TRY(status);
     run->result->eval_loss = e.loss;
     run->result->bits_per_byte = e.bits_per_byte;

@@ -8,11 +8,8 @@
 
 /* ---- state.json ---------------------------------------------------------------------------------- */
 
-/* The facts that make a run this run and no other: a continuation must agree on each. Insertion order is
- * print order. */
-static json_t *identity_of(const ax_run *run)
+static json_t *source_list(const ax_run *run)
 {
-    const ax_config *c = run->config;
     json_t *sources = json_array();
     for (int i = 0; i < run->train.n; i++) {
         const ax_data_info *info = ax_data_describe(run->train.data[i]);
@@ -21,14 +18,39 @@ static json_t *identity_of(const ax_run *run)
         json_array_append_new(sources, json_pack("{s:I,s:s,s:f}", "tokens", (json_int_t)info->tokens,
                                                  "checksum", checksum, "weight", run->train.weight[i]));
     }
-    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:I,s:I,s:i,s:b,s:s,s:o}", "model.family",
-                     ax_model_config_family(&run->model), "model.layers", (json_int_t)run->model.layers,
-                     "model.hidden", (json_int_t)run->model.hidden, "model.heads",
-                     (json_int_t)run->model.heads, "model.ffn", (json_int_t)run->model.ffn, "model.vocab",
-                     (json_int_t)run->model.vocab, "model.seq_len", (json_int_t)c->model.seq_len, "model.tie",
-                     run->model.tie, "train.global_batch", (json_int_t)c->train.global_batch, "train.seed",
-                     (json_int_t)c->train.seed, "data.order", c->data.order, "data.mask_documents",
-                     c->data.mask_documents, "optim.name", c->optim.name, "data.train", sources);
+    return sources;
+}
+
+/* The facts that make a run this run and no other: a continuation must agree on each. Insertion order is
+ * print order. */
+static json_t *identity_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const ax_model_config *m = &run->model;
+    return json_pack("{s:s,s:I,s:I,s:I,s:I,s:I,s:I,s:b,s:i,s:f,s:I,s:I,s:i,s:b,s:s,s:o}", "model.family",
+                     ax_model_config_family(m), "model.layers", (json_int_t)m->layers, "model.hidden",
+                     (json_int_t)m->hidden, "model.heads", (json_int_t)m->heads, "model.ffn",
+                     (json_int_t)m->ffn, "model.vocab", (json_int_t)m->vocab, "model.seq_len",
+                     (json_int_t)c->model.seq_len, "model.tie", m->tie, "model.activation",
+                     (int)m->activation, "model.norm_eps", m->norm_eps, "train.global_batch",
+                     (json_int_t)c->train.global_batch, "train.seed", (json_int_t)c->train.seed, "data.order",
+                     c->data.order, "data.mask_documents", c->data.mask_documents, "optim.name",
+                     c->optim.name, "data.train", source_list(run));
+}
+
+/* What a continuation may change and is told that it did. */
+static json_t *settings_of(const ax_run *run)
+{
+    const ax_config *c = run->config;
+    const char *precision = c->train.precision == AX_CONFIG_BF16 ? "bf16" : "fp32";
+    return json_pack(
+        "{s:I,s:I,s:s,s:I,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
+        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
+        precision, "train.recompute", (json_int_t)run->options.recompute, "model.dropout", run->model.dropout,
+        "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1], "optim.eps",
+        c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay", c->optim.weight_decay,
+        "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule, "optim.warmup",
+        (json_int_t)c->optim.warmup, "optim.min_lr", c->optim.min_lr, "optim.decay", c->optim.decay);
 }
 
 static ax_status print_state(const ax_run *run, char **out)
@@ -38,9 +60,10 @@ static ax_status print_state(const ax_run *run, char **out)
     json_t *sampler = json_array();
     for (int i = 0; i < run->train.n; i++)
         json_array_append_new(sampler, json_integer(counts[i]));
-    json_t *state = json_pack("{s:s,s:s,s:I,s:I,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(),
-                              "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "sampler",
-                              sampler, "run", identity_of(run));
+    json_t *state =
+        json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(), "step",
+                  (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "evaluate", run->eval_pending,
+                  "sampler", sampler, "run", identity_of(run), "settings", settings_of(run));
     *out = state ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
     AX_CHECK(*out, AX_ERR_MEMORY, "cannot print the state of the run");
@@ -142,74 +165,118 @@ ax_status ax_run_save(ax_run *run)
 
 /* ---- resuming ------------------------------------------------------------------------------------ */
 
-ax_status ax_run_find_resume(ax_run *run)
+static ax_status count_checkpoints(const char *run_dir, int *n)
 {
-    const ax_config *c = run->config;
-    AX_TRY(ax_ckpt_clean(c->run.dir));
-    AX_TRY(ax_ckpt_find_resume(c->run.dir, c->train.resume, &run->resume_dir));
-    if (run->resume_dir || strcmp(c->train.resume, "none") != 0)
-        return AX_OK;
     ax_ckpt_list *list;
-    AX_TRY(ax_ckpt_list_create(c->run.dir, false, &list));
-    int n = list->n;
+    AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
+    *n = list->n;
     ax_ckpt_list_destroy(&list);
-    AX_CHECK(!n, AX_ERR_USAGE,
-             "run.dir %s already holds %d checkpoint%s: continue it with train.resume=auto, or choose "
-             "another run.dir",
-             c->run.dir, n, n == 1 ? "" : "s");
     return AX_OK;
 }
 
-/* All facts in which the checkpoint's run was another, one per line. */
-static ax_status compare(const json_t *saved, const json_t *now, bool data_may_differ, ax_buf *out)
+/* Whether `path` is run.dir or lies below it. */
+static bool inside_run(const char *run_dir, const char *path)
+{
+    char *a = realpath(run_dir, NULL), *b = realpath(path, NULL);
+    size_t n = a ? strlen(a) : 0;
+    bool inside = a && b && !strncmp(a, b, n) && (b[n] == '/' || !b[n]);
+    free(a);
+    free(b);
+    return inside;
+}
+
+/* A checkpoint that is named starts a run; once the run has checkpoints of its own, the same command goes on
+ * with those. One of the run's own, named, is a way back. */
+ax_status ax_run_find_resume(ax_run *run)
+{
+    const ax_config *c = run->config;
+    const char *resume = c->train.resume;
+    int own;
+    AX_TRY(ax_ckpt_clean(c->run.dir));
+    AX_TRY(count_checkpoints(c->run.dir, &own));
+    bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
+    AX_CHECK(strcmp(resume, "none") != 0 || !own, AX_ERR_USAGE,
+             "run.dir %s already holds %d checkpoint%s: continue it with train.resume=auto, or choose "
+             "another run.dir",
+             c->run.dir, own, own == 1 ? "" : "s");
+    if (named && own && !inside_run(c->run.dir, resume)) {
+        ax_log(AX_LOG_INFO, "run.dir has checkpoints of its own: these are continued, not %s", resume);
+        named = false;
+    }
+    run->new_run = named;
+    return ax_ckpt_find_resume(c->run.dir, named ? resume : own ? "auto" : "none", &run->resume_dir);
+}
+
+static ax_status describe_change(const char *key, const json_t *before, const json_t *now, ax_buf *out)
+{
+    enum { FLAGS = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15) };
+    char *a = before ? json_dumps(before, FLAGS) : NULL, *b = json_dumps(now, FLAGS);
+    ax_status status = ax_buf_printf(out, "%s was %s and is now %s", key, a ? a : "absent", b ? b : "?");
+    free(a);
+    free(b);
+    return status;
+}
+
+/* A new run may take other data and batches, but not another model. */
+static bool may_differ(const ax_run *run, const char *key)
+{
+    return run->new_run &&
+           (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
+}
+
+/* Tells of each fact that is no longer as it was; those that may not differ are added to `refused`, a line
+ * each. */
+static ax_status compare(const ax_run *run, const json_t *saved, json_t *now, bool identity, ax_buf *refused)
 {
     const char *key;
-    const json_t *value;
-    json_object_foreach((json_t *)now, key, value)
+    json_t *value;
+    json_object_foreach(now, key, value)
     {
         const json_t *before = json_object_get(saved, key);
-        bool of_data =
-            !strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len");
-        if (json_equal(before, value) || (of_data && data_may_differ))
+        ax_buf text = {0};
+        if (json_equal(before, value))
             continue;
-        char *a = before ? json_dumps(before, JSON_ENCODE_ANY | JSON_COMPACT) : NULL,
-             *b = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        ax_status status =
-            ax_buf_printf(out, "\n  %s was %s and is now %s", key, a ? a : "absent", b ? b : "?");
-        free(a);
-        free(b);
+        ax_status status = describe_change(key, before, value, &text);
+        if (status == AX_OK && (!identity || may_differ(run, key)))
+            ax_log(AX_LOG_INFO, "changed: %s", text.data);
+        else if (status == AX_OK)
+            status = ax_buf_printf(refused, "\n  %s", text.data);
+        ax_buf_fini(&text);
         AX_TRY(status);
     }
     return AX_OK;
 }
 
-static ax_status check_same_run(const ax_run *run, const json_t *state, bool new_run)
+static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
-    ax_buf text = {0};
-    json_t *now = identity_of(run);
-    ax_status status = compare(json_object_get(state, "run"), now, new_run, &text);
-    if (status == AX_OK && text.size)
+    ax_buf refused = {0};
+    json_t *identity = identity_of(run), *settings = settings_of(run);
+    ax_status status = compare(run, json_object_get(state, "run"), identity, true, &refused);
+    if (status == AX_OK && refused.size)
         status = ax_fail(
             AX_ERR_USAGE,
             "%s cannot be continued, this would be another run:%s\nput the old values back, choose another "
             "run.dir, or start a new run from it with model.from=%s",
-            run->resume_dir, text.data, run->resume_dir);
-    json_decref(now);
-    ax_buf_fini(&text);
+            run->resume_dir, refused.data, run->resume_dir);
+    if (status == AX_OK)
+        status = compare(run, json_object_get(state, "settings"), settings, false, &refused);
+    json_decref(identity);
+    json_decref(settings);
+    ax_buf_fini(&refused);
     return status;
 }
 
-/* The sampler goes on where it was, unless the data is another: then it starts from the beginning. */
-static ax_status restore_position(ax_run *run, const json_t *state, bool new_run)
+/* The sampler goes on where it was, unless a new run has other data: that starts from its beginning. */
+static ax_status restore_position(ax_run *run, const json_t *state)
 {
     const json_t *sampler = json_object_get(state, "sampler");
-    json_t *now = identity_of(run);
-    bool same_data = json_equal(json_object_get(json_object_get(state, "run"), "data.train"),
-                                json_object_get(now, "data.train"));
-    json_decref(now);
+    json_t *sources = source_list(run);
+    bool same_data = json_equal(json_object_get(json_object_get(state, "run"), "data.train"), sources);
+    json_decref(sources);
     run->step = json_integer_value(json_object_get(state, "step"));
     run->tokens = json_integer_value(json_object_get(state, "tokens"));
-    if (new_run && !same_data)
+    run->eval_pending = run->valid.n && !run->new_run && json_is_true(json_object_get(state, "evaluate"));
+    if (run->new_run && !same_data)
         return AX_OK;
     AX_CHECK(json_is_array(sampler) && (int)json_array_size(sampler) == run->train.n, AX_ERR_DATA,
              "%s: training/state.json has no position for each of the %d data sources", run->resume_dir,
@@ -220,25 +287,30 @@ static ax_status restore_position(ax_run *run, const json_t *state, bool new_run
     return ax_sampler_restore(run->sampler, counts);
 }
 
-static ax_status resume(ax_run *run)
+ax_status ax_run_restore_position(ax_run *run)
 {
-    bool new_run = strcmp(run->config->train.resume, "auto") != 0;
     char *text;
     json_error_t error;
+    if (!run->resume_dir)
+        return AX_OK;
     AX_TRY(ax_ckpt_read_state(run->resume_dir, &text));
     json_t *state = json_loads(text, 0, &error);
     free(text);
     AX_CHECK(state, AX_ERR_DATA, "%s/training/state.json:%d: %s", run->resume_dir, error.line, error.text);
-    ax_status status = check_same_run(run, state, new_run);
+    ax_status status = check_same_run(run, state);
     if (status == AX_OK)
-        status = restore_position(run, state, new_run);
+        status = restore_position(run, state);
     json_decref(state);
-    AX_TRY(status);
+    return status;
+}
+
+static ax_status load_checkpoint(ax_run *run)
+{
     ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->model.family)};
     rules.ignore = ax_family_ignored(run->model.family, &rules.ignores);
     AX_TRY(ax_ckpt_load(ax_engine_params(run->engine), run->resume_dir, run->optim->slot_names, &rules));
     AX_TRY(ax_param_set_refresh(ax_engine_params(run->engine)));
-    if (!new_run)
+    if (!run->new_run)
         run->saved_step = run->step;
     ax_log(AX_LOG_INFO, "resuming %s after step %lld", run->resume_dir, (long long)run->step);
     return AX_OK;
@@ -246,9 +318,8 @@ static ax_status resume(ax_run *run)
 
 ax_status ax_run_start_weights(ax_run *run)
 {
-    run->saved_step = -1;
     if (run->resume_dir)
-        return resume(run);
+        return load_checkpoint(run);
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(run->engine));
     ax_pretrained from;

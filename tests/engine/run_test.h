@@ -1,0 +1,290 @@
+/* Whole training runs from a test: each in a child process of its own, as `axonn train` would be, so that it
+ * can be killed, its exit code is a status, and what it says is a text. The paths of a test are relative to a
+ * scratch directory, which is the current one. */
+#ifndef AX_TESTS_RUN_TEST_H
+#define AX_TESTS_RUN_TEST_H
+
+#include "axonn/ckpt.h"
+#include "axonn/engine.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define OK(call)                                                                                             \
+    do {                                                                                                     \
+        ax_status ok_status_ = (call);                                                                       \
+        if (ok_status_ != AX_OK)                                                                             \
+            fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
+    } while (0)
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+/* Nothing here loses power: what is written survives a kill without waiting for the disk. */
+int fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+/* ---- scratch directory --------------------------------------------------------------------------- */
+
+static char scratch_dir[64];
+
+static inline int scratch_setup(void **state)
+{
+    (void)state;
+    strcpy(scratch_dir, "/tmp/axonn-run-XXXXXX");
+    return mkdtemp(scratch_dir) && !chdir(scratch_dir) ? 0 : -1;
+}
+
+static inline int scratch_teardown(void **state)
+{
+    (void)state;
+    return chdir("/") || ax_remove_tree(scratch_dir) != AX_OK ? -1 : 0;
+}
+
+/* Documents of uneven lengths, about `tokens` tokens in all, that a small model can learn: mostly ramps. */
+static inline void make_tokens(const char *path, int64_t vocab, int64_t tokens, uint64_t seed)
+{
+    ax_token_writer *writer;
+    OK(ax_token_writer_create(path, vocab, vocab - 1, 0, &writer));
+    uint64_t key = ax_rng_key(seed, "tokens", 0);
+    for (int64_t at = 0, n; at < tokens; at += n + 1) {
+        int32_t document[80];
+        n = 5 + (int64_t)(ax_rng_uniform(key, (uint64_t)at) * 70);
+        for (int64_t i = 0; i < n; i++)
+            document[i] =
+                (int32_t)((at + i + (ax_rng_uniform(key, (uint64_t)(at + i)) < 0.2f)) % (vocab - 1));
+        OK(ax_token_writer_add(writer, document, n, 3 * n));
+    }
+    OK(ax_token_writer_finish(&writer, NULL));
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------- */
+
+enum { VOCAB = 61, MAX_KEYS = 64 };
+#define MODEL_KEYS                                                                                           \
+    "model.family=gpt2 model.layers=2 model.hidden=24 model.heads=3 model.vocab=61 model.seq_len=16 "
+#define OTHER_KEYS                                                                                           \
+    "data.train=train.tok train.steps=6 train.global_batch=4 train.micro_batch=2 train.precision=fp32 "      \
+    "optim.lr=0.01 optim.warmup=2 run.checkpoint_interval=1 run.keep_latest=0 run.log_interval=1 "           \
+    "threads=1 run.dir=run "
+#define BASE_KEYS MODEL_KEYS OTHER_KEYS
+
+typedef struct outcome {
+    int code;    /* exit code; 128 + signal */
+    ax_buf said; /* standard error */
+} outcome;
+
+/* What `axonn train` does. Under a leak checker the exit code tells. */
+static inline void train_and_exit(const char *keys)
+{
+    char *text = strdup(keys), *key[MAX_KEYS], *rest = NULL;
+    size_t n = 0;
+    for (char *word = strtok_r(text, " ", &rest); word && n < MAX_KEYS; word = strtok_r(NULL, " ", &rest))
+        key[n++] = word;
+    ax_config config;
+    ax_train_result result = {0};
+    ax_status status = ax_config_load(NULL, key, n, &config);
+    if (status == AX_OK)
+        status = ax_train(&config, &result);
+    if (status != AX_OK)
+        fprintf(stderr, "error: %s\n", ax_error_message());
+    else
+        fprintf(stderr, "done: step %lld, checkpoint %s, eval loss %g\n", (long long)result.step,
+                result.checkpoint ? result.checkpoint : "none", result.eval_loss);
+    free(result.checkpoint);
+    ax_config_fini(&config);
+    free(text);
+    exit((int)status);
+}
+
+/* Starts a run with "key=value" words (the last of the same key counts); its log is the file `log`. */
+static inline pid_t run_start(const char *log, const char *keys)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid)
+        return pid;
+    int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    if (fd < 0 || dup2(fd, STDERR_FILENO) < 0)
+        _exit(99);
+    close(fd);
+    train_and_exit(keys);
+    _exit(99);
+}
+
+static inline int run_wait(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* The text of a file; the caller frees. */
+static inline char *text_of(const char *path)
+{
+    char *text;
+    size_t size;
+    OK(ax_file_read(path, &text, &size));
+    return text;
+}
+
+/* Runs to the end, expects that exit code and that the log mentions `part` (NULL: anything). */
+static inline void run_expect(int code, const char *part, const char *fmt, ...) AX_PRINTF(3, 4);
+static inline void run_expect(int code, const char *part, const char *fmt, ...)
+{
+    char keys[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(keys, sizeof keys, fmt, args);
+    va_end(args);
+    int got = run_wait(run_start("log", keys));
+    char *said = text_of("log");
+    if (got != code || (part && !strstr(said, part)))
+        fail_msg("exit code %d, expected %d and \"%s\"; it said:\n%s", got, code, part ? part : "", said);
+    free(said);
+}
+
+static inline void sleep_ms(double ms) { usleep((useconds_t)(ms * 1e3)); }
+
+/* ---- what runs leave behind ---------------------------------------------------------------------- */
+
+/* metrics.jsonl as one line per row, without what differs from run to run: times, and with `rows_only` the
+ * rows that describe a run. The caller frees. */
+static inline char *metrics_of(const char *run, bool rows_only)
+{
+    static const char *const changing[] = {"step_ms",        "tokens_per_s", "flops_per_s",
+                                           "hw_flops_per_s", "mfu",          "mem_bytes",
+                                           "seconds",        "time",         "peak_flops_per_s"};
+    char path[4096], *rest = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = text_of(path);
+    ax_buf out = {0};
+    OK(ax_buf_add(&out, "", 0));
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        json_t *row = json_loads(line, 0, NULL);
+        if (!json_is_object(row))
+            fail_msg("%s: this is no row: %s", path, line);
+        for (size_t i = 0; i < AX_COUNT(changing); i++)
+            json_object_del(row, changing[i]);
+        if (!rows_only || json_object_get(row, "step")) {
+            char *clean = json_dumps(row, JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+            OK(ax_buf_printf(&out, "%s\n", clean));
+            free(clean);
+        }
+        json_decref(row);
+    }
+    free(text);
+    return out.data;
+}
+
+/* The last step in metrics.jsonl, 0 if there is none yet. */
+static inline int64_t last_step(const char *run)
+{
+    char path[4096], *text;
+    size_t size;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    if (ax_file_read(path, &text, &size) != AX_OK)
+        return 0;
+    int64_t step = 0;
+    for (const char *at = text; (at = strstr(at, "{\"step\": ")); at++)
+        if (strchr(at, '\n'))
+            step = strtoll(at + 9, NULL, 10);
+    free(text);
+    return step;
+}
+
+/* Waits until the run has reported `step`, or has ended. */
+static inline void await_step(const char *run, pid_t pid, int64_t step)
+{
+    siginfo_t info = {.si_pid = 0};
+    while (last_step(run) < step) {
+        assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT), 0);
+        if (info.si_pid)
+            return;
+        sleep_ms(1);
+    }
+}
+
+static inline void same_file(const char *a, const char *b)
+{
+    char *x, *y;
+    size_t n, m;
+    OK(ax_file_read(a, &x, &n));
+    OK(ax_file_read(b, &y, &m));
+    if (n != m || memcmp(x, y, n) != 0)
+        fail_msg("%s and %s differ", a, b);
+    free(x);
+    free(y);
+}
+
+static inline int count_files(const char *dir)
+{
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    int n = 0;
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* Every file of both checkpoints equal to the byte, but for the manifest (times, serial numbers). */
+static inline void same_checkpoint(const char *a, const char *b)
+{
+    char x[4096], y[4096];
+    DIR *d = opendir(a);
+    if (!d)
+        fail_msg("there is no checkpoint %s", a);
+    if (count_files(a) != count_files(b))
+        fail_msg("%s and %s hold different files", a, b);
+    for (struct dirent *e; (e = readdir(d));) {
+        if (e->d_name[0] == '.' || !strcmp(e->d_name, "manifest.json"))
+            continue;
+        snprintf(x, sizeof x, "%s/%s", a, e->d_name);
+        snprintf(y, sizeof y, "%s/%s", b, e->d_name);
+        if (ax_path_is_dir(x))
+            same_checkpoint(x, y);
+        else
+            same_file(x, y);
+    }
+    closedir(d);
+}
+
+static inline void same_text(char *a, char *b)
+{
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
+static inline void sh(const char *fmt, ...) AX_PRINTF(1, 2);
+static inline void sh(const char *fmt, ...)
+{
+    char command[8192];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(command, sizeof command, fmt, args);
+    va_end(args);
+    if (system(command))
+        fail_msg("failed: %s", command);
+}
+
+#endif

@@ -1,0 +1,229 @@
+/* Stopping and resuming: at every step, bit for bit, whatever the precision, the order and the sources; what
+ * a resumed run may change and what it may not. */
+#include "engine/run_test.h"
+
+/* ---- the same bits ------------------------------------------------------------------------------- */
+
+/* Lays out a run that was killed after the checkpoint of `step` but had reported later steps too. */
+static void make_stopped(const char *run, int64_t step)
+{
+    sh("rm -rf %s && mkdir -p %s/ckpt && cp -r ref/ckpt/step-%lld %s/ckpt/ && echo step-%lld > %s/latest && "
+       "cp ref/metrics.jsonl %s/",
+       run, run, (long long)step, run, (long long)step, run, run);
+    if (step % 2)
+        sh("printf '{\"step\": 7, \"lo' >> %s/metrics.jsonl", run); /* torn */
+}
+
+/* Resumes after each step of a run of 6 and compares weights, optimizer state, position and reported numbers
+ * with those of the run that was not stopped. */
+static void resume_everywhere(const char *keys)
+{
+    enum { STEPS = 6 };
+    sh("rm -rf ref");
+    run_expect(0, "done: step 6", BASE_KEYS "data.valid=valid.tok run.eval_interval=2 %s run.dir=ref", keys);
+    for (int64_t k = 1; k <= STEPS; k++) {
+        char said[64];
+        make_stopped("run", k);
+        snprintf(said, sizeof said, "run/ckpt/step-%lld after step %lld", (long long)k, (long long)k);
+        run_expect(0, said, BASE_KEYS "data.valid=valid.tok run.eval_interval=2 run.checkpoint_interval=0 %s",
+                   keys);
+        same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+        same_text(metrics_of("ref", true), metrics_of("run", true));
+    }
+}
+
+static void fp32_shuffled_dropout(void **state)
+{
+    (void)state;
+    resume_everywhere("model.dropout=0.1 threads=2");
+}
+
+static void bf16_two_sources_recompute(void **state)
+{
+    (void)state;
+    resume_everywhere("model.dropout=0.1 train.precision=bf16 train.recompute=full run.save_dtype=bf16 "
+                      "data.train=[{\"path\":train.tok,\"weight\":3},{\"path\":more.tok,\"weight\":1}]");
+}
+
+static void sequential_momentum(void **state)
+{
+    (void)state;
+    resume_everywhere("data.order=sequential optim.name=sgd optim.schedule=wsd data.mask_documents=false "
+                      "train.recompute=2");
+}
+
+/* More epochs than one: the order of later epochs is resumed too. */
+static void many_epochs(void **state)
+{
+    (void)state;
+    resume_everywhere(
+        "data.train=[{\"path\":tiny.tok,\"weight\":1},{\"path\":more.tok,\"weight\":2}] model.dropout=0.2");
+}
+
+/* Resumed again and again, a step at a time. */
+static void a_step_at_a_time(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, BASE_KEYS "optim.schedule=constant model.dropout=0.1 run.dir=ref");
+    for (int steps = 2; steps <= 6; steps++) /* warm-up is two steps */
+        run_expect(0, NULL, BASE_KEYS "optim.schedule=constant model.dropout=0.1 train.steps=%d", steps);
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    same_text(metrics_of("ref", true), metrics_of("run", true));
+}
+
+static void a_finished_run_has_nothing_to_do(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS);
+    char *before = metrics_of("run", true);
+    run_expect(0, "nothing to do: 6 of 6 steps are done", BASE_KEYS);
+    same_text(before, metrics_of("run", true));
+}
+
+/* Without a checkpoint a run begins again; the rows of the first attempt are kept beside. */
+static void nothing_saved_yet(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run && mkdir run && echo '{\"version\": \"x\"}' > run/metrics.jsonl");
+    run_expect(0, NULL, BASE_KEYS "run.dir=ref");
+    run_expect(0, NULL, BASE_KEYS);
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    same_text(metrics_of("ref", false), metrics_of("run", false));
+    assert_true(ax_path_exists("run/metrics.jsonl.1"));
+}
+
+/* The newest checkpoint is damaged: the one before is continued, and that is said. */
+static void a_damaged_checkpoint_is_passed_over(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, BASE_KEYS "run.dir=ref");
+    sh("cp -r ref run && rm -r run/ckpt/step-6 && echo step-5 > run/latest && "
+       "printf x | dd of=run/ckpt/step-5/model.safetensors bs=1 seek=3000 conv=notrunc 2>/dev/null");
+    run_expect(0, "run/ckpt/step-4 after step 4", BASE_KEYS);
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    same_text(metrics_of("ref", true), metrics_of("run", true));
+}
+
+/* ---- what may change ----------------------------------------------------------------------------- */
+
+static void allowed_changes(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=3 optim.schedule=constant");
+    run_expect(0, "train.steps was 3 and is now 5", BASE_KEYS "train.steps=5 optim.schedule=constant");
+    run_expect(0, "train.micro_batch was 2 and is now 4",
+               BASE_KEYS "train.steps=6 optim.schedule=constant train.micro_batch=4");
+    run_expect(0, "optim.lr was 0.01 and is now 0.001",
+               BASE_KEYS "train.steps=7 optim.schedule=constant optim.lr=0.001");
+    run_expect(0, "train.precision was \"fp32\" and is now \"bf16\"",
+               BASE_KEYS "train.steps=8 optim.schedule=constant optim.lr=0.001 train.precision=bf16 "
+                         "run.save_dtype=bf16 train.recompute=1");
+    run_expect(0, "done: step 9", BASE_KEYS "train.steps=9 optim.schedule=constant optim.lr=0.001");
+}
+
+static void refused_changes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys;
+        const char *said[6];
+    } cases[] = {
+        {"model.layers=3", {"model.layers was 2 and is now 3"}},
+        {"train.seed=5 train.global_batch=8 model.hidden=48 model.seq_len=8 model.activation=gelu "
+         "model.norm_eps=1e-6",
+         {"train.seed was 1234 and is now 5", "train.global_batch was 4 and is now 8",
+          "model.hidden was 24 and is now 48", "model.seq_len was 16 and is now 8", "model.activation",
+          "model.norm_eps"}},
+        {"data.train=more.tok", {"data.train was [{\"tokens\":"}},
+        {"data.train=[train.tok,more.tok] data.order=sequential", {"data.train was", "data.order"}},
+        {"optim.name=sgd", {"optim.name was \"adamw\" and is now \"sgd\""}},
+    };
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=2");
+    char *before = metrics_of("run", false);
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        run_expect(2, "cannot be continued, this would be another run:", BASE_KEYS "%s", cases[i].keys);
+        char *log = text_of("log");
+        for (int k = 0; k < 6 && cases[i].said[k]; k++)
+            assert_non_null(strstr(log, cases[i].said[k]));
+        free(log);
+    }
+    same_text(before, metrics_of("run", false)); /* nothing was touched */
+    run_expect(2, "run.dir", BASE_KEYS "train.resume=none");
+    char *log = text_of("log");
+    assert_non_null(
+        strstr(log, "already holds 2 checkpoints: continue it with train.resume=auto, or choose"));
+    free(log);
+}
+
+/* ---- a new run from a checkpoint ----------------------------------------------------------------- */
+
+static void a_checkpoint_by_name(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, BASE_KEYS "model.dropout=0.1 run.dir=ref");
+    run_expect(0, "ref/ckpt/step-3 after step 3", BASE_KEYS "model.dropout=0.1 train.resume=ref/ckpt/step-3");
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    char *rows = metrics_of("run", false);
+    assert_non_null(strstr(rows, "\"resumed_from\": 3"));
+    assert_null(strstr(rows, "\"step\": 3,"));
+    free(rows);
+    /* The same command again goes on with the new run, not from the old checkpoint. */
+    run_expect(0, "run/ckpt/step-6 after step 6",
+               BASE_KEYS "model.dropout=0.1 train.resume=ref/ckpt/step-3 train.steps=7");
+    /* Other data and another batch: a new run on the old weights and optimizer state. */
+    sh("rm -rf run");
+    run_expect(0, "done: step 6",
+               BASE_KEYS
+               "train.resume=ref/ckpt/step-3 data.train=more.tok train.global_batch=2 train.seed=7");
+    /* Another shape is none. */
+    sh("rm -rf run");
+    run_expect(2, "model.hidden was 24 and is now 48",
+               BASE_KEYS "train.resume=ref/ckpt/step-3 model.hidden=48");
+    run_expect(4, "nowhere", BASE_KEYS "train.resume=nowhere");
+}
+
+/* Back to an earlier checkpoint of the same run: what came later is gone from its report. */
+static void back_to_an_earlier_step(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, BASE_KEYS "run.dir=ref");
+    sh("cp -r ref run");
+    run_expect(0, "run/ckpt/step-2 after step 2", BASE_KEYS "train.resume=run/ckpt/step-2 optim.lr=0.1");
+    char *rows = metrics_of("run", true), *before = metrics_of("ref", true);
+    assert_int_equal(strncmp(rows, before, (size_t)(strstr(before, "\"step\": 3,") - before) - 100), 0);
+    assert_string_not_equal(rows, before);
+    free(rows);
+    free(before);
+    run_expect(0, "run/ckpt/step-6 after step 6", BASE_KEYS "optim.lr=0.1 train.steps=7");
+}
+
+static int set_up(void **state)
+{
+    if (scratch_setup(state))
+        return -1;
+    make_tokens("train.tok", VOCAB, 4000, 1);
+    make_tokens("more.tok", VOCAB, 3000, 2);
+    make_tokens("valid.tok", VOCAB, 300, 3);
+    make_tokens("tiny.tok", VOCAB, 60, 4);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fp32_shuffled_dropout), cmocka_unit_test(bf16_two_sources_recompute),
+        cmocka_unit_test(sequential_momentum),   cmocka_unit_test(many_epochs),
+        cmocka_unit_test(a_step_at_a_time),      cmocka_unit_test(a_finished_run_has_nothing_to_do),
+        cmocka_unit_test(nothing_saved_yet),     cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
+        cmocka_unit_test(allowed_changes),       cmocka_unit_test(refused_changes),
+        cmocka_unit_test(a_checkpoint_by_name),  cmocka_unit_test(back_to_an_earlier_step),
+    };
+    return cmocka_run_group_tests_name("engine.resume", tests, set_up, scratch_teardown);
+}

@@ -22,7 +22,7 @@ jobs=$(nproc)
 logs=build/test-logs
 
 # Rooms whose code runs on several threads as ranks: what the thread sanitizer looks at.
-threaded='^(comm|grid|tensor|dist|nn|layer)\.'
+threaded='^(comm|grid|tensor|dist|nn|layer)\.|^ckpt\.checkpoint'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

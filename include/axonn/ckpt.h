@@ -148,9 +148,9 @@ AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
 /* ---- finding them -------------------------------------------------------------------------------- */
 
-/* The newest checkpoint of the run that verifies: newer ones that are damaged are named in a warning. *dir is
- * NULL if the run has none at all; AX_ERR_DATA if it has some and none verifies. The caller frees. Not
- * collective. */
+/* The checkpoint of the run that was saved last (which need not be of the highest step) among those that
+ * verify: damaged ones that are newer are named in a warning. *dir is NULL if the run has none at all;
+ * AX_ERR_DATA if it has some and none verifies. The caller frees. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
 /* What `train.resume` means: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir), else the path of a
  * checkpoint, which must verify, or of a run. */

@@ -94,22 +94,39 @@ static inline ax_tensor *known_tensor(const known_model *m, int i, int what)
     return what ? &m->param[i]->slot[what - 1] : &m->param[i]->master;
 }
 
+/* The values of this rank's box at a step, into `out`. */
+static inline void known_box(const ax_grid *grid, const ax_tensor *t, uint64_t key, float *out)
+{
+    ax_box box = ax_tensor_box(grid, t, ax_grid_rank(grid));
+    int64_t rows = t->ndim == 2 ? box.n[0] : 1, cols = box.n[t->ndim - 1], width = t->dim[t->ndim - 1];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            *out++ = known_at(key, (t->ndim == 2 ? box.lo[0] + r : 0) * width + box.lo[t->ndim - 1] + c);
+}
+
+/* Gives an array the values of its key, or counts those it does not have. */
+static inline ax_status known_visit(known_model *m, const ax_tensor *t, uint64_t key, int64_t *wrong)
+{
+    int64_t n = ax_tensor_count(m->ctx->grid, t);
+    size_t bytes = (size_t)n * sizeof(float);
+    float *values, *have;
+    AX_TRY(ax_calloc(2 * (size_t)n, sizeof *values, &values));
+    have = values + n;
+    known_box(m->ctx->grid, t, key, values);
+    ax_status status = wrong ? ax_copy_out(m->ctx->stream, have, t->data, bytes)
+                             : ax_copy_in(m->ctx->stream, t->data, values, bytes);
+    for (int64_t k = 0; wrong && k < n; k++)
+        *wrong += values[k] != have[k];
+    free(values);
+    return status;
+}
+
 /* Gives every array the values of a step. */
 static inline ax_status known_fill(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)
-        for (int what = 0; what <= m->set->slots; what++) {
-            ax_tensor *t = known_tensor(m, i, what);
-            int64_t n = ax_tensor_global_count(t);
-            float *values;
-            AX_TRY(ax_calloc((size_t)n, 4, &values));
-            uint64_t key = known_key(known[i].name, what, step);
-            for (int64_t k = 0; k < n; k++)
-                values[k] = known_at(key, k);
-            ax_status status = ax_tensor_scatter(m->ctx, t, values);
-            free(values);
-            AX_TRY(status);
-        }
+        for (int what = 0; what <= m->set->slots; what++)
+            AX_TRY(known_visit(m, known_tensor(m, i, what), known_key(known[i].name, what, step), NULL));
     return AX_OK;
 }
 
@@ -118,18 +135,10 @@ static inline ax_status known_check(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)
         for (int what = 0; what <= m->set->slots; what++) {
-            ax_tensor *t = known_tensor(m, i, what);
-            int64_t n = ax_tensor_global_count(t), wrong = 0;
-            float *values;
-            AX_TRY(ax_calloc((size_t)n, 4, &values));
-            ax_status status = ax_tensor_collect(m->ctx, t, values);
-            uint64_t key = known_key(known[i].name, what, step);
-            for (int64_t k = 0; k < n; k++)
-                wrong += values[k] != known_at(key, k);
-            free(values);
-            AX_TRY(status);
-            AX_CHECK(!wrong, AX_ERR_INTERNAL, "%s, array %d: %lld of %lld values are not those of step %lld",
-                     known[i].name, what, (long long)wrong, (long long)n, (long long)step);
+            int64_t wrong = 0;
+            AX_TRY(known_visit(m, known_tensor(m, i, what), known_key(known[i].name, what, step), &wrong));
+            AX_CHECK(!wrong, AX_ERR_INTERNAL, "%s, array %d: %lld values are not those of step %lld",
+                     known[i].name, what, (long long)wrong, (long long)step);
         }
     return AX_OK;
 }

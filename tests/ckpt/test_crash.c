@@ -93,14 +93,6 @@ static void set_fault(int at_call, bool full)
 
 /* ---- states -------------------------------------------------------------------------------------- */
 
-/* In memory where possible: what a kill leaves does not depend on the disk, and syncs are free. */
-static int fast_setup(void **state)
-{
-    char *dir = strdup(access("/dev/shm", W_OK) ? "/tmp/axonn-ckpt-XXXXXX" : "/dev/shm/axonn-ckpt-XXXXXX");
-    *state = dir;
-    return dir && mkdtemp(dir) ? 0 : -1;
-}
-
 typedef struct session {
     const char *run;
     int64_t first, last; /* steps to save */
@@ -351,7 +343,7 @@ static void limited_by_the_system(void **state)
 
 int main(void)
 {
-#define TEST(name) cmocka_unit_test_setup_teardown(name, fast_setup, scratch_teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
         TEST(killed_at_every_call), TEST(killed_at_random_moments), TEST(full_at_every_call),
         TEST(full_on_any_rank),     TEST(refused_before_it_begins), TEST(limited_by_the_system),

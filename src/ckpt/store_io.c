@@ -140,9 +140,13 @@ ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t by
  * the file system cannot reserve, the size is set and a full disk shows when the arrays are written. */
 static ax_status reserve(const st_file *f)
 {
-    if (!fallocate(f->fd, 0, 0, f->size))
+    int failed, error;
+    do { /* signals come while a run saves: they are often why it does */
+        failed = fallocate(f->fd, 0, 0, f->size);
+        error = errno;
+    } while (failed && error == EINTR);
+    if (!failed)
         return AX_OK;
-    int error = errno;
     if (error == EOPNOTSUPP || error == ENOSYS) {
         AX_CHECK(!ftruncate(f->fd, f->size), AX_ERR_DATA, "cannot set the size of %s to %lld bytes: %s",
                  f->path, (long long)f->size, strerror(errno));

@@ -54,6 +54,8 @@ void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
 /* The calling thread's last message ("" if none); valid until its next ax_fail. */
 const char *ax_error_message(void);
+/* The status it was recorded with, AX_OK if none: for functions that return NULL on failure. */
+ax_status ax_error_status(void);
 
 #define AX_TRY(expr)                                                                                         \
     do {                                                                                                     \

@@ -6,12 +6,15 @@
  * in reverse order. Activations are [b, t, width] in the context's compute dtype; tokens, targets and
  * document starts come with the frame's batch.
  *
- *     ax_layer *net = ax_sequence(ctx, "mlp");
- *     AX_TRY(ax_layer_add(net, ax_linear(ctx, "up", &(ax_linear_config){…})));
- *     AX_TRY(ax_layer_add(net, ax_gelu(ctx, "act", AX_GELU_TANH)));
+ *     ax_layer *net = ax_sequence_of(ctx, "mlp", 3,
+ *                                    (ax_layer *[]){ax_linear(ctx, "up", &(ax_linear_config){…}),
+ *                                                   ax_gelu(ctx, "act", AX_GELU_TANH),
+ *                                                   ax_linear(ctx, "down", &(ax_linear_config){…})});
  *
- * Constructors return NULL after ax_fail; ax_layer_add passes that error on, so a network is built without
- * checking each. A parent owns its children; ax_layer_destroy destroys the tree and its parameters. */
+ * Constructors return NULL after ax_fail, and so does one that is given a child that is NULL: a network is
+ * built without checking each layer. Layers that have parameters name them after themselves ("up.weight"), so
+ * names are unique in a network. A parent owns its children; ax_layer_destroy destroys the tree and its
+ * parameters. Examples: examples/charlm.c, src/model/gpt2.c. */
 #ifndef AXONN_NN_H
 #define AXONN_NN_H
 
@@ -110,6 +113,8 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
 
 /* Children one after the other. Starts empty. */
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
+/* The same with its `n` children, which it owns, on failure too. */
+ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
 /* y = x + body(x). Takes the body, as ax_layer_add does. */
 ax_layer *ax_residual(ax_ctx *ctx, const char *name, ax_layer *body);
 /* The body, whose activations are computed again in backward instead of being kept. Gradients are the same

@@ -1,4 +1,4 @@
-/* Status codes and the calling thread's error message. */
+/* Status codes and the calling thread's last error. */
 #include "axonn/base.h"
 
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 enum { MESSAGE_MAX = 16384 };
 static _Thread_local char message[MESSAGE_MAX];
+static _Thread_local ax_status last;
 
 const char *ax_status_name(ax_status status)
 {
@@ -27,7 +28,7 @@ ax_status ax_fail(ax_status code, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     memcpy(message, text, sizeof message);
-    return code;
+    return last = code;
 }
 
 void ax_error_context(const char *fmt, ...)
@@ -44,6 +45,7 @@ void ax_error_context(const char *fmt, ...)
 }
 
 const char *ax_error_message(void) { return message; }
+ax_status ax_error_status(void) { return last; }
 
 void ax_assert_failed(const char *cond, const char *file, int line)
 {

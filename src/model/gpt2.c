@@ -130,21 +130,13 @@ static const char *named(char out[64], int64_t block, const char *part)
     return out;
 }
 
+/* x += layers(x) */
 static ax_status add_branch(ax_model *m, ax_layer *block, int64_t i, const char *name,
                             ax_layer *const *layers, int n)
 {
     char text[64];
-    ax_layer *branch = ax_sequence(m->ctx, named(text, i, name));
-    ax_status status = AX_OK;
-    for (int k = 0; k < n; k++) {
-        ax_status added = ax_layer_add(branch, layers[k]);
-        status = status == AX_OK ? added : status;
-    }
-    if (status != AX_OK) {
-        ax_layer_destroy(&branch);
-        return status;
-    }
-    return ax_layer_add(block, ax_residual(m->ctx, named(text, i, name), branch));
+    named(text, i, name);
+    return ax_layer_add(block, ax_residual(m->ctx, text, ax_sequence_of(m->ctx, text, n, layers)));
 }
 
 /* x += attn(norm1(x)); x += mlp(norm2(x)). Output projections start smaller by sqrt(2·layers), as GPT-2's

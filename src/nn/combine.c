@@ -31,6 +31,15 @@ ax_layer *ax_sequence(ax_ctx *ctx, const char *name)
     return ax_layer_new(ctx, &sequence_ops, name, sizeof(ax_layer));
 }
 
+ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers)
+{
+    ax_layer *sequence = ax_sequence(ctx, name);
+    for (int i = 0; i < n; i++)
+        if (ax_layer_add(sequence, layers[i]) != AX_OK)
+            ax_layer_destroy(&sequence);
+    return sequence;
+}
+
 static ax_layer *around(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, ax_layer *body)
 {
     ax_layer *layer = ax_layer_new(ctx, ops, name, sizeof(ax_layer));

@@ -34,9 +34,9 @@ void ax_layer_destroy(ax_layer **layer)
 
 ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
 {
-    if (!parent || !child) {
+    if (!parent || !child) { /* its constructor left the error */
         ax_layer_destroy(&child);
-        return ax_fail(AX_ERR_USAGE, "a layer could not be made: %s", ax_error_message());
+        return ax_fail_code_(ax_error_status());
     }
     ax_layer **children = realloc(parent->child, (size_t)(parent->children + 1) * sizeof *children);
     if (!children) {

@@ -3,7 +3,6 @@
 
 static ax_layer *mlp(ax_ctx *ctx)
 {
-    ax_layer *net = ax_sequence(ctx, "mlp");
     ax_layer *const layers[] = {
         ax_layernorm(ctx, "mlp.norm", 7, AX_ROLE_MODEL, 1e-5),
         ax_linear(
@@ -15,10 +14,7 @@ static ax_layer *mlp(ax_ctx *ctx)
             ctx, "mlp.down",
             &(ax_linear_config){
                 .in = 13, .out = 7, .in_role = AX_ROLE_HIDDEN, .out_role = AX_ROLE_MODEL, .init_std = 0.5})};
-    for (size_t i = 0; i < AX_COUNT(layers); i++)
-        if (ax_layer_add(net, layers[i]) != AX_OK)
-            ax_layer_destroy(&net);
-    return net;
+    return ax_sequence_of(ctx, "mlp", AX_COUNT(layers), layers);
 }
 
 #define AX_SAMPLE(name, role, width, unit, make)                                                             \

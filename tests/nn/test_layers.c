@@ -41,14 +41,38 @@ static void all_grids_equal_serial(void **state)
             for (int y = 1; x * y <= 8; y++)
                 for (int d = 1; x * y * d <= 8; d++, runs++)
                     on_grid(&ax_layer_samples[s], (ax_grid_size){x, y, 1, 1, d}, "ref");
-        // CHECK
     }
     printf("%d layer and grid pairs\n", runs);
+}
+
+/* What a constructor deep in a tree says reaches the top, with its status; nothing leaks. */
+static void errors_of_constructors_pass_on(void **state)
+{
+    (void)state;
+    ax_comm *self;
+    ax_ctx *ctx;
+    assert_int_equal(ax_comm_self_create(&self), AX_OK);
+    assert_int_equal(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F64, 1, &ctx), AX_OK);
+    ax_layer *inner[] = {ax_dropout(ctx, "wrong", 2), ax_gelu(ctx, "g", AX_GELU_TANH)};
+    ax_layer *outer[] = {ax_layernorm(ctx, "n", 7, AX_ROLE_MODEL, 1e-5),
+                         ax_residual(ctx, "r", ax_sequence_of(ctx, "inner", AX_COUNT(inner), inner)),
+                         ax_gelu(ctx, "h", AX_GELU_TANH)};
+    assert_null(ax_sequence_of(ctx, "outer", AX_COUNT(outer), outer));
+    assert_int_equal(ax_error_status(), AX_ERR_USAGE);
+    assert_string_equal(ax_error_message(), "dropout \"wrong\": p = 2 is not in [0, 1)");
+    ax_layer *good[] = {ax_gelu(ctx, "g", AX_GELU_TANH), ax_gelu(ctx, "h", AX_GELU_EXACT)};
+    ax_layer *net = ax_sequence_of(ctx, "good", AX_COUNT(good), good);
+    assert_non_null(net);
+    assert_int_equal(net->children, 2);
+    ax_layer_destroy(&net);
+    ax_ctx_destroy(&ctx);
+    ax_comm_destroy(&self);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_match_finite_differences),
-                                       cmocka_unit_test(all_grids_equal_serial)};
+                                       cmocka_unit_test(all_grids_equal_serial),
+                                       cmocka_unit_test(errors_of_constructors_pass_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

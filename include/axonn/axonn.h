@@ -1,0 +1,28 @@
+/* axonn: all public headers, in reading order. A program may as well include just those that it uses. */
+#ifndef AXONN_AXONN_H
+#define AXONN_AXONN_H
+
+#include "axonn/base.h"   /* errors, log, files, random numbers */
+#include "axonn/option.h" /* tables of options */
+#include "axonn/trace.h"  /* metrics of a run */
+
+#include "axonn/comm.h"   /* groups of ranks */
+#include "axonn/dev.h"    /* memory and kernels */
+#include "axonn/grid.h"   /* the ranks as a grid; the context */
+#include "axonn/tensor.h" /* arrays with layouts; frames */
+
+#include "axonn/dist.h" /* contract, redistribute, reduce; parameters */
+#include "axonn/op.h"   /* operations on tensors */
+
+#include "axonn/model.h" /* families of models */
+#include "axonn/nn.h"    /* layers */
+#include "axonn/optim.h" /* optimizers and schedules */
+
+#include "axonn/ckpt.h"      /* safetensors and checkpoints */
+#include "axonn/data.h"      /* token files, rows, order */
+#include "axonn/tokenizer.h" /* byte-level BPE */
+
+#include "axonn/config.h" /* the configuration of a run */
+#include "axonn/engine.h" /* training steps, runs, generation */
+
+#endif

@@ -29,7 +29,7 @@ BEGIN {
     uses("perf", "[engine]")
     uses("cli", "[perf]")
     uses("axonn", "[perf]")      # include/axonn/axonn.h, everything at once
-    uses("examples", "[perf]")
+    uses("examples", "[axonn]")
 }
 function owns(room, headers,   n, name, i) {
     n = split(headers, name, " ")

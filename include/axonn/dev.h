@@ -54,7 +54,8 @@ float ax_bf16_to_float(uint16_t x);
 uint16_t ax_f16_from_float(float x);
 float ax_f16_to_float(uint16_t x);
 
-/* One element of host memory as a double, and back (integers are truncated). */
+/* One element of host memory as a double, and back (integers are truncated, unsigned ones modulo their
+ * range). */
 double ax_load(ax_dtype dtype, const void *data, int64_t index);
 void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 

@@ -134,10 +134,10 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value)
         ((int64_t *)data)[index] = (int64_t)value;
         break;
     case AX_U16:
-        ((uint16_t *)data)[index] = (uint16_t)value;
+        ((uint16_t *)data)[index] = (uint16_t)(int64_t)value;
         break;
     case AX_U8:
-        ((uint8_t *)data)[index] = (uint8_t)value;
+        ((uint8_t *)data)[index] = (uint8_t)(int64_t)value;
         break;
     case AX_DTYPE_COUNT:
         break;

@@ -206,6 +206,8 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
 ax_status ax_param_set_sync_grad(ax_param_set *set)
 {
     AX_TRY(needs_gradients(set));
+    if (set->n == 0)
+        return AX_OK;
     ax_dtype dtype = set->ctx->accum;
     const char *end = (char *)set->block[GRAD] + set->bytes_grad;
     for (int i = 0, j; i < set->n; i = j) {

@@ -1,6 +1,7 @@
 /* The program `axonn`: finds the verb, reads its options, runs it; the status is the exit code. */
 #include "verb.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -77,6 +78,7 @@ static ax_status run(size_t n, char *const *words)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error with a message, not a death */
     ax_status status = run(argc > 0 ? (size_t)argc - 1 : 0, argv + 1);
     if (fflush(stdout) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");

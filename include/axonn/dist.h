@@ -172,6 +172,8 @@ AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
 /* sumsq[i] = Σ grad² of parameter i over the whole grid (host array of set->n doubles), after sync. The total
  * is their sum. `scratch` is device memory for set->n doubles. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq);
+/* The same of the master weights: not finite where one of them is not. */
+AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *scratch, double *sumsq);
 
 #ifdef __cplusplus
 }

@@ -73,10 +73,13 @@ ax_frame *ax_engine_frame(ax_engine *engine);
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 
 typedef struct ax_step_result {
-    double loss;         /* mean over the unmasked targets of the global batch, before the update */
-    double grad_norm;    /* of the whole gradient, before clipping */
-    bool finite;         /* false: nothing was updated */
-    const char *culprit; /* not finite: the first parameter whose gradient is not, or "loss" */
+    double loss;      /* mean over the unmasked targets of the global batch, before the update */
+    double grad_norm; /* of the whole gradient, before clipping */
+    bool finite;      /* both are; false: nothing was updated */
+    /* Not finite: the first parameter whose weights are not, or else the first whose gradient is not. NULL if
+     * only the loss is not. */
+    const char *culprit;
+    bool culprit_weights; /* it is its weights */
 } ax_step_result;
 
 /* One training step: forward and backward of every micro-batch, gradients summed, clipped and applied.

@@ -222,27 +222,43 @@ ax_status ax_param_set_sync_grad(ax_param_set *set)
     return AX_OK;
 }
 
-ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq)
+/* Each element counts once: only the first of the ranks that hold a box adds its sum. */
+static ax_status sumsq_over_grid(ax_param_set *set, const double *scratch, bool of_gradient, double *sumsq)
 {
-    AX_TRY(needs_gradients(set));
     ax_ctx *ctx = set->ctx;
-    for (int i = 0; i < set->n; i++) {
-        const ax_tensor *g = &set->param[i]->grad;
-        AX_CHECK(!ax_grid_effective(ctx->grid, g->layout.partial), AX_ERR_INTERNAL,
-                 "the gradient of %s is still a partial sum: call ax_param_set_sync_grad first",
-                 set->param[i]->name);
-        ax_sumsq_args args = {
-            .n = ax_tensor_count(ctx->grid, g), .x = g->data, .out = scratch + i, .dtype = g->dtype};
-        AX_TRY(ax_run_sumsq(ctx->stream, &args));
-    }
     AX_TRY(ax_copy_out(ctx->stream, sumsq, scratch, (size_t)set->n * sizeof *sumsq));
-    /* Each element counts once: only the first of the ranks that hold a box adds its sum. */
     for (int i = 0; i < set->n; i++)
-        if (!ax_tensor_is_primary(ctx->grid, &set->param[i]->grad))
+        if (!ax_tensor_is_primary(ctx->grid, of_gradient ? &set->param[i]->grad : &set->param[i]->master))
             sumsq[i] = 0;
     ax_comm *comm;
     ax_work *work;
     AX_TRY(ax_grid_comm(ctx->grid, (ax_axisset)((1u << ax_grid_axes(ctx->grid)) - 1), &comm));
     AX_TRY(ax_all_reduce(comm, NULL, sumsq, set->n, AX_F64, AX_SUM, &work));
     return ax_wait(&work);
+}
+
+static ax_status sumsq_here(ax_ctx *ctx, const ax_tensor *t, double *out)
+{
+    ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};
+    return ax_run_sumsq(ctx->stream, &args);
+}
+
+ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq)
+{
+    AX_TRY(needs_gradients(set));
+    for (int i = 0; i < set->n; i++) {
+        const ax_tensor *g = &set->param[i]->grad;
+        AX_CHECK(!ax_grid_effective(set->ctx->grid, g->layout.partial), AX_ERR_INTERNAL,
+                 "the gradient of %s is still a partial sum: call ax_param_set_sync_grad first",
+                 set->param[i]->name);
+        AX_TRY(sumsq_here(set->ctx, g, scratch + i));
+    }
+    return sumsq_over_grid(set, scratch, true, sumsq);
+}
+
+ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *scratch, double *sumsq)
+{
+    for (int i = 0; i < set->n; i++)
+        AX_TRY(sumsq_here(set->ctx, &set->param[i]->master, scratch + i));
+    return sumsq_over_grid(set, scratch, false, sumsq);
 }

@@ -156,19 +156,31 @@ static ax_status accumulate(ax_engine *e, ax_read_rows_fn *read, void *source, i
     return AX_OK;
 }
 
-/* The norm of the whole gradient; the first parameter whose gradient is not finite is the culprit. */
+static const char *first_not_finite(const ax_engine *e)
+{
+    for (int i = 0; i < e->set->n; i++)
+        if (!isfinite(e->sumsq[i]))
+            return e->set->param[i]->name;
+    return NULL;
+}
+
+/* The norm of the whole gradient. A weight that is not finite spoils all gradients: it is named first. */
 static ax_status judge(ax_engine *e, ax_step_result *out)
 {
-    AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1, e->sumsq));
     double total = 0;
-    out->culprit = isfinite(out->loss) ? NULL : "loss";
-    for (int i = 0; i < e->set->n; i++) {
+    AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1, e->sumsq));
+    for (int i = 0; i < e->set->n; i++)
         total += e->sumsq[i];
-        if (!isfinite(e->sumsq[i]) && !out->culprit)
-            out->culprit = e->set->param[i]->name;
-    }
     out->grad_norm = sqrt(total);
-    out->finite = !out->culprit;
+    out->finite = isfinite(out->loss) && isfinite(out->grad_norm);
+    out->culprit = first_not_finite(e);
+    out->culprit_weights = false;
+    if (out->finite)
+        return AX_OK;
+    AX_TRY(ax_param_set_weight_sumsq(e->set, e->numbers + 1, e->sumsq));
+    const char *weights = first_not_finite(e);
+    out->culprit_weights = weights;
+    out->culprit = weights ? weights : out->culprit;
     return AX_OK;
 }
 

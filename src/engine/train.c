@@ -79,7 +79,8 @@ static ax_status start(ax_run *run)
     AX_TRY(allocate(run));
     AX_TRY(ax_run_start_weights(run));
     AX_TRY(ax_run_write_config(run));
-    return open_metrics(run);
+    AX_TRY(open_metrics(run));
+    return ax_run_find_evaluation(run);
 }
 
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -88,21 +89,26 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
 }
 
 /* A step whose loss or gradient is not finite was not applied: stop, or go on without it. */
-static ax_status judge(ax_run *run, const ax_step_result *result)
+static ax_status judge(ax_run *run, const ax_step_result *r)
 {
-    if (result->finite)
+    char what[192] = "the loss is not finite", newest[64] = "there is no checkpoint yet";
+    if (r->finite)
         return AX_OK;
+    if (r->culprit)
+        snprintf(what, sizeof what, "the %s of %s %s not finite", r->culprit_weights ? "weights" : "gradient",
+                 r->culprit, r->culprit_weights ? "are" : "is");
     ax_metrics_break_line(run->metrics);
     if (run->config->train.nonfinite == AX_CONFIG_SKIP) {
-        ax_log(AX_LOG_WARN, "step %lld is skipped: %s is not finite", (long long)run->step, result->culprit);
+        ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->step, what, r->loss);
         return AX_OK;
     }
-    return ax_fail(AX_ERR_NUMERIC,
-                   "step %lld: %s is not finite (loss %g, gradient norm %g); the step was not applied. Lower "
-                   "optim.lr, or "
-                   "set train.nonfinite: skip; the newest checkpoint is from step %lld",
-                   (long long)run->step, result->culprit, result->loss, result->grad_norm,
-                   (long long)ax_max(run->saved_step, 0));
+    if (run->saved_step >= 0)
+        snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld", (long long)run->saved_step);
+    return ax_fail(
+        AX_ERR_NUMERIC,
+        "step %lld: %s (loss %g, gradient norm %g); the step was not applied: lower optim.lr, or set "
+        "train.nonfinite=skip to go on without such steps; %s",
+        (long long)run->step, what, r->loss, r->grad_norm, newest);
 }
 
 static ax_status train_step(ax_run *run)

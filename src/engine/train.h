@@ -58,6 +58,7 @@ ax_status ax_run_start_weights(ax_run *run);    /* drawn, read from model.from, 
 ax_status ax_run_save(ax_run *run);
 
 /* train_eval.c */
+ax_status ax_run_find_evaluation(ax_run *run);
 ax_status ax_run_evaluate(ax_run *run);
 
 /* train_signal.c: SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */

@@ -14,6 +14,20 @@ static ax_status evaluate(ax_run *run, ax_evaluation *out)
     return AX_OK;
 }
 
+/* The checkpoint says that the evaluation of its step was left; an earlier continuation may have made it. */
+ax_status ax_run_find_evaluation(ax_run *run)
+{
+    ax_history history;
+    if (!run->eval_pending)
+        return AX_OK;
+    AX_TRY(ax_history_read(run->config->run.dir, &history));
+    for (int i = 0; i < history.n; i++)
+        if (history.point[i].eval && history.point[i].step == run->step)
+            run->eval_pending = false;
+    ax_history_fini(&history);
+    return AX_OK;
+}
+
 ax_status ax_run_evaluate(ax_run *run)
 {
     ax_evaluation e;

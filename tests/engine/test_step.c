@@ -108,7 +108,8 @@ static ax_status steps(ax_engine *engine, setup *s)
         ax_hyper h = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
         AX_TRY(ax_engine_step(engine, i + 1, rows, &seed, targets_of_batch(), &h, &r));
-        AX_CHECK(r.finite, AX_ERR_NUMERIC, "step %d: %s is not finite", i + 1, r.culprit);
+        AX_CHECK(r.finite, AX_ERR_NUMERIC, "step %d: %s is not finite", i + 1,
+                 r.culprit ? r.culprit : "the loss");
         s->loss[i] = r.loss;
         s->norm[i] = r.grad_norm;
     }

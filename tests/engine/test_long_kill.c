@@ -1,0 +1,23 @@
+/* The campaign behind test_stop.c: hundreds of kills of runs of several kinds. */
+#include "engine/kill_test.h"
+
+static void campaign(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"", "train.precision=bf16 run.save_dtype=bf16 train.recompute=full",
+                                        "train.recompute=1 threads=2",
+                                        "data.order=sequential optim.name=sgd"};
+    int kills = 0, seed = 0;
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        double seconds = kill_reference(kinds[i]);
+        for (int goal = kills + 75; kills < goal; seed++)
+            kills += kill_and_compare(kinds[i], 12, seconds, (uint64_t)seed);
+    }
+    printf("%d kills in %d runs\n", kills, seed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(campaign)};
+    return cmocka_run_group_tests_name("engine.long_kill", tests, kill_setup, scratch_teardown);
+}

@@ -1,0 +1,146 @@
+/* Runs that are stopped from outside: by signals, which save first, by kills, which cannot be caught, and by
+ * the lock of a run directory that is in use. */
+#include "engine/kill_test.h"
+
+#include <ctype.h>
+
+/* A schedule that does not depend on the number of steps, so that a run stopped after N is one of N. */
+#define ENDLESS_KEYS                                                                                         \
+    BASE_KEYS "train.steps=1000000 optim.schedule=constant model.dropout=0.1 run.checkpoint_interval=0 "     \
+              "run.log_interval=1000000 "
+
+/* Sends the signal once the run has made `step` steps; returns the step after which it stopped. */
+static int64_t stop_at(const char *keys, int64_t step, int number)
+{
+    pid_t pid = run_start("log", keys);
+    await_step("run", pid, step);
+    kill(pid, number);
+    int code = run_wait(pid);
+    char *log = text_of("log"), *after = strstr(log, "after step "), *by = strstr(log, "error: stopped by ");
+    if (code != AX_ERR_SIGNAL || !by || !after || !strstr(by, strsignal(number)))
+        fail_msg("exit code %d:\n%s", code, log);
+    int64_t stopped = strtoll(strstr(by, "after step ") + 11, NULL, 10);
+    free(log);
+    assert_true(stopped >= step);
+    assert_int_equal(last_step("run"), stopped);
+    char name[64];
+    snprintf(name, sizeof name, "step-%lld\n", (long long)stopped);
+    char *latest = text_of("run/latest");
+    assert_string_equal(latest, name);
+    free(latest);
+    return stopped;
+}
+
+static void signals_save_and_stop(void **state)
+{
+    (void)state;
+    static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
+    int64_t step = 0;
+    sh("rm -rf ref run");
+    for (size_t i = 0; i < AX_COUNT(numbers); i++)
+        step = stop_at(ENDLESS_KEYS, step + 2, numbers[i]);
+    run_expect(0, NULL, ENDLESS_KEYS "train.steps=%lld run.dir=ref", (long long)step);
+    char a[64], b[64];
+    snprintf(a, sizeof a, "ref/ckpt/step-%lld", (long long)step);
+    snprintf(b, sizeof b, "run/ckpt/step-%lld", (long long)step);
+    same_checkpoint(a, b);
+    same_text(metrics_of("ref", true), metrics_of("run", true));
+}
+
+/* A signal before the first step: one step is made and saved. */
+static void a_signal_at_the_start(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    for (int i = 0; i < 4; i++) {
+        sh("rm -f run/lock");
+        pid_t pid = run_start("log", ENDLESS_KEYS);
+        while (!ax_path_exists("run/lock")) /* handlers are installed before anything is written */
+            sleep_ms(0.2);
+        sleep_ms(3 * i);
+        kill(pid, SIGTERM);
+        assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+        assert_true(last_step("run") > i && ax_path_exists("run/latest"));
+    }
+}
+
+/* An evaluation that would take hours is left at once, and made up for by the continuation. */
+static void a_signal_during_an_evaluation(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    const char *keys = BASE_KEYS "data.valid=long.tok run.eval_interval=2 run.checkpoint_interval=0 ";
+    run_expect(0, NULL, "%s run.eval_batches=3 run.dir=ref", keys);
+    pid_t pid = run_start("log", keys);
+    await_step("run", pid, 2);
+    sleep_ms(100);
+    double start = ax_now();
+    kill(pid, SIGTERM);
+    assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+    assert_true(ax_now() - start < (SANITIZED ? 30 : 10));
+    assert_int_equal(last_step("run"), 2);
+    assert_true(ax_path_is_dir("run/ckpt/step-2"));
+    char *rows = metrics_of("run", true);
+    assert_null(strstr(rows, "eval_loss"));
+    free(rows);
+    run_expect(0, NULL, "%s run.eval_batches=3", keys);
+    same_text(metrics_of("ref", true), metrics_of("run", true));
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    /* The same in the last evaluation: the steps are done, the run is not. */
+    sh("rm -rf run");
+    pid = run_start("log", BASE_KEYS "train.steps=2 data.valid=long.tok");
+    await_step("run", pid, 2);
+    kill(pid, SIGUSR1);
+    assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+    run_expect(0, "eval loss", BASE_KEYS "train.steps=2 data.valid=long.tok run.eval_batches=3");
+    run_expect(0, "nothing to do", BASE_KEYS "train.steps=2 data.valid=long.tok run.eval_batches=3");
+}
+
+/* The whole of this program's kills is small; test_long_kill.c makes hundreds. */
+static void kills_change_no_bit(void **state)
+{
+    (void)state;
+    double seconds = kill_reference("");
+    int kills = 0;
+    for (uint64_t seed = 0; kills < 10 && seed < 8; seed++)
+        kills += kill_and_compare("", 12, seconds, seed);
+    assert_true(kills > 0);
+}
+
+static void a_directory_in_use_is_refused(void **state)
+{
+    (void)state;
+    char said[128];
+    sh("rm -rf run");
+    pid_t pid = run_start("first", ENDLESS_KEYS);
+    await_step("run", pid, 1);
+    snprintf(said, sizeof said, "is in use by another run (process %ld): wait for it or choose another",
+             (long)pid);
+    run_expect(2, said, BASE_KEYS);
+    kill(pid, SIGTERM);
+    assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+    /* The lock goes with its process, however that ends. */
+    pid = run_start("first", ENDLESS_KEYS);
+    await_step("run", pid, last_step("run") + 1);
+    kill(pid, SIGKILL);
+    assert_int_equal(run_wait(pid), 128 + SIGKILL);
+    run_expect(0, NULL, ENDLESS_KEYS "train.steps=%lld", (long long)last_step("run") + 2);
+}
+
+static int set_up(void **state)
+{
+    if (kill_setup(state))
+        return -1;
+    make_tokens("long.tok", VOCAB, 3000000, 5);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(signals_save_and_stop),         cmocka_unit_test(a_signal_at_the_start),
+        cmocka_unit_test(a_signal_during_an_evaluation), cmocka_unit_test(kills_change_no_bit),
+        cmocka_unit_test(a_directory_in_use_is_refused),
+    };
+    return cmocka_run_group_tests_name("engine.stop", tests, set_up, scratch_teardown);
+}

@@ -1,0 +1,324 @@
+/* What a run says and does when something is wrong or unusual: numbers that are not finite, data that is
+ * missing or does not fit the model, an existing model to start from, a full or read-only disk, memory. */
+#include "engine/run_test.h"
+
+#include <math.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
+#define FROM_KEYS OTHER_KEYS "data.train=from.tok model.seq_len=16 "
+
+static char *log_after(int code, const char *keys)
+{
+    run_expect(code, NULL, "%s", keys);
+    return text_of("log");
+}
+
+/* ---- not finite ---------------------------------------------------------------------------------- */
+
+static void count_rows(const char *run, int *skipped, int *null_losses, int *rows)
+{
+    char *text = metrics_of(run, true);
+    *skipped = *null_losses = *rows = 0;
+    for (char *at = text; (at = strstr(at, "\"step\"")); at++)
+        ++*rows;
+    for (char *at = text; (at = strstr(at, "\"skipped\": true")); at++)
+        ++*skipped;
+    for (char *at = text; (at = strstr(at, "\"loss\": null")); at++)
+        ++*null_losses;
+    free(text);
+}
+
+/* Weights that came with a NaN: the step stops, and names them rather than the gradients they spoil. */
+static void a_weight_is_not_finite(void **state)
+{
+    (void)state;
+    ax_st *st;
+    int skipped, nulls, rows;
+    sh("rm -rf run poison && cp -r " GOLDEN " poison");
+    OK(ax_st_open("poison/model.safetensors", &st));
+    const ax_st_array *a = ax_st_find(st, "transformer.h.1.mlp.c_fc.weight");
+    a = a ? a : ax_st_find(st, "h.1.mlp.c_fc.weight");
+    assert_non_null(a);
+    sh("printf '\\377\\377\\377\\177' | dd of=poison/model.safetensors bs=1 seek=%lld conv=notrunc "
+       "2>/dev/null",
+       (long long)a->offset + 4 * 17);
+    ax_st_close(&st);
+    run_expect(6, "step 1: the weights of h.1.mlp.", FROM_KEYS "model.from=poison");
+    char *log = text_of("log");
+    assert_non_null(strstr(log, "not finite (loss nan, gradient norm nan); the step was not applied"));
+    assert_non_null(strstr(log, "there is no checkpoint yet"));
+    free(log);
+    run_expect(0, "step 3 is skipped: the weights of h.1.mlp.",
+               FROM_KEYS "model.from=poison train.nonfinite=skip train.steps=3 run.dir=run2");
+    count_rows("run2", &skipped, &nulls, &rows);
+    assert_true(skipped == 3 && nulls == 3 && rows == 3);
+}
+
+/* A learning rate that throws the weights out of range: a later step stops. What was saved is whole, so a
+ * smaller rate from there trains on. */
+static void a_gradient_is_not_finite(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(6, "the newest checkpoint is of step ", BASE_KEYS "optim.lr=1e25 optim.schedule=constant");
+    char *log = text_of("log");
+    assert_non_null(strstr(log, "error: step "));
+    assert_true(strstr(log, "the gradient of ") || strstr(log, "the weights of "));
+    free(log);
+    /* The same, skipped: it goes on to the end and says which steps were not applied. */
+    int skipped, nulls, rows;
+    sh("rm -rf run");
+    run_expect(0, "is skipped: the ", BASE_KEYS "optim.lr=1e25 optim.schedule=constant train.nonfinite=skip");
+    count_rows("run", &skipped, &nulls, &rows);
+    assert_true(skipped > 0 && skipped < 6 && rows == 6);
+}
+
+/* ---- data and tokenizer -------------------------------------------------------------------------- */
+
+/* A headerless file of 16-bit tokens, of which one is `odd`. */
+static void make_bin(const char *path, int64_t tokens, uint16_t odd)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    for (int64_t i = 0; i < tokens; i++) {
+        uint16_t token = i == tokens / 2 ? odd : (uint16_t)(i % 50);
+        assert_int_equal(fwrite(&token, sizeof token, 1, file), 1);
+    }
+    fclose(file);
+}
+
+static void data_that_cannot_be_used(void **state)
+{
+    (void)state;
+    static const struct {
+        int code;
+        const char *keys, *said;
+    } cases[] = {
+        {4, "data.train=nowhere.tok", "nowhere.tok"},
+        {4, "data.valid=nowhere.tok", "nowhere.tok"},
+        {4, "data.train=wide.tok", "wide.tok"},
+        {4, "data.train=odd.bin data.order=sequential train.global_batch=32 train.micro_batch=32", "odd.bin"},
+        {4, "data.train=short.tok", "short.tok"},
+        {4, "data.train=torn.tok", "torn.tok"},
+        {2, "data.train=text.txt", "data.tokenizer"},
+        {4, "data.tokenizer=nowhere", "nowhere"},
+        {2, "data.tokenizer=tok", "model.vocab: must be at least 280, the size of the tokenizer's"},
+    };
+    make_tokens("wide.tok", 100, 1000, 1);
+    ax_token_writer *writer;
+    OK(ax_token_writer_create("short.tok", VOCAB, -1, 0, &writer));
+    OK(ax_token_writer_add(writer, (int32_t[]){1, 2, 3, 4, 5}, 5, 5));
+    OK(ax_token_writer_finish(&writer, NULL));
+    make_bin("odd.bin", 600, 77);
+    sh("head -c 2000 train.tok > torn.tok");
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        sh("rm -rf run");
+        run_expect(cases[i].code, cases[i].said, BASE_KEYS "%s", cases[i].keys);
+        char *log = text_of("log");
+        assert_non_null(strstr(log, "error: "));
+        free(log);
+    }
+}
+
+/* A tokenizer of 280 tokens in tok/, and the text that it was trained on. */
+static void make_tokenizer(void)
+{
+    static const char *const paths[] = {"text.txt"}, *const specials[] = {"<|endoftext|>"};
+    ax_tokenizer *tokenizer;
+    sh("for i in $(seq 300); do echo \"line $i of a text to learn, and again $((i %% 7))\"; done > text.txt");
+    OK(ax_tokenizer_train(
+        &(ax_tokenizer_training){
+            .vocab = 280, .specials = specials, .n_specials = 1, .paths = paths, .n_paths = 1, .threads = 1},
+        &tokenizer));
+    OK(ax_tokenizer_save(tokenizer, "tok"));
+    ax_tokenizer_destroy(&tokenizer);
+}
+
+/* Text is tokenized into the run's directory once. The tokenizer goes into the checkpoints. */
+static void text_is_tokenized_by_the_run(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    const char *keys = BASE_KEYS "data.tokenizer=tok model.vocab=300 data.train=text.txt data.valid=text.txt "
+                                 "train.steps=2";
+    run_expect(0, "bits per byte", "%s", keys);
+    assert_true(ax_path_exists("run/ckpt/step-2/tokenizer.json"));
+    run_expect(0, "done: step 3", "%s train.steps=3", keys);
+    sh("echo more >> text.txt"); /* another text is other data */
+    run_expect(2, "data.train was", "%s train.steps=4", keys);
+}
+
+/* ---- an existing model --------------------------------------------------------------------------- */
+
+static void from_an_existing_model(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, "done: step 6", FROM_KEYS "model.from=" GOLDEN);
+    ax_ckpt_diff *diff;
+    OK(ax_ckpt_diff_create(GOLDEN, "run", &diff));
+    for (int i = 0; i < diff->n; i++)
+        if (diff->row[i].kind == AX_DIFF_ONLY_A || diff->row[i].kind == AX_DIFF_SHAPE)
+            fail_msg("%s is not in the checkpoint as it was in the model", diff->row[i].key);
+    ax_ckpt_diff_destroy(&diff);
+    /* Goes on with the run's own checkpoints. */
+    run_expect(0, "run/ckpt/step-6 after step 6", FROM_KEYS "train.steps=7 model.from=" GOLDEN);
+    /* A checkpoint is a model too. */
+    run_expect(0, "done: step 6", FROM_KEYS "run.dir=run3 model.from=run");
+}
+
+static void keys_that_contradict_the_model(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    char *log =
+        log_after(2, FROM_KEYS "model.layers=9 model.hidden=40 model.activation=gelu model.seq_len=25 "
+                               "model.from=" GOLDEN);
+    static const char *const said[] = {"model.layers: is 2 in model.from; leave the key out",
+                                       "model.hidden: is 20 in model.from", "model.activation: is another",
+                                       "model.seq_len: must be at most the 24 positions of model.from"};
+    for (size_t i = 0; i < AX_COUNT(said); i++)
+        if (!strstr(log, said[i]))
+            fail_msg("\"%s\" is not in:\n%s", said[i], log);
+    free(log);
+    assert_false(ax_path_exists("run")); /* nothing was touched */
+    run_expect(0, NULL, FROM_KEYS "model.layers=2 model.dropout=0.3 model.from=" GOLDEN);
+    run_expect(2, "not both", FROM_KEYS "model.family=gpt2 model.from=" GOLDEN);
+    run_expect(4, "nowhere", FROM_KEYS "model.from=nowhere");
+}
+
+/* ---- disks --------------------------------------------------------------------------------------- */
+
+/* Files end after a few hundred bytes more than a checkpoint of step 1 has: the second cannot be written. */
+static void run_limited(int code, const char *said, rlim_t bytes)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        struct rlimit limit = {bytes, bytes};
+        int fd = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || setrlimit(RLIMIT_FSIZE, &limit))
+            _exit(99);
+        signal(SIGXFSZ, SIG_IGN);
+        train_and_exit(BASE_KEYS);
+    }
+    int got = run_wait(pid);
+    char *log = text_of("log");
+    if (got != code || !strstr(log, said))
+        fail_msg("exit code %d, expected %d and \"%s\":\n%s", got, code, said, log);
+    free(log);
+}
+
+static void a_file_cannot_grow(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, BASE_KEYS "run.dir=ref");
+    run_limited(4, "step-1", 20000);
+    assert_true(ax_path_is_dir("run") && !ax_path_exists("run/latest"));
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=2 optim.schedule=constant");
+    run_limited(4, "metrics.jsonl", 1200); /* no room for the report: said, not passed over */
+    assert_true(ax_path_is_dir("run/ckpt/step-2"));
+}
+
+/* A file system of its own with `kib` KiB, on run/; false, with the reason printed, where it cannot be had.
+ */
+static bool mount_run(int kib)
+{
+    char options[64];
+    snprintf(options, sizeof options, "size=%dk", kib);
+    sh("rm -rf run && mkdir run");
+    if (!geteuid() && !mount("none", "run", "tmpfs", 0, options))
+        return true;
+    print_message("skipped: no file system can be mounted here%s\n", geteuid() ? " but by root" : "");
+    return false;
+}
+
+static void a_full_disk(void **state)
+{
+    (void)state;
+    if (!mount_run(900))
+        skip();
+    run_expect(4, "no space in ", BASE_KEYS); /* 255 KiB each */
+    int64_t steps = last_step("run");
+    assert_true(steps > 1);
+    assert_int_equal(count_files("run/ckpt"), steps - 1);
+    /* With room again, the rest is as if nothing had happened. */
+    sh("rm -r run/ckpt/step-1 run/ckpt/step-2");
+    run_expect(0, "resuming", BASE_KEYS "run.keep_latest=1");
+    sh("rm -rf ref");
+    run_expect(0, NULL, BASE_KEYS "run.dir=ref");
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    same_text(metrics_of("ref", true), metrics_of("run", true));
+    assert_int_equal(umount("run"), 0);
+}
+
+static void a_read_only_disk(void **state)
+{
+    (void)state;
+    if (!mount_run(700))
+        skip();
+    assert_int_equal(mount("none", "run", "tmpfs", MS_REMOUNT | MS_RDONLY, ""), 0);
+    run_expect(4, "cannot write in run.dir", BASE_KEYS);
+    run_expect(4, "run/below", BASE_KEYS "run.dir=run/below");
+    assert_int_equal(umount("run"), 0);
+    sh("rm -rf run && echo > run");
+    run_expect(4, "run", BASE_KEYS);
+    sh("rm run");
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+/* Said before anything is taken, with what would fit. */
+static void more_memory_than_there_is(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: the model is too large",
+               BASE_KEYS "model.hidden=49152 model.layers=96 model.heads=96 model.seq_len=8");
+    assert_false(ax_path_exists("run/ckpt"));
+    /* Activations of about eight times what is free, in 64 micro-batches of one: some of them fit. */
+    int64_t free_bytes = ax_memory_available(), rows = 1 << 12;
+    int64_t seq_len = 8 * free_bytes / (rows * 24 * 4 * 60);
+    char keys[1024];
+    snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld train.global_batch=%lld train.micro_batch=%lld",
+             (long long)seq_len, (long long)rows, (long long)rows);
+    char *log = log_after(3, keys);
+    char *micro = strstr(log, "train.micro_batch: ");
+    if (!micro || !strstr(log, " would fit (") || strstr(log, "even train"))
+        fail_msg("no advice:\n%s", log);
+    int64_t fits = strtoll(micro + strlen("train.micro_batch: "), NULL, 10);
+    assert_true(fits > 0 && fits < rows && rows % fits == 0);
+    free(log);
+}
+
+static int tear_down(void **state)
+{
+    umount2("run", MNT_DETACH); /* where a test failed before its own */
+    return scratch_teardown(state);
+}
+
+static int set_up(void **state)
+{
+    if (scratch_setup(state))
+        return -1;
+    make_tokens("train.tok", VOCAB, 4000, 1);
+    make_tokens("from.tok", 37, 3000, 2);
+    make_tokenizer();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_weight_is_not_finite),   cmocka_unit_test(a_gradient_is_not_finite),
+        cmocka_unit_test(data_that_cannot_be_used), cmocka_unit_test(text_is_tokenized_by_the_run),
+        cmocka_unit_test(from_an_existing_model),   cmocka_unit_test(keys_that_contradict_the_model),
+        cmocka_unit_test(a_file_cannot_grow),       cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(a_read_only_disk),         cmocka_unit_test(more_memory_than_there_is),
+    };
+    return cmocka_run_group_tests_name("engine.train", tests, set_up, tear_down);
+}

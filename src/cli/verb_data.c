@@ -5,6 +5,7 @@
 #include "axonn/tokenizer.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- what all of them print ---------------------------------------------------------------------- */
@@ -143,7 +144,7 @@ const cli_verb verb_data_build = {
 typedef struct show_args {
     char *data, *tokenizer;
     int64_t end_id, document, first, count;
-    bool json;
+    bool text, json;
 } show_args;
 
 static const ax_option show_options[] = {
@@ -155,6 +156,8 @@ static const ax_option show_options[] = {
     {"count", AX_OPT_INT, offsetof(show_args, count), "0", "[0, 1000000]",
      .help = "how many tokens are shown"},
     {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer), .help = "show the tokens as text"},
+    {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
+     .help = "with --tokenizer: print the text of all documents, one after the other, and nothing else"},
     {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, inf)", "none", .meta = "ID",
      .help = "token that ends documents, for formats that do not tell"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
@@ -209,12 +212,46 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     return status;
 }
 
-static ax_status run_show(const void *raw)
+/* Decoding is token by token, so that any pieces of the file may be decoded apart. */
+static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
 {
-    const show_args *a = raw;
+    enum { CHUNK = 1 << 16 };
+    int32_t *ids;
+    ax_buf text = {0};
+    int64_t tokens = ax_data_describe(data)->tokens;
+    AX_TRY(ax_calloc(CHUNK, sizeof *ids, &ids));
+    ax_status status = AX_OK;
+    for (int64_t at = 0, n; at < tokens && status == AX_OK; at += n) {
+        n = ax_min(CHUNK, tokens - at);
+        text.size = 0;
+        status = ax_data_tokens(data, at, n, ids);
+        if (status == AX_OK)
+            status = ax_decode(tok, ids, (size_t)n, AX_DECODE_SKIP_SPECIAL, &text);
+        if (status == AX_OK && text.size)
+            status = cli_print(text.data, text.size);
+    }
+    ax_buf_fini(&text);
+    free(ids);
+    return status;
+}
+
+static ax_status show_text(const show_args *a, ax_data *data)
+{
+    ax_tokenizer *tok;
+    AX_CHECK(a->tokenizer, AX_ERR_USAGE, "--text: needs --tokenizer");
+    AX_CHECK(a->document < 0 && !a->count && !a->json, AX_ERR_USAGE,
+             "--text: prints everything, so neither --document, --count nor --json go with it");
+    AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
+    ax_status status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
+    if (status == AX_OK)
+        status = print_text(data, tok);
+    ax_tokenizer_destroy(&tok);
+    return status;
+}
+
+static ax_status show(const show_args *a, const ax_data *data)
+{
     bool tokens = a->document >= 0 || a->count > 0;
-    ax_data *data;
-    AX_TRY(ax_data_open(a->data, a->end_id, &data));
     json_t *info = info_json(a->data, ax_data_describe(data));
     ax_status status = AX_OK;
     if (tokens)
@@ -224,6 +261,15 @@ static ax_status run_show(const void *raw)
     if (status == AX_OK && a->json)
         status = cli_print_json(json_incref(info));
     json_decref(info);
+    return status;
+}
+
+static ax_status run_show(const void *raw)
+{
+    const show_args *a = raw;
+    ax_data *data;
+    AX_TRY(ax_data_open(a->data, a->end_id, &data));
+    ax_status status = a->text ? show_text(a, data) : show(a, data);
     ax_data_close(&data);
     return status;
 }
@@ -232,7 +278,8 @@ const cli_verb verb_data_show = {
     .name = "data show",
     .summary = "say what a token file holds, or show tokens of it",
     .details = "Token files of llm.c, nanoGPT and Megatron-LM are read as well.",
-    .examples = "axonn data show train.tok\naxonn data show train.tok --document 3 --tokenizer tok",
+    .examples = "axonn data show train.tok\naxonn data show train.tok --document 3 --tokenizer tok\n"
+                "axonn data show valid.tok --text --tokenizer tok | xz -9e | wc -c",
     .options = show_options,
     .option_count = AX_COUNT(show_options),
     .args_size = sizeof(show_args),

@@ -89,6 +89,11 @@ static void build_show_check(void **state)
     assert_contains(json_string_value(json_object_get(shown, "text")), " says: the cat sat on the mat");
     json_decref(shown);
     json_decref(built);
+    assert_int_equal(shell("cat corpus/sub/*.txt | sort >all; for f in a b; do " AXONN
+                           " data show $f.tok --text --tokenizer tok; done | sort | cmp - all 2>&1",
+                           &out),
+                     0);
+    assert_int_equal(shell(AXONN " data show a.tok --text 2>&1", &out), 2);
     assert_int_equal(shell(AXONN " data check a.tok b.tok --tokenizer tok 2>&1", &out), 0);
     assert_int_equal(shell(AXONN " data show a.tok --document 40 2>&1", &out), 2);
     /* One damaged byte is found, and the other file is looked at all the same. */

@@ -119,16 +119,21 @@ typedef struct ax_evaluation {
     double bits_per_byte; /* NaN if bytes are not known */
 } ax_evaluation;
 
-/* Evaluates rows 0 … max_rows-1 (0: all) of a token source and adds them to *evaluation, which starts zeroed.
- * Bits per byte charge log2(vocab) for each untargeted token, so that they compare with a compressor's.
- * `stop` (may be NULL) is asked before each micro-batch; when it says true the result is AX_ERR_SIGNAL.
- * Collective along the grid. */
-AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
-                                            int64_t max_rows, bool (*stop)(void), ax_evaluation *evaluation);
+/* Called before each micro-batch with the rows done and their total; false stops with AX_ERR_SIGNAL. */
+typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
-/* Evaluates the model on a token source in rows of `shape`, `batch` at a time. Collective along the grid. */
+/* Evaluates max_rows rows (0: all), spread evenly over a token source, and adds them to *evaluation, which
+ * starts zeroed. Bits per byte charge log2(vocab) for each untargeted token, so that they compare with a
+ * compressor's. `progress` may be NULL. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
+                                            int64_t max_rows, ax_eval_progress_fn *progress, void *user,
+                                            ax_evaluation *evaluation);
+
+/* Evaluates the model on a token source in rows of `shape`, `batch` at a time; `progress` may be NULL.
+ * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
-                                           const ax_row_shape *shape, int64_t batch, ax_evaluation *out);
+                                           const ax_row_shape *shape, int64_t batch,
+                                           ax_eval_progress_fn *progress, void *user, ax_evaluation *out);
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 

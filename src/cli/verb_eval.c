@@ -41,6 +41,12 @@ static ax_status report(const args *a, const ax_evaluation *e)
     return AX_OK;
 }
 
+static bool show(void *user, int64_t done, int64_t total)
+{
+    cli_progress_update(user, done, total);
+    return true;
+}
+
 static ax_status evaluate(const args *a, opened_model *m, const char *tokens)
 {
     ax_data *data;
@@ -49,8 +55,12 @@ static ax_status evaluate(const args *a, opened_model *m, const char *tokens)
     ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents};
     AX_TRY(ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data));
     ax_status status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
-    if (status == AX_OK)
-        status = ax_pretrained_eval(m->ctx, &m->model, data, &shape, a->batch, &e);
+    if (status == AX_OK) {
+        cli_progress progress;
+        cli_progress_start(&progress, "evaluating rows", false);
+        status = ax_pretrained_eval(m->ctx, &m->model, data, &shape, a->batch, show, &progress, &e);
+        cli_progress_end(&progress);
+    }
     if (status == AX_OK)
         status = report(a, &e);
     ax_data_close(&data);

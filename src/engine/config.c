@@ -69,7 +69,9 @@ static const ax_option options[] = {
     {"run.checkpoint_interval", AX_OPT_INT, AT(run.checkpoint_interval), "200", "[0, inf)", .help = "steps between checkpoints; 0: at the end only"},
     {"run.keep_latest", AX_OPT_INT, AT(run.keep_latest), "3", "[0, inf)", .help = "checkpoints that are kept; 0: all"},
     {"run.eval_interval", AX_OPT_INT, AT(run.eval_interval), "100", "[0, inf)", .help = "steps between evaluations; 0: at the end only"},
-    {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, inf)", .help = "micro-batches of an evaluation; 0: the whole of data.valid"},
+    {"run.eval_start", AX_OPT_BOOL, AT(run.eval_start), "false", .help = "evaluate before the first step too"},
+    {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, inf)",
+     .help = "micro-batches of an evaluation, from all over data.valid; 0: the whole of it"},
     {"run.save_dtype", AX_OPT_ENUM, AT(run.save_dtype), "fp32", .choices = "fp32|bf16", .help = "weights in a checkpoint's model.safetensors"},
     {"run.log_interval", AX_OPT_INT, AT(run.log_interval), "10", "[1, inf)", .help = "steps between progress lines where stderr is no terminal"},
 

@@ -6,15 +6,20 @@
 typedef struct reader {
     const ax_data *data;
     const ax_row_shape *shape;
-    bool (*stop)(void);
+    ax_eval_progress_fn *progress;
+    void *user;
+    int64_t all, rows; /* of the source, and how many of them are evaluated */
 } reader;
+
+/* A part of a source is taken from all over it, for its documents are often sorted. */
+static int64_t row_at(const reader *r, int64_t i) { return (int64_t)((__int128)i * r->all / r->rows); }
 
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     const reader *r = source;
-    AX_CHECK(!r->stop || !r->stop(), AX_ERR_SIGNAL, "evaluation interrupted");
-    for (int64_t row = first; row < end; row++)
-        AX_TRY(ax_data_row(r->data, r->shape, row, out, row - first, NULL));
+    AX_CHECK(!r->progress || r->progress(r->user, first, r->rows), AX_ERR_SIGNAL, "evaluation interrupted");
+    for (int64_t i = first; i < end; i++)
+        AX_TRY(ax_data_row(r->data, r->shape, row_at(r, i), out, i - first, NULL));
     return AX_OK;
 }
 
@@ -31,20 +36,22 @@ static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t 
 }
 
 ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
-                              int64_t max_rows, bool (*stop)(void), ax_evaluation *evaluation)
+                              int64_t max_rows, ax_eval_progress_fn *progress, void *user,
+                              ax_evaluation *evaluation)
 {
-    reader r = {data, shape, stop};
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
+    reader r = {data, shape, progress, user, all, rows};
     double sum;
     AX_TRY(ax_engine_eval(engine, read_rows, &r, rows, &sum));
-    for (int64_t row = 0; row < rows; row++)
-        targets += ax_data_row_targets(data, shape, row);
+    for (int64_t i = 0; i < rows; i++)
+        targets += ax_data_row_targets(data, shape, row_at(&r, i));
     add(evaluation, ax_data_describe(data), rows == all, ax_engine_model(engine)->config.vocab, sum, targets);
     return AX_OK;
 }
 
 ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_data *data,
-                             const ax_row_shape *shape, int64_t batch, ax_evaluation *out)
+                             const ax_row_shape *shape, int64_t batch, ax_eval_progress_fn *progress,
+                             void *user, ax_evaluation *out)
 {
     *out = (ax_evaluation){0};
     ax_engine_options options = {.model = &model->config,
@@ -59,7 +66,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     if (status == AX_OK) {
         status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)
-            status = ax_engine_eval_data(engine, data, shape, 0, NULL, out);
+            status = ax_engine_eval_data(engine, data, shape, 0, progress, user, out);
         ax_engine_destroy(&engine);
     }
     ax_engine_plan_fini(&plan);

@@ -147,7 +147,7 @@ static ax_status train_step(ax_run *run)
 
 static bool due(int64_t step, int64_t interval, int64_t last)
 {
-    return step == last || (interval && step % interval == 0);
+    return step == last || (interval && step && step % interval == 0);
 }
 
 /* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. */
@@ -169,6 +169,8 @@ static ax_status boundary(ax_run *run)
 static ax_status loop(ax_run *run)
 {
     const ax_config *c = run->config;
+    if (c->run.eval_start && !run->step)
+        run->eval_pending = run->valid.n;
     if (run->eval_pending)
         AX_TRY(boundary(run));
     while (run->step < c->train.steps) {

@@ -3,14 +3,18 @@
 
 #include <math.h>
 
-static bool stop(void) { return ax_signal_pending() != 0; }
+static bool go_on(void *user, int64_t done, int64_t total)
+{
+    (void)user, (void)done, (void)total;
+    return !ax_signal_pending();
+}
 
 static ax_status evaluate(ax_run *run, ax_evaluation *out)
 {
     *out = (ax_evaluation){0};
     int64_t max_rows = run->config->run.eval_batches * run->config->train.micro_batch;
     for (int i = 0; i < run->valid.n; i++)
-        AX_TRY(ax_engine_eval_data(run->engine, run->valid.data[i], &run->shape, max_rows, stop, out));
+        AX_TRY(ax_engine_eval_data(run->engine, run->valid.data[i], &run->shape, max_rows, go_on, NULL, out));
     return AX_OK;
 }
 

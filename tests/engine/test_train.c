@@ -150,6 +150,35 @@ static void text_is_tokenized_by_the_run(void **state)
     run_expect(2, "data.train was", "%s train.steps=4", keys);
 }
 
+/* 100 documents of one token, then one of 200; each with its end. */
+static void make_sorted(const char *path)
+{
+    ax_token_writer *writer;
+    int32_t token[200] = {0};
+    OK(ax_token_writer_create(path, VOCAB, VOCAB - 1, 0, &writer));
+    for (int i = 0; i < 100; i++)
+        OK(ax_token_writer_add(writer, token, 1, 1));
+    OK(ax_token_writer_add(writer, token, 200, 200));
+    OK(ax_token_writer_finish(&writer, NULL));
+}
+
+/* Rows 0, 6, 12 and 18 of 25 have 8, 8, 12 and 16 targets. The one before the first step is made once. */
+static void evaluation_of_a_part(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    make_sorted("sorted.tok");
+    const char *keys = BASE_KEYS "data.valid=sorted.tok run.eval_batches=2 run.eval_start=true ";
+    run_expect(0, "step 0 | eval loss", "%s train.steps=3", keys);
+    run_expect(0, "step 4 | eval loss", "%s train.steps=4", keys);
+    char *metrics = metrics_of("run", true), *at = metrics;
+    int evaluations = 0;
+    for (; (at = strstr(at, "\"eval_loss\"")); at++, evaluations++)
+        assert_true(strstr(at, "\"targets\": 44") < strchr(at, '\n'));
+    assert_int_equal(evaluations, 3);
+    free(metrics);
+}
+
 /* ---- an existing model --------------------------------------------------------------------------- */
 
 static void from_an_existing_model(void **state)
@@ -314,11 +343,17 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_weight_is_not_finite),   cmocka_unit_test(a_gradient_is_not_finite),
-        cmocka_unit_test(data_that_cannot_be_used), cmocka_unit_test(text_is_tokenized_by_the_run),
-        cmocka_unit_test(from_an_existing_model),   cmocka_unit_test(keys_that_contradict_the_model),
-        cmocka_unit_test(a_file_cannot_grow),       cmocka_unit_test(a_full_disk),
-        cmocka_unit_test(a_read_only_disk),         cmocka_unit_test(more_memory_than_there_is),
+        cmocka_unit_test(a_weight_is_not_finite),
+        cmocka_unit_test(a_gradient_is_not_finite),
+        cmocka_unit_test(data_that_cannot_be_used),
+        cmocka_unit_test(text_is_tokenized_by_the_run),
+        cmocka_unit_test(evaluation_of_a_part),
+        cmocka_unit_test(from_an_existing_model),
+        cmocka_unit_test(keys_that_contradict_the_model),
+        cmocka_unit_test(a_file_cannot_grow),
+        cmocka_unit_test(a_full_disk),
+        cmocka_unit_test(a_read_only_disk),
+        cmocka_unit_test(more_memory_than_there_is),
     };
     return cmocka_run_group_tests_name("engine.train", tests, set_up, tear_down);
 }

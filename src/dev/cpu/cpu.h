@@ -54,8 +54,8 @@ extern const ax_cpu_isa ax_cpu_isa_generic;
 extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16;
 #endif
 
-/* The best table that this processor can run. */
-const ax_cpu_isa *ax_cpu_isa_best(void);
+/* The tables that this processor can run, best first; NULL beyond the last, which is the portable one. */
+const ax_cpu_isa *ax_cpu_isa_at(int index);
 
 /* What an open device owns (ax_device.impl). */
 typedef struct ax_cpu {

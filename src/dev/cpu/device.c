@@ -5,17 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-const ax_cpu_isa *ax_cpu_isa_best(void)
+const ax_cpu_isa *ax_cpu_isa_at(int index)
 {
+    const ax_cpu_isa *can[4];
+    int n = 0;
 #ifdef __x86_64__
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return __builtin_cpu_supports("avx512bf16") ? &ax_cpu_isa_avx512_bf16 : &ax_cpu_isa_avx512;
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (avx512 && __builtin_cpu_supports("avx512bf16"))
+        can[n++] = &ax_cpu_isa_avx512_bf16;
+    if (avx512)
+        can[n++] = &ax_cpu_isa_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return &ax_cpu_isa_avx2;
+        can[n++] = &ax_cpu_isa_avx2;
 #endif
-    return &ax_cpu_isa_generic;
+    can[n++] = &ax_cpu_isa_generic;
+    return index < n ? can[index] : NULL;
 }
 
 void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job)
@@ -37,7 +43,7 @@ ax_status ax_cpu_open(ax_device *dev)
 {
     ax_cpu *cpu;
     AX_TRY(ax_calloc(1, sizeof *cpu, &cpu));
-    cpu->isa = ax_cpu_isa_best();
+    cpu->isa = ax_cpu_isa_at(0);
     cpu->threads = dev->threads;
     ax_status status = ax_region_create(ax_cpu_workspace(dev->threads), &cpu->scratch);
     if (status != AX_OK) {

@@ -21,8 +21,8 @@ passed=0 failed=0 skipped=0
 jobs=$(nproc)
 logs=build/test-logs
 
-# Rooms whose code runs on several threads as ranks: what the thread sanitizer looks at.
-threaded='^(comm|grid|tensor|dist|nn|layer)\.|^ckpt\.checkpoint'
+# Tests that run code on several threads: what the thread sanitizer looks at.
+threaded='^((comm|grid|tensor|dist|nn|layer)\.|ckpt\.checkpoint|data\.(build|tokenizer_train))'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

@@ -3,8 +3,8 @@
  * Three layers. `isa_*.c` compile the kernels of *_kernels.h once per instruction set; each is a function
  * over a range of work items (rows, elements, heads, columns), whose results do not depend on how the items
  * are cut into ranges. `launch.c` says for each kernel how many items there are and lets threads take
- * ranges. `device.c` chooses the table that this processor can run and owns the scratch memory. No kernel
- * allocates: scratch is one block per thread, made when the device is opened. */
+ * ranges. `device.c` chooses the table that this processor can run and owns the scratch memory, `pool.c` the
+ * threads. No kernel allocates: scratch is one block per thread, made when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 
@@ -57,10 +57,13 @@ extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf
 /* The tables that this processor can run, best first; NULL beyond the last, which is the portable one. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
 
+typedef struct ax_cpu_pool ax_cpu_pool;
+
 /* What an open device owns (ax_device.impl). */
 typedef struct ax_cpu {
     const ax_cpu_isa *isa;
     int threads;
+    ax_cpu_pool *pool;
     ax_region scratch; /* a block per thread, then the partial sums of reductions */
 } ax_cpu;
 
@@ -87,9 +90,14 @@ static inline double *ax_cpu_partials(const ax_cpu *cpu)
     return (double *)(void *)ax_cpu_scratch(cpu, cpu->threads);
 }
 
-/* Runs body(job, thread, threads) on `threads` threads at once; with 1 on the caller, without a team. */
-typedef void ax_cpu_body(void *job, int thread, int threads);
-void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job);
+/* Runs body for all parts of a job on the device's threads, the caller's included; the order of the parts,
+ * and which threads take them, are open. `scratch` is that of the thread. */
+typedef void ax_cpu_body(void *job, int part, int parts, char *scratch);
+void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job);
+
+/* `threads` - 1 workers beside the caller, each with AX_CPU_SCRATCH bytes of `scratch`. */
+ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out);
+void ax_cpu_pool_destroy(ax_cpu_pool **pool);
 
 ax_status ax_cpu_open(ax_device *dev);
 void ax_cpu_close(ax_device *dev);

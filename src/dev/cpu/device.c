@@ -1,7 +1,6 @@
-/* What an open cpu device owns, the choice of its instruction set, and its threads. */
+/* What an open cpu device owns, and the choice of its instruction set. */
 #include "dev/cpu/cpu.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,16 +23,6 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
     return index < n ? can[index] : NULL;
 }
 
-void ax_cpu_parallel(int threads, ax_cpu_body *body, void *job)
-{
-    if (threads == 1) {
-        body(job, 0, 1);
-        return;
-    }
-#pragma omp parallel num_threads(threads)
-    body(job, omp_get_thread_num(), omp_get_num_threads());
-}
-
 size_t ax_cpu_workspace(int threads)
 {
     return (size_t)threads * AX_CPU_SCRATCH + AX_CPU_PARTIALS * sizeof(double);
@@ -46,11 +35,15 @@ ax_status ax_cpu_open(ax_device *dev)
     cpu->isa = ax_cpu_isa_at(0);
     cpu->threads = dev->threads;
     ax_status status = ax_region_create(ax_cpu_workspace(dev->threads), &cpu->scratch);
+    if (status == AX_OK) {
+        memset(cpu->scratch.base, 0, cpu->scratch.bytes); /* resident now, not in the first step */
+        status = ax_cpu_pool_create(dev->threads, cpu->scratch.base, &cpu->pool);
+    }
     if (status != AX_OK) {
+        ax_region_destroy(&cpu->scratch);
         free(cpu);
         return status;
     }
-    memset(cpu->scratch.base, 0, cpu->scratch.bytes); /* resident now, not in the first step */
     dev->impl = cpu;
     return AX_OK;
 }
@@ -58,6 +51,7 @@ ax_status ax_cpu_open(ax_device *dev)
 void ax_cpu_close(ax_device *dev)
 {
     ax_cpu *cpu = dev->impl;
+    ax_cpu_pool_destroy(&cpu->pool);
     ax_region_destroy(&cpu->scratch);
     free(cpu);
     dev->impl = NULL;

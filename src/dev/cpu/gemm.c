@@ -175,19 +175,18 @@ static int64_t cut(int64_t total, int64_t unit, int part, int parts)
     return ax_min(total, ax_ceil_div(total, unit) * part / parts * unit);
 }
 
-static void body(void *arg, int thread, int threads)
+static void body(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
     const ax_gemm_args *g = j->g;
-    char *scratch = ax_cpu_scratch(j->cpu, thread);
     if (!j->gemm) {
-        int64_t lo = cut(g->n, 64, thread, threads), hi = cut(g->n, 64, thread + 1, threads);
+        int64_t lo = cut(g->n, 64, part, parts), hi = cut(g->n, 64, part + 1, parts);
         if (lo < hi)
             j->cpu->isa->gemv(g, lo, hi, scratch);
         return;
     }
-    int tm = threads % j->threads_m ? 1 : j->threads_m, tn = threads / tm;
-    int im = thread / tn, in = thread % tn;
+    int tm = parts % j->threads_m ? 1 : j->threads_m, tn = parts / tm;
+    int im = part / tn, in = part % tn;
     int64_t unit_n = (int64_t)j->gemm->lanes * j->gemm->vectors;
     ax_cpu_gemm_part(j->gemm, g, cut(g->m, j->gemm->rows, im, tm), cut(g->m, j->gemm->rows, im + 1, tm),
                      cut(g->n, unit_n, in, tn), cut(g->n, unit_n, in + 1, tn), scratch);
@@ -237,6 +236,6 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
-    ax_cpu_parallel(threads, body, &j);
+    ax_cpu_parallel(cpu, threads, body, &j);
     return AX_OK;
 }

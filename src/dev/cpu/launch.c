@@ -3,45 +3,37 @@
 #include "dev/cpu/cpu.h"
 
 typedef struct job {
-    const ax_cpu *cpu;
     ax_cpu_range_fn *fn;
     const void *args;
-    int64_t items, unit,
-        next; /* `next`: the first item nobody has taken, where threads take them one by one */
+    int64_t items, unit;
 } job;
 
 /* Equal shares, cut at multiples of `unit`. */
-static void body_shares(void *arg, int thread, int threads)
+static void body(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
     int64_t units = ax_ceil_div(j->items, j->unit);
-    int64_t lo = units * thread / threads * j->unit, hi = units * (thread + 1) / threads * j->unit;
+    int64_t lo = units * part / parts * j->unit, hi = units * (part + 1) / parts * j->unit;
     if (lo < hi)
-        j->fn(j->args, lo, ax_min(hi, j->items), ax_cpu_scratch(j->cpu, thread));
-}
-
-/* Items of unequal length: whoever is free takes the next. */
-static void body_queue(void *arg, int thread, int threads)
-{
-    job *j = arg;
-    (void)threads;
-    for (;;) {
-        int64_t item = __atomic_fetch_add(&j->next, 1, __ATOMIC_RELAXED);
-        if (item >= j->items)
-            return;
-        j->fn(j->args, item, item + 1, ax_cpu_scratch(j->cpu, thread));
-    }
+        j->fn(j->args, lo, ax_min(hi, j->items), scratch);
 }
 
 enum { SERIAL_BELOW = 16384 }; /* elements: below it, waking a thread costs more than it saves */
 
-static ax_status run(ax_stream *stream, ax_cpu_body *body, ax_cpu_range_fn *fn, const void *args,
-                     int64_t items, int64_t unit, double elements)
+/* As many parts as threads, or with `queue`, for items of unequal length, one per item. */
+static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
+                           int64_t unit, double elements, bool queue)
 {
     const ax_cpu *cpu = ax_cpu_of(stream);
-    job j = {.cpu = cpu, .fn = fn, .args = args, .items = items, .unit = unit};
-    ax_cpu_parallel(elements < SERIAL_BELOW ? 1 : cpu->threads, body, &j);
+    job j = {.fn = fn, .args = args, .items = items, .unit = unit};
+    ax_cpu_parallel(cpu, elements < SERIAL_BELOW ? 1 : queue ? (int)items : cpu->threads, body, &j);
     return AX_OK;
+}
+
+static ax_status run(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items, int64_t unit,
+                     double elements)
+{
+    return run_parts(stream, fn, args, items, unit, elements, false);
 }
 
 static ax_status run_ref(ax_stream *stream, ax_kernel kernel, const void *args)
@@ -64,8 +56,7 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* shares are cut at cache lines */
         const ax_##kernel##_args *a = args;                                                                  \
         if (a->dtype == AX_F64)                                                                              \
             return run_ref(stream, AX_K_##kernel, args);                                                     \
-        return run(stream, body_shares, isa_kernel(stream, AX_K_##kernel), args, items, unit,                \
-                   (double)(elements));                                                                      \
+        return run(stream, isa_kernel(stream, AX_K_##kernel), args, items, unit, (double)(elements));        \
     }
 #define ELEMENT_KERNEL(kernel) KERNEL(kernel, a->n, ELEMENTS, a->n)
 #define ROW_KERNEL(kernel, width) KERNEL(kernel, a->rows, 1, a->rows * a->width)
@@ -98,7 +89,7 @@ static ax_status adamw(ax_stream *stream, const void *args)
     const ax_adamw_args *a = args;
     if (a->dtype == AX_F64 || !copy_here(a->copy, a->copy_dtype))
         return run_ref(stream, AX_K_adamw, args);
-    return run(stream, body_shares, isa_kernel(stream, AX_K_adamw), args, a->n, ELEMENTS, (double)a->n);
+    return run(stream, isa_kernel(stream, AX_K_adamw), args, a->n, ELEMENTS, (double)a->n);
 }
 
 static ax_status sgd(ax_stream *stream, const void *args)
@@ -106,7 +97,7 @@ static ax_status sgd(ax_stream *stream, const void *args)
     const ax_sgd_args *a = args;
     if (a->dtype == AX_F64 || !copy_here(a->copy, a->copy_dtype))
         return run_ref(stream, AX_K_sgd, args);
-    return run(stream, body_shares, isa_kernel(stream, AX_K_sgd), args, a->n, ELEMENTS, (double)a->n);
+    return run(stream, isa_kernel(stream, AX_K_sgd), args, a->n, ELEMENTS, (double)a->n);
 }
 
 /* Columns first, because dx may be dy. */
@@ -117,9 +108,8 @@ static ax_status norm_grad(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_norm_grad, args);
     double elements = (double)(a->rows * a->cols);
     if (a->dweight || a->dbias)
-        AX_TRY(run(stream, body_shares, ax_cpu_of(stream)->isa->norm_grad_cols, args, a->cols, COLUMNS,
-                   elements));
-    return run(stream, body_shares, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1, elements);
+        AX_TRY(run(stream, ax_cpu_of(stream)->isa->norm_grad_cols, args, a->cols, COLUMNS, elements));
+    return run(stream, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1, elements);
 }
 
 static ax_status sumsq(ax_stream *stream, const void *args)
@@ -130,7 +120,7 @@ static ax_status sumsq(ax_stream *stream, const void *args)
     ax_cpu_sumsq s = {a, ax_max(4096, ax_round_up(ax_ceil_div(a->n, AX_CPU_PARTIALS), 4096)),
                       ax_cpu_partials(ax_cpu_of(stream))};
     int64_t chunks = ax_ceil_div(a->n, s.chunk);
-    AX_TRY(run(stream, body_shares, isa_kernel(stream, AX_K_sumsq), &s, chunks, 1, (double)a->n));
+    AX_TRY(run(stream, isa_kernel(stream, AX_K_sumsq), &s, chunks, 1, (double)a->n));
     double total = 0;
     for (int64_t i = 0; i < chunks; i++)
         total += s.partials[i];
@@ -145,7 +135,7 @@ static ax_status convert(ax_stream *stream, const void *args)
          back = a->x_dtype == AX_BF16 && a->y_dtype == AX_F32;
     if (!there && !back)
         return run_ref(stream, AX_K_convert, args);
-    return run(stream, body_shares, isa_kernel(stream, AX_K_convert), args, a->n, ELEMENTS, (double)a->n);
+    return run(stream, isa_kernel(stream, AX_K_convert), args, a->n, ELEMENTS, (double)a->n);
 }
 
 static ax_status copy_box(ax_stream *stream, const void *args)
@@ -154,15 +144,14 @@ static ax_status copy_box(ax_stream *stream, const void *args)
     if (a->accumulate && a->dtype == AX_F64)
         return run_ref(stream, AX_K_copy_box, args);
     int64_t rows = a->n[0] * a->n[1] * a->n[2];
-    return run(stream, body_shares, ax_cpu_copy_box, args, a->n[3] ? rows : 0, 1, (double)(rows * a->n[3]));
+    return run(stream, ax_cpu_copy_box, args, a->n[3] ? rows : 0, 1, (double)(rows * a->n[3]));
 }
 
 static ax_status init_normal(ax_stream *stream, const void *args)
 {
     const ax_init_normal_args *a = args;
     int64_t rows = a->n[0] * a->n[1] * a->n[2];
-    return run(stream, body_shares, ax_cpu_init_normal, args, a->n[3] ? rows : 0, 1,
-               16.0 * (double)(rows * a->n[3]));
+    return run(stream, ax_cpu_init_normal, args, a->n[3] ? rows : 0, 1, 16.0 * (double)(rows * a->n[3]));
 }
 
 /* ---- attention ----------------------------------------------------------------------------------- */
@@ -174,8 +163,8 @@ static ax_status attention(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_attention, args);
     int64_t blocks = a->q_len > AX_CPU_GEMV_ROWS ? ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES) : 1;
     double work = (double)a->batch * (double)(a->heads * a->q_len) * (double)(a->kv_len * a->head_dim) / 16;
-    return run(stream, body_queue, isa_kernel(stream, AX_K_attention), args,
-               a->q_len ? a->batch * a->heads * blocks : 0, 1, work);
+    return run_parts(stream, isa_kernel(stream, AX_K_attention), args,
+                     a->q_len ? a->batch * a->heads * blocks : 0, 1, work, true);
 }
 
 static ax_status attention_grad(ax_stream *stream, const void *args)
@@ -184,8 +173,8 @@ static ax_status attention_grad(ax_stream *stream, const void *args)
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention_grad, args);
     double work = (double)a->batch * (double)(a->heads * a->q_len) * (double)(a->q_len * a->head_dim) / 16;
-    return run(stream, body_queue, isa_kernel(stream, AX_K_attention_grad), args, a->batch * a->kv_heads, 1,
-               work);
+    return run_parts(stream, isa_kernel(stream, AX_K_attention_grad), args, a->batch * a->kv_heads, 1, work,
+                     true);
 }
 
 const ax_device_ops ax_backend_cpu = {

@@ -1,0 +1,346 @@
+/* The memory of a training step: known before step 1, equal to what the system measures, used to the end, and
+ * never asked for again after step 2. This program stands in for the allocator to count calls. */
+#include "axonn/engine.h"
+#include "axonn/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+/* ---- the interposer ------------------------------------------------------------------------------ */
+
+/* Counts the calls of all threads, of libraries too, while `counting`. */
+static volatile int counting;
+static volatile long calls; /* volatile: compilers know that malloc changes no variable */
+
+#if !SANITIZED
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+void __libc_free(void *memory);
+
+static void count(void)
+{
+    if (counting)
+        __atomic_fetch_add(&calls, 1, __ATOMIC_RELAXED);
+}
+
+void *malloc(size_t size)
+{
+    count();
+    return __libc_malloc(size);
+}
+
+void *calloc(size_t items, size_t size)
+{
+    count();
+    return __libc_calloc(items, size);
+}
+
+void *realloc(void *old, size_t size)
+{
+    count();
+    return __libc_realloc(old, size);
+}
+
+void free(void *memory)
+{
+    if (memory)
+        count();
+    __libc_free(memory);
+}
+
+void *memalign(size_t alignment, size_t size);
+void *memalign(size_t alignment, size_t size)
+{
+    count();
+    return __libc_memalign(alignment, size);
+}
+
+void *aligned_alloc(size_t alignment, size_t size)
+{
+    count();
+    return __libc_memalign(alignment, size);
+}
+
+int posix_memalign(void **out, size_t alignment, size_t size)
+{
+    count();
+    *out = __libc_memalign(alignment, size);
+    return *out ? 0 : ENOMEM;
+}
+
+void *mmap(void *at, size_t size, int protection, int flags, int fd, off_t offset)
+{
+    count();
+    return (void *)syscall(SYS_mmap, at, size, protection, flags, fd, offset);
+}
+#endif
+
+/* ---- one training in a process of its own -------------------------------------------------------- */
+
+typedef struct shape {
+    int64_t layers, hidden, heads, vocab, seq_len, micro_batch, global_batch, recompute;
+    ax_dtype compute;
+    double dropout;
+    int threads;
+} shape;
+
+typedef struct measured {
+    int64_t baseline, peak; /* resident bytes before planning; VmHWM after the steps */
+    size_t planned, frame, frame_used;
+    long calls, control; /* allocations of steps 3 … 8; one made on purpose */
+} measured;
+
+typedef struct training {
+    ax_model_config config;
+    ax_engine_options options;
+    ax_engine_plan plan;
+    ax_comm *self;
+    ax_ctx *ctx;
+    ax_engine *engine;
+    ax_data *data;
+    ax_sampler *sampler;
+    ax_metrics *metrics;
+} training;
+
+static ax_status open_data(training *t, const shape *s)
+{
+    enum { LENGTH = 1000 };
+    ax_token_writer *writer;
+    int32_t tokens[LENGTH];
+    AX_TRY(ax_token_writer_create("memory.tok", s->vocab, -1, 0, &writer));
+    for (int document = 0; document < 40; document++) {
+        for (int i = 0; i < LENGTH; i++)
+            tokens[i] = (int32_t)((i * 31 + document) % s->vocab);
+        AX_TRY(ax_token_writer_add(writer, tokens, LENGTH, LENGTH));
+    }
+    AX_TRY(ax_token_writer_finish(&writer, NULL));
+    AX_TRY(ax_data_open("memory.tok", -1, &t->data));
+    return ax_sampler_create(
+        &t->data, 1, &(ax_sampler_options){.shape = {s->seq_len, true}, .batch = s->global_batch, .seed = 1},
+        &t->sampler);
+}
+
+static ax_status start(training *t, const shape *s, measured *out)
+{
+    t->config = (ax_model_config){.layers = s->layers,
+                                  .hidden = s->hidden,
+                                  .heads = s->heads,
+                                  .kv_heads = s->heads,
+                                  .ffn = 4 * s->hidden,
+                                  .vocab = s->vocab,
+                                  .seq_len = s->seq_len,
+                                  .dropout = s->dropout,
+                                  .init_std = 0.02,
+                                  .norm_eps = 1e-5,
+                                  .tie = true};
+    t->options = (ax_engine_options){.model = &t->config,
+                                     .seq_len = s->seq_len,
+                                     .micro_batch = s->micro_batch,
+                                     .global_batch = s->global_batch,
+                                     .recompute = s->recompute,
+                                     .clip = 1};
+    AX_TRY(ax_family_find("gpt2", &t->config.family));
+    AX_TRY(ax_optim_find("adamw", &t->options.optim));
+    AX_TRY(open_data(t, s));
+    out->baseline = ax_memory_now();
+    AX_TRY(ax_engine_plan_make(&t->options, "cpu", s->threads, s->compute, &t->plan));
+    out->planned = ax_memory_total(&t->plan.memory);
+    AX_TRY(ax_comm_self_create(&t->self));
+    AX_TRY(ax_ctx_create(t->self, (ax_grid_size){1, 1, 1, 1, 1}, "cpu", s->threads, s->compute, 1, &t->ctx));
+    AX_TRY(ax_engine_create(t->ctx, &t->options, &t->plan, 0, &t->engine));
+    AX_TRY(ax_param_set_init(ax_engine_params(t->engine)));
+    return ax_metrics_open(&(ax_metrics_run){.dir = "memory.run",
+                                             .device = "cpu",
+                                             .threads = 2,
+                                             .ranks = 1,
+                                             .steps = 8,
+                                             .peak_flops = 1e11,
+                                             .log_interval = 1},
+                           0, &t->metrics);
+}
+
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    return ax_sampler_read(source, first, end, out);
+}
+
+/* What ax_train does between two step boundaries. */
+static ax_status step(training *t, int64_t number)
+{
+    int64_t targets;
+    ax_step_result r;
+    double begin = ax_now();
+    ax_hyper hyper = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = number};
+    ax_sampler_next(t->sampler, &targets);
+    AX_TRY(ax_engine_step(t->engine, number, read_rows, t->sampler, targets, &hyper, &r));
+    AX_CHECK(r.finite, AX_ERR_NUMERIC, "step %lld is not finite", (long long)number);
+    return ax_metrics_step_add(t->metrics, &(ax_metrics_step){.step = number,
+                                                              .loss = r.loss,
+                                                              .grad_norm = r.grad_norm,
+                                                              .lr = hyper.lr,
+                                                              .tokens = targets * number,
+                                                              .step_tokens = targets,
+                                                              .step_ms = (ax_now() - begin) * 1e3,
+                                                              .flops = 1e6,
+                                                              .hw_flops = 1e6,
+                                                              .mem_bytes = ax_memory_peak()});
+}
+
+static ax_status train(training *t, int steps, const shape *s, measured *out)
+{
+    AX_TRY(start(t, s, out));
+    for (int i = 1; i <= steps; i++) {
+        counting = i > 2;
+        ax_status status = step(t, i);
+        counting = 0;
+        AX_TRY(status);
+    }
+    out->calls = calls;
+    counting = 1;
+    void *volatile block = malloc(100); /* or the compiler leaves out both */
+    free(block);
+    counting = 0;
+    out->control = calls - out->calls;
+    out->peak = ax_memory_peak();
+    out->frame = t->plan.memory.activations;
+    out->frame_used = ax_frame_high_water(ax_engine_frame(t->engine));
+    return AX_OK;
+}
+
+static void finish(training *t)
+{
+    ax_metrics_close(&t->metrics);
+    ax_engine_destroy(&t->engine);
+    ax_engine_plan_fini(&t->plan);
+    ax_ctx_destroy(&t->ctx);
+    ax_comm_destroy(&t->self);
+    ax_sampler_destroy(&t->sampler);
+    ax_data_close(&t->data);
+}
+
+/* In a process of its own: it starts small, and VmHWM is that of this training. */
+static measured measure(const shape *s, int steps)
+{
+    measured m = {0};
+    int channel[2];
+    fflush(NULL);
+    assert_int_equal(pipe(channel), 0);
+    pid_t pid = fork();
+    if (!pid) {
+        training t = {.plan = {.frame = NULL}};
+        int quiet = open("/dev/null", O_WRONLY);
+        int said = dup(STDERR_FILENO);
+        dup2(quiet, STDERR_FILENO);
+        ax_status status = train(&t, steps, s, &m);
+        dup2(said, STDERR_FILENO);
+        if (status != AX_OK)
+            fprintf(stderr, "%s\n", ax_error_message());
+        finish(&t);
+        _exit(status || write(channel[1], &m, sizeof m) != sizeof m);
+    }
+    int status;
+    close(channel[1]);
+    assert_int_equal(read(channel[0], &m, sizeof m), sizeof m);
+    close(channel[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    return m;
+}
+
+static const shape small = {.layers = 2,
+                            .hidden = 48,
+                            .heads = 3,
+                            .vocab = 500,
+                            .seq_len = 64,
+                            .micro_batch = 2,
+                            .global_batch = 4,
+                            .compute = AX_F32,
+                            .dropout = 0.1,
+                            .threads = 2};
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    if (SANITIZED) {
+        print_message("skipped: the sanitizer has the allocator\n");
+        skip();
+    }
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int64_t recompute = 0; recompute < 2; recompute++) {
+            shape s = small;
+            s.compute = bf16 ? AX_BF16 : AX_F32;
+            s.recompute = recompute;
+            measured m = measure(&s, 8);
+            assert_int_equal(m.control, 2);
+            assert_int_equal(m.calls, 0);
+        }
+}
+
+static void the_plan_is_what_is_measured(void **state)
+{
+    (void)state;
+    static const shape shapes[] = {
+        /* weights, mostly */
+        {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1},
+        /* activations, mostly, and two micro-batches */
+        {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1},
+        /* the same, computed again */
+        {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1},
+        /* logits, mostly */
+        {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1},
+        /* little of anything but the constant parts */
+        {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2},
+    };
+    for (size_t i = 0; i < AX_COUNT(shapes); i++) {
+        if (SANITIZED && i != 4)
+            continue;
+        measured m = measure(&shapes[i], 4);
+        double planned = (double)m.planned / 1048576, found = (double)(m.peak - m.baseline) / 1048576;
+        print_message("planned %.1f MiB, measured %.1f MiB (%.1f of %.1f MiB of the frame used)\n", planned,
+                      found, (double)m.frame_used / 1048576, (double)m.frame / 1048576);
+        assert_true((double)m.frame_used >= 0.95 * (double)m.frame && m.frame_used <= m.frame);
+        /* A sanitizer's own tables are no part of the plan. */
+        if (!SANITIZED && (found > 1.01 * planned + 8 || found < 0.99 * planned - 8))
+            fail_msg("the plan is wrong by %.1f MiB", found - planned);
+    }
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    static char dir[] = "/tmp/axonn-memory-XXXXXX";
+    *state = dir;
+    return !mkdtemp(dir) || chdir(dir);
+}
+
+static int tear_down(void **state) { return chdir("/") || ax_remove_tree(*state) != AX_OK; }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_allocates_nothing),
+                                       cmocka_unit_test(the_plan_is_what_is_measured)};
+    return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
+}

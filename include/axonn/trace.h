@@ -26,6 +26,7 @@ typedef struct ax_metrics_run {
     double peak_flops;     /* per second of one rank's device, 0: unknown */
     const char *peak_from; /* where that figure comes from */
     int64_t mem_planned;   /* bytes; 0: unknown */
+    int64_t mem_baseline;  /* bytes resident before the planned ones were taken */
     int64_t log_interval;  /* progress lines every so many steps where stderr is no terminal */
     bool quiet;            /* no progress line */
 } ax_metrics_run;

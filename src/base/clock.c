@@ -2,6 +2,7 @@
 #include "axonn/base.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,17 @@ static int64_t file_number(const char *path)
 
 int64_t ax_memory_peak(void) { return proc_bytes("/proc/self/status", "VmHWM:"); }
 int64_t ax_memory_now(void) { return proc_bytes("/proc/self/status", "VmRSS:"); }
+
+void ax_memory_restart_peak(void)
+{
+    malloc_trim(0);
+    int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (write(fd, "5", 1) != 1) /* a kernel without it: the peak stays that of the whole process */
+        ax_log(AX_LOG_DEBUG, "/proc/self/clear_refs cannot be written");
+    close(fd);
+}
 
 int64_t ax_memory_available(void)
 {

@@ -33,10 +33,13 @@ static ax_status allocate(ax_run *run)
     const ax_config *c = run->config;
     ax_grid_size grid = {(int)c->grid.x, (int)c->grid.y, (int)c->grid.z, (int)c->grid.pipe,
                          (int)c->grid.data};
+    ax_memory_restart_peak(); /* tokenizing is over */
+    run->baseline = ax_memory_now();
     AX_TRY(ax_comm_self_create(&run->world));
     AX_TRY(ax_ctx_create(run->world, grid, c->device, (int)c->threads, ax_run_compute_dtype(c),
                          (uint64_t)c->train.seed, &run->ctx));
     AX_TRY(ax_run_measure_peak(run));
+    ax_memory_restart_peak();
     return ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine);
 }
 
@@ -63,6 +66,7 @@ static ax_status open_metrics(ax_run *run)
                           .peak_flops = run->peak_flops,
                           .peak_from = "best of up to 30 matrix products of 768³ at start-up",
                           .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
+                          .mem_baseline = run->baseline,
                           .log_interval = c->run.log_interval},
         run->step, &run->metrics);
 }

@@ -34,6 +34,7 @@ typedef struct ax_run {
     ax_engine *engine;
     ax_metrics *metrics;
     double peak_flops;
+    int64_t baseline;     /* bytes resident before anything planned is taken */
     int64_t step, tokens; /* done so far */
     ax_train_result *result;
     int64_t saved_step; /* of the run's newest checkpoint, written or resumed; -1: none */

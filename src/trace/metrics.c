@@ -119,13 +119,14 @@ static ax_status set_aside(const char *path)
 static ax_status describe(ax_metrics *m, int64_t resume_step)
 {
     const ax_metrics_run *r = &m->run;
-    json_t *json = json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:o, s:s?, s:f}",
-                             "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid",
-                             r->grid, "device", r->device, "precision", r->precision, "threads", r->threads,
-                             "ranks", r->ranks, "parameters", (json_int_t)r->parameters, "steps",
-                             (json_int_t)r->steps, "mem_planned", (json_int_t)r->mem_planned,
-                             "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(),
-                             "peak_from", r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
+    json_t *json =
+        json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}",
+                  "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid", r->grid,
+                  "device", r->device, "precision", r->precision, "threads", r->threads, "ranks", r->ranks,
+                  "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps, "mem_planned",
+                  (json_int_t)r->mem_planned, "mem_baseline", (json_int_t)r->mem_baseline, "peak_flops_per_s",
+                  r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
+                  r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
     if (json && resume_step)
         json_object_set_new(json, "resumed_from", json_integer(resume_step));
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;

@@ -150,6 +150,31 @@ static void text_is_tokenized_by_the_run(void **state)
     run_expect(2, "data.train was", "%s train.steps=4", keys);
 }
 
+static double first_number(const char *path, const char *key)
+{
+    char *text = text_of(path), *at = strstr(text, key);
+    assert_non_null(at);
+    double value = strtod(at + strlen(key), NULL);
+    free(text);
+    return value;
+}
+
+/* Tokenizing took more memory than this model's step does; what is reported is the step's. */
+static void memory_is_that_of_the_steps(void **state)
+{
+    (void)state;
+    sh("rm -rf run && for i in $(seq 30000); do echo \"$i: $((i * 7919 %% 10007)) of the lines\"; done > "
+       "lines.txt && for i in $(seq 16); do cat lines.txt; done > much.txt && rm lines.txt");
+    run_expect(0, NULL,
+               BASE_KEYS "data.tokenizer=tok model.vocab=300 data.train=much.txt run.checkpoint_interval=0");
+    const char *rows = "run/metrics.jsonl";
+    double planned = first_number(rows, "\"mem_planned\":"), base = first_number(rows, "\"mem_baseline\":"),
+           peak = first_number(rows, "\"mem_bytes\": ");
+    print_message("planned %.1f MiB, measured %.1f MiB\n", planned / 1048576, (peak - base) / 1048576);
+    if (!SANITIZED)
+        assert_true(fabs(peak - base - planned) < 0.01 * planned + 8 * 1048576);
+}
+
 /* 100 documents of one token, then one of 200; each with its end. */
 static void make_sorted(const char *path)
 {
@@ -347,6 +372,7 @@ int main(void)
         cmocka_unit_test(a_gradient_is_not_finite),
         cmocka_unit_test(data_that_cannot_be_used),
         cmocka_unit_test(text_is_tokenized_by_the_run),
+        cmocka_unit_test(memory_is_that_of_the_steps),
         cmocka_unit_test(evaluation_of_a_part),
         cmocka_unit_test(from_an_existing_model),
         cmocka_unit_test(keys_that_contradict_the_model),

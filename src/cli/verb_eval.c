@@ -67,6 +67,15 @@ static ax_status evaluate(const args *a, opened_model *m, const char *tokens)
     return status;
 }
 
+static ax_status check_tokenizer(const args *a, const opened_model *m)
+{
+    ax_data_format format;
+    AX_TRY(ax_data_detect(a->data, &format));
+    AX_CHECK(m->model.tokenizer || !ax_data_format_is_text(format), AX_ERR_USAGE,
+             "%s is text and %s has no tokenizer: give --tokenizer, or a token file", a->data, m->model.dir);
+    return AX_OK;
+}
+
 /* Text is tokenized into a directory that lives as long as the command. */
 static ax_status with_tokens(const args *a, opened_model *m)
 {
@@ -92,6 +101,8 @@ static ax_status run(const void *raw)
         ax_tokenizer_destroy(&m.model.tokenizer);
         status = ax_tokenizer_load(a->tokenizer, &m.model.tokenizer);
     }
+    if (status == AX_OK)
+        status = check_tokenizer(a, &m);
     if (status == AX_OK)
         status = with_tokens(a, &m);
     model_close(&m);

@@ -71,20 +71,30 @@ static ax_status open_metrics(ax_run *run)
         run->step, &run->metrics);
 }
 
+/* Everything up to the first step, in this order: what can be refused comes before what takes memory. */
 static ax_status start(ax_run *run)
 {
-    AX_TRY(ax_run_open_model(run));
-    AX_TRY(ax_run_lock(run));
-    AX_TRY(choose_optimizer(run));
-    AX_TRY(ax_run_plan_memory(run));
-    AX_TRY(ax_run_find_resume(run));
-    AX_TRY(ax_run_open_data(run));
-    AX_TRY(ax_run_restore_position(run));
-    AX_TRY(allocate(run));
-    AX_TRY(ax_run_start_weights(run));
-    AX_TRY(ax_run_write_config(run));
-    AX_TRY(open_metrics(run));
-    return ax_run_find_evaluation(run);
+    static const struct {
+        const char *name;
+        ax_status (*run)(ax_run *);
+    } stage[] = {{"model", ax_run_open_model},
+                 {"lock", ax_run_lock},
+                 {"optimizer", choose_optimizer},
+                 {"memory plan", ax_run_plan_memory},
+                 {"checkpoints", ax_run_find_resume},
+                 {"data", ax_run_open_data},
+                 {"position", ax_run_restore_position},
+                 {"allocation", allocate},
+                 {"weights", ax_run_start_weights},
+                 {"config.yaml", ax_run_write_config},
+                 {"metrics", open_metrics},
+                 {"evaluation", ax_run_find_evaluation}};
+    for (size_t i = 0; i < AX_COUNT(stage); i++) {
+        double begin = ax_now();
+        AX_TRY(stage[i].run(run));
+        ax_log(AX_LOG_DEBUG, "start: %s took %.1f ms", stage[i].name, (ax_now() - begin) * 1e3);
+    }
+    return AX_OK;
 }
 
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)

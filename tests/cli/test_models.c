@@ -1,0 +1,483 @@
+/* cli: a model trained, continued, evaluated and asked through the program. */
+#include "axonn/ckpt.h"
+#include "axonn/data.h"
+#include "cli/cli_test.h"
+
+#include <jansson.h>
+#include <math.h>
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+#define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
+enum { VOCAB = 300, SEQ_LEN = 16 };
+
+/* ---- helpers ------------------------------------------------------------------------------------- */
+
+static void text_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Runs a command that must succeed and print exactly one line of JSON. The caller releases it. */
+static json_t *json_of(const char *fmt, ...) AX_PRINTF(1, 2);
+static json_t *json_of(const char *fmt, ...)
+{
+    char command[4096];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(command, sizeof command, fmt, args);
+    va_end(args);
+    ax_buf out = {0};
+    int code = shell(command, &out);
+    json_t *object = json_loads(out.data, 0, NULL);
+    if (code || !json_is_object(object) || strchr(out.data, '\n') != out.data + out.size - 1)
+        fail_msg("%s: exit code %d, printed:\n%s", command, code, out.data);
+    ax_buf_fini(&out);
+    return object;
+}
+
+/* Runs a command that must fail with that exit code, print nothing on stdout and mention `part` on stderr. */
+static void fails(int code, const char *part, const char *command)
+{
+    char both[4096];
+    ax_buf out = {0};
+    snprintf(both, sizeof both, "%s 2>errors", command);
+    int got = shell(both, &out);
+    char *said;
+    size_t size;
+    assert_int_equal(ax_file_read("errors", &said, &size), AX_OK);
+    if (got != code || !strstr(said, part))
+        fail_msg("%s: exit code %d, expected %d and \"%s\":\n%s", command, got, code, part, said);
+    assert_string_equal(out.data, "");
+    free(said);
+    ax_buf_fini(&out);
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+/* The ids in member "tokens": "5,17,3" */
+static char *ids_of(const json_t *object, char out[512])
+{
+    const json_t *ids = json_object_get(object, "tokens");
+    size_t n = 0;
+    out[0] = 0;
+    for (size_t i = 0; i < json_array_size(ids); i++)
+        n += (size_t)snprintf(out + n, 512 - n, "%s%lld", i ? "," : "",
+                              (long long)json_integer_value(json_array_get(ids, i)));
+    return out;
+}
+
+static int64_t likeliest(const char *ids)
+{
+    json_t *o = json_of(AXONN " logits run --tokens %s --last --json", ids),
+           *logits = json_object_get(o, "logits");
+    size_t best = 0;
+    assert_int_equal(json_array_size(logits), VOCAB);
+    for (size_t i = 1; i < VOCAB; i++)
+        if (json_number_value(json_array_get(logits, i)) > json_number_value(json_array_get(logits, best)))
+            best = i;
+    json_decref(o);
+    return (int64_t)best;
+}
+
+/* ---- train --------------------------------------------------------------------------------------- */
+
+static void train(void **state)
+{
+    (void)state;
+    json_t *o = json_of(AXONN " train small.yaml --json 2>errors");
+    assert_true(number(o, "step") == 60 && number(o, "loss") < 4.5 && number(o, "tokens") > 0);
+    const char *dir = json_string_value(json_object_get(o, "checkpoint"));
+    assert_non_null(strstr(dir, "/run/ckpt/step-60"));
+    assert_true(number(o, "eval_loss") > 0 && number(o, "bits_per_byte") > 0);
+    json_decref(o);
+    ax_buf out = {0};
+    assert_int_equal(shell("cat errors", &out), 0);
+    assert_contains(out.data, "memory: ");
+    assert_contains(out.data, "step 60/60 | loss ");
+    /* Without --json nothing goes to stdout; the same command has nothing left to do. */
+    assert_int_equal(shell(AXONN " train small.yaml 2>errors", &out), 0);
+    assert_string_equal(out.data, "");
+    /* All mistakes at once. */
+    assert_int_equal(shell(AXONN " train small.yaml model.layer=3 train.steps=-1 optim.nme=x 2>&1", &out), 2);
+    assert_contains(out.data, "model.layer");
+    assert_contains(out.data, "did you mean model.layers");
+    assert_contains(out.data, "train.steps");
+    assert_contains(out.data, "optim.n");
+    ax_buf_fini(&out);
+    fails(4, "nowhere.yaml", AXONN " train nowhere.yaml");
+    fails(2, "CONFIG", AXONN " train");
+}
+
+/* ---- generate ------------------------------------------------------------------------------------ */
+
+static void seeds_decide(void **state)
+{
+    (void)state;
+    char a[512], b[512], c[512];
+    const char *command =
+        AXONN " generate run --prompt 'line 1' --max-tokens 9 --ignore-end --json --seed %d";
+    json_t *x = json_of(command, 1), *y = json_of(command, 1), *z = json_of(command, 2);
+    assert_string_equal(ids_of(x, a), ids_of(y, b));
+    assert_string_not_equal(ids_of(x, a), ids_of(z, c));
+    assert_int_equal(json_array_size(json_object_get(x, "tokens")), 9);
+    assert_string_equal(json_string_value(json_object_get(x, "finish")), "length");
+    assert_true(number(x, "prompt_tokens") > 0 && number(x, "prompt_tokens") <= 6);
+    json_decref(x);
+    json_decref(y);
+    json_decref(z);
+}
+
+/* Temperature 0 takes the likeliest token each time: the cache gives the logits of whole sequences. */
+static void greedy_is_the_maximum(void **state)
+{
+    (void)state;
+    char ids[512] = "66,105,110", more[512];
+    json_t *o =
+        json_of(AXONN " generate run --tokens %s --temperature 0 --max-tokens 6 --ignore-end --json", ids);
+    json_t *tokens = json_object_get(o, "tokens");
+    assert_int_equal(json_array_size(tokens), 6);
+    for (size_t i = 0; i < 6; i++) {
+        int64_t id = json_integer_value(json_array_get(tokens, i));
+        assert_int_equal(likeliest(ids), id);
+        snprintf(more, sizeof more, "%s,%lld", ids, (long long)id);
+        memcpy(ids, more, sizeof ids);
+    }
+    json_decref(o);
+    /* --top-k 1 is the same; so is every temperature with it. */
+    char a[512], b[512];
+    json_t *k =
+               json_of(AXONN " generate run --tokens 66,105 --top-k 1 --temperature 3 --max-tokens 5 --json"),
+           *g = json_of(AXONN " generate run --tokens 66,105 --temperature 0 --max-tokens 5 --json");
+    assert_string_equal(ids_of(k, a), ids_of(g, b));
+    json_decref(k);
+    json_decref(g);
+}
+
+/* The same ten tokens as transformers' own greedy search. */
+static void greedy_on_given_weights(void **state)
+{
+    (void)state;
+    ax_st *st;
+    int32_t prompt[4], tokens[10];
+    char wanted[512] = "", got[512], text[64] = "";
+    assert_int_equal(ax_st_open(GOLDEN "/golden.safetensors", &st), AX_OK);
+    assert_int_equal(ax_st_read(st, ax_st_find(st, "generate.prompt"), NULL, NULL, false, AX_I32, prompt), 0);
+    assert_int_equal(ax_st_read(st, ax_st_find(st, "generate.tokens"), NULL, NULL, false, AX_I32, tokens), 0);
+    ax_st_close(&st);
+    for (int i = 0; i < 4; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i ? "," : "", prompt[i]);
+    for (int i = 0; i < 10; i++)
+        snprintf(wanted + strlen(wanted), sizeof wanted - strlen(wanted), "%s%d", i ? "," : "", tokens[i]);
+    json_t *o =
+        json_of(AXONN " generate " GOLDEN " --tokens %s --temperature 0 --max-tokens 10 --json", text);
+    assert_string_equal(ids_of(o, got), wanted);
+    json_decref(o);
+    /* Without a tokenizer the text is the ids. */
+    ax_buf out = {0};
+    char command[1024];
+    snprintf(command, sizeof command, AXONN " generate " GOLDEN " --tokens %s --temperature 0 --max-tokens 2",
+             text);
+    assert_int_equal(shell(command, &out), 0);
+    snprintf(got, sizeof got, "%d %d\n", tokens[0], tokens[1]);
+    assert_string_equal(out.data, got);
+    ax_buf_fini(&out);
+}
+
+static void ends_of_generation(void **state)
+{
+    (void)state;
+    char ids[512], command[2048];
+    json_t *o = json_of(AXONN " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --json");
+    int64_t first = json_integer_value(json_array_get(json_object_get(o, "tokens"), 0)), stop = -1;
+    size_t at = 0;
+    for (size_t i = 1; i < 8 && stop < 0; i++) { /* one that has not come before */
+        stop = json_integer_value(json_array_get(json_object_get(o, "tokens"), at = i));
+        stop = stop == first ? -1 : stop;
+    }
+    json_decref(o);
+    assert_true(stop >= 0);
+    o = json_of(AXONN
+                " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --stop %lld,299 --json",
+                (long long)stop);
+    assert_int_equal(json_array_size(json_object_get(o, "tokens")), at);
+    assert_string_equal(json_string_value(json_object_get(o, "finish")), "stop");
+    json_decref(o);
+    /* 14 of the model's 16 positions are the prompt. The last token generated need not be fed again. */
+    snprintf(ids, sizeof ids, "%s", "1,2,3,4,5,6,7,8,9,10,11,12,13,14");
+    o = json_of(AXONN " generate run --tokens %s --max-tokens 50 --ignore-end --json", ids);
+    assert_true(json_array_size(json_object_get(o, "tokens")) == 2);
+    assert_string_equal(json_string_value(json_object_get(o, "finish")), "length");
+    json_decref(o);
+    snprintf(command, sizeof command, AXONN " generate run --tokens %s,15,16 --max-tokens 5", ids);
+    fails(2, "leaves no room in the model's 16 positions", command);
+}
+
+static void prompts_are_text(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " generate run --prompt 'line 1' --max-tokens 4 --ignore-end", &out), 0);
+    assert_int_equal(strncmp(out.data, "line 1", 6), 0);
+    assert_int_equal(out.data[out.size - 1], '\n');
+    ax_buf_fini(&out);
+    json_t *o =
+        json_of(AXONN " generate run --max-tokens 3 --ignore-end --json"); /* from the end of a text */
+    assert_true(number(o, "prompt_tokens") == 1);
+    json_decref(o);
+    fails(2, "not both", AXONN " generate run --prompt x --tokens 1");
+    fails(2, "no tokenizer.json: give the prompt with --tokens", AXONN " generate " GOLDEN " --prompt x");
+    fails(2, "no end-of-text token", AXONN " generate " GOLDEN);
+    fails(2, "300 is not in the model's vocabulary, 0 … 299", AXONN " generate run --tokens 1,300");
+    fails(2, "-1 is not in the model's vocabulary", AXONN " generate run --tokens=-1");
+    fails(2, "temperature", AXONN " generate run --tokens 1 --temperature -1");
+    fails(2, "top-p", AXONN " generate run --tokens 1 --top-p 0");
+}
+
+/* ---- logits -------------------------------------------------------------------------------------- */
+
+static void logits_of_given_weights(void **state)
+{
+    (void)state;
+    enum { T = 19, V = 67 };
+    ax_st *st;
+    int32_t tokens[2][T];
+    double wanted[2][T][V], worst = 0, largest = 0;
+    char text[256] = "";
+    assert_int_equal(ax_st_open(GOLDEN "/golden.safetensors", &st), AX_OK);
+    assert_int_equal(ax_st_read(st, ax_st_find(st, "forward.tokens"), NULL, NULL, false, AX_I32, tokens), 0);
+    assert_int_equal(ax_st_read(st, ax_st_find(st, "forward.logits"), NULL, NULL, false, AX_F64, wanted), 0);
+    ax_st_close(&st);
+    for (int i = 0; i < T; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i ? "," : "", tokens[0][i]);
+    json_t *o = json_of(AXONN " logits " GOLDEN " --tokens %s --json", text), *shape, *logits;
+    shape = json_object_get(o, "shape");
+    logits = json_object_get(o, "logits");
+    assert_int_equal(json_integer_value(json_array_get(shape, 0)), T);
+    assert_int_equal(json_integer_value(json_array_get(shape, 1)), V);
+    assert_int_equal(json_array_size(logits), T * V);
+    for (int i = 0; i < T * V; i++) {
+        worst =
+            fmax(worst, fabs(json_number_value(json_array_get(logits, (size_t)i)) - wanted[0][i / V][i % V]));
+        largest = fmax(largest, fabs(wanted[0][i / V][i % V]));
+    }
+    assert_true(worst < 1e-4 * largest);
+    json_t *last = json_of(AXONN " logits " GOLDEN " --tokens %s --last --json", text);
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(last, "shape"), 0)), 1);
+    for (size_t i = 0; i < V; i++)
+        assert_true(json_equal(json_array_get(json_object_get(last, "logits"), i),
+                               json_array_get(logits, (T - 1) * V + i)));
+    json_decref(last);
+    json_decref(o);
+    fails(2, "tokens", AXONN " logits run");
+    fails(2, "67 is not in the model's vocabulary", AXONN " logits " GOLDEN " --tokens 67 --json");
+    fails(2, "17 positions do not fit the model's 16",
+          AXONN " logits run --tokens 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17 --json");
+}
+
+/* ---- eval ---------------------------------------------------------------------------------------- */
+
+/* What training reported of its last step, and what the saved model says of the same data. */
+static void eval_is_what_training_reported(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell("grep eval_loss run/metrics.jsonl | tail -1", &out), 0);
+    json_t *row = json_loads(out.data, 0, NULL);
+    json_t *o = json_of(AXONN " eval run --data valid.txt --batch 2 --json");
+    assert_true(number(o, "loss") == number(row, "eval_loss"));
+    assert_true(number(o, "bits_per_byte") == number(row, "bits_per_byte"));
+    assert_true(number(o, "targets") == number(row, "targets"));
+    assert_true(fabs(number(o, "perplexity") - exp(number(o, "loss"))) < 1e-9);
+    /* Tokenized before, in other batches, in bf16: the same data. */
+    assert_int_equal(shell(AXONN " data build --input valid.txt --tokenizer tok --out valid.tok 2>&1", &out),
+                     0);
+    json_t *t = json_of(AXONN " eval run --data valid.tok --batch 7 --json");
+    assert_true(fabs(number(t, "loss") - number(o, "loss")) < 1e-6);
+    assert_true(number(t, "targets") == number(o, "targets") && number(t, "bytes") == number(o, "bytes"));
+    json_decref(t);
+    t = json_of(AXONN " eval run --data valid.tok --precision bf16 --json");
+    assert_true(fabs(number(t, "loss") - number(o, "loss")) < 0.05);
+    json_decref(t);
+    /* Shorter rows see less; every token but one is still a target once. */
+    t = json_of(AXONN " eval run --data valid.tok --seq-len 4 --json");
+    assert_true(number(t, "targets") == number(o, "targets") && number(t, "loss") != number(o, "loss"));
+    json_decref(t);
+    json_decref(o);
+    json_decref(row);
+    assert_int_equal(shell(AXONN " eval run --data valid.tok", &out), 0);
+    assert_contains(out.data, "perplexity");
+    assert_contains(out.data, "bits per byte");
+    ax_buf_fini(&out);
+    fails(4, "nowhere.tok", AXONN " eval run --data nowhere.tok --json");
+    fails(2, "data", AXONN " eval run");
+    fails(2, "17 tokens do not fit the model's 16", AXONN " eval run --data valid.tok --seq-len 17");
+    fails(4, "valid.tok", AXONN " eval " GOLDEN " --data valid.tok --json");
+    fails(2, "valid.txt is text and " GOLDEN " has no tokenizer: give --tokenizer",
+          AXONN " eval " GOLDEN " --data valid.txt");
+}
+
+/* ---- MODEL --------------------------------------------------------------------------------------- */
+
+static void models_that_are_none(void **state)
+{
+    (void)state;
+    static const char *const verbs[] = {"generate %s --tokens 1", "logits %s --tokens 1 --json",
+                                        "eval %s --data few.tok --json"};
+    static const struct {
+        const char *make, *model, *said;
+    } cases[] = {
+        {"true", "nowhere", "nowhere"},
+        {"mkdir -p empty", "empty", "empty"},
+        {"true", "small.yaml", "small.yaml"},
+        {"mkdir -p young/ckpt", "young", "young"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && rm hf/model.safetensors", "hf", "model.safetensors"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && truncate -s -40 hf/model.safetensors", "hf",
+         "model.safetensors"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && sed -i s/gpt2/gptx/ hf/config.json", "hf", "gptx"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_embd\": 20/\"n_embd\": 25/' hf/config.json", "hf",
+         "wte"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && echo '{' > hf/config.json", "hf", "hf/config.json"},
+        {"rm -rf hf && cp -r run/ckpt/step-60 hf && "
+         "printf x | dd of=hf/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null",
+         "hf", "damaged"},
+    };
+    char command[1024], verb[512];
+    ax_buf out = {0};
+    for (size_t i = 0; i < AX_COUNT(cases); i++)
+        for (size_t v = 0; v < AX_COUNT(verbs); v++) {
+            assert_int_equal(shell(cases[i].make, &out), 0);
+            snprintf(verb, sizeof verb, AXONN " %s", verbs[v]);
+            char *at = strstr(verb, "%s");
+            snprintf(command, sizeof command, "%.*s%s%s", (int)(at - verb), verb, cases[i].model, at + 2);
+            fails(4, cases[i].said, command);
+        }
+    ax_buf_fini(&out);
+    fails(2, "MODEL", AXONN " generate --tokens 1");
+}
+
+static void selftest(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " selftest --json", &out), 0);
+    int checks = 0;
+    for (char *rest = NULL, *line = strtok_r(out.data, "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest)) {
+        json_t *row = json_loads(line, 0, NULL);
+        assert_true(json_is_true(json_object_get(row, "passed")));
+        json_decref(row);
+        checks++;
+    }
+    assert_true(checks > 20);
+    ax_buf_fini(&out);
+}
+
+/* ---- starting ------------------------------------------------------------------------------------ */
+
+/* From the start of the process to the first step, for a model of 10 M parameters on built data. The row that
+ * describes the run is written last before that step. Busy machines and sanitizers get their share. */
+static void starts_in_half_a_second(void **state)
+{
+    (void)state;
+    double best = 1e9, load = 0, limit = 0.5;
+    ax_buf out = {0};
+    FILE *file = fopen("/proc/loadavg", "r");
+    if (file && fscanf(file, "%lf", &load) == 1)
+        limit *= fmax(1, load / (double)sysconf(_SC_NPROCESSORS_ONLN));
+    if (file)
+        fclose(file);
+    limit *= SANITIZED ? 20 : 1;
+    for (int i = 0; i < 3 && best > 0.25; i++) {
+        double start = ax_wall_clock();
+        assert_int_equal(shell("rm -rf start && " AXONN " train ten.yaml 2>&1", &out), 0);
+        assert_int_equal(shell("head -1 start/metrics.jsonl", &out), 0);
+        json_t *row = json_loads(out.data, 0, NULL);
+        assert_true(number(row, "parameters") > 9.5e6 && number(row, "parameters") < 10.5e6);
+        best = fmin(best, number(row, "time") - start);
+        json_decref(row);
+    }
+    ax_buf_fini(&out);
+    print_message("%.0f ms to the first step (limit %.0f ms at load %.1f)\n", best * 1e3, limit * 1e3, load);
+    assert_true(best < limit);
+}
+
+/* ---- main ---------------------------------------------------------------------------------------- */
+
+static ax_status make_tokens(const char *path, int32_t vocab)
+{
+    ax_token_writer *writer;
+    int32_t tokens[2000];
+    AX_TRY(ax_token_writer_create(path, vocab, -1, 0, &writer));
+    for (int i = 0; i < 2000; i++)
+        tokens[i] = i * 31 % vocab;
+    for (int i = 0; i < 20; i++)
+        AX_TRY(ax_token_writer_add(writer, tokens, 2000, 2000));
+    return ax_token_writer_finish(&writer, NULL);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    if (chdir(AXONN_BUILD_DIR) || ax_remove_tree("cli-models") != AX_OK || ax_mkdirs("cli-models") != AX_OK ||
+        chdir("cli-models") || make_tokens("ten.tok", 8192) != AX_OK || make_tokens("few.tok", 60) != AX_OK)
+        return 1;
+    text_file("small.yaml",
+              "model: {family: gpt2, layers: 2, hidden: 24, heads: 3, vocab: 300, seq_len: 16}\n"
+              "data: {train: train.txt, valid: valid.txt, tokenizer: tok}\n"
+              "train: {steps: 60, global_batch: 8, micro_batch: 2, precision: fp32}\n"
+              "optim: {lr: 1.0e-2, warmup: 5}\n"
+              "run: {dir: run, checkpoint_interval: 0}\n"
+              "threads: 1\n");
+    text_file("ten.yaml",
+              "model: {family: gpt2, layers: 6, hidden: 320, heads: 5, vocab: 8192, seq_len: 256}\n"
+              "data: {train: ten.tok}\n"
+              "train: {steps: 1, global_batch: 1, micro_batch: 1}\n"
+              "run: {dir: start, checkpoint_interval: 0}\n");
+    int code = shell(
+        "for i in $(seq 300); do echo \"line $i of a text to learn, and again $((i % 7))\"; done > "
+        "train.txt && for i in $(seq 301 330); do echo \"line $i of a text to learn\"; done > valid.txt "
+        "&& " AXONN " tok train --input train.txt --vocab 290 --special '<|endoftext|>' --out tok 2>&1",
+        &out);
+    if (code)
+        print_message("%s", out.data);
+    ax_buf_fini(&out);
+    return code;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return chdir("..") || ax_remove_tree("cli-models") != AX_OK;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(train),
+        cmocka_unit_test(seeds_decide),
+        cmocka_unit_test(greedy_is_the_maximum),
+        cmocka_unit_test(greedy_on_given_weights),
+        cmocka_unit_test(ends_of_generation),
+        cmocka_unit_test(prompts_are_text),
+        cmocka_unit_test(logits_of_given_weights),
+        cmocka_unit_test(eval_is_what_training_reported),
+        cmocka_unit_test(models_that_are_none),
+        cmocka_unit_test(selftest),
+        cmocka_unit_test(starts_in_half_a_second),
+    };
+    return cmocka_run_group_tests_name("cli.models", tests, set_up, tear_down);
+}

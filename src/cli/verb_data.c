@@ -212,27 +212,39 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     return status;
 }
 
-/* Decoding is token by token, so that any pieces of the file may be decoded apart. */
-static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
+/* Tokens first ... end-1 as text. Decoding is token by token, so that it may be done in pieces. */
+static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64_t first, int64_t end)
 {
-    enum { CHUNK = 1 << 16 };
-    int32_t *ids;
+    int32_t ids[4096];
     ax_buf text = {0};
-    int64_t tokens = ax_data_describe(data)->tokens;
-    AX_TRY(ax_calloc(CHUNK, sizeof *ids, &ids));
     ax_status status = AX_OK;
-    for (int64_t at = 0, n; at < tokens && status == AX_OK; at += n) {
-        n = ax_min(CHUNK, tokens - at);
+    for (int64_t at = first, n; at < end && status == AX_OK; at += n) {
+        n = ax_min((int64_t)AX_COUNT(ids), end - at);
         text.size = 0;
         status = ax_data_tokens(data, at, n, ids);
         if (status == AX_OK)
-            status = ax_decode(tok, ids, (size_t)n, AX_DECODE_SKIP_SPECIAL, &text);
+            status = ax_decode(tok, ids, (size_t)n, 0, &text);
         if (status == AX_OK && text.size)
             status = cli_print(text.data, text.size);
     }
     ax_buf_fini(&text);
-    free(ids);
     return status;
+}
+
+/* All documents without the token that closes each: the same token inside one was in its text. */
+static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
+{
+    const ax_data_info *info = ax_data_describe(data);
+    AX_CHECK(info->documents >= 0, AX_ERR_USAGE, "--text: %s files do not tell where documents end",
+             ax_data_format_name(info->format));
+    for (int64_t d = 0; d < info->documents; d++) {
+        int64_t first, end;
+        int32_t last;
+        AX_TRY(ax_data_document(data, d, &first, &end));
+        AX_TRY(ax_data_tokens(data, end - 1, 1, &last));
+        AX_TRY(print_range(data, tok, first, last == info->end_id ? end - 1 : end));
+    }
+    return AX_OK;
 }
 
 static ax_status show_text(const show_args *a, ax_data *data)

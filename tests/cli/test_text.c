@@ -10,12 +10,12 @@ static int set_up(void **state)
     ax_buf out = {0};
     if (chdir(AXONN_BUILD_DIR))
         return 1;
-    int rc = shell(
-        "rm -rf cli-text && mkdir -p cli-text/corpus/sub && cd cli-text && for i in $(seq 40); do "
-        "echo \"document $i says: the cat sat on the mat, and the hat too\" >corpus/sub/$i.txt; done && "
-        "echo 'not text' >corpus/other.bin && " AXONN
-        " tok train --input corpus --include '*.txt' --vocab 300 --out tok 2>&1",
-        &out);
+    int rc = shell("rm -rf cli-text && mkdir -p cli-text/corpus/sub && cd cli-text && for i in $(seq 40); do "
+                   "echo \"document $i says: the cat sat on the mat<|endoftext|>, and the hat too\" "
+                   ">corpus/sub/$i.txt; done && "
+                   "echo 'not text' >corpus/other.bin && " AXONN
+                   " tok train --input corpus --include '*.txt' --vocab 300 --out tok 2>&1",
+                   &out);
     ax_buf_fini(&out);
     return rc || chdir("cli-text");
 }

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config git libpcre2-dev libutf8proc-dev libjansson-dev
-    libyaml-dev libxxhash-dev libhwloc-dev)
+    libyaml-dev libxxhash-dev libhwloc-dev gzip xz-utils)
 case "${1:-}" in
     "") ;;
     --test) packages+=(libcmocka-dev clang clang-format clang-tidy llvm libomp-dev libclang-rt-14-dev) ;;

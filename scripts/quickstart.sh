@@ -1,0 +1,259 @@
+#!/usr/bin/env bash
+# The main job on real input: builds axonn, trains a tokenizer and a GPT of 10.5 M parameters on the text
+# files below PATH (default: the C and C++ headers in /usr/include), and shows what came of it. About five
+# minutes on two cores, after the build. Installs what is missing on Debian 12 (root, or a user with sudo).
+#
+#   scripts/quickstart.sh [PATH] [--seconds N] [--prompt TEXT] [--dir DIR] [--again] [key=value ...]
+#
+#   --seconds N    time for everything after the build; 300 if not given, or what a million tokens take
+#   --prompt TEXT  what the model continues at the end (for headers: "static inline int ")
+#   --dir DIR      where the run goes (default: runs/quickstart in this tree)
+#   --again        start anew where a run is finished or interrupted
+#   key=value      overrides a key of examples/quickstart.yaml
+#
+# The same command continues an interrupted run, and shows the result of a finished one again.
+# AXONN=PROGRAM uses that program and builds none.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+config=$root/examples/quickstart.yaml
+source=/usr/include dir=$root/runs/quickstart seconds='' prompt='' again=false overrides=()
+million=1000000
+
+fail() {
+    echo "quickstart: $*" >&2
+    exit 1
+}
+
+usage() {
+    sed -n '/^#   scripts/,/^# The same/s/^# \{0,1\}//p' "$0" | sed '$d'
+    exit "$1"
+}
+
+value() { [ -n "${2:-}" ] || fail "$1 needs a value (--help says which)"; }
+
+given_path=false
+while [ $# -gt 0 ]; do
+    case $1 in
+        -h | --help) usage 0 ;;
+        --seconds) value "$@" && seconds=$2 && shift ;;
+        --prompt) value "$@" && prompt=$2 && shift ;;
+        --dir) value "$@" && dir=$(realpath -m "$2") && shift ;;
+        --again) again=true ;;
+        -*) usage 2 >&2 ;;
+        run.dir=* | data.*=*) fail "$1: the script sets it (--dir, PATH)" ;;
+        [a-z]*.[a-z]*=* | threads=* | device=*) overrides+=("$1") ;;
+        *)
+            $given_path && usage 2 >&2
+            given_path=true source=$(realpath -m "$1")
+            ;;
+    esac
+    shift
+done
+[[ $seconds =~ ^[0-9]*$ ]] || fail "--seconds needs a number, not \"$seconds\""
+[ -d "$source" ] || fail "$source is no directory: give a directory with text files"
+[ -n "$prompt" ] || [ "$source" != /usr/include ] || prompt="static inline int "
+
+# ---- small helpers --------------------------------------------------------------------------------------
+
+if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
+say() { echo "$bold$*$plain"; }
+
+# The value of a key of a JSON object on stdin.
+field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,}\"]*\).*/\1/p"; }
+# calc FORMAT EXPRESSION
+calc() { awk "BEGIN { printf \"$1\", $2 }"; }
+thousands() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
+duration() { if [ "$1" -lt 100 ]; then echo "$1 s"; else calc "%d min %d s" "int($1 / 60), $1 % 60"; fi; }
+# What key=value on the command line says of a key, or a default.
+setting() {
+    local word found=$2
+    for word in ${overrides[@]+"${overrides[@]}"}; do
+        [ "${word%%=*}" != "$1" ] || found=${word#*=}
+    done
+    echo "$found"
+}
+
+# ---- what is there already ------------------------------------------------------------------------------
+
+settings=$dir/quickstart.settings summary=$dir/summary.txt plan=$dir/quickstart.plan
+wanted=$(printf '%s\n' "$source" ${overrides[@]+"${overrides[@]}"})
+if [ ! -e "$settings" ]; then
+    [ -z "$(ls -A "$dir" 2>/dev/null)" ] || fail "$dir holds something else: choose another --dir"
+elif $again; then
+    rm -rf "$dir"
+elif [ "$(cat "$settings")" != "$wanted" ]; then
+    fail "$dir holds a run on $(tr '\n' ' ' <"$settings"): choose another --dir, or start anew with --again"
+elif [ -e "$summary" ]; then
+    cat "$summary"
+    echo
+    echo "This run was finished before; to train again: $0 --again"
+    exit
+fi
+
+# ---- 1: the program -------------------------------------------------------------------------------------
+
+build() {
+    local log=$root/build/quickstart.log
+    "$root/scripts/install-deps.sh"
+    mkdir -p "$root/build"
+    if [ ! -e "$root/build/build.ninja" ] && [ ! -e "$root/build/Makefile" ]; then
+        cmake --fresh -S "$root" -B "$root/build" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$log" 2>&1 ||
+            { cat "$log" >&2 && fail "cmake failed"; }
+    fi
+    if [ -t 1 ]; then
+        cmake --build "$root/build" --target axonn -j "$(nproc)" || fail "the build failed"
+    else
+        cmake --build "$root/build" --target axonn -j "$(nproc)" >"$log" 2>&1 ||
+            { tail -n 40 "$log" >&2 && fail "the build failed"; }
+    fi
+}
+
+if [ -z "${AXONN:-}" ]; then
+    say "[1/6] packages and build"
+    AXONN=$root/build/axonn
+    build
+else
+    AXONN=$(realpath "$AXONN")
+fi
+SECONDS=0
+
+if [ -e "$settings" ]; then
+    echo "going on with the interrupted run in $dir (--again starts anew)"
+else
+    mkdir -p "$dir"
+    echo "$wanted" >"$settings"
+fi
+
+# ---- 2, 3: tokenizer and data ---------------------------------------------------------------------------
+
+data=$dir/data tokenizer=$dir/data/tokenizer
+mkdir -p "$data"
+if [ ! -e "$data/tokenizer.json" ]; then
+    vocab=$(setting model.vocab 4096)
+    say "[2/6] a tokenizer of $vocab tokens from $source"
+    "$AXONN" tok train --input "$source" --vocab "$vocab" --out "$tokenizer" --json >"$data/tokenizer.json.part"
+    mv "$data/tokenizer.json.part" "$data/tokenizer.json"
+    echo "$(field files <"$data/tokenizer.json") files," \
+        "$(calc "%.1f MB" "$(field bytes <"$data/tokenizer.json") / 1e6")"
+fi
+
+# Files go to validation by a hash of their text. It should be a million tokens, but no more than a fifth.
+build_data() {
+    local tokens fraction
+    fraction=$(calc %.4f "3.3 * $million / $(field bytes <"$data/tokenizer.json")")
+    while true; do
+        fraction=$(calc %.4f "$fraction < 0.2 ? $fraction : 0.2")
+        "$AXONN" data build --input "$source" --tokenizer "$tokenizer" --out "$data/train.tok" \
+            --valid "$data/valid.tok" --valid-fraction "$fraction" --json >"$data/tokens.json.part" ||
+            fail "no data from $source: it should hold at least some dozens of text files"
+        tokens=$("$AXONN" data show "$data/valid.tok" --json | field tokens)
+        if [ "$tokens" -ge $((million * 101 / 100)) ] || [ "$fraction" = 0.2000 ]; then break; fi
+        fraction=$(calc %.4f "$fraction * 1.25")
+    done
+    mv "$data/tokens.json.part" "$data/tokens.json"
+}
+
+if [ ! -e "$data/tokens.json" ]; then
+    say "[3/6] tokens for training and validation"
+    build_data
+fi
+train_tokens=$("$AXONN" data show "$data/train.tok" --json | field tokens)
+valid_tokens=$("$AXONN" data show "$data/valid.tok" --json | field tokens)
+echo "$(thousands "$train_tokens") tokens to train on, $(thousands "$valid_tokens") to validate with"
+
+# ---- 4: how many steps ----------------------------------------------------------------------------------
+
+# bf16 where the processor has instructions for it.
+precision=fp32
+if "$AXONN" info --json | grep -q '"avx512_bf16"'; then precision=bf16; fi
+precision=$(setting train.precision $precision)
+keys=("data.train=$data/train.tok" "data.valid=$data/valid.tok" "data.tokenizer=$tokenizer"
+    "run.dir=$dir" "train.precision=$precision" ${overrides[@]+"${overrides[@]}"})
+
+rows() { grep '"loss"' "$1/metrics.jsonl"; }
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+
+# Trains a few steps aside and writes the plan: steps, and the seconds that all will take.
+measure() {
+    local probe=$dir/probe per_step step_s eval_s evals_s least steps
+    rm -rf "$probe"
+    "$AXONN" train "$config" "${keys[@]}" run.dir="$probe" train.steps=8 optim.warmup=0 run.eval_start=false \
+        2>"$dir/probe.log" || { cat "$dir/probe.log" >&2 && exit 1; }
+    step_s=$(rows "$probe" | field step_ms | median)
+    step_s=$(calc %.6f "$step_s / 1000")
+    per_step=$(rows "$probe" | field tokens | tail -n 1)
+    per_step=$(calc %.3f "$per_step / 8")
+    evals_s=$(grep eval_loss "$probe/metrics.jsonl" | field seconds)
+    eval_s=$(calc %.3f "$evals_s * $valid_tokens / $(grep eval_loss "$probe/metrics.jsonl" | field targets)")
+    rm -rf "$probe" "$dir/probe.log"
+    least=20
+    [ -n "$seconds" ] || least=$(calc %d "$million / $per_step + 1")
+    steps=$(calc %d "(${seconds:-300} - $SECONDS - $eval_s - 8 * $evals_s - 8) / $step_s")
+    [ "$steps" -ge "$least" ] || steps=$least
+    steps=$(setting train.steps "$steps")
+    echo "steps=$steps"
+    echo "tokens=$(calc %d "$steps * $per_step")"
+    echo "rate=$(calc %d "$per_step / $step_s")"
+    echo "estimate=$(calc %d "$SECONDS + $steps * $step_s + $eval_s + 8 * $evals_s + 8")"
+}
+
+if [ ! -e "$plan" ]; then
+    say "[4/6] the speed of this machine"
+    measure >"$plan.part"
+    mv "$plan.part" "$plan"
+fi
+planned() { sed -n "s/^$1=//p" "$plan"; }
+steps=$(planned steps)
+echo "plan: $steps steps, $(thousands "$(planned tokens)") tokens at $(thousands "$(planned rate)") per second in" \
+    "$precision; $(duration "$(planned estimate)") in all"
+if [ -z "$seconds" ] && [ "$(planned estimate)" -gt 400 ]; then
+    echo "(longer than five minutes, for a million tokens; with --seconds N --again it takes N seconds)"
+fi
+
+# ---- 5: training ----------------------------------------------------------------------------------------
+
+say "[5/6] training"
+code=0
+"$AXONN" train "$config" "optim.warmup=$((steps / 16))" "run.eval_interval=$((steps / 8 + 1))" "${keys[@]}" \
+    "train.steps=$steps" || code=$?
+[ $code -ne 7 ] || fail "stopped; the same command goes on from where it was"
+[ $code -eq 0 ] || exit $code
+
+# ---- 6: what came of it ---------------------------------------------------------------------------------
+
+say "[6/6] validation on $(thousands "$valid_tokens") tokens, compressors, a completion"
+text() { "$AXONN" data show "$data/valid.tok" --text --tokenizer "$tokenizer"; }
+"$AXONN" eval "$dir" --data "$data/valid.tok" --precision "$precision" --batch 8 --json >"$dir/eval.json"
+"$AXONN" report "$dir" --out "$dir/loss.svg" >/dev/null
+before=$(grep -m 1 eval_loss "$dir/metrics.jsonl")
+start=$(field eval_loss <<<"$before") end=$(field loss <"$dir/eval.json") bytes=$(field bytes <"$dir/eval.json")
+gzip=$(text | gzip -9 | wc -c)
+xz=$(text | xz -9e | wc -c)
+trained=$(rows "$dir" | tail -n 1)
+
+summarize() {
+    say "Trained on $source"
+    echo "  model            $(calc %.1f "$(grep -m 1 parameters "$dir/metrics.jsonl" | field parameters) / 1e6") M" \
+        "parameters, $(field step <<<"$trained") steps, $(thousands "$(field tokens <<<"$trained")") tokens"
+    echo "  validation loss  $(calc %.3f "$start") before training (over $(field targets <<<"$before") tokens)," \
+        "$(calc %.3f "$end") after it (over $(thousands "$(field targets <"$dir/eval.json")"))"
+    echo "  bits per byte    $(calc %.3f "$(field bits_per_byte <"$dir/eval.json")") axonn," \
+        "$(calc %.3f "8 * $gzip / $bytes") gzip -9, $(calc %.3f "8 * $xz / $bytes") xz -9e," \
+        "on the same $(calc %.1f "$bytes / 1e6") MB"
+    echo "                   (axonn looks back over $(setting model.seq_len 256) tokens of the same file," \
+        "the compressors over all files)"
+    echo "  checkpoint       $dir/$(sed 's,^,ckpt/,' "$dir/latest")"
+    echo "  loss curve       $dir/loss.svg"
+    echo "  completion       $AXONN generate $dir ${prompt:+--prompt \"$prompt\" }--temperature 0.7 --top-p 0.95"
+    echo
+    "$AXONN" generate "$dir" ${prompt:+--prompt "$prompt"} --temperature 0.7 --top-p 0.95 --max-tokens 120 |
+        sed 's/^/    /'
+}
+
+echo
+summarize >"$summary.part"
+mv "$summary.part" "$summary"
+cat "$summary"
+echo
+echo "done in $(duration $SECONDS)"

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# scripts/quickstart.sh with a tiny model on the sources of this tree: a run that is interrupted and continued,
+# the result shown again, refusals.   tests/quickstart.sh AXONN
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+export AXONN=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+run=("$root/scripts/quickstart.sh" "$root/src" --dir "$work/run" --seconds 60 --prompt "int main(" model.layers=1
+    model.hidden=16 model.heads=2 model.vocab=384 model.seq_len=32 train.precision=fp32 threads=1 run.eval_batches=1)
+
+fail() {
+    echo "$*" >&2
+    cat "$work/log" >&2
+    exit 1
+}
+# expect CODE TEXT COMMAND...: its exit code, and that it says TEXT.
+expect() {
+    local code=0 wanted=$1 text=$2
+    shift 2
+    "$@" >"$work/log" 2>&1 || code=$?
+    [ "$code" -eq "$wanted" ] || fail "exit code $code, expected $wanted: $*"
+    grep -qF -- "$text" "$work/log" || fail "it does not say \"$text\": $*"
+}
+
+# The first minute of it is interrupted in training.
+"${run[@]}" >"$work/log" 2>&1 &
+script=$!
+until grep -qs '"step": 1,' "$work/run/metrics.jsonl"; do
+    kill -0 $script 2>/dev/null || fail "it ended before a step was made"
+    sleep 0.05
+done
+kill "$(cat "$work/run/lock")"
+! wait $script || fail "a signal stopped it, and yet it ended well"
+grep -q "the same command goes on" "$work/log" || fail "it does not say how to go on"
+
+# Going on, to an end that is near.
+saved=$(sed 's/step-//' "$work/run/latest")
+sed -i "s/^steps=.*/steps=$((saved + 20))/" "$work/run/quickstart.plan"
+expect 0 "going on with the interrupted run" "${run[@]}"
+for line in "$((saved + 20)) steps" "validation loss" "gzip -9" "xz -9e" "ckpt/step-$((saved + 20))" "int main("; do
+    grep -qF -- "$line" "$work/log" || fail "the summary has no \"$line\""
+done
+grep -q "^<svg" "$work/run/loss.svg" || fail "loss.svg is no picture"
+"$AXONN" data show "$work/run/data/valid.tok" --text --tokenizer "$work/run/data/tokenizer" >"$work/text"
+[ "$(wc -c <"$work/text")" -eq "$(sed 's/.*"bytes":\([0-9]*\).*/\1/' "$work/run/eval.json")" ] ||
+    fail "the compressors' text is not what was evaluated"
+
+# A finished run is shown; another one, or something else, is not overwritten.
+before=$(stat -c %y "$work/run/metrics.jsonl")
+expect 0 "was finished before" "${run[@]}"
+[ "$before" = "$(stat -c %y "$work/run/metrics.jsonl")" ] || fail "a finished run was changed"
+expect 1 "holds a run on" "${run[@]}" optim.lr=0.1
+expect 1 "holds something else" "${run[@]}" --dir "$work"
+expect 1 "is no directory" "$root/scripts/quickstart.sh" "$AXONN" --dir "$work/new"
+expect 2 "--again" "${run[@]}" --no-such-option
+echo "quickstart: good"

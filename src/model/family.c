@@ -135,6 +135,7 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
 ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out)
 {
     *out = *config;
+    out->source = NULL; /* should the copy fail, nothing is owned twice */
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
 }
 

@@ -1,0 +1,164 @@
+/* Memory that runs out: each allocation of an engine's life is made to fail in turn, on one rank and on a
+ * grid. Every failure comes back as a status, and all that was allocated before it is given back. */
+#include "axonn/engine.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#endif
+
+#ifdef SANITIZED
+
+static void failures_are_reported_and_nothing_leaks(void **state)
+{
+    (void)state;
+    skip(); /* the sanitizer has its own malloc */
+}
+
+#else
+
+/* Allocations so far, the one that fails (0: none), and those that live. */
+static atomic_long count, victim, live;
+
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void __libc_free(void *);
+
+static bool refused(void) { return atomic_fetch_add(&count, 1) + 1 == atomic_load(&victim); }
+
+void *malloc(size_t n)
+{
+    void *p = refused() ? NULL : __libc_malloc(n);
+    atomic_fetch_add(&live, p != NULL);
+    return p;
+}
+
+void *calloc(size_t n, size_t size)
+{
+    void *p = refused() ? NULL : __libc_calloc(n, size);
+    atomic_fetch_add(&live, p != NULL);
+    return p;
+}
+
+void *realloc(void *old, size_t n)
+{
+    void *p = refused() ? NULL : __libc_realloc(old, n);
+    atomic_fetch_add(&live, p && !old);
+    return p;
+}
+
+void free(void *p)
+{
+    atomic_fetch_sub(&live, p != NULL);
+    __libc_free(p);
+}
+
+enum { T = 4, ROWS = 4, VOCAB = 7 };
+
+static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    (void)source;
+    for (int64_t i = 0; i < (end - first) * T; i++) {
+        out->tokens[i] = (int32_t)(i % VOCAB);
+        out->targets[i] = (int32_t)((i + 1) % VOCAB);
+        out->doc_start[i] = 0;
+        out->position[i] = (int32_t)(i % T);
+    }
+    return AX_OK;
+}
+
+/* Every engine of a size; a plan where there is one rank. */
+static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
+{
+    char source[] = "{}";
+    ax_model_config config = {.layers = 2,
+                              .hidden = 4,
+                              .heads = 2,
+                              .kv_heads = 2,
+                              .ffn = 6,
+                              .vocab = VOCAB,
+                              .seq_len = T,
+                              .dropout = 0.1,
+                              .init_std = 0.1,
+                              .norm_eps = 1e-5,
+                              .source = source};
+    ax_engine_options options = {
+        .model = &config, .seq_len = T, .micro_batch = 1, .global_batch = ROWS, .recompute = 1, .clip = 1};
+    ax_engine_plan plan = {.frame = NULL};
+    ax_engine *engine = NULL;
+    ax_ctx *ctx = NULL;
+    ax_step_result result;
+    ax_hyper hyper = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .step = 1};
+    bool planned = ax_comm_size(world) == 1;
+    AX_TRY(ax_family_find("gpt2", &config.family));
+    AX_TRY(ax_optim_find("adamw", &options.optim));
+    ax_status status = ax_ctx_create(world, grid, "cpu", 1, AX_BF16, 1, &ctx);
+    if (status == AX_OK && planned)
+        status = ax_engine_plan_make(&options, "cpu", 1, AX_BF16, &plan);
+    if (status == AX_OK)
+        status = ax_engine_create(ctx, &options, planned ? &plan : NULL, 1 << 20, &engine);
+    if (status == AX_OK)
+        status = ax_param_set_init(ax_engine_params(engine));
+    if (status == AX_OK)
+        status = ax_engine_step(engine, 1, rows, NULL, ROWS * T, &hyper, &result);
+    ax_engine_destroy(&engine);
+    ax_engine_plan_fini(&plan);
+    ax_ctx_destroy(&ctx);
+    return status;
+}
+
+static ax_status on_a_grid(ax_comm *world, void *arg)
+{
+    return live_and_die(world, *(const ax_grid_size *)arg);
+}
+
+static void failures_are_reported_and_nothing_leaks(void **state)
+{
+    (void)state;
+    ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 2}};
+    for (size_t g = 0; g < AX_COUNT(grids); g++) {
+        int ranks = grids[g].x * grids[g].data;
+        for (int warm = 0; warm < 2; warm++) {
+            atomic_store(&count, 0);
+            assert_int_equal(ax_comm_threads_run(ranks, on_a_grid, &grids[g]), AX_OK);
+        }
+        long all = atomic_load(&count), step = ranks == 1 ? 1 : 7;
+        printf("%d ranks: %ld allocations\n", ranks, all);
+        assert_true(all > 100);
+        for (long n = 1; n <= all; n += step) {
+            long before = atomic_load(&live);
+            atomic_store(&count, 0);
+            atomic_store(&victim, n);
+            ax_status status = ax_comm_threads_run(ranks, on_a_grid, &grids[g]);
+            atomic_store(&victim, 0);
+            /* A rank whose memory runs out in the midst of a split fails the communicator. */
+            bool met = atomic_load(&count) >= n;
+            if (met && status != AX_ERR_MEMORY && !(status == AX_ERR_COMM && ranks > 1))
+                fail_msg("allocation %ld failed: %s: %s", n, ax_status_name(status), ax_error_message());
+            if (atomic_load(&live) != before)
+                fail_msg("allocation %ld failed: %ld blocks leak", n, atomic_load(&live) - before);
+        }
+    }
+}
+
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(failures_are_reported_and_nothing_leaks)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

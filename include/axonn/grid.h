@@ -47,9 +47,11 @@ ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
 /* Ranks of a group along `axes` (the product of their sizes). */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
-/* The communicator of the ranks that differ from this one only along `axes`, ordered by rank; made at first
- * use and cached; owned by the grid. The first call for a set is collective along the grid's world. */
-AX_MUST_CHECK ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out);
+/* The communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned by the
+ * grid. Not collective: pipeline stages, which do different things, ask for different ones. */
+ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
+/* That of all ranks of the grid. */
+ax_comm *ax_grid_comm_all(const ax_grid *grid);
 
 /* ---- context ------------------------------------------------------------------------------------- */
 

@@ -230,10 +230,8 @@ static ax_status sumsq_over_grid(ax_param_set *set, const double *scratch, bool 
     for (int i = 0; i < set->n; i++)
         if (!ax_tensor_is_primary(ctx->grid, of_gradient ? &set->param[i]->grad : &set->param[i]->master))
             sumsq[i] = 0;
-    ax_comm *comm;
     ax_work *work;
-    AX_TRY(ax_grid_comm(ctx->grid, (ax_axisset)((1u << ax_grid_axes(ctx->grid)) - 1), &comm));
-    AX_TRY(ax_all_reduce(comm, NULL, sumsq, set->n, AX_F64, AX_SUM, &work));
+    AX_TRY(ax_all_reduce(ax_grid_comm_all(ctx->grid), NULL, sumsq, set->n, AX_F64, AX_SUM, &work));
     return ax_wait(&work);
 }
 

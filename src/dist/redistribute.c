@@ -118,10 +118,11 @@ static ax_status run_slice(const step_run *r, const ax_tensor *src, const ax_ten
 static ax_status run_step(ax_frame *frame, const ax_plan_step *step, ax_tensor *t, ax_work **work)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
-    step_run r = {
-        .frame = frame, .ctx = ctx, .step = step, .parts = ax_grid_group_size(ctx->grid, step->axes)};
-    if (step->kind != AX_STEP_SLICE)
-        AX_TRY(ax_grid_comm(ctx->grid, step->axes, &r.comm));
+    step_run r = {.frame = frame,
+                  .ctx = ctx,
+                  .comm = ax_grid_comm(ctx->grid, step->axes),
+                  .step = step,
+                  .parts = ax_grid_group_size(ctx->grid, step->axes)};
     ax_tensor src = *t;
     t->layout = step->after;
     if (step->kind == AX_STEP_REDUCE)

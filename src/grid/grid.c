@@ -12,7 +12,7 @@ struct ax_grid {
     ax_comm *world;
     int axes, ranks;
     int size[AX_MAX_AXES], stride[AX_MAX_AXES];
-    ax_comm *comm[1 << AX_AXES_STANDARD]; /* by set of axes; NULL until first asked for */
+    ax_comm *comm[1 << AX_AXES_STANDARD]; /* by set of axes of size above 1; the others are NULL */
 };
 
 /* ---- legal neighbours of a grid that does not fit ------------------------------------------------ */
@@ -92,6 +92,27 @@ static ax_status refuse(const int *size, int ranks, int64_t product)
 
 /* ---- grids --------------------------------------------------------------------------------------- */
 
+/* A group is named by its lowest rank: the one with coordinate 0 along all the axes. */
+static ax_status make_comm(ax_grid *grid, ax_axisset axes)
+{
+    int rank = ax_grid_rank(grid), lowest = rank;
+    if (!axes)
+        return ax_comm_self_create(&grid->comm[axes]);
+    for (int a = 0; a < grid->axes; a++)
+        if (axes >> a & 1)
+            lowest -= ax_grid_coord(grid, rank, (ax_axis)a) * grid->stride[a];
+    return ax_comm_split(grid->world, lowest, rank, &grid->comm[axes]);
+}
+
+/* All of them now, while all ranks do the same: later, ranks differ in which they use first. */
+static ax_status make_comms(ax_grid *grid)
+{
+    for (unsigned axes = 0; axes < AX_COUNT(grid->comm); axes++)
+        if (ax_grid_effective(grid, (ax_axisset)axes) == axes)
+            AX_TRY(make_comm(grid, (ax_axisset)axes));
+    return AX_OK;
+}
+
 ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
 {
     *out = NULL;
@@ -115,8 +136,11 @@ ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
         grid->stride[a] = stride;
         stride *= sizes[a];
     }
+    ax_status status = make_comms(grid);
+    if (status != AX_OK)
+        ax_grid_destroy(&grid);
     *out = grid;
-    return AX_OK;
+    return status;
 }
 
 void ax_grid_destroy(ax_grid **grid)
@@ -181,20 +205,12 @@ int ax_grid_group_size(const ax_grid *grid, ax_axisset axes)
     return size;
 }
 
-ax_status ax_grid_comm(ax_grid *grid, ax_axisset axes, ax_comm **out)
+ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes)
 {
-    axes = ax_grid_effective(grid, axes);
-    ax_comm **slot = &grid->comm[axes];
-    if (!*slot && !axes)
-        AX_TRY(ax_comm_self_create(slot));
-    if (!*slot) {
-        /* A group is named by its lowest rank: the one with coordinate 0 along all the axes. */
-        int rank = ax_grid_rank(grid), lowest = rank;
-        for (int a = 0; a < grid->axes; a++)
-            if (axes >> a & 1)
-                lowest -= ax_grid_coord(grid, rank, (ax_axis)a) * grid->stride[a];
-        AX_TRY(ax_comm_split(grid->world, lowest, rank, slot));
-    }
-    *out = *slot;
-    return AX_OK;
+    return grid->comm[ax_grid_effective(grid, axes)];
+}
+
+ax_comm *ax_grid_comm_all(const ax_grid *grid)
+{
+    return ax_grid_comm(grid, (ax_axisset)((1u << grid->axes) - 1));
 }

@@ -204,13 +204,10 @@ static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chun
     char *all;
     AX_TRY(ax_calloc((size_t)(ranks * chunk), size, &all));
     char *mine = all + (size_t)(rank * chunk) * size;
-    ax_comm *comm;
     ax_work *work;
     ax_status status = bytes ? ax_copy_out(ctx->stream, mine, tensor->data, bytes) : AX_OK;
     if (status == AX_OK)
-        status = ax_grid_comm(grid, (ax_axisset)((1u << ax_grid_axes(grid)) - 1), &comm);
-    if (status == AX_OK)
-        status = ax_all_gather(comm, NULL, mine, all, chunk, tensor->dtype, &work);
+        status = ax_all_gather(ax_grid_comm_all(grid), NULL, mine, all, chunk, tensor->dtype, &work);
     if (status == AX_OK)
         status = ax_wait(&work);
     if (status == AX_OK)

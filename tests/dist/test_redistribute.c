@@ -144,17 +144,13 @@ typedef struct world_case {
     const char *device;
 } world_case;
 
-static ax_status traffic(ax_grid *grid, int64_t *bytes)
+static int64_t traffic(const ax_grid *grid)
 {
-    *bytes = 0;
-    for (ax_axisset axes = 0; axes < 1 << AX_AXES_STANDARD; axes++) {
-        ax_comm *comm;
-        if (ax_grid_effective(grid, axes) != axes)
-            continue;
-        AX_TRY(ax_grid_comm(grid, axes, &comm));
-        *bytes += ax_comm_traffic_get(comm).bytes;
-    }
-    return AX_OK;
+    int64_t bytes = 0;
+    for (ax_axisset axes = 0; axes < 1 << AX_AXES_STANDARD; axes++)
+        if (ax_grid_effective(grid, axes) == axes)
+            bytes += ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
+    return bytes;
 }
 
 static ax_status holds_oracle(ax_ctx *ctx, const ax_tensor *t, ax_axisset partial)
@@ -183,13 +179,12 @@ static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
         AX_TRY(ax_copy_in(ctx->stream, src.data, local, (size_t)n * ax_dtype_size(src.dtype)));
     ax_plan plan;
     AX_TRY(ax_plan_make(ctx->grid, &src, &c->target, &plan));
-    int64_t planned, before, after;
+    int64_t planned, before = traffic(ctx->grid);
     AX_TRY(ax_plan_bytes(ctx->grid, &src, &plan, &planned));
-    AX_TRY(traffic(ctx->grid, &before));
     AX_TRY(ax_settle(frame, &src, &c->target, &dst));
-    AX_TRY(traffic(ctx->grid, &after));
-    AX_CHECK(after - before == planned, AX_ERR_INTERNAL, "%lld bytes travelled, %lld were planned",
-             (long long)(after - before), (long long)planned);
+    int64_t travelled = traffic(ctx->grid) - before;
+    AX_CHECK(travelled == planned, AX_ERR_INTERNAL, "%lld bytes travelled, %lld were planned",
+             (long long)travelled, (long long)planned);
     EXPECT(plan.n > 0 || dst.data == src.data);
     EXPECT(ax_layout_equal(ctx->grid, &dst.layout, &c->target, dst.ndim));
     return holds_oracle(ctx, &dst, c->src.layout.partial);

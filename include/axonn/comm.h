@@ -8,7 +8,8 @@
  * Every operation is split-phase: it takes a place for a work handle and may return before it is done. The
  * buffers belong to the operation until ax_wait. A backend that completes at once stores NULL, which ax_wait
  * accepts. `stream` is of the device that owns the buffers, or NULL when they are host memory; on a device
- * without memory (dry) a collective is counted and observed, and nothing moves. Counts are in elements. All
+ * without memory (dry) nothing moves: a collective is counted, and observed when it starts and when it is
+ * awaited, so that a plan keeps its buffers in between. Counts are in elements. All
  * collectives are collective along the communicator, and all its ranks must call them in the same order with
  * the same operation, count and dtype: a mismatch is AX_ERR_COMM on every rank, not a hang, and once any rank
  * has failed (ax_comm_abort) the others' calls return AX_ERR_COMM. Reductions add in rank order, so the
@@ -104,13 +105,12 @@ const char *ax_coll_name(ax_coll coll);
 
 /* What every backend's work handle begins with. */
 struct ax_work {
-    ax_comm *comm;
+    ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
 };
 
 typedef struct ax_comm_ops {
     const char *name;
     ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
-    ax_status (*wait)(ax_work *work); /* also frees it; NULL if run always completes */
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
     void (*abort)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);

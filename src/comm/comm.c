@@ -2,6 +2,8 @@
  * handed to the backend. What a backend must do is in comm.h. */
 #include "axonn/comm.h"
 
+#include <stdlib.h>
+
 int ax_comm_rank(const ax_comm *comm) { return comm->rank; }
 int ax_comm_size(const ax_comm *comm) { return comm->size; }
 ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm) { return comm->traffic; }
@@ -50,6 +52,34 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 /* A device that replaces all kernels has no memory behind its pointers: there is nothing to move. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
+/* A collective whose observer has seen it start and not yet end. */
+typedef struct observed {
+    ax_work work;
+    ax_device *dev;
+    ax_coll_args args;
+} observed;
+
+static ax_status observe_end(ax_work *work)
+{
+    observed *o = (observed *)work;
+    if (o->dev->observe)
+        o->dev->observe(o->dev->observe_user, &o->args, sizeof o->args);
+    free(o);
+    return AX_OK;
+}
+
+static ax_status observe_start(ax_device *dev, const ax_coll_args *args, ax_work **work)
+{
+    if (!dev->observe)
+        return AX_OK;
+    observed *o;
+    AX_TRY(ax_calloc(1, sizeof *o, &o));
+    dev->observe(dev->observe_user, args, sizeof *args);
+    *o = (observed){{observe_end}, dev, *args};
+    *work = &o->work;
+    return AX_OK;
+}
+
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     *work = NULL;
@@ -59,10 +89,8 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
         comm->traffic.bytes += ring_bytes(args, comm->size);
     }
     ax_device *dev = stream ? stream->dev : NULL;
-    if (dev && dev->observe)
-        dev->observe(dev->observe_user, args, sizeof *args);
     if (!has_memory(dev))
-        return AX_OK;
+        return observe_start(dev, args, work);
     if (dev && dev->ops.enter)
         dev->ops.enter(dev);
     ax_status status = comm->ops->run(comm, stream, args, work);
@@ -121,7 +149,7 @@ ax_status ax_wait(ax_work **work)
 {
     ax_work *pending = *work;
     *work = NULL;
-    return pending ? pending->comm->ops->wait(pending) : AX_OK;
+    return pending ? pending->wait(pending) : AX_OK;
 }
 
 ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)

@@ -299,12 +299,73 @@ static void plans_read_as_expected(void **state)
     assert_ranks(8, plans_as_text, NULL);
 }
 
+/* ---- what a planned frame keeps while data travel ------------------------------------------------ */
+
+/* A transfer that is under way while something else is computed: where do its buffers lie? */
+static ax_status meanwhile(ax_frame *frame, ax_tensor *sent, ax_tensor *other, ax_tensor *received)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_layout partial = {.partial = 1 << AX_X}, split = {.dim[0] = {.n = 1, .a = {AX_X}}};
+    ax_tensor t = ax_tensor_make(AX_F32, 1, (int64_t[]){64}, NULL, &partial);
+    ax_work *work;
+    AX_TRY(ax_frame_begin(frame, "task", AX_MODE_EVAL, NULL));
+    AX_TRY(ax_frame_alloc(frame, &t, sent));
+    AX_TRY(ax_run_fill(ctx->stream, &(ax_fill_args){.n = 64, .value = 1, .y = sent->data, .dtype = AX_F32}));
+    AX_TRY(ax_redistribute(frame, sent, &split, received, &work));
+    AX_TRY(ax_frame_alloc(frame, &t, other));
+    AX_TRY(ax_run_fill(ctx->stream, &(ax_fill_args){.n = 64, .value = 2, .y = other->data, .dtype = AX_F32}));
+    AX_TRY(ax_wait(&work));
+    return ax_run_scale(ctx->stream,
+                        &(ax_scale_args){.n = 32, .factor = 1, .x = received->data, .dtype = AX_F32});
+}
+
+static ax_status plan_of_meanwhile(ax_comm *world, ax_grid_size grid, ax_frame_plan **plan)
+{
+    ax_ctx *dry;
+    ax_frame *frame = NULL;
+    ax_tensor sent, other, received;
+    AX_TRY(ax_ctx_create(world, grid, "dry", 1, AX_F32, 1, &dry));
+    ax_status status = ax_frame_create(dry, 0, &frame);
+    if (status == AX_OK)
+        status = meanwhile(frame, &sent, &other, &received);
+    if (status == AX_OK)
+        status = ax_frame_plan_create(frame, plan);
+    ax_frame_destroy(&frame);
+    ax_ctx_destroy(&dry);
+    return status;
+}
+
+static ax_status keeps_what_travels(ax_comm *world, void *arg)
+{
+    const ax_grid_size *grid = arg;
+    ax_ctx *ctx;
+    ax_frame *frame;
+    ax_frame_plan *plan;
+    ax_tensor sent, other, received;
+    AX_TRY(plan_of_meanwhile(world, *grid, &plan));
+    AX_TRY(ax_ctx_create(world, *grid, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_frame_create_planned(ctx, plan, &frame));
+    AX_TRY(meanwhile(frame, &sent, &other, &received));
+    EXPECT(other.data != sent.data && *(float *)received.data == 2);
+    ax_frame_destroy(&frame);
+    ax_ctx_destroy(&ctx);
+    ax_frame_plan_destroy(&plan);
+    return AX_OK;
+}
+
+static void a_plan_keeps_what_travels(void **state)
+{
+    (void)state;
+    assert_ranks(2, keeps_what_travels, &(ax_grid_size){2, 1, 1, 1, 1});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plans_read_as_expected),
         cmocka_unit_test(random_layouts_on_ref),
         cmocka_unit_test(random_layouts_on_check),
+        cmocka_unit_test(a_plan_keeps_what_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

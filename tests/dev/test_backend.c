@@ -110,15 +110,16 @@ static void check_case(suite *s, const kernel_case *c, int skew)
 static void kernel_agrees_with_ref(void **state)
 {
     suite *s = *state;
-    int cases = 0;
+    int cases = 0, step = s->vectors ? 3 : 1; /* a third of the cases for each further instruction set */
     for (int dtype = s->vectors ? AX_F32 : 0; dtype < AX_DTYPE_COUNT; dtype++) {
         kernel_case c;
-        for (int index = 0; kernel_case_build(s->kernel, (ax_dtype)dtype, index, &c); index++, cases++) {
-            check_case(s, &c, index % 3 == 1);
+        for (int index = 0; kernel_case_build(s->kernel, (ax_dtype)dtype, index, &c);
+             index += step, cases++) {
+            check_case(s, &c, index / step % 3 == 1);
             kernel_case_free(&c);
         }
     }
-    assert_true(cases > (s->vectors ? 2 : 5));
+    assert_true(cases > (s->vectors ? 1 : 5));
 }
 
 /* One test per kernel, so that a failure names it. `isa`: the cpu backend's table to judge, or NULL. */

@@ -10,20 +10,8 @@
 
 enum { KC_OPERANDS = 12, KC_ARGS_BYTES = 256 };
 
-/* Threads that tests give a device at most. ThreadSanitizer does not see the synchronisation of OpenMP's
- * runtime, and would report every parallel loop. */
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define KC_ONE_THREAD
-#endif
-#elif defined(__SANITIZE_THREAD__)
-#define KC_ONE_THREAD
-#endif
-#ifdef KC_ONE_THREAD
-enum { KC_THREADS = 1 };
-#else
+/* Threads that tests give a device at most. */
 enum { KC_THREADS = 3 };
-#endif
 
 typedef enum kc_role {
     KC_IN,   /* must be unchanged after the call */

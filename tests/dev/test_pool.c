@@ -1,0 +1,76 @@
+/* The cpu backend's threads: devices of several ranks in one process, kernels back to back and after pauses
+ * in which workers fall asleep. */
+#include "axonn/dev.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N = 50000, RANKS = 4, LAUNCHES = 200 };
+
+/* Adds 1 to x LAUNCHES times and returns whether every element became LAUNCHES. */
+static bool count_up(ax_device *dev, useconds_t pause)
+{
+    ax_stream stream = {dev, NULL};
+    float *x, *one;
+    if (ax_device_alloc(dev, N * sizeof *x, (void *)&x) != AX_OK ||
+        ax_device_alloc(dev, N * sizeof *one, (void *)&one) != AX_OK)
+        return false;
+    bool good = ax_run_fill(&stream, &(ax_fill_args){N, 1, one, AX_F32}) == AX_OK;
+    for (int i = 0; i < LAUNCHES && good; i++) {
+        good = ax_run_add(&stream, &(ax_add_args){N, x, one, x, AX_F32}) == AX_OK;
+        if (pause && i % 10 == 0)
+            usleep(pause);
+    }
+    for (int64_t i = 0; i < N && good; i++)
+        good = x[i] == LAUNCHES;
+    ax_device_free(dev, x, N * sizeof *x);
+    ax_device_free(dev, one, N * sizeof *one);
+    return good;
+}
+
+static void *rank_main(void *arg)
+{
+    ax_device *dev;
+    if (ax_device_open("cpu", 3, &dev) != AX_OK)
+        return NULL;
+    bool good = count_up(dev, (useconds_t)(uintptr_t)arg);
+    ax_device_close(&dev);
+    return good ? arg : NULL;
+}
+
+static void ranks_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    pthread_t rank[RANKS];
+    for (uintptr_t r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&rank[r], NULL, rank_main, (void *)(100 * r + 1)), 0);
+    for (uintptr_t r = 0; r < RANKS; r++) {
+        void *result;
+        pthread_join(rank[r], &result);
+        assert_ptr_equal(result, (void *)(100 * r + 1));
+    }
+}
+
+static void devices_open_and_close_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 50; i++) {
+        ax_device *dev;
+        assert_int_equal(ax_device_open("cpu", 1 + i % 4, &dev), AX_OK);
+        ax_device_close(&dev);
+        assert_null(dev);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_do_not_disturb_each_other),
+                                       cmocka_unit_test(devices_open_and_close_at_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

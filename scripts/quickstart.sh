@@ -138,23 +138,35 @@ if [ ! -e "$data/tokenizer.json" ]; then
         "$(calc "%.1f MB" "$(field bytes <"$data/tokenizer.json") / 1e6")"
 fi
 
-# Files go to validation by a hash of their text. It should be a million tokens, but no more than a fifth.
-build_data() {
-    local tokens fraction
-    fraction=$(calc %.4f "3.3 * $million / $(field bytes <"$data/tokenizer.json")")
-    while true; do
-        fraction=$(calc %.4f "$fraction < 0.2 ? $fraction : 0.2")
-        "$AXONN" data build --input "$source" --tokenizer "$tokenizer" --out "$data/train.tok" \
-            --valid "$data/valid.tok" --valid-fraction "$fraction" --json >"$data/tokens.json.part" ||
-            fail "no data from $source: it should hold at least some dozens of text files"
-        tokens=$("$AXONN" data show "$data/valid.tok" --json | field tokens)
-        if [ "$tokens" -ge $((million * 101 / 100)) ] || [ "$fraction" = 0.2000 ]; then break; fi
-        fraction=$(calc %.4f "$fraction * 1.25")
-    done
-    mv "$data/tokens.json.part" "$data/tokens.json"
+# split FRACTION: builds the data; prints the tokens for validation.
+split() {
+    "$AXONN" data build --input "$source" --tokenizer "$tokenizer" --out "$data/train.tok" \
+        --valid "$data/valid.tok" --valid-fraction "$1" --json >/dev/null ||
+        fail "no data from $source: it should hold at least some dozens of text files"
+    "$AXONN" data show "$data/valid.tok" --json | field tokens
 }
 
-if [ ! -e "$data/tokens.json" ]; then
+# Files go to validation by a hash of their text. Their sizes differ much, so the share of them that gives a
+# million tokens, and not far more, is searched for; it is a fifth at most.
+build_data() {
+    local low=0 high=0.2 fraction tokens
+    fraction=$(calc %.5f "3 * $million / $(field bytes <"$data/tokenizer.json")")
+    fraction=$(calc %.5f "$fraction < $high ? $fraction : $high")
+    for _ in 1 2 3 4 5; do
+        tokens=$(split "$fraction")
+        if [ "$tokens" -lt $((million * 101 / 100)) ]; then
+            low=$fraction
+        else
+            high=$fraction
+            [ "$tokens" -gt $((million * 13 / 10)) ] || break
+        fi
+        fraction=$(calc %.5f "($low + $high) / 2")
+    done
+    if [ "$fraction" != "$high" ]; then split "$high" >/dev/null; fi
+    touch "$data/complete"
+}
+
+if [ ! -e "$data/complete" ]; then
     say "[3/6] tokens for training and validation"
     build_data
 fi

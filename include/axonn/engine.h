@@ -49,13 +49,13 @@ size_t ax_memory_total(const ax_memory *memory);
 typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
-    double step_flops; /* of kernels that count them: what a step really computes */
 } ax_engine_plan;
 
-/* Runs one training step (with an optimizer) and one evaluation on the dry device. `device`, `threads`: of
- * the real run. The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options do not fit
- * together. Not collective. */
-AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, const char *device, int threads,
+/* Runs one micro-batch of a training step (with an optimizer) and one of an evaluation on the dry device, as
+ * this rank of `grid` over `world`. `device`, `threads`: of the real run. The caller releases *out with
+ * ax_engine_plan_fini. AX_ERR_USAGE if the options do not fit together. Collective along world. */
+AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world,
+                                            ax_grid_size grid, const char *device, int threads,
                                             ax_dtype compute, ax_engine_plan *out);
 void ax_engine_plan_fini(ax_engine_plan *plan);
 

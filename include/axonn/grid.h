@@ -31,6 +31,7 @@ typedef struct ax_grid_size {
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
 
+ax_grid_size ax_grid_sizes(const ax_grid *grid);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes */
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* ranks along it */
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x" … */

@@ -42,6 +42,12 @@ static ax_status check_options(const ax_engine_options *o, const ax_grid *grid, 
              "%d ranks of data and z)",
              (long long)o->global_batch, (long long)rows, (long long)o->micro_batch,
              ax_grid_axis_size(grid, AX_DATA) * ax_grid_axis_size(grid, AX_Z));
+    /* No layer keeps as many as 64 bytes for each element of its widest dim. */
+    int64_t widest = ax_max(ax_max(o->model->vocab, o->model->ffn), o->model->hidden), bytes;
+    AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
+                 !__builtin_mul_overflow(bytes, 64 * (o->model->layers + 1) * widest, &bytes),
+             AX_ERR_USAGE, "the memory of micro-steps of %lld rows of %lld tokens cannot even be counted",
+             (long long)rows, (long long)o->seq_len);
     return AX_OK;
 }
 
@@ -232,14 +238,14 @@ static ax_status no_rows(void *source, int64_t first, int64_t end, const ax_rows
     return AX_OK;
 }
 
+/* Every micro-batch needs the same memory: one of a step, and one of an evaluation. */
 static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
 {
     double loss;
     ax_step_result result;
-    if (e->options.optim) {
+    e->options.global_batch = e->rows;
+    if (e->options.optim)
         AX_TRY(ax_engine_step(e, 1, no_rows, NULL, 1, &(ax_hyper){.step = 1}, &result));
-        out->step_flops = e->ctx->dev->flops;
-    }
     AX_TRY(ax_engine_eval(e, no_rows, NULL, e->rows, &loss));
     AX_TRY(ax_frame_plan_create(e->frame, &out->frame));
     out->memory.weights = e->set->bytes_master;
@@ -251,25 +257,20 @@ static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
     return AX_OK;
 }
 
-ax_status ax_engine_plan_make(const ax_engine_options *options, const char *device, int threads,
-                              ax_dtype compute, ax_engine_plan *out)
+ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, ax_grid_size grid,
+                              const char *device, int threads, ax_dtype compute, ax_engine_plan *out)
 {
     *out = (ax_engine_plan){0};
-    ax_comm *self = NULL;
-    ax_ctx *ctx = NULL;
+    ax_ctx *dry;
     ax_engine *engine = NULL;
-    ax_status status = ax_comm_self_create(&self);
-    if (status == AX_OK)
-        status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", threads, compute, 0, &ctx);
-    if (status == AX_OK)
-        status = ax_engine_create(ctx, options, NULL, 0, &engine);
+    AX_TRY(ax_ctx_create(world, grid, "dry", threads, compute, 0, &dry));
+    ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
         status = rehearse(engine, out);
     if (status == AX_OK)
         status = ax_device_workspace(device, threads, &out->memory.workspace);
     ax_engine_destroy(&engine);
-    ax_ctx_destroy(&ctx);
-    ax_comm_destroy(&self);
+    ax_ctx_destroy(&dry);
     if (status != AX_OK)
         ax_engine_plan_fini(out);
     return status;

@@ -61,7 +61,8 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
                                                  ax_grid_axis_size(ctx->grid, AX_Z)};
     ax_engine_plan plan;
     ax_engine *engine;
-    AX_TRY(ax_engine_plan_make(&options, ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
+    AX_TRY(ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), ctx->dev->ops.name,
+                               ctx->dev->threads, ctx->compute, &plan));
     ax_status status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK) {
         status = ax_pretrained_load(model, ax_engine_params(engine));

@@ -140,18 +140,13 @@ static ax_status rehearse(ax_ctx *dry, const ax_model_config *config, ax_generat
 
 static ax_status plan(ax_generator *g, const ax_model_config *config)
 {
-    ax_comm *self = NULL;
-    ax_ctx *dry = NULL;
-    ax_status status = ax_comm_self_create(&self);
-    if (status == AX_OK)
-        status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", g->ctx->dev->threads,
-                               g->ctx->compute, 0, &dry);
-    if (status == AX_OK)
-        status = rehearse(dry, config, g);
+    ax_ctx *dry;
+    AX_TRY(ax_ctx_create(g->ctx->world, ax_grid_sizes(g->ctx->grid), "dry", g->ctx->dev->threads,
+                         g->ctx->compute, 0, &dry));
+    ax_status status = rehearse(dry, config, g);
     if (status == AX_OK)
         status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
     ax_ctx_destroy(&dry);
-    ax_comm_destroy(&self);
     return status;
 }
 
@@ -163,6 +158,8 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
              "%lld positions do not fit the model's %lld", (long long)ax_max(prompt, capacity),
              (long long)model->config.seq_len);
+    AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes()) == 1, AX_ERR_USAGE,
+             "one sequence cannot be shared by the ranks of the data and z axes: make both 1");
     ax_generator *g;
     AX_TRY(ax_calloc(1, sizeof *g, &g));
     g->ctx = ctx;

@@ -31,12 +31,9 @@ static ax_status choose_optimizer(ax_run *run)
 static ax_status allocate(ax_run *run)
 {
     const ax_config *c = run->config;
-    ax_grid_size grid = {(int)c->grid.x, (int)c->grid.y, (int)c->grid.z, (int)c->grid.pipe,
-                         (int)c->grid.data};
     ax_memory_restart_peak(); /* tokenizing is over */
     run->baseline = ax_memory_now();
-    AX_TRY(ax_comm_self_create(&run->world));
-    AX_TRY(ax_ctx_create(run->world, grid, c->device, (int)c->threads, ax_run_compute_dtype(c),
+    AX_TRY(ax_ctx_create(run->world, ax_run_grid(c), c->device, (int)c->threads, ax_run_compute_dtype(c),
                          (uint64_t)c->train.seed, &run->ctx));
     AX_TRY(ax_run_measure_peak(run));
     ax_memory_restart_peak();
@@ -89,6 +86,7 @@ static ax_status start(ax_run *run)
                  {"config.yaml", ax_run_write_config},
                  {"metrics", open_metrics},
                  {"evaluation", ax_run_find_evaluation}};
+    AX_TRY(ax_comm_self_create(&run->world));
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
         double begin = ax_now();
         AX_TRY(stage[i].run(run));

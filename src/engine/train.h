@@ -68,5 +68,6 @@ void ax_signals_restore(void);
 int ax_signal_pending(void); /* the signal, or 0 */
 
 ax_dtype ax_run_compute_dtype(const ax_config *config);
+ax_grid_size ax_run_grid(const ax_config *config);
 
 #endif

@@ -3,7 +3,6 @@
 #include "engine/train.h"
 
 #include <stdio.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +11,22 @@ ax_dtype ax_run_compute_dtype(const ax_config *config)
     return config->train.precision == AX_CONFIG_BF16 ? AX_BF16 : AX_F32;
 }
 
+ax_grid_size ax_run_grid(const ax_config *config)
+{
+    return (ax_grid_size){.x = (int)config->grid.x,
+                          .y = (int)config->grid.y,
+                          .z = (int)config->grid.z,
+                          .pipe = (int)config->grid.pipe,
+                          .data = (int)config->grid.data};
+}
+
 static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recompute, ax_engine_plan *out)
 {
     ax_engine_options options = run->options;
     options.micro_batch = micro_batch;
     options.recompute = recompute;
-    return ax_engine_plan_make(&options, run->config->device, (int)run->config->threads,
-                               ax_run_compute_dtype(run->config), out);
+    return ax_engine_plan_make(&options, run->world, ax_run_grid(run->config), run->config->device,
+                               (int)run->config->threads, ax_run_compute_dtype(run->config), out);
 }
 
 static void say(const ax_run *run)

@@ -153,6 +153,12 @@ void ax_grid_destroy(ax_grid **grid)
     *grid = NULL;
 }
 
+ax_grid_size ax_grid_sizes(const ax_grid *grid)
+{
+    const int *n = grid->size;
+    return (ax_grid_size){.x = n[AX_X], .y = n[AX_Y], .z = n[AX_Z], .pipe = n[AX_PIPE], .data = n[AX_DATA]};
+}
+
 int ax_grid_axes(const ax_grid *grid) { return grid->axes; }
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis) { return grid->size[axis]; }
 int ax_grid_ranks(const ax_grid *grid) { return grid->ranks; }

@@ -163,10 +163,11 @@ static ax_status start(training *t, const shape *s, measured *out)
     AX_TRY(ax_optim_find("adamw", &t->options.optim));
     AX_TRY(open_data(t, s));
     out->baseline = ax_memory_now();
-    AX_TRY(ax_engine_plan_make(&t->options, "cpu", s->threads, s->compute, &t->plan));
-    out->planned = ax_memory_total(&t->plan.memory);
+    ax_grid_size one = {1, 1, 1, 1, 1};
     AX_TRY(ax_comm_self_create(&t->self));
-    AX_TRY(ax_ctx_create(t->self, (ax_grid_size){1, 1, 1, 1, 1}, "cpu", s->threads, s->compute, 1, &t->ctx));
+    AX_TRY(ax_engine_plan_make(&t->options, t->self, one, "cpu", s->threads, s->compute, &t->plan));
+    out->planned = ax_memory_total(&t->plan.memory);
+    AX_TRY(ax_ctx_create(t->self, one, "cpu", s->threads, s->compute, 1, &t->ctx));
     AX_TRY(ax_engine_create(t->ctx, &t->options, &t->plan, 0, &t->engine));
     AX_TRY(ax_param_set_init(ax_engine_params(t->engine)));
     return ax_metrics_open(&(ax_metrics_run){.dir = "memory.run",

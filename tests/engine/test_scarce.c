@@ -81,7 +81,7 @@ static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *o
     return AX_OK;
 }
 
-/* Every engine of a size; a plan where there is one rank. */
+/* The whole life of an engine, from its plan to its end. */
 static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
 {
     char source[] = "{}";
@@ -103,14 +103,13 @@ static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
     ax_ctx *ctx = NULL;
     ax_step_result result;
     ax_hyper hyper = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.9, .eps = 1e-8, .step = 1};
-    bool planned = ax_comm_size(world) == 1;
     AX_TRY(ax_family_find("gpt2", &config.family));
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, grid, "cpu", 1, AX_BF16, 1, &ctx);
-    if (status == AX_OK && planned)
-        status = ax_engine_plan_make(&options, "cpu", 1, AX_BF16, &plan);
     if (status == AX_OK)
-        status = ax_engine_create(ctx, &options, planned ? &plan : NULL, 1 << 20, &engine);
+        status = ax_engine_plan_make(&options, world, grid, "cpu", 1, AX_BF16, &plan);
+    if (status == AX_OK)
+        status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK)
         status = ax_param_set_init(ax_engine_params(engine));
     if (status == AX_OK)

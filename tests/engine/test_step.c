@@ -132,7 +132,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, s->grid, s->device, s->threads, s->compute, 3, &ctx);
     if (status == AX_OK && s->planned)
-        status = ax_engine_plan_make(&options, s->device, s->threads, s->compute, &plan);
+        status = ax_engine_plan_make(&options, world, s->grid, s->device, s->threads, s->compute, &plan);
     if (status == AX_OK)
         status = ax_engine_create(ctx, &options, s->planned ? &plan : NULL, 4 << 20, &engine);
     if (status == AX_OK)
@@ -254,7 +254,6 @@ static void grids_train_as_one_rank_does(void **state)
         s.device = "ref";
         s.compute = AX_F64;
         s.grid = grids[i];
-        s.planned = false;
         s.threads = 1;
         s.micro_batch = grids[i].data == 4 ? 1 : 2;
         s.recompute = i % 2;
@@ -319,13 +318,22 @@ static void bf16_stays_within_twice_the_reference_gap(void **state)
 static void options_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
+    static const struct {
+        int64_t seq_len, micro_batch, global_batch;
+    } bad[] = {{T, 3, 8}, {T + 1, 2, 8}, {T, INT64_C(1) << 52, INT64_C(1) << 52}};
     ax_model_config config = tiny(0);
-    ax_engine_options options = {.model = &config, .seq_len = T, .micro_batch = 3, .global_batch = 8};
-    ax_engine_plan plan;
-    assert_int_equal(ax_engine_plan_make(&options, "cpu", 1, AX_F32, &plan), AX_ERR_USAGE);
-    options.micro_batch = 2;
-    options.seq_len = T + 1;
-    assert_int_equal(ax_engine_plan_make(&options, "cpu", 1, AX_F32, &plan), AX_ERR_USAGE);
+    ax_comm *self;
+    must(ax_comm_self_create(&self));
+    for (size_t i = 0; i < AX_COUNT(bad); i++) {
+        ax_engine_options options = {.model = &config,
+                                     .seq_len = bad[i].seq_len,
+                                     .micro_batch = bad[i].micro_batch,
+                                     .global_batch = bad[i].global_batch};
+        ax_engine_plan plan;
+        assert_int_equal(ax_engine_plan_make(&options, self, base.grid, "cpu", 1, AX_F32, &plan),
+                         AX_ERR_USAGE);
+    }
+    ax_comm_destroy(&self);
 }
 
 int main(void)

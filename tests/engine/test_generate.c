@@ -1,0 +1,151 @@
+/* Generation: a cache and the whole sequence give the same logits, for prompts and capacities of every
+ * length, on one rank and with the heads and the width split; what cannot be generated is refused. */
+#include "axonn/engine.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { MAX_POSITIONS = 32, MAX_VOCAB = 128 };
+
+typedef struct setup {
+    const char *name, *device; /* of the golden model */
+    ax_grid_size grid;
+    ax_dtype compute;
+    double tolerance; /* of the largest logit */
+} setup;
+
+typedef struct job {
+    const setup *setup;
+    ax_ctx *ctx;
+    ax_pretrained model;
+    int32_t ids[MAX_POSITIONS];
+    float whole[MAX_POSITIONS][MAX_VOCAB]; /* logits of all positions at once */
+    double largest;
+} job;
+
+static ax_status keep(void *user, int64_t position, const float *logits, int64_t vocab)
+{
+    job *j = user;
+    EXPECT(position < MAX_POSITIONS && vocab <= MAX_VOCAB);
+    for (int64_t v = 0; v < vocab; v++) {
+        j->whole[position][v] = logits[v];
+        j->largest = fmax(j->largest, fabs(logits[v]));
+    }
+    return AX_OK;
+}
+
+/* Feeds a prompt, then single tokens until no position is left, and one too many. */
+static ax_status feed_all(job *j, ax_generator *generator, int64_t prompt, int64_t capacity)
+{
+    const float *logits;
+    AX_TRY(ax_generator_feed(generator, j->ids, prompt, &logits));
+    for (int64_t end = prompt;; end++) {
+        for (int64_t v = 0; v < j->model.config.vocab; v++)
+            EXPECT(fabs(logits[v] - j->whole[end - 1][v]) <= j->setup->tolerance * j->largest);
+        if (end == capacity)
+            break;
+        AX_TRY(ax_generator_feed(generator, j->ids + end, 1, &logits));
+    }
+    EXPECT(ax_generator_feed(generator, j->ids, 1, &logits) == AX_ERR_USAGE);
+    return AX_OK;
+}
+
+static ax_status every_length(job *j)
+{
+    int64_t n = j->model.config.seq_len;
+    for (int64_t i = 0; i < n; i++)
+        j->ids[i] = (int32_t)((i * 37 + 11) % j->model.config.vocab);
+    AX_TRY(ax_pretrained_logits(j->ctx, &j->model, j->ids, n, keep, j));
+    for (int64_t prompt = 1; prompt <= n; prompt += prompt < 3 || prompt > n - 3 ? 1 : 5)
+        for (int64_t capacity = prompt; capacity <= n; capacity += capacity < n - 1 ? 7 : 1) {
+            ax_generator *generator;
+            AX_TRY(ax_generator_create(j->ctx, &j->model, prompt, capacity, &generator));
+            ax_status status = feed_all(j, generator, prompt, capacity);
+            ax_generator_destroy(&generator);
+            if (status != AX_OK) {
+                ax_error_context("prompt %lld of %lld", (long long)prompt, (long long)capacity);
+                return status;
+            }
+        }
+    return AX_OK;
+}
+
+static ax_status with_model(ax_comm *world, const setup *s, ax_status (*fn)(job *))
+{
+    static const char models[] = AXONN_SOURCE_DIR "/tests/golden/gpt2";
+    job j = {.setup = s};
+    char *dir;
+    AX_TRY(ax_path_join(models, s->name, &dir));
+    ax_status status = ax_pretrained_open(dir, &j.model);
+    if (status == AX_OK)
+        status = ax_ctx_create(world, s->grid, s->device, 1, s->compute, 1, &j.ctx);
+    if (status == AX_OK)
+        status = fn(&j);
+    ax_ctx_destroy(&j.ctx);
+    ax_pretrained_close(&j.model);
+    free(dir);
+    return status;
+}
+
+static ax_status every_length_rank(ax_comm *world, void *arg) { return with_model(world, arg, every_length); }
+
+/* In bf16 the logits themselves are rounded to 2^-8, after sums in another order. */
+static void a_cache_changes_nothing(void **state)
+{
+    (void)state;
+    static const setup setups[] = {{"tanh", "cpu", {1, 1, 1, 1, 1}, AX_F32, 1e-5},
+                                   {"tanh", "cpu", {1, 1, 1, 1, 1}, AX_BF16, 0x1p-6},
+                                   {"tanh", "ref", {1, 1, 1, 1, 1}, AX_BF16, 0},
+                                   {"exact", "check:cpu", {1, 1, 1, 1, 1}, AX_F32, 1e-5},
+                                   {"exact", "cpu", {2, 1, 1, 1, 1}, AX_F32, 1e-5},
+                                   {"exact", "cpu", {1, 2, 1, 1, 1}, AX_F32, 1e-5},
+                                   {"tanh", "cpu", {3, 2, 1, 1, 1}, AX_F32, 1e-5},
+                                   {"tiny", "cpu", {4, 1, 1, 1, 1}, AX_F32, 1e-5}};
+    for (size_t i = 0; i < AX_COUNT(setups); i++)
+        assert_ranks(grid_ranks(setups[i].grid), every_length_rank, &setups[i]);
+}
+
+static ax_status refused(job *j)
+{
+    ax_generator *generator;
+    int64_t n = j->model.config.seq_len;
+    if (ax_grid_ranks(j->ctx->grid) > 1) {
+        EXPECT(ax_generator_create(j->ctx, &j->model, 1, n, &generator) == AX_ERR_USAGE);
+        return AX_OK;
+    }
+    EXPECT(ax_generator_create(j->ctx, &j->model, 0, n, &generator) == AX_ERR_USAGE);
+    EXPECT(ax_generator_create(j->ctx, &j->model, n + 1, n, &generator) == AX_ERR_USAGE);
+    EXPECT(ax_generator_create(j->ctx, &j->model, 1, n + 1, &generator) == AX_ERR_USAGE);
+    const float *logits;
+    int32_t outside[] = {(int32_t)j->model.config.vocab, -1};
+    AX_TRY(ax_generator_create(j->ctx, &j->model, 1, n, &generator));
+    for (size_t i = 0; i < AX_COUNT(outside); i++)
+        EXPECT(ax_generator_feed(generator, &outside[i], 1, &logits) == AX_ERR_USAGE);
+    ax_generator_destroy(&generator);
+    return AX_OK;
+}
+
+static ax_status refused_rank(ax_comm *world, void *arg) { return with_model(world, arg, refused); }
+
+static void what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    static const setup setups[] = {{"tiny", "cpu", {1, 1, 1, 1, 1}, AX_F32, 0},
+                                   {"tiny", "cpu", {1, 1, 2, 1, 1}, AX_F32, 0},
+                                   {"tiny", "cpu", {1, 1, 1, 1, 2}, AX_F32, 0}};
+    for (size_t i = 0; i < AX_COUNT(setups); i++)
+        assert_ranks(grid_ranks(setups[i].grid), refused_rank, &setups[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_cache_changes_nothing),
+                                       cmocka_unit_test(what_cannot_be_is_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -108,7 +108,6 @@ typedef struct ax_batch {
     int64_t first_sample; /* index, in its step's global batch, of this micro-batch's global row 0 */
     uint64_t step;
     struct ax_kv_cache *cache; /* generation: keys and values of earlier positions (nn.h); else NULL */
-    int64_t target_count;      /* unmasked targets of the whole step, over all ranks and micro-batches */
 } ax_batch;
 
 /* The memory of one micro-batch in flight, and the stack of what forward saved for backward. Memory is only

@@ -195,7 +195,6 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
 {
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     e->batch.step = (uint64_t)step;
-    e->batch.target_count = targets;
     AX_TRY(ax_param_set_zero_grad(e->set));
     AX_TRY(zero_loss(e));
     AX_TRY(accumulate(e, read, source, targets));

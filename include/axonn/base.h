@@ -163,7 +163,8 @@ int64_t ax_memory_peak(void);
 int64_t ax_memory_now(void);
 /* Returns freed memory to the system and lets VmHWM begin again from what is resident now. */
 void ax_memory_restart_peak(void);
-/* What this process may still use: the smaller of MemAvailable and its cgroup's limit less its usage. */
+/* What this process may still use: the least of MemAvailable, of what its control groups leave (cached files
+ * are given back), and of its address space limit. -1: unknown. */
 int64_t ax_memory_available(void);
 
 /* ---- random numbers ------------------------------------------------------------------------------ */

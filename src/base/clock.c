@@ -1,5 +1,6 @@
 /* Clocks and the process's memory as the system counts it. */
 #include "axonn/base.h"
+#include "base/memory.h"
 
 #include <fcntl.h>
 #include <malloc.h>
@@ -21,7 +22,7 @@ double ax_cpu_now(void) { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 double ax_wall_clock(void) { return clock_seconds(CLOCK_REALTIME); }
 
 /* Bytes of the line "key: N kB" of a /proc file, or -1. Read without stdio: no allocation in a step. */
-static int64_t proc_bytes(const char *path, const char *key)
+int64_t base_proc_bytes(const char *path, const char *key)
 {
     char text[8192];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -36,24 +37,8 @@ static int64_t proc_bytes(const char *path, const char *key)
     return line ? 1024 * strtoll(line + strlen(key), NULL, 10) : -1;
 }
 
-static int64_t file_number(const char *path)
-{
-    char text[64];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -1;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return -1;
-    text[n] = 0;
-    char *end;
-    int64_t value = strtoll(text, &end, 10);
-    return end == text ? -1 : value;
-}
-
-int64_t ax_memory_peak(void) { return proc_bytes("/proc/self/status", "VmHWM:"); }
-int64_t ax_memory_now(void) { return proc_bytes("/proc/self/status", "VmRSS:"); }
+int64_t ax_memory_peak(void) { return base_proc_bytes("/proc/self/status", "VmHWM:"); }
+int64_t ax_memory_now(void) { return base_proc_bytes("/proc/self/status", "VmRSS:"); }
 
 void ax_memory_restart_peak(void)
 {
@@ -64,18 +49,4 @@ void ax_memory_restart_peak(void)
     if (write(fd, "5", 1) != 1) /* a kernel without it: the peak stays that of the whole process */
         ax_log(AX_LOG_DEBUG, "/proc/self/clear_refs cannot be written");
     close(fd);
-}
-
-int64_t ax_memory_available(void)
-{
-    static const char *const groups[][2] = {
-        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"},
-        {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"}};
-    int64_t best = proc_bytes("/proc/meminfo", "MemAvailable:");
-    for (size_t i = 0; i < AX_COUNT(groups); i++) {
-        int64_t limit = file_number(groups[i][0]), used = file_number(groups[i][1]);
-        if (limit > 0 && used >= 0 && (best < 0 || limit - used < best))
-            best = ax_max(limit - used, 0);
-    }
-    return best;
 }

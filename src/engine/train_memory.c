@@ -81,7 +81,7 @@ ax_status ax_run_plan_memory(ax_run *run)
         return AX_OK;
     char advice[256], a[32], b[32];
     AX_TRY(suggest(run, (size_t)available, advice, sizeof advice));
-    return ax_fail(AX_ERR_MEMORY, "a step needs %s and this machine has %s free: %s",
+    return ax_fail(AX_ERR_MEMORY, "a step needs %s and %s can be taken here: %s",
                    ax_format_bytes((double)need, a), ax_format_bytes((double)available, b), advice);
 }
 

@@ -245,18 +245,18 @@ static void keys_that_contradict_the_model(void **state)
 
 /* ---- disks --------------------------------------------------------------------------------------- */
 
-/* Files end after a few hundred bytes more than a checkpoint of step 1 has: the second cannot be written. */
-static void run_limited(int code, const char *said, rlim_t bytes)
+/* A run that may have so much of a resource. */
+static void run_limited(int code, const char *said, int what, rlim_t bytes, const char *keys)
 {
     fflush(NULL);
     pid_t pid = fork();
     if (!pid) {
         struct rlimit limit = {bytes, bytes};
         int fd = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || setrlimit(RLIMIT_FSIZE, &limit))
+        if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || setrlimit(what, &limit))
             _exit(99);
         signal(SIGXFSZ, SIG_IGN);
-        train_and_exit(BASE_KEYS);
+        train_and_exit(keys);
     }
     int got = run_wait(pid);
     char *log = text_of("log");
@@ -270,11 +270,12 @@ static void a_file_cannot_grow(void **state)
     (void)state;
     sh("rm -rf ref run");
     run_expect(0, NULL, BASE_KEYS "run.dir=ref");
-    run_limited(4, "step-1", 20000);
+    run_limited(4, "step-1", RLIMIT_FSIZE, 20000, BASE_KEYS);
     assert_true(ax_path_is_dir("run") && !ax_path_exists("run/latest"));
     sh("rm -rf run");
     run_expect(0, NULL, BASE_KEYS "train.steps=2 optim.schedule=constant");
-    run_limited(4, "metrics.jsonl", 1200); /* no room for the report: said, not passed over */
+    run_limited(4, "metrics.jsonl", RLIMIT_FSIZE, 1200,
+                BASE_KEYS); /* no room for the report: said, not passed over */
     assert_true(ax_path_is_dir("run/ckpt/step-2"));
 }
 
@@ -334,6 +335,10 @@ static void more_memory_than_there_is(void **state)
     run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: the model is too large",
                BASE_KEYS "model.hidden=49152 model.layers=96 model.heads=96 model.seq_len=8");
     assert_false(ax_path_exists("run/ckpt"));
+    /* A limit of the process counts as a small machine does. (Sanitizers reserve terabytes.) */
+    if (!SANITIZED)
+        run_limited(3, "train.micro_batch: 256 would fit (", RLIMIT_AS, (rlim_t)256 << 20,
+                    BASE_KEYS "train.global_batch=1024 train.micro_batch=1024 model.hidden=240");
     /* Activations of about eight times what is free, in 64 micro-batches of one: some of them fit. */
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;
     int64_t seq_len = 8 * free_bytes / (rows * 24 * 4 * 60);

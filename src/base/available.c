@@ -1,0 +1,87 @@
+/* How much memory this process may still take: what the machine has, less what control groups and limits of
+ * the process forbid. */
+#include "axonn/base.h"
+#include "base/memory.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+/* The number in a file, behind `key` if there is one; -1 if it has none ("max"). */
+static int64_t number_in(const char *dir, const char *name, const char *key)
+{
+    char path[4400], line[256];
+    long long value;
+    int64_t found = -1;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "r");
+    while (file && found < 0 && fgets(line, sizeof line, file))
+        if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%lld", &value) == 1)
+            found = value;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* What the group in `dir` leaves: its limit less its usage, of which cached files can be given back. */
+static int64_t room_of(const char *dir, const char *limit, const char *usage, const char *cached)
+{
+    int64_t most = number_in(dir, limit, ""), used = number_in(dir, usage, "");
+    if (most < 0 || used < 0)
+        return INT64_MAX;
+    used -= ax_max(number_in(dir, "memory.stat", cached), 0);
+    return ax_max(most - ax_max(used, 0), 0);
+}
+
+/* The least that any group from this one up to the root leaves. */
+static int64_t room_below(const char *root, char *group, const char *limit, const char *usage,
+                          const char *cached)
+{
+    char dir[4200];
+    int64_t least = room_of(root, limit, usage, cached);
+    for (char *end; (end = strrchr(group, '/')); *end = 0) {
+        snprintf(dir, sizeof dir, "%s%s", root, group);
+        least = ax_min(least, room_of(dir, limit, usage, cached));
+    }
+    return least;
+}
+
+/* Lines are "0::/group" (version 2) and "N:controllers:/group" (version 1). */
+static int64_t room_of_groups(void)
+{
+    char line[4096];
+    int64_t least = INT64_MAX;
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group)
+            continue;
+        *group++ = 0;
+        group[strcspn(group, "\n")] = 0;
+        if (!strcmp(controllers, ":"))
+            least = ax_min(
+                least, room_below("/sys/fs/cgroup", group, "memory.max", "memory.current", "inactive_file "));
+        else if (strstr(controllers, "memory"))
+            least = ax_min(least, room_below("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes",
+                                             "memory.usage_in_bytes", "total_inactive_file "));
+    }
+    if (file)
+        fclose(file);
+    return least;
+}
+
+static int64_t room_of_address_space(void)
+{
+    struct rlimit limit;
+    int64_t used = base_proc_bytes("/proc/self/status", "VmSize:");
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY || used < 0)
+        return INT64_MAX;
+    return ax_max((int64_t)limit.rlim_cur - used, 0);
+}
+
+int64_t ax_memory_available(void)
+{
+    int64_t machine = base_proc_bytes("/proc/meminfo", "MemAvailable:"),
+            allowed = ax_min(room_of_groups(), room_of_address_space());
+    return machine < 0 && allowed == INT64_MAX ? -1 : ax_min(machine < 0 ? INT64_MAX : machine, allowed);
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The main job on real input: builds axonn, trains a tokenizer and a GPT of 10.5 M parameters on the text
+# The main job on real input: builds axonn, trains a tokenizer and a GPT of 10.4 M parameters on the text
 # files below PATH (default: the C and C++ headers in /usr/include), and shows what came of it. About five
 # minutes on two cores, after the build. Installs what is missing on Debian 12 (root, or a user with sudo).
 #

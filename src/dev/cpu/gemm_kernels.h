@@ -189,6 +189,11 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
 INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, const float *b,
                  const ax_cpu_tile *t)
 {
+    const char *c = t->prior ? (const char *)t->prior : (const char *)t->c;
+    int64_t c_bytes = t->prior || !t->c_bf16 ? 4 : 2, c_ld = (t->prior ? t->prior_ld : t->c_ld) * c_bytes;
+    for (int i = 0; i < t->rows; i++) /* what is stored at the end arrives meanwhile */
+        for (int64_t at = 0; at < nv * W * c_bytes; at += 64)
+            __builtin_prefetch(c + i * c_ld + at, 1);
     vf sum[TILE_ROWS][TILE_VECTORS];
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -210,6 +215,17 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, co
         }
         a += TILE_ROWS;
         b += nv * W;
+    }
+    if (!t->c_bf16 && t->rows == rows && t->cols == nv * W) {
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            float *to = (float *)t->c + i * t->c_ld;
+            const float *prior = t->prior + i * t->prior_ld;
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                vstore(to + v * W, t->prior ? (vf)(sum[i][v] + vload(prior + v * W)) : sum[i][v]);
+        }
+        return;
     }
     _Alignas(64) float out[TILE_ROWS * TILE_VECTORS * W];
     UNROLL

@@ -82,7 +82,9 @@ int main(int argc, char **argv)
     ax_status status = run(argc > 0 ? (size_t)argc - 1 : 0, argv + 1);
     if (fflush(stdout) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");
-    if (status != AX_OK) {
+    if (status == AX_ERR_SIGNAL) /* asked for, and done as asked: no error to the eye */
+        fprintf(stderr, "axonn: %s\n", ax_error_message());
+    else if (status != AX_OK) {
         bool colour = cli_colour(stderr);
         fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
                 ax_error_message());

@@ -54,7 +54,8 @@ const cli_verb verb_train = {
     .summary = "train a model as a configuration says",
     .details =
         "Metrics, checkpoints and the resolved configuration go to run.dir; the same command continues\n"
-        "a run that was stopped. SIGTERM, SIGUSR1, SIGUSR2 and Ctrl-C save and stop at the next step.",
+        "a run that was stopped. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C save and stop at the\n"
+        "next step; Ctrl-C again, a second or more later, ends at once without saving.",
     .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500",
     .options = options,
     .option_count = AX_COUNT(options),

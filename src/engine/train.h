@@ -62,7 +62,7 @@ ax_status ax_run_save(ax_run *run);
 ax_status ax_run_find_evaluation(ax_run *run);
 ax_status ax_run_evaluate(ax_run *run);
 
-/* train_signal.c: SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
+/* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
 void ax_signals_install(void);
 void ax_signals_restore(void);
 int ax_signal_pending(void); /* the signal, or 0 */

@@ -1,17 +1,31 @@
 /* Signals that ask a run to save and stop. A handler can only note the signal, and there is one disposition
  * per process, so this is the one place of the library with process-wide state; training installs it for its
- * own duration. A second SIGINT ends the process at once. */
+ * own duration. A broken pipe of the log is no reason to stop, so SIGPIPE is ignored meanwhile. */
 #include "engine/train.h"
 
-static const int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
-static struct sigaction before[AX_COUNT(watched)];
-static volatile sig_atomic_t pending;
+#include <time.h>
+#include <unistd.h>
 
+static const int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
+static struct sigaction before[AX_COUNT(watched)];
+static volatile sig_atomic_t pending, first_second;
+
+/* A second SIGINT ends the process at once, unless it comes with the first: launchers forward what the
+ * terminal has sent to the whole process group already. */
 static void note(int number)
 {
-    if (number == SIGINT && pending) {
+    static const char words[] =
+        "\naxonn: saving after this step; Ctrl-C again ends at once, without saving\n";
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (number == SIGINT && pending && now.tv_sec - first_second > 1) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
+    }
+    if (!pending) {
+        first_second = (sig_atomic_t)now.tv_sec;
+        if (number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
+            pending = number; /* nobody listens: the signal counts all the same */
     }
     pending = number;
 }
@@ -21,6 +35,8 @@ void ax_signals_install(void)
     pending = 0;
     for (size_t i = 0; i < AX_COUNT(watched); i++) {
         struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
+        if (watched[i] == SIGPIPE)
+            action.sa_handler = SIG_IGN;
         sigaction(watched[i], &action, &before[i]);
     }
 }

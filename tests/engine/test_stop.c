@@ -34,7 +34,7 @@ static int64_t stop_at(const char *keys, int64_t step, int number)
 static void signals_save_and_stop(void **state)
 {
     (void)state;
-    static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT};
+    static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
     int64_t step = 0;
     sh("rm -rf ref run");
     for (size_t i = 0; i < AX_COUNT(numbers); i++)

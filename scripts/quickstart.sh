@@ -186,11 +186,18 @@ keys=("data.train=$data/train.tok" "data.valid=$data/valid.tok" "data.tokenizer=
 rows() { grep '"loss"' "$1/metrics.jsonl"; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
+# Trains with these key=value words, of each key the last.
+train() {
+    local words
+    mapfile -t words < <(printf '%s\n' "$@" | tac | awk -F= '!seen[$1]++' | tac)
+    "$AXONN" train "$config" "${words[@]}"
+}
+
 # Trains a few steps aside and writes the plan: steps, and the seconds that all will take.
 measure() {
     local probe=$dir/probe per_step step_s eval_s evals_s least steps
     rm -rf "$probe"
-    "$AXONN" train "$config" "${keys[@]}" run.dir="$probe" train.steps=8 optim.warmup=0 run.eval_start=false \
+    train "${keys[@]}" run.dir="$probe" train.steps=8 optim.warmup=0 run.eval_start=false \
         2>"$dir/probe.log" || { cat "$dir/probe.log" >&2 && exit 1; }
     step_s=$(rows "$probe" | field step_ms | median)
     step_s=$(calc %.6f "$step_s / 1000")
@@ -227,7 +234,7 @@ fi
 
 say "[5/6] training"
 code=0
-"$AXONN" train "$config" "optim.warmup=$((steps / 16))" "run.eval_interval=$((steps / 8 + 1))" "${keys[@]}" \
+train "optim.warmup=$((steps / 16))" "run.eval_interval=$((steps / 8 + 1))" "${keys[@]}" \
     "train.steps=$steps" || code=$?
 [ $code -ne 7 ] || fail "stopped; the same command goes on from where it was"
 [ $code -eq 0 ] || exit $code

@@ -194,7 +194,7 @@ char *ax_format_bytes(double bytes, char out[32]);
 /* Seconds for people: "412 ms", "3m12s", "1h05m". */
 char *ax_format_seconds(double seconds, char out[32]);
 
-/* Edit distance of two short strings, for "did you mean". */
+/* Edit distance of two short strings, for "did you mean"; two neighbours exchanged are one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
 /* The release, e.g. "0.1.0", and the commit it was built from ("unknown" outside a checkout). */

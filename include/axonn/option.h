@@ -93,18 +93,20 @@ AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 
-/* Reads "key=value" arguments; of the same key the last one counts. A value that starts with [ or { is YAML,
- * any other is taken literally. Relative paths become absolute. AX_ERR_MEMORY. */
+/* Reads "key=value" arguments; a key given twice is an error of the user. A value that starts with [ or { is
+ * YAML, any other is taken literally. Relative paths become absolute. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, char *const *overrides);
 
 /* Reads a verb's flags and positional arguments: --key VALUE, --key=VALUE, --flag and --no-flag for bools,
  * -- ends the flags. AX_OPT_STRINGS and AX_OPT_PATHS take all values up to the next flag and may be repeated;
- * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Paths stay as typed. AX_ERR_MEMORY. */
+ * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Any other flag given twice is an error of the
+ * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
 
 /* True if a file or the command line gave the key (rightly or not), false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
-/* True if no error was recorded for the key: rules over several keys ask this first. */
+/* True if no error was recorded for the key and every text could be read to its end: rules over several keys
+ * ask this first, since a key that seems not given may stand in what was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);
 /* Where the value came from: "train.yaml:12:7", "command line, argument …" or "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);

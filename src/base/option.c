@@ -40,8 +40,10 @@ void ax_option_set_destroy(ax_option_set **set)
 {
     if (!*set)
         return;
-    for (size_t i = 0; (*set)->states && i < (*set)->count; i++)
+    for (size_t i = 0; (*set)->states && i < (*set)->count; i++) {
         free((*set)->states[i].place);
+        free((*set)->states[i].typed);
+    }
     free((*set)->states);
     ax_buf_fini(&(*set)->errors);
     free(*set);
@@ -84,7 +86,7 @@ bool ax_option_given(const ax_option_set *set, const char *key)
 bool ax_option_ok(const ax_option_set *set, const char *key)
 {
     const ax_option_state *state = find_state(set, key);
-    return state && !state->failed;
+    return state && !state->failed && !set->broken;
 }
 
 const char *ax_option_place(const ax_option_set *set, const char *key)
@@ -104,6 +106,22 @@ ax_status option_store(ax_option_set *set, const ax_option *option, option_field
     option_field_fini(option, field);
     memcpy(field, value, option_field_size(option));
     memset(value, 0, sizeof *value);
+    return AX_OK;
+}
+
+ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
+                       bool *claimed)
+{
+    ax_option_state *state = option_state(set, option);
+    char first[80], second[80];
+    *claimed = !state->typed;
+    if (*claimed)
+        return ax_strdup(text, &state->typed);
+    if (!strcmp(state->typed, text))
+        option_report(set, place, option->key, "given twice");
+    else
+        option_report(set, place, option->key, "given twice, as %s and as %s; keep one",
+                      option_quote(state->typed, first), option_quote(text, second));
     return AX_OK;
 }
 
@@ -160,7 +178,7 @@ ax_status ax_option_finish(ax_option_set *set)
 {
     for (size_t i = 0; i < set->count; i++) {
         const ax_option *option = &set->table[i];
-        if (option->required && !set->states[i].place && !set->states[i].failed)
+        if (option->required && !set->broken && !set->states[i].place && !set->states[i].failed)
             option_report(set, NULL, option->key, "required, but not given (%s)", option->help);
     }
     if (!set->error_count)
@@ -204,7 +222,8 @@ void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out
         if (!length || ax_option_is_positional(&set->table[i]) ||
             (length == last && !strncmp(name, previous, last)))
             continue;
-        if (ax_buf_printf(out, "%s%.*s", last ? ", " : "", (int)length, name) != AX_OK)
+        if (ax_buf_printf(out, "%s%s%.*s", last ? ", " : "", set->flags ? "--" : "", (int)length, name) !=
+            AX_OK)
             return;
         previous = name;
         last = length;

@@ -1,6 +1,7 @@
 /* Options from a verb's arguments: --key VALUE, --key=VALUE, --flag, --no-flag, positional arguments. */
 #include "option_private.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,11 @@ static ax_status take(scan *s, const ax_option *option, const char *text)
     option_field field = {{0}};
     char *target = s->set->target + option->offset;
     ax_status status;
+    bool claimed = true;
+    if (!option_takes_many(option))
+        AX_TRY(option_claim(s->set, option, PLACE, text, &claimed));
+    if (!claimed)
+        return AX_OK;
     if (option_takes_many(option)) {
         if (!option_state(s->set, option)->place)
             option_field_fini(option, target); /* the default goes with the first value given */
@@ -41,6 +47,30 @@ static ax_status take(scan *s, const ax_option *option, const char *text)
     return option_absorb(s->set, option, PLACE, status);
 }
 
+/* The option that the text "--name", "--no-name" or "--name=VALUE" is about, or NULL. */
+static const ax_option *named(const scan *s, const char *text)
+{
+    const char *name = text + 2;
+    const ax_option *option = option_find(s->set, name, strcspn(name, "="));
+    if (option || strncmp(name, "no-", 3))
+        return option;
+    option = option_find(s->set, name + 3, strlen(name + 3));
+    return option && option->type == AX_OPT_BOOL ? option : NULL;
+}
+
+/* A flag without a value. What follows it is another flag, or a value that looks like one. */
+static void report_no_value(scan *s, const ax_option *option)
+{
+    const char *next = s->at < s->n ? s->args[s->at] : NULL;
+    char hint[96] = "";
+    if (next && looks_like_flag(s, next) && next[2] && !named(s, next)) {
+        snprintf(hint, sizeof hint, "; one that begins with dashes is given as --%s=%.40s", option->key,
+                 next);
+        s->at++;
+    }
+    option_report(s->set, PLACE, option->key, "needs a value (%s)%s", option->help, hint);
+}
+
 static ax_status take_values(scan *s, const ax_option *option, const char *attached)
 {
     if (attached)
@@ -51,12 +81,13 @@ static ax_status take_values(scan *s, const ax_option *option, const char *attac
         taken++;
     }
     if (!taken)
-        option_report(s->set, PLACE, option->key, "needs a value (%s)", option->help);
+        report_no_value(s, option);
     return AX_OK;
 }
 
-static ax_status read_flag(scan *s, const char *name)
+static ax_status read_flag(scan *s, const char *text)
 {
+    const char *name = text + 2;
     size_t n = strcspn(name, "=");
     const char *attached = name[n] ? name + n + 1 : NULL;
     const ax_option *option = option_find(s->set, name, n);
@@ -64,8 +95,8 @@ static ax_status read_flag(scan *s, const char *name)
         return take_values(s, option, attached);
     if (option)
         return take(s, option, attached ? attached : "true");
-    option = strncmp(name, "no-", 3) ? NULL : option_find(s->set, name + 3, strlen(name + 3));
-    if (option && option->type == AX_OPT_BOOL)
+    option = named(s, text);
+    if (option)
         return take(s, option, "false");
     char *key;
     AX_TRY(ax_strndup(name, n, &key));
@@ -97,7 +128,7 @@ ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args)
         if (!looks_like_flag(&s, text))
             AX_TRY(read_positional(&s, text));
         else if (text[2])
-            AX_TRY(read_flag(&s, text + 2));
+            AX_TRY(read_flag(&s, text));
         else
             s.flags_ended = true;
     }

@@ -7,6 +7,7 @@
 typedef struct ax_option_state {
     char *place; /* "train.yaml:12:7" or "command line"; NULL: the default stands */
     bool failed; /* an error was recorded for the key */
+    char *typed; /* what the command line gave for it, right or wrong; NULL: nothing */
 } ax_option_state;
 
 struct ax_option_set {
@@ -16,7 +17,8 @@ struct ax_option_set {
     ax_option_state *states; /* one per row */
     ax_buf errors;           /* one line per error kept */
     size_t error_count;
-    bool flags; /* keys are shown as --key */
+    bool flags;  /* keys are shown as --key */
+    bool broken; /* a text could not be read to its end: what is missing may have stood there */
 };
 
 /* Room for the largest field of any type. */
@@ -58,6 +60,10 @@ const ax_option *option_find(const ax_option_set *set, const char *key, size_t n
 ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
 /* Moves a parsed value into the target and notes its place. */
 ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
+/* Notes that the command line gives `text` for the option. Where it gave one before, *claimed is false and an
+ * error is recorded that names both. */
+ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
+                       bool *claimed);
 /* Records an error at a place; `key` may be unknown to the table. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);

@@ -70,8 +70,10 @@ static ax_status fail_choice(const ax_option *option, const char *text)
             memcpy(best, word, sizeof best);
         }
     }
-    return ax_fail(AX_ERR_USAGE, "must be %s, not %s; the nearest is %s", list, option_quote(text, quoted),
-                   best);
+    /* A word that shares little with the only or the nearest choice was not meant as it. */
+    bool near = strcmp(list, best) != 0 && 2 * nearest <= (int)strlen(text);
+    return ax_fail(AX_ERR_USAGE, "must be %s, not %s%s%s", list, option_quote(text, quoted),
+                   near ? "; the nearest is " : "", near ? best : "");
 }
 
 typedef struct bounds {

@@ -14,6 +14,7 @@ typedef struct reader {
     yaml_document_t *document;
     const char *name; /* of the file; NULL: all values come from `place` */
     const char *place;
+    const char *typed; /* the value on the command line; NULL: the text is a file */
     const char *dir;
     char place_text[160];
 } reader;
@@ -97,6 +98,11 @@ static ax_status read_node(reader *r, const ax_option *option, const yaml_node_t
 static ax_status read_option(reader *r, const ax_option *option, const yaml_node_t *node)
 {
     const char *place = place_of(r, node->start_mark);
+    bool claimed = true;
+    if (r->typed)
+        AX_TRY(option_claim(r->set, option, place, r->typed, &claimed));
+    if (!claimed)
+        return AX_OK;
     option_field field = {{0}};
     ax_status status = read_node(r, option, node, &field);
     if (status == AX_OK)
@@ -192,6 +198,7 @@ static bool tab_indents(const char *text, size_t size, size_t line)
 
 static void report_syntax(reader *r, const yaml_parser_t *parser, const char *text, size_t size)
 {
+    r->set->broken = true;
     if (parser->error == YAML_READER_ERROR) {
         option_report(r->set, r->name ? r->name : r->place, NULL,
                       "not a YAML text: %s at byte %zu (a file of another kind?)", parser->problem,
@@ -229,6 +236,7 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
     ax_status status = AX_OK;
     if (load(r, &parser, &document, text, size)) {
         const yaml_node_t *root = yaml_document_get_root_node(&document);
+        r->set->broken |= !root || (!option && !*prefix && root->type != YAML_MAPPING_NODE);
         if (!root)
             option_report(r->set, r->name ? r->name : r->place, NULL, "there is nothing in it");
         else
@@ -275,6 +283,10 @@ ax_status ax_option_read_file(ax_option_set *set, const char *path)
 static ax_status read_literal(reader *r, const ax_option *option, const char *text)
 {
     option_field field = {{0}};
+    bool claimed;
+    AX_TRY(option_claim(r->set, option, r->place, text, &claimed));
+    if (!claimed)
+        return AX_OK;
     ax_status status = option_value(option, text, r->dir, &field);
     if (status == AX_OK)
         status = option_store(r->set, option, &field, r->place);
@@ -292,7 +304,7 @@ static ax_status read_override(ax_option_set *set, const char *argument)
         return AX_OK;
     }
     snprintf(key, sizeof key, "%.*s", (int)(value - argument), argument);
-    value++;
+    r.typed = ++value;
     const ax_option *option = option_find(set, key, strlen(key));
     bool yaml = *value == '[' || *value == '{';
     if (option && !(yaml && option_is_list(option)))

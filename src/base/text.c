@@ -40,17 +40,18 @@ char *ax_format_seconds(double seconds, char out[32])
 int ax_edit_distance(const char *a, const char *b)
 {
     enum { MAX = 128 };
-    int row[MAX + 1], n = (int)strnlen(a, MAX), m = (int)strnlen(b, MAX);
+    int rows[3][MAX + 1], n = (int)strnlen(a, MAX), m = (int)strnlen(b, MAX);
     for (int j = 0; j <= m; j++)
-        row[j] = j;
+        rows[0][j] = j;
     for (int i = 1; i <= n; i++) {
-        int diagonal = row[0];
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
         row[0] = i;
         for (int j = 1; j <= m; j++) {
-            int swap = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            row[j] = (int)ax_min(swap, ax_min(row[j], row[j - 1]) + 1);
+            int other = above[j - 1] + (a[i - 1] != b[j - 1]);
+            row[j] = (int)ax_min(other, ax_min(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = (int)ax_min(row[j], second[j - 2] + 1);
         }
     }
-    return row[m];
+    return rows[n % 3][m];
 }

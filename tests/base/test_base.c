@@ -151,6 +151,8 @@ static void words(void **state)
     assert_string_equal(ax_format_seconds(192, text), "3m12s");
     assert_int_equal(ax_edit_distance("global_batch", "globalbatch"), 1);
     assert_int_equal(ax_edit_distance("", "abc"), 3);
+    assert_int_equal(ax_edit_distance("josn", "json"), 1);
+    assert_int_equal(ax_edit_distance("abcd", "badc"), 2);
 }
 
 int main(void)

@@ -81,8 +81,8 @@ static void file_then_command_line(void **state)
                                "  lr: 1e-3 # a number, whatever YAML 1.1 says\n"
                                "  kind: sgd\n"
                                "run: {dir: ./out, resume: ./auto, stride: full}\n";
-    const char *overrides[] = {"optim.lr=2",         "optim.lr=0.25",     "optim.betas=[0.5, 0.75]",
-                               "data.tokens=4,5, 6", "data.tags=a,b # c", "run={stride: 7}"};
+    const char *overrides[] = {"optim.lr=0.25", "optim.betas=[0.5, 0.75]", "data.tokens=4,5, 6",
+                               "data.tags=a,b # c", "run={stride: 7}"};
     sample s;
     assert_int_equal(load(text, AX_COUNT(overrides), overrides, &s, NULL), AX_OK);
     assert_int_equal(s.layers, 3);
@@ -177,10 +177,13 @@ static void messages(void **state)
         {"? [a]\n: 3\n", NULL, "t.yaml:1:3: a key must be a short word"},
         {NULL, "threads", "command line: \"threads\": must be key=value"},
         {NULL, "optim=3", "command line: optim: a group of keys (kind, lr, betas); write optim.KEY=VALUE"},
-        {NULL, "optim.rl=3", "command line: optim.rl: unknown key; there are kind, lr, betas"},
+        {NULL, "optim.rl=3", "command line: optim.rl: unknown key; did you mean optim.lr?"},
         {NULL, "optim.lr=", "command line: optim.lr: must be a number, not \"\""},
-        {NULL, "optim={lr: 1, kind: x}",
-         "command line: optim.kind: must be adamw or sgd, not \"x\"; the nearest is sgd"},
+        {NULL, "optim={lr: 1, kind: x}", "command line: optim.kind: must be adamw or sgd, not \"x\""},
+        {NULL, "threads={a: [}", "command line: threads: must be an integer, not \"{a: [}\""},
+        {NULL, "run={stride: 7",
+         "command line: not valid YAML: did not find expected ',' or '}' while parsing a flow mapping that "
+         "starts above"},
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         sample s;
@@ -203,6 +206,44 @@ static void syntax_errors_have_a_place(void **state)
         assert_memory_equal(ax_error_message(), "t.yaml:", 7);
         drop(&s);
     }
+}
+
+/* What is missing from a text that could not be read to its end is no mistake. */
+static void nothing_follows_from_unread_text(void **state)
+{
+    (void)state;
+    static const ax_option required[] = {{"a", AX_OPT_INT, 0, .required = true, .help = "a number"},
+                                         {"b", AX_OPT_INT, sizeof(int64_t), .help = "another"}};
+    static const char *const texts[] = {"a: {b\n", "b:\n\ta: 1\n", "", "- a\n", "\xff\x01"};
+    const char *const overrides[] = {"b=x"};
+    for (size_t i = 0; i < AX_COUNT(texts); i++) {
+        int64_t values[2];
+        ax_option_set *set;
+        assert_int_equal(ax_option_set_create(required, 2, values, &set), AX_OK);
+        assert_int_equal(ax_option_read_text(set, "t.yaml", "", texts[i], strlen(texts[i])), AX_OK);
+        assert_int_equal(ax_option_read_overrides(set, 1, (char *const *)overrides), AX_OK);
+        assert_false(ax_option_ok(set, "a"));
+        assert_int_equal(ax_option_finish(set), AX_ERR_USAGE);
+        assert_memory_equal(ax_error_message(), "2 errors:\n  t.yaml:", 19);
+        assert_non_null(strstr(ax_error_message(), "command line: b: must be an integer"));
+        ax_option_set_destroy(&set);
+    }
+}
+
+static void keys_given_twice(void **state)
+{
+    (void)state;
+    const char *overrides[] = {"threads=2",    "threads=3",    "run={dir: a, stride: 7}",
+                               "run.stride=8", "data.train=x", "data.train=x"};
+    sample s;
+    assert_int_equal(load("threads: 1\n", AX_COUNT(overrides), overrides, &s, NULL), AX_ERR_USAGE);
+    assert_string_equal(
+        ax_error_message(),
+        "3 errors:\n"
+        "  command line: threads: given twice, as \"2\" and as \"3\"; keep one\n"
+        "  command line: run.stride: given twice, as \"{dir: a, stride: 7}\" and as \"8\"; keep one\n"
+        "  command line: data.train: given twice");
+    drop(&s);
 }
 
 static void all_errors_at_once(void **state)
@@ -367,6 +408,21 @@ static void flag_errors(void **state)
                         "  command line: --tokens: needs a value (the prompt as token ids)\n"
                         "  command line: --max-tokens: must be at least 1, not \"0\"");
     ax_option_fini(flags, AX_COUNT(flags), &a);
+    assert_int_equal(READ_FLAGS(&a, "m", "--josn", "--max-tokens", "1", "--max-tokens=2", "--tokens", "--x",
+                                "--input", "a", "--input", "a"),
+                     AX_ERR_USAGE);
+    assert_string_equal(
+        ax_error_message(),
+        "3 errors:\n"
+        "  command line: --josn: unknown flag; did you mean --json?\n"
+        "  command line: --max-tokens: given twice, as \"1\" and as \"2\"; keep one\n"
+        "  command line: --tokens: needs a value (the prompt as token ids); one that begins with "
+        "dashes is given as --tokens=--x");
+    ax_option_fini(flags, AX_COUNT(flags), &a);
+    assert_int_equal(READ_FLAGS(&a, "m", "--qqqqqqq"), AX_ERR_USAGE);
+    assert_string_equal(ax_error_message(), "command line: --qqqqqqq: unknown flag; there are --max-tokens, "
+                                            "--input, --tokens, --json, --color");
+    ax_option_fini(flags, AX_COUNT(flags), &a);
     assert_int_equal(READ_FLAGS(&a, "--json=maybe"), AX_ERR_USAGE);
     assert_non_null(strstr(ax_error_message(), "--json: must be true or false"));
     assert_non_null(strstr(ax_error_message(), "MODEL: required, but not given (a model)"));
@@ -397,6 +453,8 @@ int main(void)
         cmocka_unit_test(paths_of_the_command_line),
         cmocka_unit_test(messages),
         cmocka_unit_test(syntax_errors_have_a_place),
+        cmocka_unit_test(nothing_follows_from_unread_text),
+        cmocka_unit_test(keys_given_twice),
         cmocka_unit_test(all_errors_at_once),
         cmocka_unit_test(many_errors_are_cut),
         cmocka_unit_test(places),

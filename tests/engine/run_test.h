@@ -91,13 +91,23 @@ typedef struct outcome {
     ax_buf said; /* standard error */
 } outcome;
 
+/* Adds a "key=value" word to the n words of `list`, in the place of one with the same key. */
+static inline size_t set_key(char **list, size_t n, char *word)
+{
+    size_t length = strcspn(word, "=") + 1, at = 0;
+    while (at < n && strncmp(list[at], word, length))
+        at++;
+    list[at] = word;
+    return ax_max(n, at + 1);
+}
+
 /* What `axonn train` does. Under a leak checker the exit code tells. */
 static inline void train_and_exit(const char *keys)
 {
     char *text = strdup(keys), *key[MAX_KEYS], *rest = NULL;
     size_t n = 0;
     for (char *word = strtok_r(text, " ", &rest); word && n < MAX_KEYS; word = strtok_r(NULL, " ", &rest))
-        key[n++] = word;
+        n = set_key(key, n, word);
     ax_config config;
     ax_train_result result = {0};
     ax_status status = ax_config_load(NULL, key, n, &config);

@@ -5,7 +5,8 @@
  *
  *     for blocks of MC rows of c, and of NC columns where c is bf16 and k takes several blocks
  *       for blocks of KC in k: pack MC x KC of a, which stays in the second-level cache
- *         for panels of up to 48 columns: pack KC x 48 of b (first-level cache), then a tile per 8 rows
+ *         for panels of up to 48 columns: a tile per 8 rows, on KC x 48 of b in the first-level cache;
+ * between tiles the next panel is packed piece by piece
  *
  * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
  * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
@@ -22,7 +23,7 @@ enum {
 };
 /* The three parts of a thread's scratch. */
 enum { A_BYTES = BLOCK_M * BLOCK_K * 2, B_BYTES = PANEL_N * BLOCK_K * 4, C_BYTES = BLOCK_M * BLOCK_N * 4 };
-_Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
+_Static_assert(A_BYTES + 2 * B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 
 /* `total` cut into equal parts of at most `most`, rounded up to `unit`. */
 static int64_t even_part(int64_t total, int64_t most, int64_t unit)
@@ -41,7 +42,7 @@ typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    char *a, *b;              /* packed */
+    char *a, *b[2];           /* packed; b's panel in use and the next one */
     float *sums;              /* m x BLOCK_N, for a bf16 c over several blocks in k */
     int64_t next_m0, next_k0; /* the block of a that is packed next */
 } block;
@@ -73,77 +74,99 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
     return tile;
 }
 
-/* A rectangle of an operand that will be packed soon. Its rows are short and far apart, which no hardware
- * prefetcher follows, so it is asked for while the tiles before it are computed. */
-typedef struct soon {
-    const char *base;
-    int64_t rows, row_bytes, stride;
-} soon;
-
-static soon soon_packed(const void *base, size_t size, int64_t ld, bool along_k, int64_t row, int64_t rows,
-                        int64_t k0, int64_t k)
+/* Asks for a rectangle of an operand that will be packed soon: its rows are short and far apart, which no
+ * hardware prefetcher follows. */
+static void prefetch(const char *base, int64_t rows, int64_t row_bytes, int64_t stride)
 {
-    return (soon){operand(base, size, ld, along_k, row, k0), along_k ? rows : k,
-                  (along_k ? k : rows) * (int64_t)size, ld * (int64_t)size};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t at = 0; at < row_bytes + 63; at += 64)
+            __builtin_prefetch(base + r * stride + at, 0, 2);
 }
 
-/* The rectangle from `from` to `to` of `parts`. */
-static void prefetch(const soon *s, int64_t from, int64_t to, int64_t parts)
+/* The block of a that is packed next, part `from` … `to` of `parts`. */
+static void prefetch_a(const block *t, int64_t from, int64_t to, int64_t parts)
 {
-    for (int64_t r = s->rows * from / parts; r < s->rows * to / parts; r++)
-        for (int64_t at = 0; at < s->row_bytes + 63; at += 64)
-            __builtin_prefetch(s->base + r * s->stride + at, 0, 2);
+    const ax_gemm_args *g = t->g;
+    int64_t size = (int64_t)ax_dtype_size(g->dtype), m = ax_min(t->m, g->m - t->next_m0);
+    int64_t k = ax_min(t->k, g->k - t->next_k0), rows = g->trans_a ? k : m, first = rows * from / parts;
+    const char *base = operand(g->a, (size_t)size, g->lda, !g->trans_a, t->next_m0, t->next_k0);
+    prefetch(base + first * g->lda * size, rows * to / parts - first, (g->trans_a ? m : k) * size,
+             g->lda * size);
 }
 
-/* All tiles of one packed panel of b: `nv` vectors wide, `cols` columns of them real, at column j. */
-static void panel(const block *t, int64_t j, int64_t cols, int nv, const soon *next_a, const soon *next_b)
-{
-    const ax_cpu_gemm *gemm = t->gemm;
-    int64_t units = ax_ceil_div(t->k, gemm->pair), tiles = ax_ceil_div(t->m, gemm->rows);
-    for (int64_t i = 0; i < t->m; i += gemm->rows) {
-        int64_t at = i / gemm->rows, done = j * tiles + at * cols;
-        prefetch(next_a, done, done + cols, t->n * tiles);
-        prefetch(next_b, at, at + 1, tiles);
-        ax_cpu_tile tile = place(t, i, j);
-        tile.rows = ax_min(gemm->rows, t->m - i);
-        tile.cols = cols;
-        gemm->tile(nv, units, t->a + i * units * 4, t->b, &tile);
-    }
-}
+/* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
+typedef struct panel {
+    int64_t j, cols;
+    int nv;
+} panel;
 
 /* Panels are of nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1. */
-static int64_t first_column(const block *t, int64_t panel_index, int64_t panels)
+static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
-    return ax_min(t->n, vectors * ax_min(panel_index, panels) / panels * lanes);
+    int64_t j = vectors * index / panels * lanes, end = ax_min(t->n, vectors * (index + 1) / panels * lanes);
+    return (panel){j, end - j, (int)ax_ceil_div(end - j, lanes)};
+}
+
+/* A panel is packed in pieces of `lanes` units, the granule in which packing transposes. */
+static int64_t pieces(const block *t) { return ax_ceil_div(t->k, (int64_t)t->gemm->pair * t->gemm->lanes); }
+
+/* Pieces `from` … `to` of a panel are packed to `out`, or only asked for if `out` is NULL. */
+static void pack_pieces(const block *t, const panel *p, int64_t from, int64_t to, char *out)
+{
+    const ax_gemm_args *g = t->g;
+    int64_t lanes = t->gemm->lanes, granule = t->gemm->pair * lanes, size = (int64_t)ax_dtype_size(g->dtype);
+    int64_t k0 = from * granule, k = ax_min(t->k, to * granule) - k0;
+    if (k <= 0)
+        return;
+    const char *src = operand(g->b, (size_t)size, g->ldb, g->trans_b, t->n0 + p->j, t->k0 + k0);
+    if (out)
+        t->gemm->pack_b(src, g->ldb, g->trans_b, p->cols, k, (int)(p->nv * lanes),
+                        out + from * lanes * p->nv * lanes * 4);
+    else
+        prefetch(src, g->trans_b ? p->cols : k, (g->trans_b ? k : p->cols) * size, g->ldb * size);
+}
+
+/* All tiles of the panel in b[now]. Between them the next panel, if any, is packed to b[!now], each piece
+ * asked for a tile before: multiplications hide the wait for memory. */
+static void run_panel(const block *t, const panel *p, const panel *next, int now)
+{
+    const ax_cpu_gemm *gemm = t->gemm;
+    int64_t units = ax_ceil_div(t->k, gemm->pair), tiles = ax_ceil_div(t->m, gemm->rows), all = pieces(t);
+    for (int64_t i = 0; i < tiles; i++) {
+        prefetch_a(t, p->j * tiles + i * p->cols, p->j * tiles + (i + 1) * p->cols, t->n * tiles);
+        if (next) {
+            pack_pieces(t, next, all * (i + 1) / tiles, all * (i + 2) / tiles, NULL);
+            pack_pieces(t, next, all * i / tiles, all * (i + 1) / tiles, t->b[!now]);
+        }
+        ax_cpu_tile tile = place(t, i * gemm->rows, p->j);
+        tile.rows = ax_min(gemm->rows, t->m - i * gemm->rows);
+        tile.cols = p->cols;
+        gemm->tile(p->nv, units, t->a + i * gemm->rows * units * 4, t->b[now], &tile);
+    }
 }
 
 static void run_block(const block *t)
 {
     const ax_gemm_args *g = t->g;
-    const ax_cpu_gemm *gemm = t->gemm;
     size_t size = ax_dtype_size(g->dtype);
-    gemm->pack_a(operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), g->lda, !g->trans_a, t->m, t->k, 0,
-                 t->a);
-    soon next_a = soon_packed(g->a, size, g->lda, !g->trans_a, t->next_m0, ax_min(t->m, g->m - t->next_m0),
-                              t->next_k0, ax_min(t->k, g->k - t->next_k0));
-    int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
-    for (int64_t p = 0; p < panels; p++) {
-        int64_t j = first_column(t, p, panels), end = first_column(t, p + 1, panels);
-        int64_t after = first_column(t, p + 2, panels);
-        int nv = (int)ax_ceil_div(end - j, gemm->lanes);
-        soon next_b = soon_packed(g->b, size, g->ldb, g->trans_b, t->n0 + end, after - end, t->k0, t->k);
-        gemm->pack_b(operand(g->b, size, g->ldb, g->trans_b, t->n0 + j, t->k0), g->ldb, g->trans_b, end - j,
-                     t->k, nv * gemm->lanes, t->b);
-        panel(t, j, end - j, nv, &next_a, &next_b);
+    t->gemm->pack_a(operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), g->lda, !g->trans_a, t->m, t->k,
+                    0, t->a);
+    int64_t panels = ax_ceil_div(t->n, (int64_t)t->gemm->lanes * t->gemm->vectors);
+    panel p = panel_at(t, 0, panels);
+    pack_pieces(t, &p, 0, pieces(t), t->b[0]);
+    for (int64_t i = 0; i < panels; i++) {
+        panel next = panel_at(t, i + 1, panels);
+        run_panel(t, &p, i + 1 < panels ? &next : NULL, (int)(i % 2));
+        p = next;
     }
 }
 
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch)
 {
-    block t = {.gemm = gemm, .g = g, .a = scratch, .b = scratch + A_BYTES};
-    t.sums = (float *)(void *)(scratch + A_BYTES + B_BYTES);
+    block t = {.gemm = gemm, .g = g, .a = scratch, .b = {scratch + A_BYTES, scratch + A_BYTES + B_BYTES}};
+    t.sums = (float *)(void *)(scratch + A_BYTES + 2 * B_BYTES);
     int64_t kc = even_part(g->k, BLOCK_K, 2), mc = even_part(m1 - m0, BLOCK_M * gemm->pair / 2, gemm->rows);
     bool sums = g->c_dtype == AX_BF16 && kc < g->k;
     int64_t nc = sums ? even_part(n1 - n0, BLOCK_N, gemm->lanes) : n1 - n0;

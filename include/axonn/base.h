@@ -148,6 +148,8 @@ AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
 AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
+/* True if both name the same entry of the same directory, however spelled and whether it exists or not. */
+bool ax_path_same(const char *a, const char *b);
 
 /* "a/b" from "a" and "b"; an absolute `name` is returned as it is. The caller frees. */
 AX_MUST_CHECK ax_status ax_path_join(const char *dir, const char *name, char **out);

@@ -228,9 +228,10 @@ typedef struct ax_corpus ax_corpus;
 AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
 void ax_corpus_destroy(ax_corpus **corpus);
 
+/* Files and their bytes, without those that ax_corpus_next has left out so far. */
 int64_t ax_corpus_files(const ax_corpus *corpus);
 int64_t ax_corpus_bytes(const ax_corpus *corpus);
-/* Path of a file; lives as long as the corpus. */
+/* Path of a file, counting all that were listed; lives as long as the corpus. */
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
 
 /* Appends the next document in order to `doc`, or sets *end. Empty documents are left out. Files below
@@ -238,7 +239,7 @@ const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
  * inputs named by the caller must be readable text. AX_ERR_DATA with file:line for bad JSONL. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
-/* Files left out by ax_corpus_next so far. */
+/* Files left out so far: by the listing, and by ax_corpus_next. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
 
 /* ---- building ------------------------------------------------------------------------------------ */
@@ -266,14 +267,15 @@ typedef struct ax_data_build_options {
 } ax_data_build_options;
 
 typedef struct ax_data_build_report {
-    int64_t files, skipped;    /* files seen, and those of them left out: unreadable or no text */
+    int64_t files, skipped;    /* files read, and files left out: unreadable or no text */
     ax_data_info train, valid; /* what was written; valid is zero without a split */
 } ax_data_build_report;
 
 /* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of
  * threads. Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents
  * larger than that. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split
- * without documents, disk full; AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left behind. */
+ * without documents, disk full; AX_ERR_USAGE: an output that is the other output or an input;
+ * AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,24 @@ bool ax_path_is_dir(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* The directory of `path`, all links followed, in `out`; its last part is the result. */
+static const char *entry_of(const char *path, char out[PATH_MAX])
+{
+    char dir[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if ((size_t)(name - path) >= sizeof dir)
+        return NULL;
+    snprintf(dir, sizeof dir, "%.*s", (int)(name - path), path);
+    return realpath(dir[0] ? dir : ".", out) ? name : NULL;
+}
+
+bool ax_path_same(const char *a, const char *b)
+{
+    char dir_a[PATH_MAX], dir_b[PATH_MAX];
+    const char *name_a = entry_of(a, dir_a), *name_b = entry_of(b, dir_b);
+    return name_a && name_b ? !strcmp(name_a, name_b) && !strcmp(dir_a, dir_b) : !strcmp(a, b);
 }
 
 ax_status ax_path_join(const char *dir, const char *name, char **out)
@@ -122,9 +141,10 @@ ax_status ax_dir_sync(const char *path)
     return AX_OK;
 }
 
-static ax_status write_and_sync(const char *path, const void *data, size_t size)
+/* Errors name `path`, the file that the caller knows; `aside` is written. */
+static ax_status write_and_sync(const char *aside, const char *path, const void *data, size_t size)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
     ax_status status = ax_write_all(fd, data, size, path);
     if (status == AX_OK && fsync(fd))
@@ -140,9 +160,9 @@ ax_status ax_file_write_atomic(const char *path, const void *data, size_t size)
     char *aside;
     AX_TRY(ax_calloc(n, 1, &aside));
     snprintf(aside, n, "%s.tmp.%ld", path, (long)getpid());
-    ax_status status = write_and_sync(aside, data, size);
+    ax_status status = write_and_sync(aside, path, data, size);
     if (status == AX_OK && rename(aside, path))
-        status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", aside, path, strerror(errno));
+        status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
     if (status != AX_OK)
         unlink(aside);
     free(aside);

@@ -93,8 +93,8 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
     print_info(a->out, &report->train);
     if (a->valid)
         print_info(a->valid, &report->valid);
-    printf("%" PRId64 " files read, %" PRId64 " left out, %s\n", report->files - report->skipped,
-           report->skipped, ax_format_seconds(seconds, time));
+    printf("%" PRId64 " files read, %" PRId64 " left out, %s\n", report->files, report->skipped,
+           ax_format_seconds(seconds, time));
     return AX_OK;
 }
 
@@ -103,6 +103,8 @@ static ax_status run_build(const void *raw)
     const build_args *a = raw;
     double start = ax_now();
     ax_tokenizer *tok;
+    AX_CHECK(!a->valid || !ax_path_same(a->out, a->valid), AX_ERR_USAGE,
+             "--out and --valid are the same file: %s", a->out);
     AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
     cli_progress progress;
     ax_data_build_report report;

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
@@ -121,7 +122,7 @@ static ax_status write_slot(build *b, slot *s)
     if (s->status != AX_OK)
         return ax_fail(s->status, "%s", s->message ? s->message : "out of memory");
     if (s->skipped)
-        corpus_log_skipped(b->corpus, s->unit.file, s->skipped, b->corpus->skipped++);
+        corpus_drop(b->corpus, s->unit.file, s->skipped);
     AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.to - s->unit.from;
     if (s->ids.capacity > KEEP_IDS) /* of an unusually large document */
@@ -228,6 +229,32 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
+/* The text of a file would be lost to an output of its name. Token files of an earlier build may lie below a
+ * directory that is read: they are left out of it as no text. */
+static ax_status check_output(const ax_corpus *corpus, const char *output)
+{
+    struct stat out, in;
+    ax_data_format format;
+    if (stat(output, &out) || (ax_data_detect(output, &format) == AX_OK && format == AX_DATA_TOK))
+        return AX_OK;
+    for (int64_t i = 0; i < corpus->n; i++) {
+        const corpus_file *file = &corpus->files[i];
+        if (file->bytes == out.st_size && !stat(file->path, &in) && in.st_dev == out.st_dev &&
+            in.st_ino == out.st_ino)
+            return ax_fail(AX_ERR_USAGE, "%s is an input and an output: write to another file", output);
+    }
+    return AX_OK;
+}
+
+static ax_status check_outputs(const build *b)
+{
+    const ax_data_build_options *o = b->options;
+    AX_CHECK(!o->valid_output || !ax_path_same(o->output, o->valid_output), AX_ERR_USAGE,
+             "training and validation part would go to the same file, %s", o->output);
+    AX_TRY(check_output(b->corpus, o->output));
+    return o->valid_output ? check_output(b->corpus, o->valid_output) : AX_OK;
+}
+
 static ax_status open_writers(build *b)
 {
     const ax_data_build_options *o = b->options;
@@ -257,6 +284,7 @@ static ax_status finish_writers(build *b, ax_data_build_report *report)
 static ax_status build_with(build *b, ax_data_build_report *report)
 {
     AX_TRY(ax_corpus_create(&b->options->corpus, &b->corpus));
+    AX_TRY(check_outputs(b));
     AX_TRY(open_writers(b));
     b->progress.bytes_total = b->corpus->bytes;
     b->started = ax_now();
@@ -264,7 +292,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     b->more = corpus_next_unit(b->corpus, &b->next);
     AX_TRY(run_workers(b));
     AX_TRY(finish_writers(b, report));
-    report->files = b->corpus->n;
+    report->files = ax_corpus_files(b->corpus);
     report->skipped = b->corpus->skipped;
     tell_progress(b, true);
     return AX_OK;

@@ -150,17 +150,20 @@ void ax_corpus_destroy(ax_corpus **corpus)
     *corpus = NULL;
 }
 
-int64_t ax_corpus_files(const ax_corpus *corpus) { return corpus->n; }
-int64_t ax_corpus_bytes(const ax_corpus *corpus) { return corpus->bytes; }
+int64_t ax_corpus_files(const ax_corpus *corpus) { return corpus->n - corpus->dropped; }
+int64_t ax_corpus_bytes(const ax_corpus *corpus) { return corpus->bytes - corpus->dropped_bytes; }
 int64_t ax_corpus_skipped(const ax_corpus *corpus) { return corpus->skipped; }
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file) { return corpus->files[file].path; }
 
-void corpus_log_skipped(const ax_corpus *corpus, int64_t file, const char *why, int64_t count)
+void corpus_drop(ax_corpus *corpus, int64_t file, const char *why)
 {
     enum { TOLD = 10 };
-    if (count < TOLD)
+    if (corpus->skipped < TOLD)
         ax_log(AX_LOG_WARN, "left out %s: %s%s", corpus->files[file].path, why,
-               count == TOLD - 1 ? " (further ones are only counted)" : "");
+               corpus->skipped == TOLD - 1 ? " (further ones are only counted)" : "");
+    corpus->skipped++;
+    corpus->dropped++;
+    corpus->dropped_bytes += corpus->files[file].bytes;
 }
 
 /* ---- one by one ---------------------------------------------------------------------------------- */
@@ -185,7 +188,7 @@ ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end)
         }
         AX_TRY(corpus_read_unit(corpus, &corpus->at, &corpus->scratch, keep_document, corpus, &why));
         if (why)
-            corpus_log_skipped(corpus, corpus->at.file, why, corpus->skipped++);
+            corpus_drop(corpus, corpus->at.file, why);
     }
     size_t bytes;
     const char *at = corpus->pending.data + corpus->pending_at;

@@ -25,7 +25,8 @@ struct ax_corpus {
     corpus_unit at; /* of ax_corpus_next: the last unit read */
     ax_buf scratch, pending;
     size_t pending_at;
-    int64_t skipped;
+    int64_t skipped;                /* left out by the listing or by reading */
+    int64_t dropped, dropped_bytes; /* those of `files` that were left out when they were read */
 };
 
 /* Moves to the next unit; a zeroed unit stands before the first one. False at the end. */
@@ -39,7 +40,7 @@ typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes);
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, const char **skipped);
 
-/* Lets the user know of a file that was left out; `count` is the number of those before it. */
-void corpus_log_skipped(const ax_corpus *corpus, int64_t file, const char *why, int64_t count);
+/* Counts a file as left out and lets the user know. */
+void corpus_drop(ax_corpus *corpus, int64_t file, const char *why);
 
 #endif

@@ -346,15 +346,13 @@ const char *ax_data_path(const ax_data *data) { return data->path; }
 ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
 {
     const ax_data_info *info = &data->info;
-    AX_CHECK(
-        info->vocab <= vocab, AX_ERR_DATA,
-        "%s holds tokens of a vocabulary of %lld, the model has %lld: set model.vocab to at least %lld, or "
-        "build the file with the model's tokenizer",
-        data->path, (long long)info->vocab, (long long)vocab, (long long)info->vocab);
+    AX_CHECK(info->vocab <= vocab, AX_ERR_DATA,
+             "%s holds tokens of a vocabulary of %lld, %lld are expected: it does not fit this model "
+             "or tokenizer; build the file with the model's tokenizer, or take a larger vocabulary",
+             data->path, (long long)info->vocab, (long long)vocab);
     AX_CHECK(!info->tokenizer_hash || !tokenizer_hash || info->tokenizer_hash == tokenizer_hash, AX_ERR_DATA,
-             "%s was made by another tokenizer (hash %016llx, data.tokenizer has %016llx): build it again, "
-             "or name "
-             "the tokenizer it was made with",
+             "%s was made by another tokenizer (hash %016llx, the one given has %016llx): build it again, "
+             "or name the tokenizer it was made with",
              data->path, (unsigned long long)info->tokenizer_hash, (unsigned long long)tokenizer_hash);
     data->limit = info->vocab ? info->vocab : vocab;
     return AX_OK;

@@ -34,7 +34,7 @@ static ax_status create_aside(const char *path, const char *suffix, char **name,
         if (errno != EEXIST)
             break;
     }
-    ax_status status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", *name, strerror(errno));
+    ax_status status = ax_fail(AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
     free(*name);
     *name = NULL;
     return status;
@@ -44,7 +44,7 @@ static ax_status create_aside(const char *path, const char *suffix, char **name,
 static ax_status write_body(ax_token_writer *w, const void *data, size_t bytes)
 {
     XXH3_64bits_update(w->hash, data, bytes);
-    return ax_write_all(w->fd, data, bytes, w->aside);
+    return ax_write_all(w->fd, data, bytes, w->path);
 }
 
 static ax_status flush_tokens(ax_token_writer *w)
@@ -61,7 +61,7 @@ static ax_status add_start(ax_token_writer *w)
     if (w->index_used < WRITE_BUFFER)
         return AX_OK;
     w->index_used = 0;
-    return ax_write_all(w->index_fd, w->index_buffer, WRITE_BUFFER, w->aside);
+    return ax_write_all(w->index_fd, w->index_buffer, WRITE_BUFFER, w->path);
 }
 
 static ax_status open_writer(ax_token_writer *w, const char *path)
@@ -78,7 +78,7 @@ static ax_status open_writer(ax_token_writer *w, const char *path)
     AX_TRY(create_aside(path, ".index", &index_name, &w->index_fd));
     unlink(index_name);
     free(index_name);
-    return ax_write_all(w->fd, zero, sizeof zero, w->aside);
+    return ax_write_all(w->fd, zero, sizeof zero, w->path);
 }
 
 ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id, uint64_t tokenizer_hash,
@@ -144,7 +144,7 @@ static ax_status append_index(ax_token_writer *w)
     AX_TRY(write_body(w, zero, h->index_at - TOK_HEADER_BYTES - h->tokens * h->token_bytes));
     size_t kept = w->index_used, spilled = (size_t)(h->documents + 1) * 8 - kept;
     for (size_t at = 0; at < spilled; at += WRITE_BUFFER) { /* spilled in whole buffers */
-        AX_TRY(ax_pread_all(w->index_fd, w->buffer, WRITE_BUFFER, (int64_t)at, w->aside));
+        AX_TRY(ax_pread_all(w->index_fd, w->buffer, WRITE_BUFFER, (int64_t)at, w->path));
         AX_TRY(write_body(w, w->buffer, WRITE_BUFFER));
     }
     return write_body(w, w->index_buffer, kept);
@@ -171,10 +171,9 @@ static ax_status complete(ax_token_writer *w)
     AX_TRY(append_index(w));
     h->body_hash = XXH3_64bits_digest(w->hash);
     h->header_hash = tok_header_hash(h);
-    AX_TRY(ax_pwrite_all(w->fd, h, sizeof *h, 0, w->aside));
-    AX_CHECK(!fsync(w->fd), AX_ERR_DATA, "cannot sync %s: %s", w->aside, strerror(errno));
-    AX_CHECK(!rename(w->aside, w->path), AX_ERR_DATA, "cannot rename %s to %s: %s", w->aside, w->path,
-             strerror(errno));
+    AX_TRY(ax_pwrite_all(w->fd, h, sizeof *h, 0, w->path));
+    AX_CHECK(!fsync(w->fd), AX_ERR_DATA, "cannot sync %s: %s", w->path, strerror(errno));
+    AX_CHECK(!rename(w->aside, w->path), AX_ERR_DATA, "cannot create %s: %s", w->path, strerror(errno));
     free(w->aside);
     w->aside = NULL;
     return sync_parent(w->path);

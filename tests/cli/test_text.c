@@ -113,6 +113,12 @@ static void missing_input(void **state)
     assert_int_equal(shell(AXONN " data build --input nowhere --tokenizer tok --out c.tok 2>&1", &out), 4);
     assert_contains(out.data, "nowhere");
     assert_false(ax_path_exists("c.tok"));
+    assert_int_equal(shell(AXONN " data build --input corpus --tokenizer tok --out c.tok --valid "
+                                 "./corpus/../c.tok 2>&1",
+                           &out),
+                     2);
+    assert_contains(out.data, "--out and --valid are the same file");
+    assert_false(ax_path_exists("c.tok"));
     assert_int_equal(shell(AXONN " tok train --input corpus --vocab 300 2>&1", &out), 2);
     assert_contains(out.data, "--out: required, but not given");
     ax_buf_fini(&out);

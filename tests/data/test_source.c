@@ -387,7 +387,7 @@ static void expectations(void **state)
     OK(ax_data_open(put_tok(s, "t.tok", 10), -1, &data));
     OK(ax_data_expect(data, 10, 0x1234));
     OK(ax_data_expect(data, 64, 0));
-    FAILS(AX_ERR_DATA, "vocabulary of 10, the model has 9", ax_data_expect(data, 9, 0));
+    FAILS(AX_ERR_DATA, "vocabulary of 10, 9 are expected", ax_data_expect(data, 9, 0));
     FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, 10, 0x1235));
     ax_data_close(&data);
     OK(ax_data_open(put_nanogpt(s, "n.bin"), -1, &data));
@@ -402,7 +402,8 @@ static void expectations(void **state)
     FAILS(AX_ERR_DATA, "no documents", ax_token_writer_finish(&w, NULL));
     assert_false(ax_path_exists(in_scratch(s, "w.tok")));
     FAILS(AX_ERR_USAGE, "end-of-text token 10", ax_token_writer_create("x", 10, 10, 0, &w));
-    FAILS(AX_ERR_DATA, "cannot create", ax_token_writer_create(in_scratch(s, "no/dir.tok"), 10, 9, 0, &w));
+    FAILS(AX_ERR_DATA, "no/dir.tok: No such",
+          ax_token_writer_create(in_scratch(s, "no/dir.tok"), 10, 9, 0, &w));
     assert_null(w);
 }
 

@@ -213,7 +213,8 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
 static ax_status find_in(const char *path, char **dir)
 {
     *dir = NULL;
-    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA, "%s is not a directory", path);
+    AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "no such file or directory: %s", path);
+    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA, "%s is a file; a directory is wanted", path);
     if (ckpt_has(path, MANIFEST)) {
         AX_TRY(verify_dir(path));
         return ax_strdup(path, dir);

@@ -58,7 +58,8 @@ static ax_status run_ls(const void *raw)
 {
     const ls_args *a = raw;
     ax_ckpt_list *list;
-    AX_CHECK(ax_path_is_dir(a->run), AX_ERR_DATA, "%s is not a directory", a->run);
+    AX_CHECK(ax_path_exists(a->run), AX_ERR_DATA, "no such file or directory: %s", a->run);
+    AX_CHECK(ax_path_is_dir(a->run), AX_ERR_DATA, "%s is a file; the directory of a run is wanted", a->run);
     AX_TRY(ax_ckpt_list_create(a->run, a->verify, &list));
     ax_status status = AX_OK;
     if (a->json)

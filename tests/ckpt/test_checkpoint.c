@@ -208,7 +208,7 @@ static void keeps_and_finds(void **state)
     assert_found(run, "auto", NULL);
     assert_found(run, "none", NULL);
     FAILS(AX_ERR_DATA, "is neither a model directory", ax_ckpt_find_model(run, &dir));
-    FAILS(AX_ERR_DATA, "is not a directory", ax_ckpt_find_model(at(run, "x"), &dir));
+    FAILS(AX_ERR_DATA, "no such file or directory", ax_ckpt_find_model(at(run, "x"), &dir));
     save_steps(run, 3, (const int64_t[]){10, 20, 30, 40, 50}, 5);
     ax_ckpt_list *list;
     OK(ax_ckpt_list_create(run, true, &list));

@@ -57,7 +57,7 @@ static void list(void **state)
     assert_int_equal(shell(AXONN " ckpt ls run --verify", &out), 0);
     assert_contains(out.data, "latest, verified\n");
     assert_int_equal(shell(AXONN " ckpt ls nowhere 2>&1", &out), 4);
-    assert_contains(out.data, "nowhere is not a directory");
+    assert_contains(out.data, "no such file or directory: nowhere");
     ax_buf_fini(&out);
 }
 

@@ -43,7 +43,7 @@ typedef struct session {
     ax_generator *generator;
     ax_sample_item *work;
     ax_decoder decoder;
-    ax_buf text; /* generated; printed up to `shown` */
+    ax_buf text; /* generated, behind a prompt of ids unless in JSON; printed up to `shown` */
     size_t shown;
     const char *reason;
 } session;
@@ -107,6 +107,16 @@ static ax_status show(session *s, int32_t id)
     return AX_OK;
 }
 
+/* What the continuation follows: the text as it was given, or what the ids stand for. */
+static ax_status show_prompt(session *s)
+{
+    if (s->a->common.json)
+        return AX_OK;
+    for (size_t i = 0; i < s->a->tokens.count; i++)
+        AX_TRY(show(s, s->ids.data[i]));
+    return s->a->prompt ? cli_print(s->a->prompt, strlen(s->a->prompt)) : AX_OK;
+}
+
 static ax_status generate(session *s)
 {
     const args *a = s->a;
@@ -120,6 +130,7 @@ static ax_status generate(session *s)
     const float *logits;
     AX_TRY(ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, capacity, &s->generator));
     AX_TRY(ax_calloc((size_t)c->vocab, sizeof *s->work, &s->work));
+    AX_TRY(show_prompt(s));
     AX_TRY(ax_generator_feed(s->generator, s->ids.data, (int64_t)s->prompt, &logits));
     s->reason = "length";
     for (int64_t i = 0; i < a->max_tokens; i++) {
@@ -144,11 +155,12 @@ static ax_status finish(session *s, double seconds)
         json_t *ids = json_array();
         for (size_t i = s->prompt; i < s->ids.size; i++)
             json_array_append_new(ids, json_integer(s->ids.data[i]));
-        /* Text that is not UTF-8 cannot stand in JSON. */
-        json_t *text = json_stringn(s->text.size ? s->text.data : "", s->text.size);
-        return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text ? text : json_null(),
-                                        "tokens", ids, "prompt_tokens", (int)s->prompt, "finish", s->reason,
-                                        "seconds", seconds));
+        /* The ids stand in "tokens": without a tokenizer there is no text. */
+        json_t *text = s->m.model.tokenizer ? cli_json_text(s->text.size ? s->text.data : "", s->text.size)
+                                            : json_null();
+        return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids,
+                                        "prompt_tokens", (int)s->prompt, "finish", s->reason, "seconds",
+                                        seconds));
     }
     AX_TRY(cli_print(s->text.size ? s->text.data + s->shown : "", s->text.size - s->shown));
     return cli_print("\n", 1);
@@ -162,8 +174,6 @@ static ax_status run(const void *raw)
     AX_TRY(model_open(&a->common, &s.m));
     ax_decoder_init(&s.decoder, s.m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
     ax_status status = read_prompt(&s);
-    if (status == AX_OK && a->prompt && !a->common.json)
-        status = cli_print(a->prompt, strlen(a->prompt));
     if (status == AX_OK)
         status = generate(&s);
     if (status == AX_OK)

@@ -347,8 +347,8 @@ ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
 {
     const ax_data_info *info = &data->info;
     AX_CHECK(info->vocab <= vocab, AX_ERR_DATA,
-             "%s holds tokens of a vocabulary of %lld, %lld are expected: it does not fit this model "
-             "or tokenizer; build the file with the model's tokenizer, or take a larger vocabulary",
+             "%s holds tokens of a vocabulary of %lld, %lld are expected: it was made for another "
+             "model or tokenizer; build it with the one in use",
              data->path, (long long)info->vocab, (long long)vocab);
     AX_CHECK(!info->tokenizer_hash || !tokenizer_hash || info->tokenizer_hash == tokenizer_hash, AX_ERR_DATA,
              "%s was made by another tokenizer (hash %016llx, the one given has %016llx): build it again, "

@@ -140,7 +140,11 @@ ax_status ax_run_open_model(ax_run *run)
     if (!run->tokenizer)
         return AX_OK;
     int32_t size = ax_tokenizer_vocab_size(run->tokenizer);
-    if (size > c->model.vocab)
+    if (size > c->model.vocab && c->model.from)
+        ax_option_error(c->set, "data.tokenizer",
+                        "does not fit model.from: it has %d tokens, the model a vocabulary of %lld", size,
+                        (long long)c->model.vocab);
+    else if (size > c->model.vocab)
         ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
                         size);
     AX_TRY(ax_option_finish(c->set));
@@ -180,6 +184,18 @@ static bool say_progress(void *user, const ax_data_progress *p)
     return !ax_signal_pending();
 }
 
+/* The vocabulary of model.from is given, that of a new model is for the user to choose. */
+static ax_status expect_source(const ax_run *run, ax_data *data)
+{
+    int64_t vocab = ax_data_describe(data)->vocab;
+    AX_CHECK(
+        run->config->model.from || vocab <= run->model.vocab, AX_ERR_DATA,
+        "%s holds tokens of a vocabulary of %lld, the model has %lld: set model.vocab to at least %lld, or "
+        "build the file with the model's tokenizer",
+        ax_data_path(data), (long long)vocab, (long long)run->model.vocab, (long long)vocab);
+    return ax_data_expect(data, run->model.vocab, run->tokenizer ? ax_tokenizer_hash(run->tokenizer) : 0);
+}
+
 static ax_status open_source(ax_run *run, const char *path, ax_data **out)
 {
     char *cache, *tokens = NULL;
@@ -190,8 +206,7 @@ static ax_status open_source(ax_run *run, const char *path, ax_data **out)
     if (status == AX_OK)
         status = ax_data_open(tokens, eos, out);
     if (status == AX_OK)
-        status =
-            ax_data_expect(*out, run->model.vocab, run->tokenizer ? ax_tokenizer_hash(run->tokenizer) : 0);
+        status = expect_source(run, *out);
     free(tokens);
     free(cache);
     return status;

@@ -29,6 +29,7 @@ static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
         ax_option_set_destroy(&set);
         if (status == AX_OK)
             status = verb->run(args);
+        cli_stop_die();
         ax_option_fini(verb->options, verb->option_count, args);
     }
     free(args);

@@ -52,6 +52,15 @@ ax_status cli_usage(const cli_verb *verb, ax_buf *out);
 ax_status cli_man(ax_buf *out);
 ax_status cli_completion_bash(ax_buf *out);
 
+/* ---- signals: stop.c ---- */
+
+/* From now on SIGINT, SIGTERM and SIGHUP are noted: a verb with files to remove stops by its progress. */
+void cli_stop_catch(void);
+/* True once such a signal came. */
+bool cli_stop_wanted(void);
+/* Dies of the signal that came, if any; called when the verb has cleaned up. */
+void cli_stop_die(void);
+
 /* ---- output: output.c ---- */
 
 /* True if the stream is a terminal that wants colour (NO_COLOR unset, TERM not dumb). */

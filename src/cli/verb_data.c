@@ -79,7 +79,7 @@ static const ax_option build_options[] = {
 static bool show_build(void *user, const ax_data_progress *progress)
 {
     cli_progress_update(user, progress->bytes_done, progress->bytes_total);
-    return true;
+    return !cli_stop_wanted();
 }
 
 static ax_status report_build(const build_args *a, const ax_data_build_report *report, double seconds)
@@ -122,6 +122,7 @@ static ax_status run_build(const void *raw)
         .progress = show_build,
         .user = &progress,
     };
+    cli_stop_catch();
     cli_progress_start(&progress, "tokenizing", true);
     ax_status status = ax_data_build(&how, &report);
     cli_progress_end(&progress);

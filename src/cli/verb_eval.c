@@ -44,7 +44,7 @@ static ax_status report(const args *a, const ax_evaluation *e)
 static bool show(void *user, int64_t done, int64_t total)
 {
     cli_progress_update(user, done, total);
-    return true;
+    return !cli_stop_wanted();
 }
 
 static ax_status evaluate(const args *a, opened_model *m, const char *tokens)
@@ -76,14 +76,24 @@ static ax_status check_tokenizer(const args *a, const opened_model *m)
     return AX_OK;
 }
 
+static bool show_build(void *user, const ax_data_progress *progress)
+{
+    cli_progress_update(user, progress->bytes_done, progress->bytes_total);
+    return !cli_stop_wanted();
+}
+
 /* Text is tokenized into a directory that lives as long as the command. */
 static ax_status with_tokens(const args *a, opened_model *m)
 {
     char dir[4096], *tokens = NULL;
     const char *base = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/axonn-eval-XXXXXX", base ? base : "/tmp");
+    cli_stop_catch();
     AX_CHECK(mkdtemp(dir), AX_ERR_DATA, "cannot create a temporary directory %s", dir);
-    ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, NULL, NULL, &tokens);
+    cli_progress progress;
+    cli_progress_start(&progress, "tokenizing", true);
+    ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, show_build, &progress, &tokens);
+    cli_progress_end(&progress);
     if (status == AX_OK)
         status = evaluate(a, m, tokens);
     free(tokens);

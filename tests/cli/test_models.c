@@ -350,6 +350,22 @@ static void eval_is_what_training_reported(void **state)
           AXONN " eval " GOLDEN " --data valid.txt");
 }
 
+/* A signal leaves no tokens behind and is what the parent sees. */
+static void eval_interrupted(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(
+        shell("for i in $(seq 200); do cat train.txt; done >long.txt; mkdir -p tmp; TMPDIR=$PWD/tmp " AXONN
+              " eval run --data long.txt >errors 2>&1 & p=$!; "
+              "until ls -d tmp/axonn-eval-* >/dev/null 2>&1 || ! kill -0 $p; do sleep 0.01; done; "
+              "kill -TERM $p; wait $p; echo $?; ls -A tmp; rm long.txt",
+              &out),
+        0);
+    assert_string_equal(out.data, "143\n");
+    ax_buf_fini(&out);
+}
+
 /* ---- MODEL --------------------------------------------------------------------------------------- */
 
 static void models_that_are_none(void **state)
@@ -496,6 +512,7 @@ int main(void)
         cmocka_unit_test(prompts_are_text),
         cmocka_unit_test(logits_of_given_weights),
         cmocka_unit_test(eval_is_what_training_reported),
+        cmocka_unit_test(eval_interrupted),
         cmocka_unit_test(models_that_are_none),
         cmocka_unit_test(selftest),
         cmocka_unit_test(starts_in_half_a_second),

@@ -124,13 +124,29 @@ static void missing_input(void **state)
     ax_buf_fini(&out);
 }
 
+/* A signal leaves no temporary file and is what the parent sees. */
+static void interrupted(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(
+        shell(
+            "yes '{\"text\": \"the cat sat on the mat, and the hat too\"}' | head -n 1000000 >big.jsonl; "
+            "mkdir -p stopped; " AXONN " data build --input big.jsonl --tokenizer tok --threads 1 "
+            "--out stopped/big.tok 2>errors & p=$!; until [ -e stopped/big.tok.tmp.$p.0 ] || "
+            "! kill -0 $p; do sleep 0.01; done; kill -TERM $p; wait $p; echo $?; ls -A stopped; rm big.jsonl",
+            &out),
+        0);
+    assert_string_equal(out.data, "143\n");
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encode_and_decode),
-        cmocka_unit_test(check_tokenizer),
-        cmocka_unit_test(build_show_check),
-        cmocka_unit_test(missing_input),
+        cmocka_unit_test(encode_and_decode), cmocka_unit_test(check_tokenizer),
+        cmocka_unit_test(build_show_check),  cmocka_unit_test(missing_input),
+        cmocka_unit_test(interrupted),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

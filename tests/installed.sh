@@ -16,11 +16,3 @@ read -ra flags <<<"$(pkg-config --cflags --libs axonn)"
 
 "$compiler" -std=c11 -Wall -Wextra -Werror "$@" "$example" -o "$prefix/example" "${flags[@]}" "-Wl,-rpath,$libdir"
 "$prefix/example" "$example"
-
-for file in share/man/man1/axonn.1 share/bash-completion/completions/axonn; do
-    [ -s "$prefix/$file" ] || {
-        echo "$file was not installed" >&2
-        exit 1
-    }
-done
-"$prefix/bin/axonn" --version

@@ -4,8 +4,8 @@
 ax_layout ax_layout_of_roles(const ax_role *roles, int ndim)
 {
     /* The hidden width on x and the residual width on y: what one layer of a pair sums over, the next one
-     * keeps, so consecutive layers need no redistribution (2305.13525, section 3). The vocabulary rests
-     * whole, so that logits are never all-reduced. */
+     * keeps, so consecutive layers need no redistribution (2305.13525, section 3). The vocabulary is
+     * whole on each rank: the head's logits are partial along y, and summed. */
     static const ax_axes axes_of[AX_ROLE_COUNT] = {
         [AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
         [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},

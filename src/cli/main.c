@@ -72,7 +72,8 @@ static ax_status run(size_t n, char *const *words)
     const cli_verb *verb = cli_verb_find(n, words, &used);
     if (!verb) {
         ax_status status = cli_verb_unknown(n, words);
-        return ax_fail(status, "%s\nSee 'axonn --help'.", ax_error_message());
+        const char *group = cli_verb_is_group(words[0]) ? words[0] : "";
+        return ax_fail(status, "%s\nSee 'axonn %s%s--help'.", ax_error_message(), group, *group ? " " : "");
     }
     return run_verb(verb, n - used, words + used);
 }

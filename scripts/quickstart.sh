@@ -134,7 +134,8 @@ if [ ! -e "$data/tokenizer.json" ]; then
     say "[2/6] a tokenizer of $vocab tokens from $source"
     "$AXONN" tok train --input "$source" --vocab "$vocab" --out "$tokenizer" --json >"$data/tokenizer.json.part"
     mv "$data/tokenizer.json.part" "$data/tokenizer.json"
-    echo "$(field files <"$data/tokenizer.json") files," \
+    files=$(field files <"$data/tokenizer.json")
+    echo "$files file$([ "$files" -eq 1 ] || echo s)," \
         "$(calc "%.1f MB" "$(field bytes <"$data/tokenizer.json") / 1e6")"
 fi
 

@@ -181,7 +181,8 @@ typedef struct diff_args {
 static const ax_option diff_options[] = {
     {"A", AX_OPT_PATH, offsetof(diff_args, a), .required = true,
      .help = "a checkpoint, a run (its newest), a model directory or a .safetensors file"},
-    {"B", AX_OPT_PATH, offsetof(diff_args, b), .required = true, .help = "another"},
+    {"B", AX_OPT_PATH, offsetof(diff_args, b), .required = true,
+     .help = "what is compared with it, any of the same kinds"},
     {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false", .help = "print what is equal too"},
     {"json", AX_OPT_BOOL, offsetof(diff_args, json), "false", .help = "print one JSON object"},
 };

@@ -93,8 +93,8 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
     print_info(a->out, &report->train);
     if (a->valid)
         print_info(a->valid, &report->valid);
-    printf("%" PRId64 " files read, %" PRId64 " left out, %s\n", report->files, report->skipped,
-           ax_format_seconds(seconds, time));
+    printf("%" PRId64 " file%s read, %" PRId64 " left out, %s\n", report->files,
+           report->files == 1 ? "" : "s", report->skipped, ax_format_seconds(seconds, time));
     return AX_OK;
 }
 

@@ -108,6 +108,7 @@ static json_t *devices(void)
     return list;
 }
 
+/* hwloc tells the version of its interface only, which is that of the release it came with. */
 static json_t *components(void)
 {
     char pcre2[64] = "", xxhash[32], hwloc[32];
@@ -115,7 +116,7 @@ static json_t *components(void)
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     pcre2[strcspn(pcre2, " ")] = 0;
     snprintf(xxhash, sizeof xxhash, "%u.%u.%u", x / 10000, x / 100 % 100, x % 100);
-    snprintf(hwloc, sizeof hwloc, "%u.%u.%u", h >> 16, h >> 8 & 255, h & 255);
+    snprintf(hwloc, sizeof hwloc, "API %u.%u.%u", h >> 16, h >> 8 & 255, h & 255);
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "hwloc", hwloc, "jansson", JANSSON_VERSION, "libyaml",
                      yaml_get_version_string(), "pcre2", pcre2, "utf8proc", utf8proc_version(), "xxhash",
                      xxhash);

@@ -93,8 +93,9 @@ static ax_status report_training(const train_args *a, const ax_tokenizer *tok, c
                                         "files", (json_int_t)ax_corpus_files(corpus), "skipped",
                                         (json_int_t)ax_corpus_skipped(corpus), "bytes",
                                         (json_int_t)ax_corpus_bytes(corpus), "seconds", seconds));
-    printf("%s: %d tokens from %s in %lld files, %s\n", a->out, (int)vocab,
-           ax_format_bytes((double)ax_corpus_bytes(corpus), bytes), (long long)ax_corpus_files(corpus),
+    long long files = (long long)ax_corpus_files(corpus);
+    printf("%s: %d tokens from %s in %lld file%s, %s\n", a->out, (int)vocab,
+           ax_format_bytes((double)ax_corpus_bytes(corpus), bytes), files, files == 1 ? "" : "s",
            ax_format_seconds(seconds, time));
     return AX_OK;
 }

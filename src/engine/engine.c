@@ -177,7 +177,10 @@ static ax_status judge(ax_engine *e, ax_step_result *out)
     AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1, e->sumsq));
     for (int i = 0; i < e->set->n; i++)
         total += e->sumsq[i];
-    out->grad_norm = sqrt(total);
+    /* Not a number has no sign that means anything: printf would show "-nan". */
+    out->grad_norm = fabs(sqrt(total));
+    if (isnan(out->loss))
+        out->loss = NAN;
     out->finite = isfinite(out->loss) && isfinite(out->grad_norm);
     out->culprit = first_not_finite(e);
     out->culprit_weights = false;

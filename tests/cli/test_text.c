@@ -94,6 +94,11 @@ static void build_show_check(void **state)
                            &out),
                      0);
     assert_int_equal(shell(AXONN " data show a.tok --text 2>&1", &out), 2);
+    assert_int_equal(
+        shell(AXONN " data build --input corpus/sub/$(ls corpus/sub | head -1) --tokenizer tok --out one.tok",
+              &out),
+        0);
+    assert_contains(out.data, "1 file read, 0 left out");
     assert_int_equal(shell(AXONN " data check a.tok b.tok --tokenizer tok 2>&1", &out), 0);
     assert_int_equal(shell(AXONN " data show a.tok --document 40 2>&1", &out), 2);
     /* One damaged byte is found, and the other file is looked at all the same. */

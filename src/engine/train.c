@@ -74,7 +74,8 @@ static ax_status start(ax_run *run)
     static const struct {
         const char *name;
         ax_status (*run)(ax_run *);
-    } stage[] = {{"model", ax_run_open_model},
+    } stage[] = {{"inputs", ax_run_find_inputs},
+                 {"model", ax_run_open_model},
                  {"lock", ax_run_lock},
                  {"optimizer", choose_optimizer},
                  {"memory plan", ax_run_plan_memory},

@@ -42,6 +42,7 @@ typedef struct ax_run {
 } ax_run;
 
 /* train_setup.c: model, tokenizer, data. */
+ax_status ax_run_find_inputs(ax_run *run);
 ax_status ax_run_lock(ax_run *run);
 ax_status ax_run_open_model(ax_run *run);
 ax_status ax_run_open_data(ax_run *run);

@@ -9,6 +9,50 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+/* Adds a line about a key's path if nothing is there. */
+static ax_status find_input(const ax_config *c, const char *key, const char *path, ax_buf *missing)
+{
+    if (!path || ax_path_exists(path))
+        return AX_OK;
+    return ax_buf_printf(missing, "%s%s: %s: there is no %s", missing->size ? "\n  " : "",
+                         ax_option_place(c->set, key), key, path);
+}
+
+/* A path of data may also be what two files' names begin with: what data is, is for the data room to say. */
+static ax_status find_data(const ax_config *c, const char *key, const ax_paths *paths, ax_buf *missing)
+{
+    ax_data_format format;
+    for (size_t i = 0; i < paths->count; i++) {
+        const char *path = paths->items[i].path;
+        if (!ax_path_exists(path) && ax_data_detect(path, &format) != AX_OK)
+            AX_TRY(find_input(c, key, path, missing));
+    }
+    return AX_OK;
+}
+
+static ax_status list_missing(const ax_config *c, ax_buf *missing)
+{
+    const char *resume = c->train.resume;
+    bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
+    AX_TRY(find_input(c, "model.from", c->model.from, missing));
+    AX_TRY(find_data(c, "data.train", &c->data.train, missing));
+    AX_TRY(find_data(c, "data.valid", &c->data.valid, missing));
+    AX_TRY(find_input(c, "data.tokenizer", c->data.tokenizer, missing));
+    /* A run that exists may go on with checkpoints of its own and need this one no more. */
+    return named && !ax_path_exists(c->run.dir) ? find_input(c, "train.resume", resume, missing) : AX_OK;
+}
+
+/* All paths that the configuration reads from are there, before anything is created or planned. */
+ax_status ax_run_find_inputs(ax_run *run)
+{
+    ax_buf missing = {0};
+    ax_status status = list_missing(run->config, &missing);
+    if (status == AX_OK && missing.size)
+        status = ax_fail(AX_ERR_DATA, "%s", missing.data);
+    ax_buf_fini(&missing);
+    return status;
+}
+
 ax_status ax_run_lock(ax_run *run)
 {
     const char *dir = run->config->run.dir;

@@ -243,6 +243,26 @@ static void keys_that_contradict_the_model(void **state)
     run_expect(4, "nowhere", FROM_KEYS "model.from=nowhere");
 }
 
+/* Paths that lead nowhere are all named, with their keys, before anything is planned or created. */
+static void inputs_that_are_missing(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"data.train", "data.valid", "data.tokenizer", "train.resume"};
+    sh("rm -rf run");
+    char *log = log_after(4, BASE_KEYS "data.train=[train.tok,no-a] data.valid=no-b data.tokenizer=no-c "
+                                       "train.resume=no-d");
+    for (size_t i = 0; i < AX_COUNT(keys); i++) {
+        char said[128];
+        snprintf(said, sizeof said, "command line: %s: there is no %s/no-%c", keys[i], scratch_dir,
+                 'a' + (int)i);
+        if (!strstr(log, said))
+            fail_msg("\"%s\" is not in:\n%s", said, log);
+    }
+    assert_null(strstr(log, "memory:"));
+    free(log);
+    assert_false(ax_path_exists("run"));
+}
+
 /* ---- disks --------------------------------------------------------------------------------------- */
 
 /* A run that may have so much of a resource. */
@@ -381,6 +401,7 @@ int main(void)
         cmocka_unit_test(evaluation_of_a_part),
         cmocka_unit_test(from_an_existing_model),
         cmocka_unit_test(keys_that_contradict_the_model),
+        cmocka_unit_test(inputs_that_are_missing),
         cmocka_unit_test(a_file_cannot_grow),
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(a_read_only_disk),

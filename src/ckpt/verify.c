@@ -64,7 +64,7 @@ static ax_status verify_structure(const char *path, ax_ckpt_report *r)
 ax_status ax_ckpt_verify(const char *dir, ax_ckpt_report **out)
 {
     *out = NULL;
-    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "there is no %s", dir);
+    AX_CHECK(ax_path_exists(dir), AX_ERR_DATA, "no such file or directory: %s", dir);
     bool listed = ckpt_has(dir, MANIFEST);
     AX_CHECK(listed || !ax_path_is_dir(dir) || ckpt_has(dir, "model.safetensors") ||
                  ckpt_has(dir, "model.safetensors.index.json"),

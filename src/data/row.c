@@ -51,8 +51,8 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
         int32_t unused;
         token_range one = copy_tokens(data, i, 1, &unused);
         AX_CHECK(one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
-                 "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: the file was made by "
-                 "another tokenizer, or needs a model with a larger vocabulary",
+                 "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: the file needs a "
+                 "larger one, or was made by another tokenizer",
                  data->path, (long long)i, (long long)one.low,
                  (long long)(data->tokens - data->main.base + i * w), (long long)data->limit);
     }

@@ -69,8 +69,9 @@ typedef struct ax_model {
 } ax_model;
 
 /* Builds the network; its parameters get memory from ax_layer_param_set(model->root, …). `recompute`: 0 keeps
- * all activations, n > 0 recomputes in segments of n blocks. Dims that a grid cannot split are an error here.
- * The caller owns *out. */
+ * all activations, n > 0 recomputes in segments of n blocks. Any grid will do: where an axis has more ranks
+ * than a dim has units, some hold nothing. The caller owns *out. AX_ERR_USAGE if the shape does not fit
+ * together. */
 AX_MUST_CHECK ax_status ax_model_create(ax_ctx *ctx, const ax_model_config *config, int64_t recompute,
                                         ax_model **out);
 void ax_model_destroy(ax_model **model);

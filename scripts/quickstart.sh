@@ -32,6 +32,23 @@ usage() {
 
 value() { [ -n "${2:-}" ] || fail "$1 needs a value (--help says which)"; }
 
+# What key=value on the command line says of a key, or a default.
+setting() {
+    local word found=$2
+    for word in ${overrides[@]+"${overrides[@]}"}; do
+        [ "${word%%=*}" != "$1" ] || found=${word#*=}
+    done
+    echo "$found"
+}
+
+# An override that was not given before.
+override() {
+    local before
+    before=$(setting "${1%%=*}" "")
+    [ -z "$before" ] || fail "${1%%=*} is given twice, as $before and as ${1#*=}; keep one"
+    overrides+=("$1")
+}
+
 given_path=false
 while [ $# -gt 0 ]; do
     case $1 in
@@ -40,9 +57,9 @@ while [ $# -gt 0 ]; do
         --prompt) value "$@" && prompt=$2 && shift ;;
         --dir) value "$@" && dir=$(realpath -m "$2") && shift ;;
         --again) again=true ;;
-        -*) usage 2 >&2 ;;
+        -*) echo "quickstart: $1: unknown flag" >&2 && usage 2 >&2 ;;
         run.dir=* | data.*=*) fail "$1: the script sets it (--dir, PATH)" ;;
-        [a-z]*.[a-z]*=* | threads=* | device=*) overrides+=("$1") ;;
+        [a-z]*.[a-z]*=* | threads=* | device=*) override "$1" ;;
         *)
             $given_path && usage 2 >&2
             given_path=true source=$(realpath -m "$1")
@@ -65,25 +82,20 @@ field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,}\"]*\).*/\1/p"; }
 calc() { awk "BEGIN { printf \"$1\", $2 }"; }
 thousands() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
 duration() { if [ "$1" -lt 100 ]; then echo "$1 s"; else calc "%d min %d s" "int($1 / 60), $1 % 60"; fi; }
-# What key=value on the command line says of a key, or a default.
-setting() {
-    local word found=$2
-    for word in ${overrides[@]+"${overrides[@]}"}; do
-        [ "${word%%=*}" != "$1" ] || found=${word#*=}
-    done
-    echo "$found"
-}
 
 # ---- what is there already ------------------------------------------------------------------------------
 
 settings=$dir/quickstart.settings summary=$dir/summary.txt plan=$dir/quickstart.plan
 wanted=$(printf '%s\n' "$source" ${overrides[@]+"${overrides[@]}"})
+# What the run in the directory has and this command has not (-23), or the other way round (-13).
+only() { comm "$1" <(sort "$settings") <(sort <<<"$wanted") | paste -sd ' '; }
 if [ ! -e "$settings" ]; then
     [ -z "$(ls -A "$dir" 2>/dev/null)" ] || fail "$dir holds something else: choose another --dir"
 elif $again; then
     rm -rf "$dir"
-elif [ "$(cat "$settings")" != "$wanted" ]; then
-    fail "$dir holds a run on $(tr '\n' ' ' <"$settings"): choose another --dir, or start anew with --again"
+elif had=$(only -23) has=$(only -13) && [ -n "$had$has" ]; then
+    fail "$dir holds a run with ${had:-no override} where this command has ${has:-none}:" \
+        "choose another --dir, or start anew with --again"
 elif [ -e "$summary" ]; then
     cat "$summary"
     echo
@@ -196,7 +208,7 @@ train() {
 
 # Trains a few steps aside and writes the plan: steps, and the seconds that all will take.
 measure() {
-    local probe=$dir/probe per_step step_s eval_s evals_s least steps
+    local probe=$dir/probe per_step step_s eval_s evals_s least steps evals=8
     rm -rf "$probe"
     train "${keys[@]}" run.dir="$probe" train.steps=8 optim.warmup=0 run.eval_start=false \
         2>"$dir/probe.log" || { cat "$dir/probe.log" >&2 && exit 1; }
@@ -209,13 +221,17 @@ measure() {
     rm -rf "$probe" "$dir/probe.log"
     least=20
     [ -n "$seconds" ] || least=$(calc %d "$million / $per_step + 1")
-    steps=$(calc %d "(${seconds:-300} - $SECONDS - $eval_s - 8 * $evals_s - 8) / $step_s")
+    # Looking at the loss is not to take longer than lowering it: where time is short, it is done less often.
+    [ "$(calc %d "8 * $evals_s > 0.1 * (${seconds:-300} - $SECONDS)")" -eq 0 ] || evals=2
+    steps=$(calc %d "(${seconds:-300} - $SECONDS - $eval_s - ($evals + 1) * $evals_s - 8) / $step_s")
     [ "$steps" -ge "$least" ] || steps=$least
     steps=$(setting train.steps "$steps")
     echo "steps=$steps"
     echo "tokens=$(calc %d "$steps * $per_step")"
     echo "rate=$(calc %d "$per_step / $step_s")"
-    echo "estimate=$(calc %d "$SECONDS + $steps * $step_s + $eval_s + 8 * $evals_s + 8")"
+    echo "estimate=$(calc %d "$SECONDS + $steps * $step_s + $eval_s + ($evals + 1) * $evals_s + 8")"
+    echo "eval_interval=$((steps / evals + 1))"
+    echo "seconds=$seconds"
 }
 
 if [ ! -e "$plan" ]; then
@@ -224,10 +240,15 @@ if [ ! -e "$plan" ]; then
     mv "$plan.part" "$plan"
 fi
 planned() { sed -n "s/^$1=//p" "$plan"; }
+if [ -n "$seconds" ] && [ "$seconds" != "$(planned seconds)" ]; then
+    echo "(the interrupted run keeps its plan; with --again it starts anew and takes the $seconds s)"
+fi
 steps=$(planned steps)
 echo "plan: $steps steps, $(thousands "$(planned tokens)") tokens at $(thousands "$(planned rate)") per second in" \
     "$precision; $(duration "$(planned estimate)") in all"
-if [ -z "$seconds" ] && [ "$(planned estimate)" -gt 400 ]; then
+if [ -n "$(planned seconds)" ] && [ "$(planned estimate)" -gt "$(planned seconds)" ]; then
+    echo "(longer than the $(planned seconds) s asked for: $steps steps and the validation take that)"
+elif [ -z "$(planned seconds)" ] && [ "$(planned estimate)" -gt 400 ]; then
     echo "(longer than five minutes, for a million tokens; with --seconds N --again it takes N seconds)"
 fi
 
@@ -235,7 +256,7 @@ fi
 
 say "[5/6] training"
 code=0
-train "optim.warmup=$((steps / 16))" "run.eval_interval=$((steps / 8 + 1))" "${keys[@]}" \
+train "optim.warmup=$((steps / 16))" "run.eval_interval=$(planned eval_interval)" "${keys[@]}" \
     "train.steps=$steps" || code=$?
 [ $code -ne 7 ] || fail "stopped; the same command goes on from where it was"
 [ $code -eq 0 ] || exit $code

@@ -38,7 +38,8 @@ grep -q "the same command goes on" "$work/log" || fail "it does not say how to g
 # Going on, to an end that is near.
 saved=$(sed 's/step-//' "$work/run/latest")
 sed -i "s/^steps=.*/steps=$((saved + 20))/" "$work/run/quickstart.plan"
-expect 0 "going on with the interrupted run" "${run[@]}"
+expect 0 "going on with the interrupted run" "${run[@]}" --seconds 50
+grep -q "keeps its plan; with --again it starts anew and takes the 50 s" "$work/log" || fail "the new time is ignored"
 for line in "$((saved + 20)) steps" "validation loss" "gzip -9" "xz -9e" "ckpt/step-$((saved + 20))" "int main("; do
     grep -qF -- "$line" "$work/log" || fail "the summary has no \"$line\""
 done
@@ -51,8 +52,13 @@ grep -q "^<svg" "$work/run/loss.svg" || fail "loss.svg is no picture"
 before=$(stat -c %y "$work/run/metrics.jsonl")
 expect 0 "was finished before" "${run[@]}"
 [ "$before" = "$(stat -c %y "$work/run/metrics.jsonl")" ] || fail "a finished run was changed"
-expect 1 "holds a run on" "${run[@]}" optim.lr=0.1
+expect 1 "holds a run with no override where this command has optim.lr=0.1:" "${run[@]}" optim.lr=0.1
+expect 1 "optim.lr is given twice, as 1 and as 2" "${run[@]}" optim.lr=1 optim.lr=2
 expect 1 "holds something else" "${run[@]}" --dir "$work"
 expect 1 "is no directory" "$root/scripts/quickstart.sh" "$AXONN" --dir "$work/new"
-expect 2 "--again" "${run[@]}" --no-such-option
+expect 2 "--no-such-option: unknown flag" "${run[@]}" --no-such-option
+
+# Less time than anything takes: it says so, and looks at the loss no oftener than at half of the steps.
+expect 0 "longer than the 1 s asked for: 20 steps" "${run[@]}" --seconds 1 --again
+grep -q "^eval_interval=11" "$work/run/quickstart.plan" || fail "evaluations outlast the training"
 echo "quickstart: good"

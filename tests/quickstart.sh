@@ -35,6 +35,10 @@ kill "$(cat "$work/run/lock")"
 ! wait $script || fail "a signal stopped it, and yet it ended well"
 grep -q "the same command goes on" "$work/log" || fail "it does not say how to go on"
 
+! grep -q "integer expr" "$work/log" || fail "a sum went wrong"
+steps=$(sed -n 's/^steps=//p' "$work/run/quickstart.plan")
+grep -q "^eval_interval=$((steps / 8 + 1))$" "$work/run/quickstart.plan" || fail "not eight evaluations, with time enough"
+
 # Going on, to an end that is near.
 saved=$(sed 's/step-//' "$work/run/latest")
 sed -i "s/^steps=.*/steps=$((saved + 20))/" "$work/run/quickstart.plan"

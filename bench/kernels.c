@@ -45,6 +45,13 @@ static double seconds(void) { return clock_threads == 1 ? ax_cpu_now() : ax_now(
 
 enum { CHAINS = 16, STEPS = 1 << 20 };
 
+/* The chains must live in registers. */
+#ifdef __clang__
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+
 /* Each runs STEPS multiply-adds on CHAINS independent vectors and returns floating-point operations. */
 #ifdef __x86_64__
 __attribute__((target("avx512f"))) static double multiply_adds_512(float *sink)
@@ -53,8 +60,9 @@ __attribute__((target("avx512f"))) static double multiply_adds_512(float *sink)
     for (int i = 0; i < CHAINS; i++)
         sum[i] = _mm512_set1_ps((float)i);
     for (int s = 0; s < STEPS; s++)
-        for (int i = 0; i < CHAINS; i++)
-            sum[i] = _mm512_fmadd_ps(sum[i], a, b);
+        UNROLLED
+    for (int i = 0; i < CHAINS; i++)
+        sum[i] = _mm512_fmadd_ps(sum[i], a, b);
     for (int i = 0; i < CHAINS; i++)
         *sink += _mm512_reduce_add_ps(sum[i]);
     return 2.0 * 16 * CHAINS * STEPS;
@@ -67,8 +75,9 @@ __attribute__((target("avx512f,avx512bf16"))) static double multiply_adds_bf16(f
     for (int i = 0; i < CHAINS; i++)
         sum[i] = _mm512_set1_ps((float)i);
     for (int s = 0; s < STEPS; s++)
-        for (int i = 0; i < CHAINS; i++)
-            sum[i] = _mm512_dpbf16_ps(sum[i], a, a);
+        UNROLLED
+    for (int i = 0; i < CHAINS; i++)
+        sum[i] = _mm512_dpbf16_ps(sum[i], a, a);
     for (int i = 0; i < CHAINS; i++)
         *sink += _mm512_reduce_add_ps(sum[i]);
     return 4.0 * 16 * CHAINS * STEPS;
@@ -80,8 +89,9 @@ __attribute__((target("avx2,fma"))) static double multiply_adds_256(float *sink)
     for (int i = 0; i < 12; i++)
         sum[i] = _mm256_set1_ps((float)i);
     for (int s = 0; s < STEPS; s++)
-        for (int i = 0; i < 12; i++)
-            sum[i] = _mm256_fmadd_ps(sum[i], a, b);
+        UNROLLED
+    for (int i = 0; i < 12; i++)
+        sum[i] = _mm256_fmadd_ps(sum[i], a, b);
     for (int i = 0; i < 12; i++)
         *sink += _mm256_cvtss_f32(sum[i]);
     return 2.0 * 8 * 12 * STEPS;
@@ -93,8 +103,9 @@ static double multiply_adds_plain(float *sink)
     typedef float four __attribute__((vector_size(16)));
     four sum[8] = {{0}}, a = {0.999f, 0.999f, 0.999f, 0.999f};
     for (int s = 0; s < STEPS; s++)
-        for (int i = 0; i < 8; i++)
-            sum[i] = sum[i] * a + a;
+        UNROLLED
+    for (int i = 0; i < 8; i++)
+        sum[i] = sum[i] * a + a;
     for (int i = 0; i < 8; i++)
         *sink += sum[i][0];
     return 2.0 * 4 * 8 * STEPS;

@@ -103,8 +103,8 @@ ax_status ax_cpu_open(ax_device *dev);
 void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
 
-/* Kernels that need no vectors (plain.c): items are rows. */
-ax_cpu_range_fn ax_cpu_copy_box, ax_cpu_init_normal;
+/* Kernels that need no vectors (plain.c): items are elements for fill, else rows. */
+ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy_box, ax_cpu_init_normal;
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 /* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */

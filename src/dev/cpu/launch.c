@@ -147,6 +147,12 @@ static ax_status copy_box(ax_stream *stream, const void *args)
     return run(stream, ax_cpu_copy_box, args, a->n[3] ? rows : 0, 1, (double)(rows * a->n[3]));
 }
 
+static ax_status fill(ax_stream *stream, const void *args)
+{
+    const ax_fill_args *a = args;
+    return run(stream, ax_cpu_fill, args, a->n, ELEMENTS, (double)a->n);
+}
+
 static ax_status init_normal(ax_stream *stream, const void *args)
 {
     const ax_init_normal_args *a = args;
@@ -208,6 +214,7 @@ const ax_device_ops ax_backend_cpu = {
             [AX_K_scale] = scale,
             [AX_K_convert] = convert,
             [AX_K_copy_box] = copy_box,
+            [AX_K_fill] = fill,
             [AX_K_init_normal] = init_normal,
             [AX_K_adamw] = adamw,
             [AX_K_sgd] = sgd,

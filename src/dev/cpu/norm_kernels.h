@@ -90,29 +90,50 @@ INLINE void norm_grad_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, 
 }
 BY_DTYPE(norm_grad)
 
-/* dweight and dbias of columns lo … hi-1: rows in ascending order, a block of them at a time, whose means and
- * deviations are worked out once. */
+INLINE void add_to(void *out, int64_t at, int64_t n, vf sum)
+{
+    if (out)
+        vput(out, at, n, false, vget(out, at, n, false) + sum);
+}
+
+/* dweight and dbias in `vectors` vectors of columns from c on, over rows r0 … with statistics s. */
+INLINE void norm_grad_block(const ax_norm_grad_args *a, const row_norm *s, int64_t r0, int64_t c, int64_t hi,
+                            int vectors, bool bf16)
+{
+    vf dweight[WIDE], dbias[WIDE];
+    UNROLL
+    for (int v = 0; v < vectors; v++)
+        dweight[v] = dbias[v] = vset(0);
+    for (int64_t r = r0; r < ax_min(a->rows, r0 + SUM_ROWS); r++) {
+        vf mean = vset(s[r - r0].mean), rstd = vset(s[r - r0].rstd);
+        UNROLL
+        for (int v = 0; v < vectors; v++) {
+            int64_t at = r * a->cols + c + v * W, n = hi - c - v * W;
+            vf dy = vget(a->dy, at, n, bf16);
+            dweight[v] = vfma(dy, (vget(a->x, at, n, bf16) - mean) * rstd, dweight[v]);
+            dbias[v] = dbias[v] + dy;
+        }
+    }
+    UNROLL
+    for (int v = 0; v < vectors; v++) {
+        add_to(a->dweight, c + v * W, hi - c - v * W, dweight[v]);
+        add_to(a->dbias, c + v * W, hi - c - v * W, dbias[v]);
+    }
+}
+
+/* Columns lo … hi-1: rows in ascending order, a block of them at a time, whose means and deviations are
+ * worked out once. */
 INLINE void norm_grad_cols_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    enum { ROWS = 256 };
-    for (int64_t r0 = 0; r0 < a->rows; r0 += ROWS) {
-        row_norm s[ROWS];
-        int64_t rows = ax_min(ROWS, a->rows - r0);
-        for (int64_t r = 0; r < rows; r++)
-            s[r] = norm_of(a->sum, a->m2, r0 + r, a->global_cols, a->eps);
-        for (int64_t c = lo; c < hi; c += W) {
-            vf dweight = vset(0), dbias = vset(0);
-            for (int64_t r = 0; r < rows; r++) {
-                int64_t at = (r0 + r) * a->cols + c, n = hi - c;
-                vf dy = vget(a->dy, at, n, bf16);
-                dweight = vfma(dy, (vget(a->x, at, n, bf16) - vset(s[r].mean)) * vset(s[r].rstd), dweight);
-                dbias = dbias + dy;
-            }
-            if (a->dweight)
-                vput(a->dweight, c, hi - c, false, vget(a->dweight, c, hi - c, false) + dweight);
-            if (a->dbias)
-                vput(a->dbias, c, hi - c, false, vget(a->dbias, c, hi - c, false) + dbias);
-        }
+    for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {
+        row_norm s[SUM_ROWS];
+        for (int64_t r = r0; r < ax_min(a->rows, r0 + SUM_ROWS); r++)
+            s[r - r0] = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+        int64_t c = lo;
+        for (; c + (WIDE - 1) * W < hi; c += WIDE * W)
+            norm_grad_block(a, s, r0, c, hi, WIDE, bf16);
+        for (; c < hi; c += W)
+            norm_grad_block(a, s, r0, c, hi, 1, bf16);
     }
 }
 static void norm_grad_cols(const void *args, int64_t lo, int64_t hi, void *scratch)

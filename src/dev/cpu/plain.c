@@ -1,7 +1,31 @@
-/* Kernels that vectors do not help: strided copies and random initialisation. Items are rows of the box. */
+/* Kernels that vectors do not help: filling, strided copies and random initialisation. Items are elements, or
+ * rows of the box. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>
+
+/* A pattern is doubled until it is worth copying, then copied; zero, by far the most frequent, is all bytes.
+ */
+void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_fill_args *a = args;
+    size_t size = ax_dtype_size(a->dtype), bytes = (size_t)(hi - lo) * size,
+           done = ax_min(4096, (int64_t)bytes);
+    char *y = (char *)a->y + (size_t)lo * size;
+    (void)scratch;
+    ax_store(a->dtype, y, 0, a->value);
+    bool same = true;
+    for (size_t i = 1; i < size; i++)
+        same = same && y[i] == y[0];
+    if (same) {
+        memset(y, (unsigned char)y[0], bytes);
+        return;
+    }
+    for (size_t i = size; i < done; i += size)
+        memcpy(y + i, y, size);
+    for (; done < bytes; done += 4096)
+        memcpy(y + done, y, (size_t)ax_min(4096, (int64_t)(bytes - done)));
+}
 
 /* Row `item` of an n0 x n1 x n2 x n3 box, as its three outer indices. */
 typedef struct outer {

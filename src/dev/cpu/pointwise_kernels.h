@@ -101,17 +101,36 @@ INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, bo
 }
 BY_DTYPE(bias_add)
 
-/* Items are columns: rows are added in ascending order, in blocks that keep the rounding error small. */
+/* Items are columns: rows are added in ascending order, in blocks that keep the rounding error small; a block
+ * of rows is read WIDE vectors at a time, so that its lines are used whole. */
+enum { SUM_ROWS = 256, WIDE = 4 };
+
+INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t c, int64_t hi, int vectors, bool bf16)
+{
+    vf sum[WIDE];
+    UNROLL
+    for (int v = 0; v < vectors; v++)
+        sum[v] = vset(0);
+    for (int64_t r = r0; r < ax_min(a->rows, r0 + SUM_ROWS); r++) {
+        UNROLL
+        for (int v = 0; v < vectors; v++)
+            sum[v] = sum[v] + vget(a->x, r * a->cols + c + v * W, hi - c - v * W, bf16);
+    }
+    UNROLL
+    for (int v = 0; v < vectors; v++) {
+        int64_t at = c + v * W, n = hi - at;
+        vput(a->out, at, n, false, vget(a->out, at, n, false) + sum[v]);
+    }
+}
 INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    enum { ROWS = 256 };
-    for (int64_t r0 = 0; r0 < a->rows; r0 += ROWS)
-        for (int64_t c = lo; c < hi; c += W) {
-            vf sum = vset(0);
-            for (int64_t r = r0; r < ax_min(a->rows, r0 + ROWS); r++)
-                sum = sum + vget(a->x, r * a->cols + c, hi - c, bf16);
-            vput(a->out, c, hi - c, false, vget(a->out, c, hi - c, false) + sum);
-        }
+    for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {
+        int64_t c = lo;
+        for (; c + (WIDE - 1) * W < hi; c += WIDE * W)
+            col_sum_block(a, r0, c, hi, WIDE, bf16);
+        for (; c < hi; c += W)
+            col_sum_block(a, r0, c, hi, 1, bf16);
+    }
 }
 BY_DTYPE(col_sum)
 
@@ -119,15 +138,22 @@ BY_DTYPE(col_sum)
  * sums go to scratch. */
 INLINE double sumsq_chunk(const void *x, int64_t from, int64_t to, bool bf16)
 {
-    double sum[W] = {0}, total = 0;
+    typedef float half __attribute__((vector_size(2 * W)));
+    typedef double wide __attribute__((vector_size(4 * W)));
+    wide sum[2] = {{0}};
+    double total = 0;
     for (int64_t i = from; i < to; i += W) {
         float part[W];
         vstore(part, vget(x, i, to - i, bf16));
-        for (int j = 0; j < W; j++)
-            sum[j] += (double)part[j] * (double)part[j];
+        for (int h = 0; h < 2; h++) {
+            half narrow_part;
+            memcpy(&narrow_part, part + h * W / 2, sizeof narrow_part);
+            wide w = __builtin_convertvector(narrow_part, wide);
+            sum[h] = sum[h] + w * w;
+        }
     }
-    for (int j = 0; j < W; j++)
-        total += sum[j];
+    for (int j = 0; j < W / 2; j++)
+        total += sum[0][j] + sum[1][j];
     return total;
 }
 static void sumsq(const void *args, int64_t lo, int64_t hi, void *scratch)

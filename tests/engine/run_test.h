@@ -176,13 +176,13 @@ static inline void sleep_ms(double ms) { usleep((useconds_t)(ms * 1e3)); }
 
 /* ---- what runs leave behind ---------------------------------------------------------------------- */
 
-/* metrics.jsonl as one line per row, without what differs from run to run: times, and with `rows_only` the
- * rows that describe a run. The caller frees. */
+/* metrics.jsonl as one line per row, without what differs from run to run: times, memory, and with
+ * `rows_only` the rows that describe a run. The caller frees. */
 static inline char *metrics_of(const char *run, bool rows_only)
 {
-    static const char *const changing[] = {"step_ms",        "tokens_per_s", "flops_per_s",
-                                           "hw_flops_per_s", "mfu",          "mem_bytes",
-                                           "seconds",        "time",         "peak_flops_per_s"};
+    static const char *const changing[] = {"step_ms", "tokens_per_s",    "flops_per_s",  "hw_flops_per_s",
+                                           "mfu",     "mem_bytes",       "mem_baseline", "seconds",
+                                           "time",    "peak_flops_per_s"};
     char path[4096], *rest = NULL;
     snprintf(path, sizeof path, "%s/metrics.jsonl", run);
     char *text = text_of(path);

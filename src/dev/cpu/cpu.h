@@ -97,7 +97,7 @@ void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
 
 /* `threads` - 1 workers beside the caller, each with AX_CPU_SCRATCH bytes of `scratch`. */
 ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out);
-void ax_cpu_pool_destroy(ax_cpu_pool **pool);
+void ax_cpu_pool_destroy(ax_cpu_pool **out);
 
 ax_status ax_cpu_open(ax_device *dev);
 void ax_cpu_close(ax_device *dev);

@@ -27,7 +27,6 @@ threaded='^((comm|grid|tensor|dist|nn|layer)\.|ckpt\.checkpoint|data\.(build|tok
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1
-export OMP_WAIT_POLICY=passive # test programs share the cores
 export CTEST_OUTPUT_ON_FAILURE=1
 
 # say NAME RESULT START: one line of progress.
@@ -113,8 +112,7 @@ step "build release" build release gcc && {
     fi
 }
 step "build dev" build dev clang && run_tests "test dev" build-dev -LE long
-step "build tsan" build tsan clang &&
-    OMP_NUM_THREADS=1 run_tests "test tsan" build-tsan -LE long -R "$threaded"
+step "build tsan" build tsan clang && run_tests "test tsan" build-tsan -LE long -R "$threaded"
 step "check tidy" scripts/check-tidy.sh
 
 total="$passed passed, $failed failed"

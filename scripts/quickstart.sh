@@ -274,10 +274,10 @@ xz=$(text | xz -9e | wc -c)
 trained=$(rows "$dir" | tail -n 1)
 
 summarize() {
-    say "Trained on $source"
+    echo "Trained on $source"
     echo "  model            $(calc %.1f "$(grep -m 1 parameters "$dir/metrics.jsonl" | field parameters) / 1e6") M" \
         "parameters, $(field step <<<"$trained") steps, $(thousands "$(field tokens <<<"$trained")") tokens"
-    echo "  validation loss  $(calc %.3f "$start") before training (over $(field targets <<<"$before") tokens)," \
+    echo "  validation loss  $(calc %.3f "$start") before training (over $(thousands "$(field targets <<<"$before")") tokens)," \
         "$(calc %.3f "$end") after it (over $(thousands "$(field targets <"$dir/eval.json")"))"
     echo "  bits per byte    $(calc %.3f "$(field bits_per_byte <"$dir/eval.json")") axonn," \
         "$(calc %.3f "8 * $gzip / $bytes") gzip -9, $(calc %.3f "8 * $xz / $bytes") xz -9e," \

@@ -29,7 +29,7 @@ typedef struct ax_strings {
 
 typedef struct ax_weighted_path {
     char *path;
-    double weight; /* > 0; 1 where the user gave none */
+    double weight; /* > 0; 0 where the user gave none */
 } ax_weighted_path;
 
 typedef struct ax_paths {

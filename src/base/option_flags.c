@@ -37,7 +37,7 @@ static ax_status take(scan *s, const ax_option *option, const char *text)
             option_field_fini(option, target); /* the default goes with the first value given */
         memcpy(&field, target, option_field_size(option));
         memset(target, 0, option_field_size(option));
-        status = option_item(option, text, NULL, 1, 0, &field);
+        status = option_item(option, text, NULL, 0, 0, &field);
     } else {
         status = option_value(option, text, NULL, &field);
     }

@@ -26,7 +26,7 @@ static ax_status dump_string(const char *text, ax_buf *out)
 static ax_status dump_path(const ax_weighted_path *path, ax_buf *out)
 {
     char number[32];
-    if (path->weight == 1)
+    if (path->weight <= 0)
         return dump_string(path->path, out);
     AX_TRY(ax_buf_printf(out, "{path: "));
     AX_TRY(dump_string(path->path, out));

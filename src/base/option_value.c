@@ -389,7 +389,7 @@ ax_status option_items_end(const ax_option *option, size_t n)
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field)
 {
     if (option->type != AX_OPT_FLOATS && option->type != AX_OPT_INTS)
-        return option_item(option, text, dir, 1, 0, field);
+        return option_item(option, text, dir, 0, 0, field);
     size_t n = 0;
     for (const char *rest = text; rest; n++) {
         rest += strspn(rest, " ");
@@ -398,7 +398,7 @@ ax_status option_value(const ax_option *option, const char *text, const char *di
         AX_TRY(ax_strndup(rest, length, &one));
         for (size_t i = length; i > 0 && one[i - 1] == ' '; i--)
             one[i - 1] = 0;
-        ax_status status = option_item(option, one, dir, 1, n, field);
+        ax_status status = option_item(option, one, dir, 0, n, field);
         free(one);
         AX_TRY(status);
         rest = rest[length] ? rest + length + 1 : NULL;

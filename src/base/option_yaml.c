@@ -59,13 +59,14 @@ static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **
         bool is_path = key && !strcmp(key, "path"), is_weight = key && !strcmp(key, "weight");
         AX_CHECK((is_path || is_weight) && value, AX_ERR_USAGE,
                  "an item must be a path or {path: PATH, weight: NUMBER}");
-        if (is_path)
+        if (is_path) {
             *path = value;
-        else
-            AX_TRY(option_number(value, weight));
+            continue;
+        }
+        AX_TRY(option_number(value, weight));
+        AX_CHECK(*weight > 0, AX_ERR_USAGE, "a weight must be greater than 0, not %g", *weight);
     }
     AX_CHECK(*path, AX_ERR_USAGE, "the item has a weight but no path");
-    AX_CHECK(*weight > 0, AX_ERR_USAGE, "a weight must be greater than 0, not %g", *weight);
     return AX_OK;
 }
 
@@ -73,7 +74,7 @@ static ax_status read_item(reader *r, const ax_option *option, const yaml_node_t
                            option_field *field)
 {
     const char *text = scalar(node);
-    double weight = 1;
+    double weight = 0;
     if (node->type == YAML_MAPPING_NODE && option->type == AX_OPT_PATHS)
         AX_TRY(weighted_path(r, node, &text, &weight));
     AX_CHECK(text, AX_ERR_USAGE, "must be %s, not %s", option_type_phrase(option), kind(node));

@@ -34,9 +34,25 @@ static ax_status report(const args *a, const ax_config *config, const ax_train_r
     return AX_OK;
 }
 
+/* N processes of a launcher would be N runs. */
+static ax_status check_launcher(void)
+{
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < AX_COUNT(sizes); i++) {
+        const char *size = getenv(sizes[i]);
+        AX_CHECK(
+            !size || strtol(size, NULL, 10) <= 1, AX_ERR_USAGE,
+            "a launcher started %s processes (%s), and this version trains with one: start one, or unset "
+            "the variable",
+            size, sizes[i]);
+    }
+    return AX_OK;
+}
+
 static ax_status run(const void *raw)
 {
     const args *a = raw;
+    AX_TRY(check_launcher());
     ax_config config;
     ax_train_result result = {0};
     ax_status status = ax_config_load(a->config, a->overrides.items, a->overrides.count, &config);

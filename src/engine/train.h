@@ -11,7 +11,7 @@
 typedef struct ax_sources {
     int n;
     ax_data **data;
-    double *weight;
+    double *weight; /* 0, all of them: mixed by size */
 } ax_sources;
 
 typedef struct ax_run {

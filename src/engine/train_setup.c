@@ -260,21 +260,16 @@ static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *ou
 {
     AX_TRY(ax_calloc(paths->count, sizeof *out->data, &out->data));
     AX_TRY(ax_calloc(paths->count, sizeof *out->weight, &out->weight));
+    bool weighted = false;
+    for (size_t i = 0; i < paths->count; i++)
+        weighted = weighted || paths->items[i].weight > 0;
     for (size_t i = 0; i < paths->count; i++) {
-        out->weight[i] = paths->items[i].weight;
+        double given = paths->items[i].weight;
+        out->weight[i] = weighted && given <= 0 ? 1 : given;
         out->n++;
         AX_TRY(open_source(run, paths->items[i].path, &out->data[i]));
     }
     return AX_OK;
-}
-
-/* Weights that are all the same were not given: sources are then mixed by size. */
-static const double *weights_given(const ax_sources *sources)
-{
-    for (int i = 1; i < sources->n; i++)
-        if (sources->weight[i] != sources->weight[0])
-            return sources->weight;
-    return NULL;
 }
 
 ax_status ax_run_open_data(ax_run *run)
@@ -288,6 +283,6 @@ ax_status ax_run_open_data(ax_run *run)
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL
                                                                                  : AX_ORDER_SHUFFLED,
                                   .seed = ax_rng_key((uint64_t)c->train.seed, "data order", 0),
-                                  .weights = weights_given(&run->train)};
+                                  .weights = run->train.weight[0] > 0 ? run->train.weight : NULL};
     return ax_sampler_create(run->train.data, run->train.n, &options, &run->sampler);
 }

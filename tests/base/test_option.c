@@ -90,7 +90,7 @@ static void file_then_command_line(void **state)
     assert_int_equal(s.train.count, 3);
     assert_string_equal(s.train.items[0].path, "/conf/x.txt");
     assert_string_equal(s.train.items[1].path, "/conf/sub/y");
-    assert_true(s.train.items[1].weight == 2.5 && s.train.items[2].weight == 1);
+    assert_true(s.train.items[1].weight == 2.5 && s.train.items[2].weight == 0);
     assert_string_equal(s.train.items[2].path, "/abs");
     assert_false(s.masked);
     assert_true(s.lr == 0.25 && s.betas[0] == 0.5 && s.betas[1] == 0.75);

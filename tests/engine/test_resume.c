@@ -125,6 +125,32 @@ static void allowed_changes(void **state)
     run_expect(0, "done: step 9", BASE_KEYS "train.steps=9 optim.schedule=constant optim.lr=0.001");
 }
 
+/* Samples by size, unless a weight is given, were it the same for all. */
+static void weights_of_sources(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list;
+        double first, second;
+    } cases[] = {{"[train.tok,more.tok]", 4, 3},
+                 {"[{\"path\":train.tok,\"weight\":1},{\"path\":more.tok,\"weight\":1}]", 1, 1},
+                 {"[{\"path\":train.tok,\"weight\":3},more.tok]", 3, 1}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        sh("rm -rf run");
+        run_expect(0, NULL, BASE_KEYS "train.global_batch=70 train.micro_batch=7 train.steps=4 data.train=%s",
+                   cases[i].list);
+        json_t *state_json = json_load_file("run/ckpt/step-4/training/state.json", 0, NULL),
+               *counts = json_object_get(state_json, "sampler");
+        double share = cases[i].first / (cases[i].first + cases[i].second),
+               found = (double)json_integer_value(json_array_get(counts, 0)) / 280;
+        json_decref(state_json);
+        assert_true(found > share - 0.02 && found < share + 0.02);
+    }
+    run_expect(2, "data.train was",
+               BASE_KEYS "train.global_batch=70 train.micro_batch=7 train.steps=5 "
+                         "data.train=[train.tok,more.tok]");
+}
+
 static void refused_changes(void **state)
 {
     (void)state;
@@ -218,12 +244,13 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp32_shuffled_dropout), cmocka_unit_test(bf16_two_sources_recompute),
-        cmocka_unit_test(sequential_momentum),   cmocka_unit_test(many_epochs),
-        cmocka_unit_test(a_step_at_a_time),      cmocka_unit_test(a_finished_run_has_nothing_to_do),
-        cmocka_unit_test(nothing_saved_yet),     cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
-        cmocka_unit_test(allowed_changes),       cmocka_unit_test(refused_changes),
-        cmocka_unit_test(a_checkpoint_by_name),  cmocka_unit_test(back_to_an_earlier_step),
+        cmocka_unit_test(fp32_shuffled_dropout),   cmocka_unit_test(bf16_two_sources_recompute),
+        cmocka_unit_test(sequential_momentum),     cmocka_unit_test(many_epochs),
+        cmocka_unit_test(a_step_at_a_time),        cmocka_unit_test(a_finished_run_has_nothing_to_do),
+        cmocka_unit_test(nothing_saved_yet),       cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
+        cmocka_unit_test(allowed_changes),         cmocka_unit_test(weights_of_sources),
+        cmocka_unit_test(refused_changes),         cmocka_unit_test(a_checkpoint_by_name),
+        cmocka_unit_test(back_to_an_earlier_step),
     };
     return cmocka_run_group_tests_name("engine.resume", tests, set_up, scratch_teardown);
 }

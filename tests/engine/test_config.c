@@ -92,8 +92,7 @@ static void unreadable_text(void **state)
 {
     (void)state;
     static const char *const texts[] = {"", "model:\n\tfamily: gpt2\n", "model: {family: gpt2\n",
-                                        "\x7f"
-                                        "ELF\x02"};
+                                        "\177ELF\2"};
     for (size_t i = 0; i < AX_COUNT(texts); i++) {
         ax_config c;
         assert_int_equal(load(texts[i], 0, NULL, &c), AX_ERR_USAGE);

@@ -4,20 +4,22 @@
 #include "base/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
 /* The number in a file, behind `key` if there is one; -1 if it has none ("max"). */
 static int64_t number_in(const char *dir, const char *name, const char *key)
 {
-    char path[4400], line[256];
-    long long value;
+    char path[4400], line[256], *end;
     int64_t found = -1;
     snprintf(path, sizeof path, "%s/%s", dir, name);
     FILE *file = fopen(path, "r");
     while (file && found < 0 && fgets(line, sizeof line, file))
-        if (!strncmp(line, key, strlen(key)) && sscanf(line + strlen(key), "%lld", &value) == 1)
-            found = value;
+        if (!strncmp(line, key, strlen(key))) {
+            int64_t value = strtoll(line + strlen(key), &end, 10);
+            found = end == line + strlen(key) ? -1 : value;
+        }
     if (file)
         fclose(file);
     return found;

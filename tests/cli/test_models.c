@@ -2,15 +2,10 @@
 #include "axonn/ckpt.h"
 #include "axonn/data.h"
 #include "cli/cli_test.h"
+#include "support/sanitized.h"
 
 #include <jansson.h>
 #include <math.h>
-
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
 
 #define GOLDEN AXONN_SOURCE_DIR "/tests/golden/gpt2/tanh"
 enum { VOCAB = 300, SEQ_LEN = 16 };

@@ -6,6 +6,7 @@
 
 #include "axonn/ckpt.h"
 #include "axonn/engine.h"
+#include "support/sanitized.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -27,12 +28,6 @@
         if (ok_status_ != AX_OK)                                                                             \
             fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
     } while (0)
-
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
 
 /* Nothing here loses power: what is written survives a kill without waiting for the disk. */
 int fsync(int fd)

@@ -2,6 +2,7 @@
  * never asked for again after step 2. This program stands in for the allocator to count calls. */
 #include "axonn/engine.h"
 #include "axonn/trace.h"
+#include "support/sanitized.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,12 +18,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
 
 /* ---- the interposer ------------------------------------------------------------------------------ */
 

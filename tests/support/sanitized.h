@@ -1,0 +1,17 @@
+/* Whether this build has a sanitizer that takes over the allocator, slows everything down and reserves
+ * terabytes. */
+#ifndef AX_TESTS_SANITIZED_H
+#define AX_TESTS_SANITIZED_H
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANITIZED 1
+#elif defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
+#define SANITIZED 0
+#endif
+
+#endif

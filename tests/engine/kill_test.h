@@ -17,28 +17,47 @@ static inline double kill_reference(const char *keys)
     return ax_now() - start;
 }
 
-/* Starts the run up to `tries` times and kills each after at most half of `seconds`, drawn from `seed`, then
- * lets it end; it must be as the reference. Returns the kills that hit a living run. */
-static inline int kill_and_compare(const char *keys, int tries, double seconds, uint64_t seed)
+/* What a number of runs went through. */
+typedef struct kill_count {
+    int kills, resumed; /* that hit a living run; sessions that went on from a checkpoint */
+} kill_count;
+
+/* A moment of a run that takes `seconds`: any, or soon after a step, where the checkpoints are. */
+static inline void await_moment(pid_t pid, double seconds, uint64_t key, uint64_t draw)
+{
+    float u = ax_rng_uniform(key, 3 * draw), v = ax_rng_uniform(key, 3 * draw + 1);
+    if (ax_rng_uniform(key, 3 * draw + 2) < 0.3f) {
+        sleep_ms(1e3 * seconds * u);
+        return;
+    }
+    await_step("run", pid, last_step("run") + 1 + (int64_t)(4 * u));
+    sleep_ms(6 * v);
+}
+
+/* Starts the run up to `tries` times and kills it at moments drawn from `seed`, then lets it end: it must be
+ * as the reference. */
+static inline void kill_and_compare(const char *keys, int tries, double seconds, uint64_t seed,
+                                    kill_count *count)
 {
     char all[4096];
-    int kills = 0;
     snprintf(all, sizeof all, KILL_KEYS "%s", keys);
     sh("rm -rf run");
     for (int i = 0, code = 1; i < tries && code; i++) {
         pid_t pid = run_start("log", all);
-        sleep_ms(500 * seconds * ax_rng_uniform(ax_rng_key(seed, "kill", 0), (uint64_t)i));
+        await_moment(pid, seconds, ax_rng_key(seed, "kill", 0), (uint64_t)i);
         kill(pid, SIGKILL);
         code = run_wait(pid);
+        char *log = text_of("log");
         if (code != 0 && code != 128 + SIGKILL)
-            fail_msg("exit code %d after %d kills:\n%s", code, kills, text_of("log"));
-        kills += code != 0;
+            fail_msg("exit code %d after %d kills:\n%s", code, count->kills, log);
+        count->kills += code != 0;
+        count->resumed += strstr(log, "resuming ") && !strstr(log, "nothing to do");
+        free(log);
     }
     run_expect(0, NULL, "%s", all);
     same_checkpoint("ref/ckpt/step-12", "run/ckpt/step-12");
     same_checkpoint("ref/ckpt/step-10", "run/ckpt/step-10");
     same_text(metrics_of("ref", true), metrics_of("run", true));
-    return kills;
 }
 
 static inline int kill_setup(void **state)

@@ -7,13 +7,14 @@ static void campaign(void **state)
     static const char *const kinds[] = {"", "train.precision=bf16 run.save_dtype=bf16 train.recompute=full",
                                         "train.recompute=1 threads=2",
                                         "data.order=sequential optim.name=sgd"};
-    int kills = 0, seed = 0;
+    kill_count count = {0, 0};
+    uint64_t seed = 0;
     for (size_t i = 0; i < AX_COUNT(kinds); i++) {
         double seconds = kill_reference(kinds[i]);
-        for (int goal = kills + 75; kills < goal; seed++)
-            kills += kill_and_compare(kinds[i], 12, seconds, (uint64_t)seed);
+        for (int goal = count.kills + 75; count.kills < goal; seed++)
+            kill_and_compare(kinds[i], 12, seconds, seed, &count);
     }
-    printf("%d kills in %d runs\n", kills, seed);
+    print_message("%d kills of %d runs, resumed %d times\n", count.kills, (int)seed, count.resumed);
 }
 
 int main(void)

@@ -338,6 +338,7 @@ static void eval_is_what_training_reported(void **state)
     fails(4, "nowhere.tok", AXONN " eval run --data nowhere.tok --json");
     /* nanoGPT's files do not tell their vocabulary: a token beyond the model's is found where it is read. */
     assert_int_equal(shell("yes 12 | head -c 400 >beyond.bin", &out), 0);
+    ax_buf_fini(&out);
     fails(4, "the file needs a larger one, or was made by another tokenizer",
           AXONN " eval run --data beyond.bin");
     fails(2, "data", AXONN " eval run");

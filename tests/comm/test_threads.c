@@ -351,9 +351,10 @@ static ax_status on_dry_device(ax_comm *c, void *arg)
     AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
     EXPECT(seen.coll == AX_ALL_REDUCE && seen.recv == data && seen.count == 1000 && seen.op == AX_MAX);
     EXPECT(ax_comm_traffic_get(c).bytes == 2 * 3 * 4000 / 4 && ax_comm_traffic_get(c).calls == 1);
+    ax_status status = ax_wait(&work);
     ax_device_free(dev, data, 4096);
     ax_device_close(&dev);
-    return ax_wait(&work);
+    return status;
 }
 
 static void dry_devices_observe_only(void **state)

@@ -334,7 +334,6 @@ static void eval_is_what_training_reported(void **state)
     assert_int_equal(shell(AXONN " eval run --data valid.tok", &out), 0);
     assert_contains(out.data, "perplexity");
     assert_contains(out.data, "bits per byte");
-    ax_buf_fini(&out);
     fails(4, "nowhere.tok", AXONN " eval run --data nowhere.tok --json");
     /* nanoGPT's files do not tell their vocabulary: a token beyond the model's is found where it is read. */
     assert_int_equal(shell("yes 12 | head -c 400 >beyond.bin", &out), 0);

@@ -19,6 +19,8 @@ ax_status cli_print(const char *text, size_t n)
     return AX_OK;
 }
 
+json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
 ax_status cli_print_json(json_t *object)
 {
     AX_CHECK(object, AX_ERR_MEMORY, "no memory for the JSON output");

@@ -70,6 +70,8 @@ ax_status cli_print_json(json_t *object);
 /* Writes bytes to stdout. AX_ERR_DATA */
 ax_status cli_print(const char *text, size_t n);
 
+/* A JSON number, or null where there is none: NaN and the infinities. */
+json_t *cli_json_number(double value);
 /* A JSON string of any bytes; those that are no UTF-8 become U+FFFD. NULL without memory. */
 json_t *cli_json_text(const char *bytes, size_t n);
 /* Whole standard input. AX_ERR_DATA */

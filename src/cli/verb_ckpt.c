@@ -4,7 +4,6 @@
 #include "axonn/ckpt.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -190,15 +189,12 @@ static const ax_option diff_options[] = {
 static const char *const kinds[] = {"equal",         "values differ", "shapes differ",
                                     "dtypes differ", "only in A",     "only in B"};
 
-/* JSON has no infinity: null. */
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *row_json(const ax_ckpt_diff_row *row)
 {
     return json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:s?, s:s?}", "key", row->key, "kind", kinds[row->kind],
                      "elements", (json_int_t)row->elements, "differing", (json_int_t)row->differing,
-                     "max_abs", number(row->max_abs), "max_rel", number(row->max_rel), "a", row->a, "b",
-                     row->b);
+                     "max_abs", cli_json_number(row->max_abs), "max_rel", cli_json_number(row->max_rel), "a",
+                     row->a, "b", row->b);
 }
 
 static ax_status diff_json(const diff_args *a, const ax_ckpt_diff *diff)

@@ -29,11 +29,13 @@ static const ax_option options[] = {
 
 static ax_status report(const args *a, const ax_evaluation *e)
 {
+    AX_CHECK(isfinite(e->loss), AX_ERR_NUMERIC,
+             "the loss is %g: weights or activations of the model are not finite", e->loss);
     if (a->common.json)
         return cli_print_json(json_pack(
-            "{s:f, s:f, s:o, s:I, s:I, s:I}", "loss", e->loss, "perplexity", exp(e->loss), "bits_per_byte",
-            isfinite(e->bits_per_byte) ? json_real(e->bits_per_byte) : json_null(), "targets",
-            (json_int_t)e->targets, "untargeted", (json_int_t)e->untargeted, "bytes", (json_int_t)e->bytes));
+            "{s:f, s:o, s:o, s:I, s:I, s:I}", "loss", e->loss, "perplexity", cli_json_number(exp(e->loss)),
+            "bits_per_byte", cli_json_number(e->bits_per_byte), "targets", (json_int_t)e->targets,
+            "untargeted", (json_int_t)e->untargeted, "bytes", (json_int_t)e->bytes));
     printf("loss           %.6f\nperplexity     %.4f\n", e->loss, exp(e->loss));
     if (isfinite(e->bits_per_byte))
         printf("bits per byte  %.4f\n", e->bits_per_byte);

@@ -1,6 +1,7 @@
 /* axonn logits: what a model predicts at each position of a sequence. */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct args {
@@ -56,8 +57,13 @@ static ax_status take(void *user, int64_t position, const float *logits, int64_t
     if (!p->printed)
         printf("{\"shape\": [%lld, %lld], \"logits\": [", p->a->last ? 1LL : (long long)p->a->tokens.count,
                (long long)vocab);
-    for (int64_t v = 0; v < vocab; v++)
-        printf("%s%.9g", p->printed++ ? ", " : "", logits[v]);
+    for (int64_t v = 0; v < vocab; v++) {
+        const char *comma = p->printed++ ? ", " : "";
+        if (isfinite(logits[v]))
+            printf("%s%.9g", comma, logits[v]);
+        else
+            printf("%snull", comma);
+    }
     return AX_OK;
 }
 

@@ -3,7 +3,6 @@
 
 #include "axonn/trace.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -57,10 +56,7 @@ static ax_status distinct_titles(const report_args *a, ax_history *runs)
     return status;
 }
 
-static json_t *number_or_null(const double *value)
-{
-    return value && isfinite(*value) ? json_real(*value) : json_null();
-}
+static json_t *number_or_null(const double *value) { return value ? cli_json_number(*value) : json_null(); }
 
 /* Last values; null where there is none. */
 static json_t *run_json(const char *path, const ax_history *run)

@@ -2,7 +2,6 @@
 #include "axonn/engine.h"
 #include "verb.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 typedef struct args {
@@ -19,16 +18,14 @@ static const ax_option options[] = {
      .help = "print one JSON object about the finished run"},
 };
 
-/* A JSON number, or null where there is none. */
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static ax_status report(const args *a, const ax_config *config, const ax_train_result *r)
 {
     if (a->json)
         return cli_print_json(json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:s?}", "run", config->run.dir,
                                         "step", (json_int_t)r->step, "tokens", (json_int_t)r->tokens, "loss",
-                                        number(r->loss), "eval_loss", number(r->eval_loss), "bits_per_byte",
-                                        number(r->bits_per_byte), "checkpoint", r->checkpoint));
+                                        cli_json_number(r->loss), "eval_loss", cli_json_number(r->eval_loss),
+                                        "bits_per_byte", cli_json_number(r->bits_per_byte), "checkpoint",
+                                        r->checkpoint));
     if (r->checkpoint)
         ax_log(AX_LOG_INFO, "checkpoint: %s", r->checkpoint);
     return AX_OK;

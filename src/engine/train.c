@@ -111,17 +111,19 @@ static ax_status judge(ax_run *run, const ax_step_result *r)
         snprintf(what, sizeof what, "the %s of %s %s not finite", r->culprit_weights ? "weights" : "gradient",
                  r->culprit, r->culprit_weights ? "are" : "is");
     ax_metrics_break_line(run->metrics);
-    if (run->config->train.nonfinite == AX_CONFIG_SKIP) {
+    /* Skipping mends no weights. */
+    if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
         ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->step, what, r->loss);
         return AX_OK;
     }
     if (run->saved_step >= 0)
         snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld", (long long)run->saved_step);
     return ax_fail(
-        AX_ERR_NUMERIC,
-        "step %lld: %s (loss %g, gradient norm %g); the step was not applied: lower optim.lr, or set "
-        "train.nonfinite=skip to go on without such steps; %s",
-        (long long)run->step, what, r->loss, r->grad_norm, newest);
+        AX_ERR_NUMERIC, "step %lld: %s (loss %g, gradient norm %g); the step was not applied: %s; %s",
+        (long long)run->step, what, r->loss, r->grad_norm,
+        r->culprit_weights ? "no step can mend them, start from other weights"
+                           : "lower optim.lr, or set train.nonfinite=skip to go on without such steps",
+        newest);
 }
 
 static ax_status train_step(ax_run *run)

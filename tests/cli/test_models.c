@@ -363,6 +363,31 @@ static void eval_interrupted(void **state)
     ax_buf_fini(&out);
 }
 
+/* A NaN among the weights of the last norm: numbers that are none are null in JSON, and an error elsewhere.
+ */
+static void models_that_are_not_finite(void **state)
+{
+    (void)state;
+    ax_st *st;
+    ax_buf out = {0};
+    char command[512];
+    assert_int_equal(shell("rm -rf spoilt && cp -r " GOLDEN " spoilt", &out), 0);
+    assert_int_equal(ax_st_open("spoilt/model.safetensors", &st), AX_OK);
+    long long at = (long long)ax_st_find(st, "transformer.ln_f.weight")->offset;
+    ax_st_close(&st);
+    snprintf(command, sizeof command,
+             "printf '\\377\\377\\377\\177' | dd of=spoilt/model.safetensors bs=1 seek=%lld conv=notrunc "
+             "2>errors",
+             at);
+    assert_int_equal(shell(command, &out), 0);
+    ax_buf_fini(&out);
+    json_t *o = json_of(AXONN " logits spoilt --tokens 1,2 --last --json");
+    assert_true(json_is_null(json_array_get(json_object_get(o, "logits"), 3)));
+    json_decref(o);
+    fails(6, "the loss is ", AXONN " eval spoilt --data few.tok --json");
+    fails(6, "is NaN", AXONN " generate spoilt --tokens 1 --json");
+}
+
 /* ---- MODEL --------------------------------------------------------------------------------------- */
 
 static void models_that_are_none(void **state)
@@ -511,6 +536,7 @@ int main(void)
         cmocka_unit_test(eval_is_what_training_reported),
         cmocka_unit_test(eval_interrupted),
         cmocka_unit_test(models_that_are_none),
+        cmocka_unit_test(models_that_are_not_finite),
         cmocka_unit_test(selftest),
         cmocka_unit_test(starts_in_half_a_second),
     };

@@ -50,10 +50,11 @@ static void a_weight_is_not_finite(void **state)
     assert_non_null(strstr(log, "not finite (loss nan, gradient norm nan); the step was not applied"));
     assert_non_null(strstr(log, "there is no checkpoint yet"));
     free(log);
-    run_expect(0, "step 3 is skipped: the weights of h.1.mlp.",
+    /* No step to come could be applied either. */
+    run_expect(6, "step 1: the weights of h.1.mlp.",
                FROM_KEYS "model.from=poison train.nonfinite=skip train.steps=3 run.dir=run2");
     count_rows("run2", &skipped, &nulls, &rows);
-    assert_true(skipped == 3 && nulls == 3 && rows == 3);
+    assert_true(skipped == 1 && nulls == 1 && rows == 1);
 }
 
 /* A learning rate that throws the weights out of range: a later step stops. What was saved is whole, so a

@@ -42,7 +42,7 @@ static const ax_option options[] = {
     {"train.recompute", AX_OPT_INT, AT(train.recompute), "none", "[1, 10000]", "none|full",
      .help = "blocks whose activations are computed again in the backward pass: none, all, or groups of N"},
     {"train.seed", AX_OPT_INT, AT(train.seed), "1234", "[0, inf)", .help = "seed of weights, order and dropout"},
-    {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "continue the newest checkpoint of run.dir, none, or the one given"},
+    {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "continue the newest checkpoint of run.dir, none, or start from the one given"},
     {"train.nonfinite", AX_OPT_ENUM, AT(train.nonfinite), "stop", .choices = "stop|skip",
      .help = "what to do about a step whose loss or gradient is not finite"},
 

@@ -71,8 +71,25 @@ static ax_status suggest(const ax_run *run, size_t available, char *out, size_t 
     return AX_OK;
 }
 
+/* What no way of running the model can do without. Asked before the plan, which takes its time with very deep
+ * models. */
+static ax_status check_parameters(const ax_run *run)
+{
+    int64_t parameters, matmul, available = ax_memory_available();
+    ax_model_config_params(&run->model, &parameters, &matmul);
+    double need = (double)parameters * (2 + run->optim->slots) * sizeof(float) / ax_comm_size(run->world);
+    char a[32], b[32];
+    AX_CHECK(
+        available < 0 || need <= (double)available, AX_ERR_MEMORY,
+        "the weights, gradients and optimizer state of the model's %lld parameters need %s and %s can be "
+        "taken here: the model is too large for this machine",
+        (long long)parameters, ax_format_bytes(need, a), ax_format_bytes((double)available, b));
+    return AX_OK;
+}
+
 ax_status ax_run_plan_memory(ax_run *run)
 {
+    AX_TRY(check_parameters(run));
     AX_TRY(plan_with(run, run->options.micro_batch, run->options.recompute, &run->plan));
     say(run);
     int64_t available = ax_memory_available();

@@ -365,7 +365,7 @@ static void more_memory_than_there_is(void **state)
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld", (long long)(free_bytes / (24 * 4 * 20)));
     run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: the model is too large",
-               keys);
+               "%s", keys);
     /* Activations of about eight times what is free, in 64 micro-batches of one: some of them fit. */
     int64_t seq_len = 8 * free_bytes / (rows * 24 * 4 * 60);
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld train.global_batch=%lld train.micro_batch=%lld",

@@ -222,7 +222,7 @@ measure() {
     least=20
     [ -n "$seconds" ] || least=$(calc %d "$million / $per_step + 1")
     # Looking at the loss is not to take longer than lowering it: where time is short, it is done less often.
-    [ "$(calc %d "(8 * $evals_s > 0.1 * (${seconds:-300} - $SECONDS))")" -eq 0 ] || evals=2
+    [ "$(calc %d "(8 * $evals_s >= 0.1 * (${seconds:-300} - $SECONDS))")" -eq 0 ] || evals=2
     steps=$(calc %d "(${seconds:-300} - $SECONDS - $eval_s - ($evals + 1) * $evals_s - 8) / $step_s")
     [ "$steps" -ge "$least" ] || steps=$least
     steps=$(setting train.steps "$steps")

@@ -22,7 +22,7 @@
 #ifndef AXONN_DEV_H
 #define AXONN_DEV_H
 
-#include "axonn/base.h"
+#include "axonn/trace.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -406,6 +406,7 @@ typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
 struct ax_device {
     ax_device_ops ops; /* resolved: inherited entries filled in */
     int threads;
+    ax_event_ring *ring; /* kernels, and the layers they belong to, are noted here (trace.h) */
     double flops, bytes; /* totals over all launches since open */
     int64_t launches;
     ax_observe_fn *observe; /* dry device only */

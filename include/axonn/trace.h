@@ -1,7 +1,8 @@
-/* trace: what a run reports of itself: metrics.jsonl, TensorBoard events, the progress line.
+/* trace: what a run reports of itself: metrics.jsonl, TensorBoard events, the progress line; and rings of
+ * events, what each thread did when.
  *
- * One object writes all three. After it is open, reporting a step allocates nothing. Not collective: one rank
- * reports. The keys of metrics.jsonl and what they mean are in docs/howto.md. */
+ * One object writes the first three. After it is open, reporting a step allocates nothing. Not collective:
+ * one rank reports. The keys of metrics.jsonl and what they mean are in docs/howto.md. */
 #ifndef AXONN_TRACE_H
 #define AXONN_TRACE_H
 
@@ -85,6 +86,37 @@ AX_MUST_CHECK ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *ou
 /* Appends a self-contained HTML page for one or more runs: pictures of loss, gradient norm, learning rate and
  * rate, and a table of the last values. */
 AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *out);
+
+/* ---- events -------------------------------------------------------------------------------------- */
+
+/* Something that a thread of this rank did from `begin` to `end` (ax_now). Both texts outlive the trace. */
+typedef struct ax_event {
+    double begin, end;
+    const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
+    const char *name; /* of the kernel, layer or parameter */
+    int64_t value;    /* bytes, or 0 */
+} ax_event;
+
+/* The rings of one rank. A ring is written by one thread, keeps its newest events, and neither locks nor
+ * allocates. Everywhere below a ring or a trace that is NULL means: not traced. */
+typedef struct ax_trace ax_trace;
+typedef struct ax_event_ring ax_event_ring;
+
+/* Rings of at least `capacity` events. The caller owns *out. */
+AX_MUST_CHECK ax_status ax_trace_create(size_t capacity, ax_trace **out);
+void ax_trace_destroy(ax_trace **trace);
+/* Adds a ring for a thread called `name`; the trace owns it. Not for two threads at a time. */
+AX_MUST_CHECK ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_event_ring **out);
+void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
+                  int64_t value);
+/* Events ever added, and the i-th of them: NULL once newer ones have taken its place. An event that its ring
+ * is about to reuse must not be read: stop the writer, or stay a capacity away. */
+size_t ax_event_count(const ax_event_ring *ring);
+const ax_event *ax_event_get(const ax_event_ring *ring, size_t i);
+/* Writes what the rings hold as Chrome trace events (JSON, microseconds since `origin`), which Perfetto and
+ * chrome://tracing show: the rank is the process, a ring a thread. Threads must have stopped writing.
+ * AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_trace_write(const ax_trace *trace, int rank, double origin, const char *path);
 
 #ifdef __cplusplus
 }

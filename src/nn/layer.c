@@ -48,14 +48,25 @@ ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
     return AX_OK;
 }
 
+static double event_begin(const ax_layer *layer) { return layer->ctx->dev->ring ? ax_now() : 0; }
+
+static ax_status event_end(const ax_layer *layer, const char *kind, double begin, ax_status status)
+{
+    if (layer->ctx->dev->ring)
+        ax_event_add(layer->ctx->dev->ring, kind, layer->name, begin, ax_now(), 0);
+    return status;
+}
+
 ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    return layer->ops->forward(layer, frame, x, y);
+    double begin = event_begin(layer);
+    return event_end(layer, "forward", begin, layer->ops->forward(layer, frame, x, y));
 }
 
 ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    return layer->ops->backward(layer, frame, dy, dx);
+    double begin = event_begin(layer);
+    return event_end(layer, "backward", begin, layer->ops->backward(layer, frame, dy, dx));
 }
 
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n)

@@ -1,0 +1,122 @@
+/* Event rings: what each thread of a rank did lately, and when. */
+#include "axonn/trace.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ax_event_ring {
+    char name[32];
+    ax_event_ring *next;
+    int lane;
+    size_t mask;          /* capacity - 1 */
+    _Atomic size_t count; /* ever added; stored by the one writing thread */
+    ax_event event[];
+};
+
+struct ax_trace {
+    size_t capacity; /* events of a ring, a power of two */
+    int lanes;
+    _Atomic(ax_event_ring *) rings;
+};
+
+ax_status ax_trace_create(size_t capacity, ax_trace **out)
+{
+    AX_CHECK(capacity > 0 && capacity <= (size_t)1 << 28, AX_ERR_USAGE, "an event ring of %zu events",
+             capacity);
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    (*out)->capacity = 1;
+    while ((*out)->capacity < capacity)
+        (*out)->capacity *= 2;
+    return AX_OK;
+}
+
+void ax_trace_destroy(ax_trace **trace)
+{
+    if (!*trace)
+        return;
+    for (ax_event_ring *r = (*trace)->rings, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    free(*trace);
+    *trace = NULL;
+}
+
+ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_event_ring **out)
+{
+    *out = NULL;
+    if (!trace)
+        return AX_OK;
+    AX_TRY(ax_calloc(1, sizeof **out + trace->capacity * sizeof(ax_event), out));
+    ax_event_ring *ring = *out;
+    snprintf(ring->name, sizeof ring->name, "%s", name);
+    ring->mask = trace->capacity - 1;
+    ring->lane = trace->lanes++;
+    ring->next = trace->rings;
+    trace->rings = ring;
+    return AX_OK;
+}
+
+void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
+                  int64_t value)
+{
+    if (!ring)
+        return;
+    size_t n = atomic_load_explicit(&ring->count, memory_order_relaxed);
+    ring->event[n & ring->mask] = (ax_event){begin, end, kind, name, value};
+    atomic_store_explicit(&ring->count, n + 1, memory_order_release);
+}
+
+size_t ax_event_count(const ax_event_ring *ring)
+{
+    return ring ? atomic_load_explicit(&ring->count, memory_order_acquire) : 0;
+}
+
+const ax_event *ax_event_get(const ax_event_ring *ring, size_t i)
+{
+    size_t n = ax_event_count(ring);
+    return i < n && n - i <= ring->mask + 1 ? &ring->event[i & ring->mask] : NULL;
+}
+
+/* ---- export -------------------------------------------------------------------------------------- */
+
+/* Names are those of layers and parameters: what JSON forbids in a string is replaced. */
+static void put_name(FILE *f, const char *text)
+{
+    for (; *text; text++)
+        fputc((unsigned char)*text < 0x20 || *text == '"' || *text == '\\' ? '_' : *text, f);
+}
+
+static void put_event(FILE *f, const ax_event_ring *ring, const ax_event *e, int rank, double origin)
+{
+    fprintf(f, ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"cat\":\"%s\",\"name\":\"", rank, ring->lane,
+            e->kind);
+    put_name(f, e->name);
+    fprintf(f, "\",\"ts\":%.3f,\"dur\":%.3f,\"args\":{\"value\":%lld}}", (e->begin - origin) * 1e6,
+            (e->end - e->begin) * 1e6, (long long)e->value);
+}
+
+ax_status ax_trace_write(const ax_trace *trace, int rank, double origin, const char *path)
+{
+    FILE *f = fopen(path, "w");
+    AX_CHECK(f, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
+    fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    fprintf(f, "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}}", rank,
+            rank);
+    for (const ax_event_ring *r = trace->rings; r; r = r->next) {
+        size_t n = ax_event_count(r), kept = ax_min(n, r->mask + 1);
+        fprintf(f,
+                ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                rank, r->lane, r->name);
+        for (size_t i = n - kept; i < n; i++)
+            put_event(f, r, ax_event_get(r, i), rank, origin);
+    }
+    fprintf(f, "\n]}\n");
+    bool failed = ferror(f);
+    failed |= fclose(f) != 0;
+    AX_CHECK(!failed, AX_ERR_DATA, "cannot write %s: %s", path, strerror(errno));
+    return AX_OK;
+}

@@ -45,7 +45,7 @@ static ax_status load(trainer *t, size_t size, int step, ax_batch *batch)
 {
     int32_t host[B * T];
     ax_tensor *const part[] = {&batch->tokens, &batch->targets};
-    ax_layout layout = ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
+    ax_layout layout = ax_layout_of_roles(t->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
     ax_tensor ids = ax_tensor_make(AX_I32, 2, (int64_t[]){B, T}, NULL, &layout);
     for (int p = 0; p < 2; p++) {
         for (int i = 0; i < B * T; i++) {

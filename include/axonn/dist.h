@@ -91,11 +91,31 @@ typedef enum ax_role {
     AX_ROLE_COUNT
 } ax_role;
 
-/* The papers' 3D layout (2305.13525, 2502.08145): batch on (data, z), residual width on y, hidden width on x.
- */
-ax_layout ax_layout_of_roles(const ax_role *roles, int ndim);
+/* A parallel strategy: which axes split a dim, by its role, and which split a weight further while it is not
+ * in use. A context names its row (ax_parallel); layers know none. */
+typedef struct ax_strategy {
+    const char *name, *help;
+    ax_axisset axes;           /* the others must have size 1 */
+    ax_axes of[AX_ROLE_COUNT]; /* role → axes, major first */
+    ax_axes rest;              /* fine, on dim 0 of weights */
+} ax_strategy;
+
+/* The rows that a configuration may name: strategy i, or NULL past the last. */
+const ax_strategy *ax_strategy_at(int i);
+/* The row of that name, or AX_ERR_USAGE naming those that exist. */
+AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **out);
+/* Batch replicated, weights held gathered: for the generation of single sequences on a training grid. */
+extern const ax_strategy ax_strategy_inference;
+/* The context's row. */
+const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
+/* AX_ERR_USAGE if the grid is larger than 1 along an axis that the strategy lacks, with the nearest grids of
+ * as many ranks that fit. Not collective. */
+AX_MUST_CHECK ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size);
+
+/* The layout of a tensor whose dims have these roles, by the context's strategy. */
+ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* The axes that split the batch. */
-ax_axisset ax_batch_axes(void);
+ax_axisset ax_batch_axes(const ax_ctx *ctx);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
 

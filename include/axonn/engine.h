@@ -52,11 +52,13 @@ typedef struct ax_engine_plan {
 } ax_engine_plan;
 
 /* Runs one micro-batch of a training step (with an optimizer) and one of an evaluation on the dry device, as
- * this rank of `grid` over `world`. `device`, `threads`: of the real run. The caller releases *out with
- * ax_engine_plan_fini. AX_ERR_USAGE if the options do not fit together. Collective along world. */
+ * this rank of `grid` over `world`. `parallel` (NULL: the defaults), `device`, `threads`: of the real run.
+ * The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options do not fit together.
+ * Collective along world. */
 AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world,
-                                            ax_grid_size grid, const char *device, int threads,
-                                            ax_dtype compute, ax_engine_plan *out);
+                                            ax_grid_size grid, const ax_parallel *parallel,
+                                            const char *device, int threads, ax_dtype compute,
+                                            ax_engine_plan *out);
 void ax_engine_plan_fini(ax_engine_plan *plan);
 
 /* Allocates the engine; weights are uninitialised until ax_param_set_init or a checkpoint fills them. `plan`

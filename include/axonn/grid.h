@@ -54,7 +54,27 @@ ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
 /* That of all ranks of the grid. */
 ax_comm *ax_grid_comm_all(const ax_grid *grid);
 
+/* Whether a grid would do; `arg` is the caller's. */
+typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
+/* Prints the up to three grids of `ranks` ranks that are legal (NULL: all are) and nearest to `wanted`, as
+ * "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
+char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg,
+                      char out[320]);
+
 /* ---- context ------------------------------------------------------------------------------------- */
+
+/* How a run is distributed over its grid and what of its communication is overlapped. Zero-initialised, but
+ * for overlap: the defaults. */
+typedef struct ax_parallel {
+    const struct ax_strategy *strategy; /* dist.h; NULL: axonn, all axes */
+    int zero;                           /* stage of ZeRO along data, 0 … 3 */
+    struct {
+        bool oar; /* all-reduce of the input's gradient behind the product of the weight's */
+        bool ors; /* reduce-scatters of weight gradients stay in flight */
+        bool oag; /* all-gathers of weights are started ahead, in the order of their use */
+    } overlap;
+    size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer changes them */
+} ax_parallel;
 
 /* One rank's world. Several live in one process when ranks are threads; the library has no other state. Plain
  * data: fill it, or use ax_ctx_create. */
@@ -66,9 +86,14 @@ typedef struct ax_ctx {
     ax_dtype compute; /* activations, and weights of two or more dims in kernels: F64, F32 or BF16 */
     ax_dtype accum;   /* master weights, gradients, statistics, one-dim parameters: F64 or F32 */
     uint64_t seed;
+    ax_parallel parallel; /* not to be changed once there are layers or parameters */
 } ax_ctx;
 
-/* Opens device `device` with `threads` threads and lays a grid over `world`. The context owns device, stream
+/* ZeRO 0 with all three overlaps and no weight cache, by the strategy axonn. */
+extern const ax_parallel ax_parallel_default;
+
+/* Opens device `device` with `threads` threads and lays a grid over `world`; ->parallel has its defaults and
+ * is the caller's to change. The context owns device, stream
  * and grid and borrows world. Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);

@@ -67,7 +67,7 @@ void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n
 AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
 
 /* The layout of activations [b, t, width] whose width has role `width`. */
-ax_layout ax_activation_layout(ax_role width);
+ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 
 /* ---- layers -------------------------------------------------------------------------------------- */
 

@@ -3,19 +3,13 @@
 
 #include <stdlib.h>
 
-ax_axisset ax_batch_axes(void)
-{
-    ax_layout batch = ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH}, 1);
-    return ax_layout_split_axes(&batch, 1);
-}
-
 ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim, const int64_t *unit,
                           const ax_role *roles, ax_init_kind init, double init_std, ax_param **out)
 {
     *out = NULL;
     AX_CHECK(ndim >= 1 && ndim <= AX_MAX_DIMS, AX_ERR_INTERNAL, "parameter %s has %d dims", name, ndim);
-    ax_layout layout = ax_layout_of_roles(roles, ndim), grad_layout = layout;
-    grad_layout.partial = ax_batch_axes();
+    ax_layout layout = ax_layout_of_roles(ctx, roles, ndim), grad_layout = layout;
+    grad_layout.partial = ax_batch_axes(ctx);
     if (ax_layout_check(ctx->grid, &grad_layout, ndim) != AX_OK) {
         ax_error_context("gradient of parameter %s", name);
         return AX_ERR_INTERNAL;

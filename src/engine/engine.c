@@ -32,16 +32,16 @@ static size_t batch_bytes(const ax_engine *e)
 
 static size_t numbers_bytes(const ax_engine *e) { return (size_t)(1 + e->set->n) * sizeof(double); }
 
-static ax_status check_options(const ax_engine_options *o, const ax_grid *grid, int64_t rows)
+static ax_status check_options(const ax_engine_options *o, int64_t rows)
 {
     AX_CHECK(o->seq_len > 0 && o->seq_len <= o->model->seq_len, AX_ERR_USAGE,
              "sequences of %lld tokens do not fit the model's %lld positions", (long long)o->seq_len,
              (long long)o->model->seq_len);
     AX_CHECK(o->micro_batch > 0 && o->global_batch > 0 && o->global_batch % rows == 0, AX_ERR_USAGE,
              "a global batch of %lld is not a whole number of micro-steps of %lld rows (micro_batch %lld on "
-             "%d ranks of data and z)",
+             "%lld ranks that share the batch)",
              (long long)o->global_batch, (long long)rows, (long long)o->micro_batch,
-             ax_grid_axis_size(grid, AX_DATA) * ax_grid_axis_size(grid, AX_Z));
+             (long long)(rows / ax_max(o->micro_batch, 1)));
     /* No layer keeps as many as 64 bytes for each element of its widest dim. */
     int64_t widest = ax_max(ax_max(o->model->vocab, o->model->ffn), o->model->hidden), bytes;
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
@@ -54,7 +54,7 @@ static ax_status check_options(const ax_engine_options *o, const ax_grid *grid, 
 /* The batch tensors view one device block. */
 static ax_status make_batch(ax_engine *e)
 {
-    ax_layout layout = ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
+    ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
     ax_tensor like = ax_tensor_make(AX_I32, 2, (int64_t[]){e->rows, e->options.seq_len}, NULL, &layout);
     ax_tensor_range(e->ctx->grid, &like, 0, ax_grid_rank(e->ctx->grid), &e->first, &e->n);
     AX_TRY(ax_calloc(1, batch_bytes(e), &e->host));
@@ -71,9 +71,8 @@ static ax_status make_batch(ax_engine *e)
 static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_bytes)
 {
     const ax_engine_options *o = &e->options;
-    e->rows =
-        o->micro_batch * ax_grid_axis_size(e->ctx->grid, AX_DATA) * ax_grid_axis_size(e->ctx->grid, AX_Z);
-    AX_TRY(check_options(o, e->ctx->grid, e->rows));
+    e->rows = o->micro_batch * ax_grid_group_size(e->ctx->grid, ax_batch_axes(e->ctx));
+    AX_TRY(check_options(o, e->rows));
     AX_TRY(ax_model_create(e->ctx, o->model, o->recompute, &e->model));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
     AX_TRY(make_batch(e));
@@ -146,8 +145,7 @@ static ax_status zero_loss(ax_engine *e)
 /* The loss, summed over the ranks that hold different rows. */
 static ax_status read_loss(ax_engine *e, double *out)
 {
-    ax_axisset batch_axes = (ax_axisset)(1u << AX_DATA | 1u << AX_Z);
-    AX_TRY(ax_reduce_axes(e->ctx, batch_axes, e->numbers, 1, AX_F64, AX_SUM));
+    AX_TRY(ax_reduce_axes(e->ctx, ax_batch_axes(e->ctx), e->numbers, 1, AX_F64, AX_SUM));
     return ax_copy_out(e->ctx->stream, out, e->numbers, sizeof *out);
 }
 
@@ -260,12 +258,14 @@ static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
 }
 
 ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, ax_grid_size grid,
-                              const char *device, int threads, ax_dtype compute, ax_engine_plan *out)
+                              const ax_parallel *parallel, const char *device, int threads, ax_dtype compute,
+                              ax_engine_plan *out)
 {
     *out = (ax_engine_plan){0};
     ax_ctx *dry;
     ax_engine *engine = NULL;
     AX_TRY(ax_ctx_create(world, grid, "dry", threads, compute, 0, &dry));
+    dry->parallel = parallel ? *parallel : ax_parallel_default;
     ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
         status = rehearse(engine, out);

@@ -57,12 +57,11 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     ax_engine_options options = {.model = &model->config,
                                  .seq_len = shape->seq_len,
                                  .micro_batch = batch,
-                                 .global_batch = batch * ax_grid_axis_size(ctx->grid, AX_DATA) *
-                                                 ax_grid_axis_size(ctx->grid, AX_Z)};
+                                 .global_batch = batch * ax_grid_group_size(ctx->grid, ax_batch_axes(ctx))};
     ax_engine_plan plan;
     ax_engine *engine;
-    AX_TRY(ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), ctx->dev->ops.name,
-                               ctx->dev->threads, ctx->compute, &plan));
+    AX_TRY(ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), &ctx->parallel,
+                               ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
     ax_status status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK) {
         status = ax_pretrained_load(model, ax_engine_params(engine));

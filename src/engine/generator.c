@@ -143,6 +143,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     ax_ctx *dry;
     AX_TRY(ax_ctx_create(g->ctx->world, ax_grid_sizes(g->ctx->grid), "dry", g->ctx->dev->threads,
                          g->ctx->compute, 0, &dry));
+    dry->parallel = g->ctx->parallel;
     ax_status status = rehearse(dry, config, g);
     if (status == AX_OK)
         status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
@@ -158,7 +159,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
              "%lld positions do not fit the model's %lld", (long long)ax_max(prompt, capacity),
              (long long)model->config.seq_len);
-    AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes()) == 1, AX_ERR_USAGE,
+    AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
              "one sequence cannot be shared by the ranks of the data and z axes: make both 1");
     ax_generator *g;
     AX_TRY(ax_calloc(1, sizeof *g, &g));

@@ -25,7 +25,7 @@ static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recom
     ax_engine_options options = run->options;
     options.micro_batch = micro_batch;
     options.recompute = recompute;
-    return ax_engine_plan_make(&options, run->world, ax_run_grid(run->config), run->config->device,
+    return ax_engine_plan_make(&options, run->world, ax_run_grid(run->config), NULL, run->config->device,
                                (int)run->config->threads, ax_run_compute_dtype(run->config), out);
 }
 

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .oag = true}};
+
 ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads, ax_dtype compute,
                         uint64_t seed, ax_ctx **out)
 {
@@ -15,6 +17,7 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     ctx->compute = compute;
     ctx->accum = ax_dtype_accum(compute);
     ctx->seed = seed;
+    ctx->parallel = ax_parallel_default;
     ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
     if (status == AX_OK)
         status = ax_device_open(device, threads, &ctx->dev);

@@ -25,10 +25,17 @@ typedef struct candidate {
 } candidate;
 
 typedef struct search {
-    const int *wanted;
+    int wanted[AX_AXES_STANDARD];
+    ax_grid_legal_fn *legal; /* or NULL */
+    const void *arg;
     candidate now, best[NEIGHBOURS];
     int n;
 } search;
+
+static ax_grid_size size_of(const int *n)
+{
+    return (ax_grid_size){.x = n[AX_X], .y = n[AX_Y], .z = n[AX_Z], .pipe = n[AX_PIPE], .data = n[AX_DATA]};
+}
 
 /* How far two grids are apart: the factors by which axes differ; splitting what was not split costs more. */
 static double distance(const int *wanted, const int *size)
@@ -41,6 +48,8 @@ static double distance(const int *wanted, const int *size)
 
 static void keep_best(search *s)
 {
+    if (s->legal && !s->legal(s->arg, size_of(s->now.size)))
+        return;
     s->now.distance = distance(s->wanted, s->now.size);
     int at = s->n;
     while (at > 0 && s->now.distance < s->best[at - 1].distance)
@@ -75,17 +84,25 @@ static void print_sizes(const int *size, char *out, size_t room)
         len += (size_t)snprintf(out + len, room - len, "%s%s=%d", a ? " " : "", axis_names[a], size[a]);
 }
 
-static ax_status refuse(const int *size, int ranks, int64_t product)
+char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg, char out[320])
 {
-    search s = {.wanted = size};
+    search s = {
+        .wanted = {wanted.x, wanted.y, wanted.z, wanted.pipe, wanted.data}, .legal = legal, .arg = arg};
     factorize(&s, 0, ranks);
-    char wanted[128], text[128 * NEIGHBOURS], *at = text;
-    print_sizes(size, wanted, sizeof wanted);
+    size_t len = (size_t)snprintf(out, 320, "%s", s.n ? "" : "none");
     for (int i = 0; i < s.n; i++) {
         char one[100];
         print_sizes(s.best[i].size, one, sizeof one);
-        at += sprintf(at, "%s%s", i ? "; " : "", one);
+        len += (size_t)snprintf(out + len, 320 - len, "%s%s", i ? "; " : "", one);
     }
+    return out;
+}
+
+static ax_status refuse(const int *size, int ranks, int64_t product)
+{
+    char wanted[128], text[320];
+    print_sizes(size, wanted, sizeof wanted);
+    ax_grid_nearest(size_of(size), ranks, NULL, NULL, text);
     return ax_fail(AX_ERR_USAGE, "grid %s needs %lld ranks but there %s %d; the nearest grids that fit: %s",
                    wanted, (long long)product, ranks == 1 ? "is" : "are", ranks, text);
 }
@@ -153,11 +170,7 @@ void ax_grid_destroy(ax_grid **grid)
     *grid = NULL;
 }
 
-ax_grid_size ax_grid_sizes(const ax_grid *grid)
-{
-    const int *n = grid->size;
-    return (ax_grid_size){.x = n[AX_X], .y = n[AX_Y], .z = n[AX_Z], .pipe = n[AX_PIPE], .data = n[AX_DATA]};
-}
+ax_grid_size ax_grid_sizes(const ax_grid *grid) { return size_of(grid->size); }
 
 int ax_grid_axes(const ax_grid *grid) { return grid->axes; }
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis) { return grid->size[axis]; }

@@ -84,7 +84,7 @@ const ax_layer_ops ax_attention_ops = {"attention", attention_forward, attention
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity)
 {
     const attention *a = (const attention *)layer;
-    ax_layout layout = ax_activation_layout(AX_ROLE_HIDDEN);
+    ax_layout layout = ax_activation_layout(layer->ctx, AX_ROLE_HIDDEN);
     return ax_tensor_make(layer->ctx->compute, 3, (int64_t[]){batch, capacity, a->kv_width},
                           (int64_t[]){1, 1, a->head_dim}, &layout);
 }

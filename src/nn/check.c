@@ -53,7 +53,7 @@ static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
             host[2][b * T + t] = start;
             host[3][b * T + t] = t - start;
         }
-    ax_layout layout = ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
+    ax_layout layout = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
     ax_tensor *const t[] = {&batch->tokens, &batch->targets, &batch->doc_start, &batch->positions};
     for (int i = 0; i < 4; i++) {
         *t[i] = ax_tensor_make(AX_I32, 2, (int64_t[]){B, T}, NULL, &layout);
@@ -115,7 +115,7 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
     AX_TRY(make_batch(b->ctx, &b->batch));
     if (!j->sample->x_width)
         return AX_OK;
-    ax_layout layout = ax_activation_layout(j->sample->x_role);
+    ax_layout layout = ax_activation_layout(b->ctx, j->sample->x_role);
     b->x = ax_tensor_make(AX_F64, 3, (int64_t[]){B, T, j->sample->x_width},
                           (int64_t[]){1, 1, j->sample->x_unit}, &layout);
     return filled(b->ctx, &b->x, 1, 1);

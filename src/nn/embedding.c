@@ -45,7 +45,7 @@ static const ax_layer_ops embedding_ops = {"embedding", embedding_forward, embed
 static ax_status declare(embedding *e, const char *name, const ax_embedding_config *c)
 {
     char full[256];
-    e->y_layout = ax_activation_layout(AX_ROLE_MODEL);
+    e->y_layout = ax_activation_layout(e->base.ctx, AX_ROLE_MODEL);
     snprintf(full, sizeof full, "%s.tokens", name);
     AX_TRY(ax_param_create(e->base.ctx, full, 2, (int64_t[]){c->vocab, c->width}, NULL,
                            (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, AX_INIT_NORMAL, c->init_std,

@@ -95,7 +95,7 @@ ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out)
     return status;
 }
 
-ax_layout ax_activation_layout(ax_role width)
+ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width)
 {
-    return ax_layout_of_roles((ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE, width}, 3);
+    return ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE, width}, 3);
 }

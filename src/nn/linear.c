@@ -41,8 +41,8 @@ static const ax_layer_ops linear_ops = {"linear", linear_forward, linear_backwar
 static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
 {
     char full[256];
-    l->x_layout = ax_activation_layout(c->in_role);
-    l->y_layout = ax_activation_layout(c->out_role);
+    l->x_layout = ax_activation_layout(l->base.ctx, c->in_role);
+    l->y_layout = ax_activation_layout(l->base.ctx, c->out_role);
     if (c->tied) {
         l->base.param[WEIGHT] = c->tied;
         l->base.borrows[WEIGHT] = true;

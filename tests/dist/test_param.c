@@ -150,7 +150,7 @@ static ax_status check_gradients(const model *m)
     }
     AX_TRY(ax_param_grad_target(m->frame, m->bias, &m->bias->grad.layout, &part));
     EXPECT(part.data == m->bias->grad.data);
-    if (ax_grid_effective(m->ctx->grid, ax_batch_axes())) {
+    if (ax_grid_effective(m->ctx->grid, ax_batch_axes(m->ctx))) {
         EXPECT(ax_param_set_grad_sumsq(m->set, NULL, NULL) == AX_ERR_INTERNAL);
         EXPECT(strstr(ax_error_message(), "the gradient of h.weight is still a partial sum"));
     }

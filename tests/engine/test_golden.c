@@ -73,7 +73,8 @@ static void open_case(golden *g, const char *name, const char *device, int64_t t
                                  .recompute = recompute,
                                  .clip = clip};
     must(ax_optim_find("adamw", &options.optim));
-    must(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, &g->plan));
+    must(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, device, 2, AX_F32,
+                             &g->plan));
     must(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
     must(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
 }

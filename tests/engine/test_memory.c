@@ -160,7 +160,7 @@ static ax_status start(training *t, const shape *s, measured *out)
     out->baseline = ax_memory_now();
     ax_grid_size one = {1, 1, 1, 1, 1};
     AX_TRY(ax_comm_self_create(&t->self));
-    AX_TRY(ax_engine_plan_make(&t->options, t->self, one, "cpu", s->threads, s->compute, &t->plan));
+    AX_TRY(ax_engine_plan_make(&t->options, t->self, one, NULL, "cpu", s->threads, s->compute, &t->plan));
     out->planned = ax_memory_total(&t->plan.memory);
     AX_TRY(ax_ctx_create(t->self, one, "cpu", s->threads, s->compute, 1, &t->ctx));
     AX_TRY(ax_engine_create(t->ctx, &t->options, &t->plan, 0, &t->engine));

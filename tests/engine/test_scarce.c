@@ -107,7 +107,7 @@ static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, grid, "cpu", 1, AX_BF16, 1, &ctx);
     if (status == AX_OK)
-        status = ax_engine_plan_make(&options, world, grid, "cpu", 1, AX_BF16, &plan);
+        status = ax_engine_plan_make(&options, world, grid, NULL, "cpu", 1, AX_BF16, &plan);
     if (status == AX_OK)
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK)

@@ -132,7 +132,8 @@ static ax_status run_rank(ax_comm *world, void *arg)
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, s->grid, s->device, s->threads, s->compute, 3, &ctx);
     if (status == AX_OK && s->planned)
-        status = ax_engine_plan_make(&options, world, s->grid, s->device, s->threads, s->compute, &plan);
+        status =
+            ax_engine_plan_make(&options, world, s->grid, NULL, s->device, s->threads, s->compute, &plan);
     if (status == AX_OK)
         status = ax_engine_create(ctx, &options, s->planned ? &plan : NULL, 4 << 20, &engine);
     if (status == AX_OK)
@@ -330,7 +331,7 @@ static void options_that_do_not_fit_are_refused(void **state)
                                      .micro_batch = bad[i].micro_batch,
                                      .global_batch = bad[i].global_batch};
         ax_engine_plan plan;
-        assert_int_equal(ax_engine_plan_make(&options, self, base.grid, "cpu", 1, AX_F32, &plan),
+        assert_int_equal(ax_engine_plan_make(&options, self, base.grid, NULL, "cpu", 1, AX_F32, &plan),
                          AX_ERR_USAGE);
     }
     ax_comm_destroy(&self);

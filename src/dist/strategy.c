@@ -1,0 +1,109 @@
+/* Parallel strategies, as a table: which axes split a dim, by what the dim is to the model. */
+#include "axonn/dist.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AXES_1(a) ((ax_axisset)(1u << (a)))
+#define AXES_2(a, b) ((ax_axisset)(1u << (a) | 1u << (b)))
+
+/* Weights rest split along z, in single elements, and are gathered before use (2502.08145, Alg. 1). */
+#define REST_Z                                                                                               \
+    {                                                                                                        \
+        .n = 1, .fine = 1, .a = { AX_Z }                                                                     \
+    }
+
+static const ax_strategy table[] = {
+    /* The hidden width on x and the residual width on y: what one layer of a pair sums over, the next one
+     * keeps, so consecutive layers need no redistribution (2305.13525, section 3). The vocabulary is whole on
+     * each rank: the head's logits are partial along y, and summed. */
+    {"axonn",
+     "3D tensor parallelism (x, y, z) times data parallelism",
+     (1u << AX_AXES_STANDARD) - 1,
+     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
+      [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
+      [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}}},
+     REST_Z},
+    {"megatron",
+     "1D tensor parallelism (x) times data parallelism",
+     AXES_2(AX_X, AX_DATA),
+     {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}, [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}}},
+     {0}},
+    {"fsdp",
+     "data parallelism with weights, gradients and optimizer state split (z)",
+     AXES_1(AX_Z),
+     {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_Z}}},
+     REST_Z},
+    {"hsdp",
+     "groups of fsdp (z) times data parallelism",
+     AXES_2(AX_Z, AX_DATA),
+     {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}}},
+     REST_Z},
+    {"ddp", "data parallelism", AXES_1(AX_DATA), {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}}, {0}},
+};
+
+const ax_strategy ax_strategy_inference = {
+    "inference",
+    "every rank has the whole batch, weights are held gathered",
+    (1u << AX_AXES_STANDARD) - 1,
+    {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}}, [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}}},
+    {0}};
+
+const ax_strategy *ax_strategy_at(int i) { return i >= 0 && i < (int)AX_COUNT(table) ? &table[i] : NULL; }
+
+ax_status ax_strategy_find(const char *name, const ax_strategy **out)
+{
+    char names[128] = "";
+    for (size_t i = 0; i < AX_COUNT(table); i++) {
+        if (!strcmp(name, table[i].name)) {
+            *out = &table[i];
+            return AX_OK;
+        }
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", table[i].name);
+    }
+    return ax_fail(AX_ERR_USAGE, "there is no strategy \"%s\"; there are %s", name, names);
+}
+
+const ax_strategy *ax_strategy_of(const ax_ctx *ctx)
+{
+    return ctx->parallel.strategy ? ctx->parallel.strategy : &table[0];
+}
+
+/* ---- grids that fit ------------------------------------------------------------------------------ */
+
+static bool fits(const void *strategy, ax_grid_size size)
+{
+    const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (n[a] > 1 && !(((const ax_strategy *)strategy)->axes >> a & 1))
+            return false;
+    return true;
+}
+
+ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size)
+{
+    char nearest[320];
+    AX_CHECK(
+        fits(strategy, size), AX_ERR_USAGE,
+        "grid x=%d y=%d z=%d pipe=%d data=%d does not fit the strategy %s, %s: the other axes must be 1; the "
+        "nearest grids that fit: %s",
+        size.x, size.y, size.z, size.pipe, size.data, strategy->name, strategy->help,
+        ax_grid_nearest(size, size.x * size.y * size.z * size.pipe * size.data, fits, strategy, nearest));
+    return AX_OK;
+}
+
+/* ---- layouts ------------------------------------------------------------------------------------- */
+
+ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim)
+{
+    ax_layout layout = {0};
+    for (int d = 0; d < ndim; d++)
+        layout.dim[d] = ax_strategy_of(ctx)->of[roles[d]];
+    return layout;
+}
+
+ax_axisset ax_batch_axes(const ax_ctx *ctx)
+{
+    ax_layout batch = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH}, 1);
+    return ax_layout_split_axes(&batch, 1);
+}

@@ -56,6 +56,10 @@ void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 const char *ax_error_message(void);
 /* The status it was recorded with, AX_OK if none: for functions that return NULL on failure. */
 ax_status ax_error_status(void);
+/* Marks the last failure as one that all ranks return alike, until the next ax_fail: then rank 0 alone need
+ * tell it. ax_comm_agree does it. */
+void ax_error_share(void);
+bool ax_error_is_shared(void);
 
 #define AX_TRY(expr)                                                                                         \
     do {                                                                                                     \

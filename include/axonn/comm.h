@@ -77,6 +77,16 @@ AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
 /* Waits for *work (NULL: done already) and sets it to NULL. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 
+/* ---- ranks that decide together ---- */
+
+/* Ends a phase that may fail on some ranks: every rank gives its status, and all return that of the lowest
+ * rank that failed, with its message ("rank 2: …"; without the rank if all failed with the same words).
+ * AX_ERR_COMM or the rank's own error if the ranks cannot be reached. Collective along comm. */
+AX_MUST_CHECK ax_status ax_comm_agree(ax_comm *comm, ax_status mine);
+/* The text of rank `root`, which may be NULL, to all: on the others *text is overwritten with a copy that the
+ * caller frees. Collective along comm. */
+AX_MUST_CHECK ax_status ax_comm_share_text(ax_comm *comm, int root, char **text);
+
 /* ---- for backends ---- */
 
 typedef enum ax_coll {

@@ -10,6 +10,7 @@
 enum { MESSAGE_MAX = 16384 };
 static _Thread_local char message[MESSAGE_MAX];
 static _Thread_local ax_status last;
+static _Thread_local bool shared;
 
 const char *ax_status_name(ax_status status)
 {
@@ -28,6 +29,7 @@ ax_status ax_fail(ax_status code, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     memcpy(message, text, sizeof message);
+    shared = false;
     return last = code;
 }
 
@@ -46,6 +48,8 @@ void ax_error_context(const char *fmt, ...)
 
 const char *ax_error_message(void) { return message; }
 ax_status ax_error_status(void) { return last; }
+void ax_error_share(void) { shared = true; }
+bool ax_error_is_shared(void) { return shared; }
 
 void ax_assert_failed(const char *cond, const char *file, int line)
 {

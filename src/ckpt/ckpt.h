@@ -85,10 +85,8 @@ ax_status st_file_open(ax_st *st, int file);
 /* The index of a planned store as JSON. */
 ax_status st_index_print(const ax_st *st, ax_buf *out);
 
-/* ---- agree.c: ranks that succeed or fail together ---- */
+/* ---- sum.c ---- */
 
-/* The worst status of all ranks; the others' message says that another rank failed. */
-ax_status ckpt_agree(ax_ctx *ctx, ax_status mine);
 /* v[i] <- Σ over ranks mod 2^64, in host memory. */
 ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 

@@ -305,7 +305,7 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
         sums[i] = m.sum;
     }
     ax_region_destroy(&staging);
-    AX_TRY(ckpt_agree(ctx, status));
+    AX_TRY(ax_comm_agree(ctx->world, status));
     return ckpt_sum(ctx, sums, items->n);
 }
 

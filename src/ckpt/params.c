@@ -10,11 +10,11 @@
 static ax_status write_items(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
 {
     ax_status status = ax_comm_rank(ctx->world) ? AX_OK : ax_st_make(st);
-    AX_TRY(ckpt_agree(ctx, status));
+    AX_TRY(ax_comm_agree(ctx->world, status));
     status = ckpt_items_write(ctx, items, st);
     if (status == AX_OK)
         status = ax_st_sync(st);
-    return ckpt_agree(ctx, status);
+    return ax_comm_agree(ctx->world, status);
 }
 
 ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtype dtype, int64_t shard_bytes)
@@ -40,7 +40,7 @@ ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt
         status = ckpt_items_read(set->ctx, &items, st, rules);
     ax_st_close(&st);
     ckpt_items_fini(&items);
-    return ckpt_agree(set->ctx, status);
+    return ax_comm_agree(set->ctx->world, status);
 }
 
 ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums)
@@ -157,9 +157,9 @@ ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const char *const *sl
         status = ax_fail(AX_ERR_DATA, "%s holds no optimizer state: it can be named as model.from only", dir);
     if (status == AX_OK)
         status = load_all(set, dir, slot_names, rules, has_training(&m));
-    status = ckpt_agree(set->ctx, status);
+    status = ax_comm_agree(set->ctx->world, status);
     if (status == AX_OK)
-        status = verify_loaded(set, &m, dir);
+        status = ax_comm_agree(set->ctx->world, verify_loaded(set, &m, dir));
     manifest_fini(&m);
     return status;
 }

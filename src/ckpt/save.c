@@ -322,31 +322,34 @@ static ax_status save(saver *s)
     ax_ctx *ctx = s->ctx;
     bool first = ax_comm_rank(ctx->world) == 0;
     int files = s->model->files + (s->optim ? s->optim->files : 0);
-    AX_TRY(ckpt_agree(ctx, first ? prepare(s) : AX_OK));
-    AX_TRY(ckpt_agree(ctx, write_boxes(s)));
+    AX_TRY(ax_comm_agree(ctx->world, first ? prepare(s) : AX_OK));
+    AX_TRY(ax_comm_agree(ctx->world, write_boxes(s)));
     AX_TRY(ckpt_items_checksum(ctx, &s->model_items, s->sums));
-    AX_TRY(ckpt_agree(ctx, hash_files(s)));
+    AX_TRY(ax_comm_agree(ctx->world, hash_files(s)));
     AX_TRY(ckpt_sum(ctx, s->hashes, files));
-    return ckpt_agree(ctx, first ? publish(s) : AX_OK);
+    return ax_comm_agree(ctx->world, first ? publish(s) : AX_OK);
 }
 
 /* Nothing of a failed checkpoint stays; the message keeps its reason. */
 static void undo(saver *s)
 {
     char reason[1024];
+    bool shared = ax_error_is_shared();
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     give_name_back(s);
     if (ax_remove_tree(s->aside) != AX_OK)
         ax_log(AX_LOG_WARN, "%s stays until the next start: %s", s->aside, ax_error_message());
     unlink(s->latest_new);
-    ax_fail(AX_ERR_DATA, "%s", reason);
+    (void)ax_fail(AX_ERR_DATA, "%s", reason);
+    if (shared)
+        ax_error_share();
 }
 
 ax_status ax_ckpt_save(const ax_ckpt_save_args *args)
 {
     saver s = {0};
     ax_ctx *ctx = args->params->ctx;
-    ax_status status = ckpt_agree(ctx, saver_init(&s, args));
+    ax_status status = ax_comm_agree(ctx->world, saver_init(&s, args));
     if (status == AX_OK) {
         status = save(&s);
         if (status != AX_OK && ax_comm_rank(ctx->world) == 0) {

@@ -398,6 +398,7 @@ typedef struct rank_thread {
     ax_rank_fn *fn;
     void *arg;
     ax_status status;
+    bool shared; /* all ranks return this failure */
     char message[2048];
 } rank_thread;
 
@@ -410,6 +411,7 @@ static void *rank_main(void *arg)
     t->status = t->fn(&t->comm, t->arg);
     if (t->status != AX_OK) {
         char why[900];
+        t->shared = ax_error_is_shared();
         snprintf(t->message, sizeof t->message, "%s", ax_error_message());
         snprintf(why, sizeof why, "failed: %s", t->message);
         abort_by(w, t->comm.rank, why);
@@ -428,7 +430,10 @@ static ax_status first_failure(const world *w, const rank_thread *t)
     for (int r = 0; r < w->size && first < 0; r++)
         if (t[r].status != AX_OK)
             first = r;
-    return first < 0 ? AX_OK : ax_fail(t[first].status, "rank %d: %s", first, t[first].message);
+    if (first < 0)
+        return AX_OK;
+    return t[first].shared ? ax_fail(t[first].status, "%s", t[first].message)
+                           : ax_fail(t[first].status, "rank %d: %s", first, t[first].message);
 }
 
 static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn, void *arg)

@@ -16,8 +16,9 @@ enum { AX_MAX_AXES = 8 };
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
 typedef uint16_t ax_axisset; /* bit a = axis a */
 
-/* The axes every grid has, in rank order, x innermost. */
-enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
+/* The axes every grid has, in rank order, x innermost; then the factors of x, once ax_grid_factor has made
+ * them. */
+enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD, AX_X_KV = AX_AXES_STANDARD, AX_X_REP, AX_AXES };
 
 typedef struct ax_grid ax_grid;
 
@@ -32,7 +33,7 @@ AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_gri
 void ax_grid_destroy(ax_grid **grid);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-int ax_grid_axes(const ax_grid *grid);                            /* number of axes */
+int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* ranks along it */
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x" … */
 int ax_grid_ranks(const ax_grid *grid);
@@ -43,13 +44,23 @@ int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 /* The axis of that name, or AX_ERR_USAGE naming those that exist. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
-/* The subset of `axes` whose size is above 1. */
+/* Declares x = x.kv · x.rep with x.kv of `kv` ranks, major: a rank's coordinate along x is (its coordinate
+ * along x.kv) · (size of x.rep) + (that along x.rep). From then on layouts and sets of axes may name the
+ * factors. A dim split by x.kv and then x.rep lies on the same ranks in the same order as one split by x, in
+ * equal boxes where the sizes divide its extent: one split after the other where they do not. Declaring the
+ * same again changes nothing, as does a kv of 1 or of all of x. AX_ERR_USAGE if kv does not divide x, or
+ * other factors of x are in use. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, int kv);
+/* Axes as they do not overlap: x is replaced by x.kv and x.rep where those exist. */
+ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
+/* The atoms of `axes` whose size is above 1: two sets that are equal so have the same groups. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
-/* Ranks of a group along `axes` (the product of their sizes). */
+/* Ranks of a group along `axes`: the product of the sizes of their atoms. */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
 /* The communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned by the
- * grid. Not collective: pipeline stages, which do different things, ask for different ones. */
+ * grid. Its ax_comm_traffic_get is what travelled along exactly this set, whatever it was called. Not
+ * collective: pipeline stages, which do different things, ask for different ones. */
 ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
 /* That of all ranks of the grid. */
 ax_comm *ax_grid_comm_all(const ax_grid *grid);

@@ -26,7 +26,8 @@ typedef struct ax_axes {
     ax_axis a[AX_MAX_AXES];
 } ax_axes;
 
-/* An axis appears at most once in a layout, `partial` included. Zero-initialised: replicated everywhere. */
+/* An axis appears at most once in a layout, `partial` included, nor with it its factors. Zero-initialised:
+ * replicated everywhere. */
 typedef struct ax_layout {
     ax_axes dim[AX_MAX_DIMS];
     ax_axisset partial;
@@ -49,7 +50,8 @@ typedef struct ax_box {
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
 /* Parses "b@data.z, t, d@y +x": dims in order (names are for the reader), '@' axes, '.' between axes, '/'
- * before the first fine axis ("o@x/z"), '+' partial axes. AX_ERR_USAGE says what and where. */
+ * before the first fine axis ("o@x/z"), '+' partial axes; "d@x.kv.x.rep" names the two factors of x.
+ * AX_ERR_USAGE says what and where. */
 AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_layout *out);
 /* Prints with dim names d0, d1, … or those of `names` ("btd"), one letter a dim (NULL allowed). Returns out.
  */

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const axis_names[AX_AXES_STANDARD] = {"x", "y", "z", "pipe", "data"};
+static const char *const axis_names[AX_AXES] = {"x", "y", "z", "pipe", "data", "x.kv", "x.rep"};
 
 struct ax_grid {
     ax_comm *world;
-    int axes, ranks;
-    int size[AX_MAX_AXES], stride[AX_MAX_AXES];
-    ax_comm *comm[1 << AX_AXES_STANDARD]; /* by set of axes of size above 1; the others are NULL */
+    int axes, ranks; /* axes: AX_AXES once x has factors */
+    int size[AX_AXES], stride[AX_AXES];
+    ax_comm *comm[1 << AX_AXES]; /* by effective set of axes; the others are NULL */
 };
 
 /* ---- legal neighbours of a grid that does not fit ------------------------------------------------ */
@@ -109,7 +109,7 @@ static ax_status refuse(const int *size, int ranks, int64_t product)
 
 /* ---- grids --------------------------------------------------------------------------------------- */
 
-/* A group is named by its lowest rank: the one with coordinate 0 along all the axes. */
+/* A group is named by its lowest rank: the one with coordinate 0 along all the axes, which do not overlap. */
 static ax_status make_comm(ax_grid *grid, ax_axisset axes)
 {
     int rank = ax_grid_rank(grid), lowest = rank;
@@ -121,11 +121,11 @@ static ax_status make_comm(ax_grid *grid, ax_axisset axes)
     return ax_comm_split(grid->world, lowest, rank, &grid->comm[axes]);
 }
 
-/* All of them now, while all ranks do the same: later, ranks differ in which they use first. */
+/* All that are missing, while all ranks do the same: later, ranks differ in which they use first. */
 static ax_status make_comms(ax_grid *grid)
 {
-    for (unsigned axes = 0; axes < AX_COUNT(grid->comm); axes++)
-        if (ax_grid_effective(grid, (ax_axisset)axes) == axes)
+    for (unsigned axes = 0; axes < 1u << grid->axes; axes++)
+        if (!grid->comm[axes] && ax_grid_effective(grid, (ax_axisset)axes) == axes)
             AX_TRY(make_comm(grid, (ax_axisset)axes));
     return AX_OK;
 }
@@ -206,11 +206,51 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
     return ax_fail(AX_ERR_USAGE, "the grid has no axis \"%.*s\"; its axes are %s", (int)len, name, all);
 }
 
+/* ---- factors ------------------------------------------------------------------------------------- */
+
+enum { X = 1 << AX_X, X_FACTORS = 1 << AX_X_KV | 1 << AX_X_REP };
+
+ax_status ax_grid_factor(ax_grid *grid, int kv)
+{
+    int x = grid->size[AX_X];
+    AX_CHECK(kv >= 1 && x % kv == 0, AX_ERR_USAGE, "x = %d cannot be x.kv = %d times anything", x, kv);
+    if (kv == 1 || kv == x)
+        return AX_OK;
+    if (grid->axes == AX_AXES) {
+        AX_CHECK(grid->size[AX_X_KV] == kv, AX_ERR_USAGE,
+                 "x = %d is x.kv = %d times x.rep = %d already and cannot be x.kv = %d too: one grid serves "
+                 "layers of one number of key heads",
+                 x, grid->size[AX_X_KV], grid->size[AX_X_REP], kv);
+        return AX_OK;
+    }
+    grid->size[AX_X_KV] = kv;
+    grid->size[AX_X_REP] = x / kv;
+    grid->stride[AX_X_REP] = grid->stride[AX_X];
+    grid->stride[AX_X_KV] = grid->stride[AX_X] * (x / kv);
+    grid->axes = AX_AXES;
+    /* The groups along x are those along both factors, by their new name. */
+    for (unsigned axes = 0; axes < 1u << AX_AXES_STANDARD; axes++)
+        if (axes & X) {
+            grid->comm[(axes & ~(unsigned)X) | X_FACTORS] = grid->comm[axes];
+            grid->comm[axes] = NULL;
+        }
+    return make_comms(grid);
+}
+
+ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes)
+{
+    if (grid->axes < AX_AXES || !(axes & X))
+        return axes;
+    return (ax_axisset)((axes & ~X) | X_FACTORS);
+}
+
+/* ---- sets of axes -------------------------------------------------------------------------------- */
+
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes)
 {
-    ax_axisset effective = 0;
+    ax_axisset effective = 0, atoms = ax_grid_atoms(grid, axes);
     for (int a = 0; a < grid->axes; a++)
-        if ((axes >> a & 1) && grid->size[a] > 1)
+        if ((atoms >> a & 1) && grid->size[a] > 1)
             effective |= (ax_axisset)(1u << a);
     return effective;
 }
@@ -218,6 +258,7 @@ ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes)
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes)
 {
     int size = 1;
+    axes = ax_grid_effective(grid, axes);
     for (int a = 0; a < grid->axes; a++)
         if (axes >> a & 1)
             size *= grid->size[a];

@@ -42,10 +42,23 @@ static ax_status parse_error(const parser *p, const char *what)
                    (int)(p->at - p->text) + 1, what);
 }
 
+/* The name of a factor has two words, "x.kv"; elsewhere a dot stands between axes. */
+static size_t axis_length(const parser *p)
+{
+    size_t longest = word_length(p->at);
+    for (int a = AX_AXES_STANDARD; a < ax_grid_axes(p->grid); a++) {
+        const char *name = ax_grid_axis_name(p->grid, (ax_axis)a);
+        size_t n = strlen(name);
+        if (!strncmp(p->at, name, n) && !word_length(p->at + n))
+            longest = n;
+    }
+    return longest;
+}
+
 static ax_status parse_axis(parser *p, ax_axis *out)
 {
     skip_space(p);
-    size_t n = word_length(p->at);
+    size_t n = axis_length(p);
     if (!n)
         return parse_error(p, "an axis must stand here");
     if (ax_grid_axis_find(p->grid, p->at, n, out) != AX_OK) {
@@ -96,7 +109,8 @@ ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_l
     for (bool more = take(&p, '+'); more; more = take(&p, '+') || take(&p, '.')) {
         ax_axis axis;
         AX_TRY(parse_axis(&p, &axis));
-        if (layout.partial >> axis & 1)
+        ax_axisset atoms = ax_grid_atoms(grid, (ax_axisset)(1u << axis));
+        if (ax_grid_atoms(grid, layout.partial) & atoms)
             return parse_error(&p, "this partial axis is named twice");
         layout.partial |= (ax_axisset)(1u << axis);
     }
@@ -185,7 +199,7 @@ ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim)
 
 ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim)
 {
-    ax_axisset seen = layout->partial;
+    ax_axisset seen = ax_grid_atoms(grid, layout->partial);
     char text[128];
     AX_CHECK(layout->partial >> ax_grid_axes(grid) == 0, AX_ERR_INTERNAL,
              "a layout is partial along axes that the grid does not have");
@@ -197,9 +211,10 @@ ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim
             ax_axis axis = axes->a[i];
             AX_CHECK(axis < ax_grid_axes(grid), AX_ERR_INTERNAL, "dim %d of a layout names axis %d of %d", d,
                      axis, ax_grid_axes(grid));
-            AX_CHECK(!(seen >> axis & 1), AX_ERR_INTERNAL, "axis %s appears twice in layout [%s]",
+            ax_axisset atoms = ax_grid_atoms(grid, (ax_axisset)(1u << axis));
+            AX_CHECK(!(seen & atoms), AX_ERR_INTERNAL, "axis %s appears twice in layout [%s]",
                      ax_grid_axis_name(grid, axis), ax_layout_print(grid, layout, ndim, NULL, text));
-            seen |= (ax_axisset)(1u << axis);
+            seen |= atoms;
         }
     }
     return AX_OK;

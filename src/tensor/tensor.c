@@ -106,13 +106,20 @@ int64_t ax_tensor_global_count(const ax_tensor *tensor)
     return count;
 }
 
+/* Whether the rank's coordinate is 0 along all of `axes`. */
+static bool at_origin(const ax_grid *grid, int rank, ax_axisset axes)
+{
+    for (int a = 0; a < ax_grid_axes(grid); a++)
+        if ((axes >> a & 1) && ax_grid_coord(grid, rank, (ax_axis)a))
+            return false;
+    return true;
+}
+
 static bool is_primary(const ax_grid *grid, const ax_tensor *tensor, int rank)
 {
     ax_axisset used = ax_layout_split_axes(&tensor->layout, tensor->ndim) | tensor->layout.partial;
-    for (int a = 0; a < ax_grid_axes(grid); a++)
-        if (!(used >> a & 1) && ax_grid_coord(grid, rank, (ax_axis)a))
-            return false;
-    return true;
+    ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1);
+    return at_origin(grid, rank, ax_grid_effective(grid, all) & (ax_axisset)~ax_grid_effective(grid, used));
 }
 
 bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor)
@@ -185,10 +192,7 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     AX_CHECK(tensor->data || !bytes, AX_ERR_INTERNAL, "a tensor needs memory before values");
     row_copy copy = {.dtype = tensor->dtype, .global = (char *)global};
     AX_TRY(ax_calloc(bytes, 1, &copy.local));
-    bool holds = true;
-    for (int a = 0; a < ax_grid_axes(grid); a++)
-        holds &= !(tensor->layout.partial >> a & 1) || !ax_grid_coord(grid, rank, (ax_axis)a);
-    if (holds)
+    if (at_origin(grid, rank, tensor->layout.partial))
         for_rows(tensor, &box, row_to_local, &copy);
     ax_status status = bytes ? ax_copy_in(ctx->stream, tensor->data, copy.local, bytes) : AX_OK;
     free(copy.local);

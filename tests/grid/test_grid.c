@@ -85,6 +85,56 @@ static ax_status on_eight_ranks(ax_comm *world, void *arg)
     return status;
 }
 
+/* x = 6 as x.kv = 3 times x.rep = 2, beside y = 1 and data = 1. */
+static ax_status factors_of_x(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_grid *grid;
+    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
+    int me = ax_grid_rank(grid);
+    AX_TRY(ax_grid_factor(grid, 1));
+    AX_TRY(ax_grid_factor(grid, 6));
+    EXPECT(ax_grid_axes(grid) == AX_AXES_STANDARD && ax_grid_effective(grid, 31) == 1 << AX_X);
+    EXPECT(ax_grid_factor(grid, 4) == AX_ERR_USAGE &&
+           !strcmp(ax_error_message(), "x = 6 cannot be x.kv = 4 times anything"));
+    AX_TRY(ax_grid_factor(grid, 3));
+    AX_TRY(ax_grid_factor(grid, 3));
+    EXPECT(ax_grid_factor(grid, 2) == AX_ERR_USAGE && strstr(ax_error_message(), "one number of key heads"));
+    EXPECT(ax_grid_axes(grid) == AX_AXES && ax_grid_axis_size(grid, AX_X) == 6 &&
+           ax_grid_axis_size(grid, AX_X_KV) == 3 && ax_grid_axis_size(grid, AX_X_REP) == 2);
+    for (int r = 0; r < 6; r++)
+        EXPECT(ax_grid_coord(grid, r, AX_X_KV) == r / 2 && ax_grid_coord(grid, r, AX_X_REP) == r % 2);
+    EXPECT(ax_grid_peer(grid, AX_X_KV, 0) == me % 2 && ax_grid_peer(grid, AX_X_REP, 0) == me - me % 2);
+    enum { KV = 1 << AX_X_KV, REP = 1 << AX_X_REP, X = 1 << AX_X };
+    EXPECT(ax_grid_effective(grid, X) == (KV | REP) && ax_grid_effective(grid, X | KV) == (KV | REP));
+    EXPECT(ax_grid_comm(grid, X) == ax_grid_comm(grid, KV | REP) &&
+           ax_grid_comm(grid, X) == ax_grid_comm_all(grid));
+    static const struct {
+        ax_axisset axes;
+        int size;
+    } sets[] = {{X, 6}, {KV, 3}, {REP, 2}, {X | REP, 6}};
+    for (size_t i = 0; i < AX_COUNT(sets); i++) {
+        ax_comm *comm = ax_grid_comm(grid, sets[i].axes);
+        EXPECT(ax_comm_size(comm) == sets[i].size && ax_grid_group_size(grid, sets[i].axes) == sets[i].size);
+    }
+    int64_t sum = me;
+    ax_work *work;
+    AX_TRY(ax_all_reduce(ax_grid_comm(grid, KV), NULL, &sum, 1, AX_I64, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    EXPECT(sum == (me % 2 ? 1 + 3 + 5 : 0 + 2 + 4));
+    ax_axis axis;
+    AX_TRY(ax_grid_axis_find(grid, "x.rep", 5, &axis));
+    EXPECT(axis == AX_X_REP);
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
+static void an_axis_has_factors(void **state)
+{
+    (void)state;
+    assert_ranks(6, factors_of_x, NULL);
+}
+
 static void axes_and_groups(void **state)
 {
     (void)state;
@@ -120,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(axes_and_groups),
+        cmocka_unit_test(an_axis_has_factors),
         cmocka_unit_test(misfits_name_neighbours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

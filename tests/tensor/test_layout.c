@@ -11,6 +11,39 @@
 
 static const ax_grid_size eight = {.x = 4, .y = 1, .z = 2, .pipe = 1, .data = 1};
 
+/* Extents that each rank along the axes of dim 0 holds, in order of the coordinates: "3,2,2,2". */
+static ax_status sizes(const ax_grid *grid, const char *layout_text, int64_t extent, int64_t unit,
+                       const char *expected)
+{
+    int ndim;
+    ax_layout layout;
+    AX_TRY(ax_layout_parse(grid, layout_text, &ndim, &layout));
+    ax_tensor t = ax_tensor_make(AX_F32, 1, &extent, &unit, &layout);
+    char text[128] = "";
+    int64_t end = 0, largest = 0;
+    const ax_axes *axes = &layout.dim[0];
+    int parts = ax_grid_group_size(grid, ax_layout_split_axes(&layout, 1));
+    for (int i = 0; i < parts; i++) {
+        /* The rank whose coordinates along the axes, major first, count to i. */
+        int rank = 0, rest = i;
+        for (int k = axes->n - 1; k >= 0; k--) {
+            int size = ax_grid_axis_size(grid, axes->a[k]);
+            rank += (ax_grid_peer(grid, axes->a[k], 1) - ax_grid_peer(grid, axes->a[k], 0)) * (rest % size);
+            rest /= size;
+        }
+        int64_t lo, n;
+        ax_tensor_range(grid, &t, 0, rank, &lo, &n);
+        EXPECT(lo == end || n == 0);
+        end += n;
+        largest = ax_max(largest, n);
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%lld", i ? "," : "", (long long)n);
+    }
+    EXPECT(end == extent && largest == ax_tensor_chunk(grid, &t, 0));
+    AX_CHECK(!strcmp(text, expected), AX_ERR_INTERNAL, "[%s] of %lld by %lld splits as %s", layout_text,
+             (long long)extent, (long long)unit, text);
+    return AX_OK;
+}
+
 /* ---- text ---------------------------------------------------------------------------------------- */
 
 static ax_status reprint(const ax_grid *grid, const char *text, const char *expected)
@@ -64,47 +97,44 @@ static ax_status text_in_and_out(ax_comm *world, void *arg)
     return AX_OK;
 }
 
+/* x = 4 as x.kv = 2 times x.rep = 2. */
+static ax_status factors_as_text(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_grid *grid;
+    AX_TRY(ax_grid_create(world, eight, &grid));
+    AX_TRY(refused(grid, "b@x.kv", "the grid has no axis \"kv\""));
+    AX_TRY(ax_grid_factor(grid, 2));
+    AX_TRY(reprint(grid, "b@x.kv.x.rep, t@z", "b@x.kv.x.rep, t@z"));
+    AX_TRY(reprint(grid, "b@z.x.kv/x.rep +y", "b@z.x.kv/x.rep +y"));
+    AX_TRY(reprint(grid, "b@x.kv +z+x.rep", "b@x.kv +z.x.rep"));
+    AX_TRY(reprint(grid, "b@x.z", "b@x.z"));
+    AX_TRY(refused(grid, "b@x.kv, d@x", "axis x appears twice in layout [d0@x.kv, d1@x]"));
+    AX_TRY(refused(grid, "b@x.rep +x", "axis x.rep appears twice"));
+    AX_TRY(refused(grid, "b +x.x.kv", "named twice"));
+    AX_TRY(refused(grid, "b@x.kvx", "the grid has no axis \"kvx\""));
+    int ndim;
+    ax_layout a, b;
+    AX_TRY(ax_layout_parse(grid, "b@z +x", &ndim, &a));
+    AX_TRY(ax_layout_parse(grid, "b@z +x.kv.x.rep", &ndim, &b));
+    EXPECT(ax_layout_equal(grid, &a, &b, 1));
+    /* Heads in two groups of three: each group's share stays within it, as one split of six would not. */
+    AX_TRY(sizes(grid, "d@x", 6, 1, "2,2,1,1"));
+    AX_TRY(sizes(grid, "d@x.kv.x.rep", 6, 1, "2,1,2,1"));
+    AX_TRY(sizes(grid, "d@x.kv", 6, 1, "3,3"));
+    AX_TRY(sizes(grid, "d@x.kv.x.rep", 8, 1, "2,2,2,2"));
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
 static void layouts_as_text(void **state)
 {
     (void)state;
     assert_ranks(8, text_in_and_out, NULL);
+    assert_ranks(8, factors_as_text, NULL);
 }
 
 /* ---- the split rule ------------------------------------------------------------------------------ */
-
-/* Extents that each rank along the axes of dim 0 holds, in order of the coordinates: "3,2,2,2". */
-static ax_status sizes(const ax_grid *grid, const char *layout_text, int64_t extent, int64_t unit,
-                       const char *expected)
-{
-    int ndim;
-    ax_layout layout;
-    AX_TRY(ax_layout_parse(grid, layout_text, &ndim, &layout));
-    ax_tensor t = ax_tensor_make(AX_F32, 1, &extent, &unit, &layout);
-    char text[128] = "";
-    int64_t end = 0, largest = 0;
-    const ax_axes *axes = &layout.dim[0];
-    int parts = ax_grid_group_size(grid, ax_layout_split_axes(&layout, 1));
-    for (int i = 0; i < parts; i++) {
-        /* The rank whose coordinates along the axes, major first, count to i. */
-        int rank = 0, rest = i;
-        for (int k = axes->n - 1; k >= 0; k--) {
-            int size = ax_grid_axis_size(grid, axes->a[k]);
-            int stride = ax_grid_group_size(grid, (ax_axisset)((1u << axes->a[k]) - 1));
-            rank += rest % size * stride;
-            rest /= size;
-        }
-        int64_t lo, n;
-        ax_tensor_range(grid, &t, 0, rank, &lo, &n);
-        EXPECT(lo == end || n == 0);
-        end += n;
-        largest = ax_max(largest, n);
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%lld", i ? "," : "", (long long)n);
-    }
-    EXPECT(end == extent && largest == ax_tensor_chunk(grid, &t, 0));
-    AX_CHECK(!strcmp(text, expected), AX_ERR_INTERNAL, "[%s] of %lld by %lld splits as %s", layout_text,
-             (long long)extent, (long long)unit, text);
-    return AX_OK;
-}
 
 static ax_status split_rule(ax_comm *world, void *arg)
 {
@@ -177,11 +207,23 @@ static ax_status round_trip(ax_ctx *ctx, const char *layout_text, ax_dtype dtype
 
 static ax_status round_trips(ax_comm *world, void *arg)
 {
-    static const char *const layouts[] = {"a",          "a@x",         "a@x.z, b",       "a, b@z/x",
-                                          "a, b@x +z",  "a@z, b, c@x", "a, b@x, c, d@z", "a +x.z",
-                                          "a, b@x +y.z"};
+    static const char *const layouts[] = {"a",
+                                          "a@x",
+                                          "a@x.z, b",
+                                          "a, b@z/x",
+                                          "a, b@x +z",
+                                          "a@z, b, c@x",
+                                          "a, b@x, c, d@z",
+                                          "a +x.z",
+                                          "a, b@x +y.z",
+                                          "a, b@x.kv",
+                                          "a@x.rep, b",
+                                          "a@x.rep, b@x.kv",
+                                          "a@x.kv +x.rep",
+                                          "a, b@x.kv/x.rep"};
     ax_ctx *ctx;
     AX_TRY(ax_ctx_create(world, eight, arg, 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_grid_factor(ctx->grid, 2));
     ax_status status = AX_OK;
     for (size_t i = 0; i < AX_COUNT(layouts) && status == AX_OK; i++)
         for (int dtype = 0; dtype < AX_DTYPE_COUNT && status == AX_OK; dtype++)

@@ -76,9 +76,9 @@ static ax_status operands_agree(const ax_grid *grid, const char *text, const spe
                  text, s->a[i], ax_layout_print(grid, &a->layout, a->ndim, s->a, one),
                  ax_layout_print(grid, &b->layout, b->ndim, s->b, other));
     }
-    AX_CHECK(!ax_grid_effective(grid, a->layout.partial & b->layout.partial), AX_ERR_INTERNAL,
-             "contraction \"%s\" of two partial sums, [%s] and [%s]: redistribute one first", text,
-             ax_layout_print(grid, &a->layout, a->ndim, s->a, one),
+    AX_CHECK(!(ax_grid_effective(grid, a->layout.partial) & ax_grid_effective(grid, b->layout.partial)),
+             AX_ERR_INTERNAL, "contraction \"%s\" of two partial sums, [%s] and [%s]: redistribute one first",
+             text, ax_layout_print(grid, &a->layout, a->ndim, s->a, one),
              ax_layout_print(grid, &b->layout, b->ndim, s->b, other));
     return AX_OK;
 }

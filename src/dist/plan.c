@@ -12,6 +12,7 @@
 /* ---- planning ------------------------------------------------------------------------------------ */
 
 typedef struct planner {
+    const ax_grid *grid;
     ax_layout now, target;
     int ndim;
     int common[AX_MAX_DIMS]; /* axes of each dim that stay */
@@ -28,6 +29,12 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
+/* One axis as a set: a product is its factors, as it is in `partial`. */
+static ax_axisset set_of(const planner *p, ax_axis axis)
+{
+    return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));
+}
+
 static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisset axes)
 {
     p->plan.step[p->plan.n++] =
@@ -37,30 +44,37 @@ static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisse
 /* Puts the next axis of the target on some dim: by a slice, or by a scatter if `partial`. */
 static bool split_one(planner *p, bool partial)
 {
-    ax_axisset used = ax_layout_split_axes(&p->now, p->ndim);
+    ax_axisset used = ax_grid_effective(p->grid, ax_layout_split_axes(&p->now, p->ndim));
     for (int d = 0; d < p->ndim; d++) {
         ax_axes *now = &p->now.dim[d];
         const ax_axes *want = &p->target.dim[d];
         if (now->n != p->common[d] || now->n == want->n)
             continue;
         ax_axis axis = want->a[now->n];
-        ax_axisset bit = (ax_axisset)(1u << axis);
-        if ((used & bit) || partial != !!(p->now.partial & bit))
+        ax_axisset axes = set_of(p, axis);
+        if ((used & axes) || (p->now.partial & axes) != (partial ? axes : 0))
             continue;
         now->fine = (uint8_t)(now->fine + is_fine(want, now->n));
         now->a[now->n++] = axis;
         p->common[d]++;
-        p->now.partial &= (ax_axisset)~bit;
-        push(p, partial ? AX_STEP_SCATTER : AX_STEP_SLICE, d, axis, bit);
+        p->now.partial &= (ax_axisset)~axes;
+        push(p, partial ? AX_STEP_SCATTER : AX_STEP_SLICE, d, axis, axes);
         return true;
     }
     return false;
 }
 
-/* Sums along the partial axes that the target neither keeps partial nor splits a dim by. */
+/* Sums along the partial axes that the target neither keeps partial nor splits a dim by. A product that is
+ * partial along one of its factors only cannot be scattered. */
 static bool reduce_rest(planner *p)
 {
-    ax_axisset kept = p->target.partial | ax_layout_split_axes(&p->target, p->ndim);
+    ax_axisset kept = p->target.partial;
+    for (int d = 0; d < p->ndim; d++)
+        for (int i = 0; i < p->target.dim[d].n; i++) {
+            ax_axisset axes = set_of(p, p->target.dim[d].a[i]);
+            if (!(axes & ~p->now.partial))
+                kept |= axes;
+        }
     ax_axisset axes = p->now.partial & (ax_axisset)~kept;
     if (!axes)
         return false;
@@ -77,7 +91,7 @@ static bool gather_one(planner *p)
             continue;
         ax_axis axis = now->a[--now->n];
         now->fine = (uint8_t)(now->fine - (now->fine > 0));
-        push(p, AX_STEP_GATHER, d, axis, (ax_axisset)(1u << axis));
+        push(p, AX_STEP_GATHER, d, axis, set_of(p, axis));
         return true;
     }
     return false;
@@ -87,7 +101,8 @@ ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_la
 {
     AX_TRY(ax_layout_check(grid, &tensor->layout, tensor->ndim));
     AX_TRY(ax_layout_check(grid, target, tensor->ndim));
-    planner p = {.now = ax_layout_effective(grid, &tensor->layout, tensor->ndim),
+    planner p = {.grid = grid,
+                 .now = ax_layout_effective(grid, &tensor->layout, tensor->ndim),
                  .target = ax_layout_effective(grid, target, tensor->ndim),
                  .ndim = tensor->ndim};
     char from[128], to[128];

@@ -17,22 +17,31 @@ typedef struct test_case {
     ax_layout target;
 } test_case;
 
-/* Deals the axes out to dims (major first, in random order), to nobody, and, within `partial`, to partial. */
-static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial)
+enum { X = 1 << AX_X, FACTORS = 1 << AX_X_KV | 1 << AX_X_REP };
+
+/* Deals the axes out to dims (major first, in random order), to nobody, and, within `partial`, to partial.
+ * Where x has factors they take its place every other time. */
+static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial, bool factored)
 {
     ax_layout layout = {0};
-    ax_axis order[AX_AXES_STANDARD] = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA};
-    for (int i = AX_AXES_STANDARD - 1; i > 0; i--) {
-        int j = random_below(state, i + 1);
+    ax_axis order[] = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_X_KV, AX_X_REP};
+    int n = AX_AXES_STANDARD, first = 0;
+    if (factored && random_below(state, 2)) {
+        n = AX_AXES;
+        first = 1;
+    }
+    for (int i = n - 1; i > first; i--) {
+        int j = first + random_below(state, i + 1 - first);
         ax_axis axis = order[i];
         order[i] = order[j];
         order[j] = axis;
     }
-    for (int i = 0; i < AX_AXES_STANDARD; i++) {
+    for (int i = first; i < n; i++) {
         int to = random_below(state, ndim + 2);
+        ax_axisset atoms = factored && order[i] == AX_X ? FACTORS : (ax_axisset)(1u << order[i]);
         if (to < ndim)
             layout.dim[to].a[layout.dim[to].n++] = order[i];
-        else if (to == ndim && (partial >> order[i] & 1))
+        else if (to == ndim && !(atoms & ~partial))
             layout.partial |= (ax_axisset)(1u << order[i]);
     }
     for (int d = 0; d < ndim; d++)
@@ -41,7 +50,7 @@ static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial)
     return layout;
 }
 
-static test_case random_case(uint64_t *state)
+static test_case random_case(uint64_t *state, bool factored)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12};
     static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_I32};
@@ -53,9 +62,10 @@ static test_case random_case(uint64_t *state)
         dim[d] = extents[from + random_below(state, (ndim > 2 ? 6 : 10) - from)];
         unit[d] = random_below(state, 4);
     }
-    ax_layout layout = random_layout(state, ndim, 0xffff);
+    ax_layout layout = random_layout(state, ndim, 0xffff, factored);
+    ax_axisset partial = layout.partial & X && factored ? layout.partial | FACTORS : layout.partial;
     test_case c = {.src = ax_tensor_make(dtypes[random_below(state, 4)], ndim, dim, unit, &layout)};
-    c.target = random_layout(state, ndim, layout.partial);
+    c.target = random_layout(state, ndim, partial, factored);
     return c;
 }
 
@@ -91,7 +101,7 @@ static bool holds(const ax_grid *grid, const ax_tensor *t, int d, int rank, int6
     return element >= first && element < first + count;
 }
 
-/* The summand of element `index` at the given rank's coordinates along `axes`. */
+/* The summand of element `index` at the given rank's coordinates along `axes`, which are atoms. */
 static double summand(const ax_grid *grid, int64_t index, ax_axisset axes, int rank)
 {
     int64_t h = index * 31 + 7;
@@ -105,12 +115,14 @@ static double summand(const ax_grid *grid, int64_t index, ax_axisset axes, int r
 static double expected(const ax_grid *grid, int64_t index, ax_axisset partial, ax_axisset now, int rank)
 {
     double sum = 0;
+    ax_axisset all = ax_grid_atoms(grid, (ax_axisset)((1u << AX_AXES_STANDARD) - 1));
+    partial = ax_grid_atoms(grid, partial);
+    ax_axisset summed = partial & (ax_axisset)~ax_grid_atoms(grid, now);
     for (int r = 0; r < ax_grid_ranks(grid); r++) {
         bool counts = true;
-        for (int a = 0; a < ax_grid_axes(grid); a++) {
-            bool summed = (partial >> a & 1) && !(now >> a & 1);
-            counts &= summed || ax_grid_coord(grid, r, (ax_axis)a) == ax_grid_coord(grid, rank, (ax_axis)a);
-        }
+        for (int a = 0; a < ax_grid_axes(grid); a++)
+            counts &= !((all & ~summed) >> a & 1) ||
+                      ax_grid_coord(grid, r, (ax_axis)a) == ax_grid_coord(grid, rank, (ax_axis)a);
         if (counts)
             sum += summand(grid, index, partial, r);
     }
@@ -142,12 +154,13 @@ enum { MAX_ELEMENTS = 12 * 12 * 16, CASES = 60 };
 typedef struct world_case {
     ax_grid_size grid;
     const char *device;
+    int kv; /* ranks along x.kv; 0: x has no factors */
 } world_case;
 
 static int64_t traffic(const ax_grid *grid)
 {
     int64_t bytes = 0;
-    for (ax_axisset axes = 0; axes < 1 << AX_AXES_STANDARD; axes++)
+    for (ax_axisset axes = 0; axes < 1 << ax_grid_axes(grid); axes++)
         if (ax_grid_effective(grid, axes) == axes)
             bytes += ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
     return bytes;
@@ -208,10 +221,12 @@ static ax_status random_cases(ax_comm *world, void *arg)
     ax_ctx *ctx;
     ax_frame *frame = NULL;
     AX_TRY(ax_ctx_create(world, w->grid, w->device, 1, AX_F32, 1, &ctx));
-    ax_status status = ax_frame_create(ctx, (size_t)1 << 18, &frame);
+    ax_status status = w->kv ? ax_grid_factor(ctx->grid, w->kv) : AX_OK;
+    if (status == AX_OK)
+        status = ax_frame_create(ctx, (size_t)1 << 18, &frame);
     for (int i = 0; i < CASES && status == AX_OK; i++) {
         uint64_t state = (uint64_t)(i * 1000 + grid_ranks(w->grid) * 1000000);
-        test_case c = random_case(&state);
+        test_case c = random_case(&state, w->kv > 0);
         status = run_case(ctx, frame, &c);
         if (status != AX_OK)
             describe_failure(ctx, &c, i);
@@ -227,10 +242,20 @@ static const ax_grid_size grids[] = {
     {1, 2, 2, 1, 2}, {4, 1, 1, 1, 2}, {1, 1, 2, 4, 1}, {8, 1, 1, 1, 1},
 };
 
+/* With an x of two factors, that layouts name. */
+static const world_case factored[] = {{{4, 1, 1, 1, 1}, NULL, 2}, {{4, 2, 1, 1, 1}, NULL, 2},
+                                      {{6, 1, 1, 1, 1}, NULL, 3}, {{6, 1, 1, 1, 1}, NULL, 2},
+                                      {{4, 1, 1, 1, 2}, NULL, 2}, {{8, 1, 1, 1, 1}, NULL, 4}};
+
 static void on_all_grids(const char *device)
 {
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
         world_case w = {.grid = grids[i], .device = device};
+        assert_ranks(grid_ranks(w.grid), random_cases, &w);
+    }
+    for (size_t i = 0; i < AX_COUNT(factored); i++) {
+        world_case w = factored[i];
+        w.device = device;
         assert_ranks(grid_ranks(w.grid), random_cases, &w);
     }
 }
@@ -293,10 +318,30 @@ static ax_status plans_as_text(ax_comm *world, void *arg)
     return AX_OK;
 }
 
+static ax_status plans_of_factors(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_grid *grid;
+    AX_TRY(ax_grid_create(world, (ax_grid_size){4, 2, 1, 1, 1}, &grid));
+    AX_TRY(ax_grid_factor(grid, 2));
+    /* The sum along both factors is the one along x, whatever it is called. */
+    AX_TRY(plan_reads(grid, "b, d +x", "b, d", "all_reduce(x.kv.x.rep)"));
+    AX_TRY(plan_reads(grid, "b, d +x.kv.x.rep", "b, d@x", "reduce_scatter(d1@x.kv.x.rep)"));
+    AX_TRY(plan_reads(grid, "b, d +x", "b, d +x.rep", "all_reduce(x.kv)"));
+    AX_TRY(plan_reads(grid, "o@x.kv, i@y +x.rep", "o@x.kv, i@y", "all_reduce(x.rep)"));
+    AX_TRY(plan_reads(grid, "b, d@x.kv +x.rep", "b, d@x.kv.x.rep", "reduce_scatter(d1@x.rep)"));
+    /* What is partial along one factor only cannot be scattered along x. */
+    AX_TRY(plan_reads(grid, "b, d@x.kv +x.rep", "b@x, d",
+                      "all_reduce(x.rep) all_gather(d1@x.kv) slice(d0@x.kv.x.rep)"));
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
 static void plans_read_as_expected(void **state)
 {
     (void)state;
     assert_ranks(8, plans_as_text, NULL);
+    assert_ranks(8, plans_of_factors, NULL);
 }
 
 /* ---- what a planned frame keeps while data travel ------------------------------------------------ */

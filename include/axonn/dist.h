@@ -88,6 +88,8 @@ typedef enum ax_role {
     AX_ROLE_MODEL,  /* residual width */
     AX_ROLE_HIDDEN, /* MLP inner width, heads */
     AX_ROLE_VOCAB,
+    AX_ROLE_HEADS,    /* query heads that share fewer key heads than there are ranks: see ax_heads_split */
+    AX_ROLE_KV_HEADS, /* those key heads, replicated among the ranks that share them */
     AX_ROLE_COUNT
 } ax_role;
 
@@ -114,8 +116,24 @@ AX_MUST_CHECK ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_s
 
 /* The layout of a tensor whose dims have these roles, by the context's strategy. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
+/* The axes along which contributions to the gradient of a parameter with these roles are parts of a sum:
+ * those that split the batch, and for key heads those that share them. */
+ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* The axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
+
+/* How `heads` query heads, each group of heads / kv_heads of which shares a key head, lie on the ranks that
+ * split the hidden width, so that every rank holds the key heads of its queries. */
+typedef struct ax_heads {
+    ax_role q, kv;  /* roles of the two widths */
+    int64_t q_unit; /* query heads that stay together; key heads split one by one */
+} ax_heads;
+/* Up to as many ranks as key heads: groups are split in whole. More: each key head is on x.kv of them and its
+ * group is split along x.rep, so their number must be a multiple of kv_heads, else AX_ERR_USAGE names those
+ * near that would do. Collective along the grid: it declares the factors (ax_grid_factor). */
+AX_MUST_CHECK ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out);
+/* Whether `ranks` ranks can split them. Not collective. */
+bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);
 
 /* ---- parameters ---------------------------------------------------------------------------------- */
 
@@ -133,12 +151,13 @@ typedef struct ax_param_file {
 
 /* A trained array. Declared by a layer (extents, layout, initialisation), given memory by an ax_param_set. */
 typedef struct ax_param {
-    char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
-    ax_tensor master;  /* accum dtype: what the optimizer updates and checkpoints hold */
-    ax_tensor use;     /* what kernels read: compute dtype if ndim >= 2, else accum; if that is master's
-                          dtype, it is master's memory */
-    ax_tensor grad;    /* accum dtype; partial along the batch axes until ax_param_set_sync_grad */
-    ax_tensor slot[2]; /* optimizer state; data NULL if the optimizer has fewer */
+    char *name;           /* path in the model, "h.0.attn.q.weight"; owned */
+    ax_tensor master;     /* accum dtype: what the optimizer updates and checkpoints hold */
+    ax_tensor use;        /* what kernels read: compute dtype if ndim >= 2, else accum; if that is master's
+                             dtype, it is master's memory */
+    ax_tensor grad;       /* accum dtype; partial along grad_axes until ax_param_set_sync_grad */
+    ax_axisset grad_axes; /* ax_grad_axes_of_roles */
+    ax_tensor slot[2];    /* optimizer state; data NULL if the optimizer has fewer */
     ax_init_kind init;
     double init_std;
     bool decay; /* weight decay applies: ndim >= 2 */

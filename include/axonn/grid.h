@@ -48,8 +48,8 @@ AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name,
  * along x.kv) · (size of x.rep) + (that along x.rep). From then on layouts and sets of axes may name the
  * factors. A dim split by x.kv and then x.rep lies on the same ranks in the same order as one split by x, in
  * equal boxes where the sizes divide its extent: one split after the other where they do not. Declaring the
- * same again changes nothing, as does a kv of 1 or of all of x. AX_ERR_USAGE if kv does not divide x, or
- * other factors of x are in use. Collective along the grid. */
+ * same again, or a kv of all of x, changes nothing. AX_ERR_USAGE if kv does not divide x, or other factors of
+ * x are in use. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, int kv);
 /* Axes as they do not overlap: x is replaced by x.kv and x.rep where those exist. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);

@@ -101,7 +101,8 @@ typedef struct ax_embedding_config {
 ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config);
 
 /* Multi-head causal self-attention with its projections: children q, k, v and proj are linear layers; heads
- * are split in whole on the hidden role, kv_heads (0: heads) shared by groups of heads. */
+ * are split in whole on the hidden role, kv_heads (0: heads) shared by groups of heads (ax_heads_split says
+ * how, on more ranks than kv_heads too). Collective along the grid. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     double init_std, proj_init_std;

@@ -33,8 +33,9 @@ AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x
                                              double eps, ax_tensor *dx);
 
 /* Causal attention of this rank's heads. q: [b, t, h·e], k and v: [b, s, g·e] with e the width of a head,
- * whole heads on each rank; doc_start: int32 [b, t] or without data. kv_len <= s keys are valid; query i
- * stands at position q_offset + i. lse (A, local [b, h, t]) is for backward and may be NULL. */
+ * whole heads on each rank, which holds the key heads of its queries (dk and dv are partial along axes that
+ * split q's heads only); doc_start: int32 [b, t] or without data. kv_len <= s keys are valid; query i stands
+ * at position q_offset + i. lse (A, local [b, h, t]) is for backward and may be NULL. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t head_dim,
                                         int64_t q_offset, int64_t kv_len, ax_tensor *o, ax_tensor *lse);

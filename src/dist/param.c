@@ -9,7 +9,7 @@ ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t
     *out = NULL;
     AX_CHECK(ndim >= 1 && ndim <= AX_MAX_DIMS, AX_ERR_INTERNAL, "parameter %s has %d dims", name, ndim);
     ax_layout layout = ax_layout_of_roles(ctx, roles, ndim), grad_layout = layout;
-    grad_layout.partial = ax_batch_axes(ctx);
+    grad_layout.partial = ax_grad_axes_of_roles(ctx, roles, ndim);
     if (ax_layout_check(ctx->grid, &grad_layout, ndim) != AX_OK) {
         ax_error_context("gradient of parameter %s", name);
         return AX_ERR_INTERNAL;
@@ -21,6 +21,7 @@ ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t
     p->grad = ax_tensor_make(ctx->accum, ndim, dim, unit, &grad_layout);
     for (size_t i = 0; i < AX_COUNT(p->slot); i++)
         p->slot[i] = p->master;
+    p->grad_axes = grad_layout.partial;
     p->init = init;
     p->init_std = init_std;
     p->decay = ndim >= 2;

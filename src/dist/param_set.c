@@ -196,7 +196,7 @@ ax_status ax_param_set_zero_grad(ax_param_set *set)
 {
     AX_TRY(needs_gradients(set));
     for (int i = 0; i < set->n; i++)
-        set->param[i]->grad.layout.partial = ax_batch_axes(set->ctx);
+        set->param[i]->grad.layout.partial = set->param[i]->grad_axes;
     ax_dtype dtype = set->ctx->accum;
     return fill(set->ctx, dtype, (int64_t)(set->bytes_grad / ax_dtype_size(dtype)), 0, set->block[GRAD]);
 }

@@ -94,11 +94,34 @@ ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size)
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
+/* Heads lie where the hidden width does: query heads on x.kv and then x.rep, key heads on x.kv. */
+static ax_axes heads_axes(const ax_ctx *ctx, ax_axes hidden, bool kv)
+{
+    ax_axes axes = {0};
+    for (int i = 0; i < hidden.n; i++)
+        if (hidden.a[i] != AX_X || ax_grid_axes(ctx->grid) < AX_AXES) {
+            axes.a[axes.n++] = hidden.a[i];
+        } else {
+            axes.a[axes.n++] = AX_X_KV;
+            if (!kv)
+                axes.a[axes.n++] = AX_X_REP;
+        }
+    return axes;
+}
+
+static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
+{
+    const ax_axes *of = ax_strategy_of(ctx)->of;
+    if (role == AX_ROLE_HEADS || role == AX_ROLE_KV_HEADS)
+        return heads_axes(ctx, of[AX_ROLE_HIDDEN], role == AX_ROLE_KV_HEADS);
+    return of[role];
+}
+
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim)
 {
     ax_layout layout = {0};
     for (int d = 0; d < ndim; d++)
-        layout.dim[d] = ax_strategy_of(ctx)->of[roles[d]];
+        layout.dim[d] = axes_of(ctx, roles[d]);
     return layout;
 }
 
@@ -106,4 +129,38 @@ ax_axisset ax_batch_axes(const ax_ctx *ctx)
 {
     ax_layout batch = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH}, 1);
     return ax_layout_split_axes(&batch, 1);
+}
+
+ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim)
+{
+    ax_axisset axes = ax_batch_axes(ctx);
+    ax_layout q = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_HEADS}, 1);
+    ax_layout kv = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_KV_HEADS}, 1);
+    for (int d = 0; d < ndim; d++)
+        if (roles[d] == AX_ROLE_KV_HEADS)
+            axes |= ax_layout_split_axes(&q, 1) & (ax_axisset)~ax_layout_split_axes(&kv, 1);
+    return axes;
+}
+
+/* ---- heads --------------------------------------------------------------------------------------- */
+
+bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks)
+{
+    return ranks <= kv_heads || heads == kv_heads || ranks % kv_heads == 0;
+}
+
+ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out)
+{
+    ax_layout hidden = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_HIDDEN}, 1);
+    int ranks = ax_grid_group_size(ctx->grid, ax_layout_split_axes(&hidden, 1));
+    *out = (ax_heads){AX_ROLE_HIDDEN, AX_ROLE_HIDDEN, heads / kv_heads};
+    AX_CHECK(ax_heads_fit(heads, kv_heads, ranks), AX_ERR_USAGE,
+             "%d ranks along x cannot share %lld key heads of %lld query heads each: a rank's queries would "
+             "belong to two of them; take x = %lld or %lld",
+             ranks, (long long)kv_heads, (long long)(heads / kv_heads),
+             (long long)(ranks / kv_heads * kv_heads), (long long)ax_round_up(ranks, kv_heads));
+    if (ranks <= kv_heads || heads == kv_heads)
+        return AX_OK;
+    *out = (ax_heads){AX_ROLE_HEADS, AX_ROLE_KV_HEADS, 1};
+    return ax_grid_factor(ctx->grid, (int)kv_heads);
 }

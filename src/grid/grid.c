@@ -214,7 +214,7 @@ ax_status ax_grid_factor(ax_grid *grid, int kv)
 {
     int x = grid->size[AX_X];
     AX_CHECK(kv >= 1 && x % kv == 0, AX_ERR_USAGE, "x = %d cannot be x.kv = %d times anything", x, kv);
-    if (kv == 1 || kv == x)
+    if (kv == x)
         return AX_OK;
     if (grid->axes == AX_AXES) {
         AX_CHECK(grid->size[AX_X_KV] == kv, AX_ERR_USAGE,

@@ -6,6 +6,7 @@
 typedef struct attention {
     ax_layer base; /* children: Q, K, V, PROJ */
     int64_t head_dim, kv_width;
+    ax_role kv_role;
 } attention;
 
 enum { Q, K, V, PROJ };
@@ -84,35 +85,37 @@ const ax_layer_ops ax_attention_ops = {"attention", attention_forward, attention
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity)
 {
     const attention *a = (const attention *)layer;
-    ax_layout layout = ax_activation_layout(layer->ctx, AX_ROLE_HIDDEN);
+    ax_layout layout = ax_activation_layout(layer->ctx, a->kv_role);
     return ax_tensor_make(layer->ctx->compute, 3, (int64_t[]){batch, capacity, a->kv_width},
                           (int64_t[]){1, 1, a->head_dim}, &layout);
 }
 
-/* Queries are split in groups that share a key head, keys and values in heads: equal numbers of units, so
- * that every rank holds the key heads of its queries. */
 static ax_status add_projections(ax_layer *layer, const char *name, const ax_attention_config *c)
 {
     static const char *const names[] = {"q", "k", "v", "proj"};
-    int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads, head_dim = c->width / c->heads,
-            q_unit = c->heads / kv_heads * head_dim;
+    attention *a = (attention *)layer;
+    int64_t kv_heads = c->kv_heads ? c->kv_heads : c->heads;
+    ax_heads split;
+    AX_TRY(ax_heads_split(layer->ctx, c->heads, kv_heads, &split));
+    a->head_dim = c->width / c->heads;
+    a->kv_width = kv_heads * a->head_dim;
+    a->kv_role = split.kv;
     for (int i = Q; i <= PROJ; i++) {
         char full[256];
         snprintf(full, sizeof full, "%s.%s", name, names[i]);
         bool kv = i == K || i == V, out = i == PROJ;
-        int64_t inner = kv ? kv_heads * head_dim : c->width, unit = kv ? head_dim : q_unit;
+        int64_t inner = kv ? a->kv_width : c->width, unit = kv ? a->head_dim : split.q_unit * a->head_dim;
+        ax_role role = kv ? split.kv : split.q;
         ax_linear_config linear = {.in = out ? inner : c->width,
                                    .out = out ? c->width : inner,
-                                   .in_role = out ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
-                                   .out_role = out ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
+                                   .in_role = out ? role : AX_ROLE_MODEL,
+                                   .out_role = out ? AX_ROLE_MODEL : role,
                                    .in_unit = out ? unit : 1,
                                    .out_unit = out ? 1 : unit,
                                    .init_std = out ? c->proj_init_std : c->init_std,
                                    .no_bias = c->no_bias};
         AX_TRY(ax_layer_add(layer, ax_linear(layer->ctx, full, &linear)));
     }
-    ((attention *)layer)->head_dim = head_dim;
-    ((attention *)layer)->kv_width = kv_heads * head_dim;
     return AX_OK;
 }
 
@@ -127,7 +130,9 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
         return NULL;
     }
     ax_layer *layer = ax_layer_new(ctx, &ax_attention_ops, name, sizeof(attention));
-    if (layer && add_projections(layer, name, c) != AX_OK)
+    if (layer && add_projections(layer, name, c) != AX_OK) {
+        ax_error_context("attention \"%s\"", name);
         ax_layer_destroy(&layer);
+    }
     return layer;
 }

@@ -93,7 +93,8 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
     *b = (bench){0};
     AX_TRY(ax_ctx_create(world, j->grid, j->device, 1, AX_F64, 11, &b->ctx));
     b->layer = j->sample->make(b->ctx);
-    AX_CHECK(b->layer, AX_ERR_INTERNAL, "sample %s: %s", j->sample->name, ax_error_message());
+    if (!b->layer)
+        return ax_error_status();
     AX_TRY(ax_layer_param_set(b->layer, 0, &b->set));
     AX_TRY(ax_param_set_init(b->set));
     /* Biases and norms start at constants: move them, so that their effect is seen. Weights of

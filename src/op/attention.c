@@ -24,6 +24,14 @@ static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax
     return AX_OK;
 }
 
+/* The axes that split query heads but not the key heads they share: each rank sees its own queries' part of
+ * dk and dv. */
+static ax_axisset shared_axes(const ax_tensor *q, const ax_tensor *k)
+{
+    ax_layout of_q = {.dim[0] = q->layout.dim[2]}, of_k = {.dim[0] = k->layout.dim[2]};
+    return ax_layout_split_axes(&of_q, 1) & (ax_axisset)~ax_layout_split_axes(&of_k, 1);
+}
+
 ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                           const ax_tensor *doc_start, int64_t head_dim, int64_t q_offset, int64_t kv_len,
                           ax_tensor *o, ax_tensor *lse)
@@ -65,6 +73,7 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, q, dq));
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
+    dk->layout.partial = dv->layout.partial = shared_axes(q, k);
     void *delta;
     AX_TRY(ax_frame_scratch(frame, ctx->accum, n.batch * n.heads * n.q_len, &delta));
     return ax_run_attention_grad(ctx->stream, &(ax_attention_grad_args){.batch = n.batch,

@@ -154,13 +154,20 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
 
 /* ---- questions ----------------------------------------------------------------------------------- */
 
+/* The one factor of x that is all of x, or x itself. */
+static ax_axis whole(const ax_grid *grid, ax_axis axis)
+{
+    ax_axisset set = ax_grid_effective(grid, (ax_axisset)(1u << axis));
+    return axis == AX_X && set == 1u << AX_X_REP ? AX_X_REP : axis;
+}
+
 /* The axes of a dim that split anything. */
 static ax_axes effective(const ax_grid *grid, const ax_axes *axes)
 {
     ax_axes kept = {0};
     for (int i = 0; i < axes->n; i++)
         if (ax_grid_axis_size(grid, axes->a[i]) > 1) {
-            kept.a[kept.n++] = axes->a[i];
+            kept.a[kept.n++] = whole(grid, axes->a[i]);
             kept.fine = (uint8_t)(kept.fine + (i >= axes->n - axes->fine));
         }
     return kept;

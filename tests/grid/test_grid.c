@@ -92,7 +92,6 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
     ax_grid *grid;
     AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
     int me = ax_grid_rank(grid);
-    AX_TRY(ax_grid_factor(grid, 1));
     AX_TRY(ax_grid_factor(grid, 6));
     EXPECT(ax_grid_axes(grid) == AX_AXES_STANDARD && ax_grid_effective(grid, 31) == 1 << AX_X);
     EXPECT(ax_grid_factor(grid, 4) == AX_ERR_USAGE &&
@@ -125,6 +124,11 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
     ax_axis axis;
     AX_TRY(ax_grid_axis_find(grid, "x.rep", 5, &axis));
     EXPECT(axis == AX_X_REP);
+    ax_grid_destroy(&grid);
+    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 3, .y = 2, .z = 1, .pipe = 1, .data = 1}, &grid));
+    AX_TRY(ax_grid_factor(grid, 1));
+    EXPECT(ax_grid_effective(grid, 31) == (REP | 1 << AX_Y) && ax_comm_size(ax_grid_comm(grid, X)) == 3 &&
+           ax_comm_size(ax_grid_comm(grid, KV)) == 1);
     ax_grid_destroy(&grid);
     return AX_OK;
 }

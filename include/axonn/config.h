@@ -35,9 +35,10 @@ typedef struct ax_config {
     } data;
     struct {
         int64_t steps, global_batch, micro_batch, recompute, seed;
-        int precision; /* ax_config_precision */
-        int nonfinite; /* ax_config_nonfinite */
-        char *resume;  /* "auto", "none" or a checkpoint's absolute path */
+        int64_t weight_cache; /* bytes */
+        int precision;        /* ax_config_precision */
+        int nonfinite;        /* ax_config_nonfinite */
+        char *resume;         /* "auto", "none" or a checkpoint's absolute path */
     } train;
     struct {
         char *name, *schedule; /* words of the table */
@@ -47,6 +48,11 @@ typedef struct ax_config {
     struct {
         int64_t data, pipe, x, y, z;
     } grid;
+    char *strategy; /* a word of the table */
+    int64_t zero;
+    struct {
+        bool oar, ors, oag;
+    } overlap;
     struct {
         char *dir; /* absolute */
         int64_t checkpoint_interval, keep_latest, eval_interval, eval_batches, log_interval;
@@ -67,6 +73,9 @@ const ax_option *ax_config_options(size_t *count);
  * where ax_config_given denies. AX_ERR_USAGE with all errors; AX_ERR_DATA if the file cannot be read. */
 AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config *cfg);
 void ax_config_fini(ax_config *cfg);
+
+/* The rules between the grid and a world of `ranks` ranks: AX_ERR_USAGE with the nearest grids that fit. */
+AX_MUST_CHECK ax_status ax_config_check_ranks(ax_config *cfg, int ranks);
 
 /* True if the user gave the key, in the file or on the command line. */
 bool ax_config_given(const ax_config *cfg, const char *key);

@@ -70,6 +70,8 @@ void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);
 ax_frame *ax_engine_frame(ax_engine *engine);
+/* Rows of a micro-batch, all ranks together. */
+int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Gives rows first … end-1 of the present step (or evaluation): ax_sampler_read fits. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
@@ -121,7 +123,8 @@ typedef struct ax_evaluation {
     double bits_per_byte; /* NaN if bytes are not known */
 } ax_evaluation;
 
-/* Called before each micro-batch with the rows done and their total; false stops with AX_ERR_SIGNAL. */
+/* Called on each rank before each micro-batch with the rows done and their total; false on any of them stops
+ * all with AX_ERR_SIGNAL. */
 typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
 /* Evaluates max_rows rows (0: all), spread evenly over a token source, and adds them to *evaluation, which
@@ -168,10 +171,13 @@ typedef struct ax_train_result {
     char *checkpoint;                /* the newest, or NULL; the caller frees */
 } ax_train_result;
 
-/* A whole run: everything that `axonn train` does once the configuration is loaded. Returns AX_OK when all
- * steps are done, AX_ERR_SIGNAL when a signal stopped it after saving. `config` is completed (from the
- * model's own config.json) in place. */
-AX_MUST_CHECK ax_status ax_train(ax_config *config, ax_train_result *result);
+/* A whole run on the ranks of `world`: everything that `axonn train` does once the configuration is loaded.
+ * Returns AX_OK when all steps are done, AX_ERR_SIGNAL when a signal, to any of the ranks, stopped it after
+ * saving. `config` is completed (from the model's own config.json) in place; each rank has its own, with the
+ * same values. Whatever is wrong before the first step is returned by all ranks alike (ax_error_is_shared)
+ * and leaves older checkpoints untouched; after an error that is not shared the others may be waiting for
+ * this rank, and the caller ends the world (ax_comm_abort). Collective along world. */
+AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
 #ifdef __cplusplus
 }

@@ -124,6 +124,10 @@ AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
  * written so that they read back exactly. Unset strings are left out. */
 AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 
+/* Appends the values as lines "key: value", all of them, without places: the same text for the same values.
+ */
+AX_MUST_CHECK ax_status ax_option_print(const ax_option_set *set, ax_buf *out);
+
 /* Appends the row's left column of the help ("--max-tokens N", "optim.lr NUMBER"), `flag` for a verb's flags.
  */
 AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);

@@ -20,17 +20,25 @@ typedef struct ax_metrics_run {
     const char *device; /* "cpu" */
     int threads, ranks;
     const char *grid;      /* "data=1 pipe=1 x=1 y=1 z=1" */
+    const char *strategy;  /* "axonn"; NULL: not said */
+    int zero;              /* stage of ZeRO */
     const char *precision; /* "bf16" */
     const char *model;     /* "gpt2 6 x 256" */
     int64_t parameters;
     int64_t steps;         /* the total: for the time left */
-    double peak_flops;     /* per second of one rank's device, 0: unknown */
+    double peak_flops;     /* per second of one rank's device (the mean of all), 0: unknown */
     const char *peak_from; /* where that figure comes from */
     int64_t mem_planned;   /* bytes; 0: unknown */
     int64_t mem_baseline;  /* bytes resident before the planned ones were taken */
     int64_t log_interval;  /* progress lines every so many steps where stderr is no terminal */
     bool quiet;            /* no progress line */
 } ax_metrics_run;
+
+/* Bytes of a step along one set of axes. */
+typedef struct ax_metrics_axes {
+    const char *axes; /* "x", "z.data" */
+    int64_t bytes;
+} ax_metrics_axes;
 
 /* One step, in the words of metrics.jsonl. */
 typedef struct ax_metrics_step {
@@ -42,6 +50,9 @@ typedef struct ax_metrics_step {
     double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
     double hw_flops; /* really computed */
     int64_t mem_bytes;
+    const ax_metrics_axes *comm; /* comm_bytes */
+    int comm_count;
+    int64_t comm_wire_bytes;
     double comm_exposed_ms;
     bool skipped;
 } ax_metrics_step;

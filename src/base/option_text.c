@@ -124,6 +124,20 @@ ax_status ax_option_dump(const ax_option_set *set, ax_buf *out)
     return AX_OK;
 }
 
+ax_status ax_option_print(const ax_option_set *set, ax_buf *out)
+{
+    for (size_t i = 0; i < set->count; i++) {
+        const ax_option *option = &set->table[i];
+        const void *field = set->target + option->offset;
+        bool text = option->type == AX_OPT_STRING || option->type == AX_OPT_PATH;
+        AX_TRY(ax_buf_printf(out, "%s: ", option->key));
+        if (!text || *(char *const *)field)
+            AX_TRY(dump_value(option, field, out));
+        AX_TRY(ax_buf_add(out, "\n", 1));
+    }
+    return AX_OK;
+}
+
 /* ---- help ---------------------------------------------------------------------------------------- */
 
 static const char *meta(const ax_option *option)

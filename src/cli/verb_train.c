@@ -51,14 +51,17 @@ static ax_status run(const void *raw)
     const args *a = raw;
     AX_TRY(check_launcher());
     ax_config config;
+    ax_comm *world;
     ax_train_result result = {0};
+    AX_TRY(ax_comm_self_create(&world));
     ax_status status = ax_config_load(a->config, a->overrides.items, a->overrides.count, &config);
     if (status == AX_OK)
-        status = ax_train(&config, &result);
+        status = ax_train(world, &config, &result);
     if (status == AX_OK)
         status = report(a, &config, &result);
     free(result.checkpoint);
     ax_config_fini(&config);
+    ax_comm_destroy(&world);
     return status;
 }
 

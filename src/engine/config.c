@@ -1,7 +1,6 @@
-/* The keys of a training run and the rules between them. */
-#include "axonn/config.h"
+/* The keys of a training run; the rules between them are in config_rules.c. */
+#include "config_private.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,8 +34,8 @@ static const ax_option options[] = {
     {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "attention does not cross documents"},
 
     {"train.steps", AX_OPT_INT, AT(train.steps), "1000", "[1, 1000000000]", .help = "optimizer steps in total, resumed parts included"},
-    {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step"},
-    {"train.micro_batch", AX_OPT_INT, AT(train.micro_batch), "4", "[1, 1000000000]", .help = "sequences computed at a time; divides train.global_batch"},
+    {"train.global_batch", AX_OPT_INT, AT(train.global_batch), "64", "[1, 1000000000]", .help = "sequences per step, of all ranks together"},
+    {"train.micro_batch", AX_OPT_INT, AT(train.micro_batch), "4", "[1, 1000000000]", .help = "sequences computed at a time by each rank of data and z; train.global_batch is a multiple of it times grid.data times grid.z"},
     {"train.precision", AX_OPT_ENUM, AT(train.precision), "bf16", .choices = "fp32|bf16",
      .help = "arithmetic of the layers; weights and reductions stay fp32"},
     {"train.recompute", AX_OPT_INT, AT(train.recompute), "none", "[1, 10000]", "none|full",
@@ -45,6 +44,9 @@ static const ax_option options[] = {
     {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "continue the newest checkpoint of run.dir, none, or start from the one given"},
     {"train.nonfinite", AX_OPT_ENUM, AT(train.nonfinite), "stop", .choices = "stop|skip",
      .help = "what to do about a step whose loss or gradient is not finite"},
+
+    {"train.weight_cache", AX_OPT_INT, AT(train.weight_cache), "0", "[0, inf)", .meta = "BYTES",
+     .help = "bytes of gathered weights that are kept from one micro-batch to the next"},
 
     {"optim.name", AX_OPT_STRING, AT(optim.name), "adamw", .choices = "adamw|sgd", .help = "optimizer"},
     {"optim.lr", AX_OPT_FLOAT, AT(optim.lr), "6.0e-4", "[0, inf)", .help = "learning rate"},
@@ -58,11 +60,18 @@ static const ax_option options[] = {
     {"optim.min_lr", AX_OPT_FLOAT, AT(optim.min_lr), "0.0", "[0, inf)", .help = "learning rate of the last step"},
     {"optim.decay", AX_OPT_FLOAT, AT(optim.decay), "0.2", "[0, 1]", .help = "wsd: fraction of the steps, at the end, that decays to optim.min_lr"},
 
-    {"grid.data", AX_OPT_INT, AT(grid.data), "1", "[1, inf)", .help = "ranks that share the batch"},
-    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, inf)", .help = "pipeline stages"},
-    {"grid.x", AX_OPT_INT, AT(grid.x), "1", "[1, inf)", .help = "ranks that split the hidden widths"},
-    {"grid.y", AX_OPT_INT, AT(grid.y), "1", "[1, inf)", .help = "ranks that split the residual width"},
-    {"grid.z", AX_OPT_INT, AT(grid.z), "1", "[1, inf)", .help = "ranks that share the weights and the batch"},
+    {"grid.data", AX_OPT_INT, AT(grid.data), "1", "[1, 65536]", .help = "ranks that share the batch"},
+    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, 65536]", .help = "pipeline stages"},
+    {"grid.x", AX_OPT_INT, AT(grid.x), "1", "[1, 65536]", .help = "ranks that split the hidden widths"},
+    {"grid.y", AX_OPT_INT, AT(grid.y), "1", "[1, 65536]", .help = "ranks that split the residual width"},
+    {"grid.z", AX_OPT_INT, AT(grid.z), "1", "[1, 65536]", .help = "ranks that share the weights and the batch"},
+    {"strategy", AX_OPT_STRING, AT(strategy), "axonn", .choices = "axonn|megatron|fsdp|hsdp|ddp",
+     .help = "which axes split what: all of them; x and data; z; z and data; data. An axis that it lacks must be 1"},
+    {"zero", AX_OPT_INT, AT(zero), "0", "[0, 3]",
+     .help = "what ranks along data share out: 1 the optimizer's state, 2 gradients too, 3 weights too"},
+    {"overlap.oar", AX_OPT_BOOL, AT(overlap.oar), "true", .help = "all-reduces of input gradients run beside the products of weight gradients"},
+    {"overlap.ors", AX_OPT_BOOL, AT(overlap.ors), "true", .help = "reduce-scatters of weight gradients are awaited by the optimizer only"},
+    {"overlap.oag", AX_OPT_BOOL, AT(overlap.oag), "true", .help = "all-gathers of the next layers' weights are started ahead"},
 
     {"run.dir", AX_OPT_PATH, AT(run.dir), .meta = "DIR",
      .help = "directory of the run (default: runs/NAME for the configuration NAME.yaml)"},
@@ -84,97 +93,6 @@ const ax_option *ax_config_options(size_t *count)
 {
     *count = AX_COUNT(options);
     return options;
-}
-
-/* ---- rules over several keys --------------------------------------------------------------------- */
-
-/* A rule over two keys says nothing if one of them is wrong by itself. */
-static bool both_ok(const ax_config *cfg, const char *a, const char *b)
-{
-    return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
-}
-
-/* The divisors of n next to d from either side; equal if d divides n. d <= n. */
-static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
-{
-    *below = *above = d;
-    while (n % *below)
-        --*below;
-    while (n % *above)
-        ++*above;
-}
-
-static void check_model(ax_config *cfg)
-{
-    bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from");
-    if (family == from && both_ok(cfg, "model.family", "model.from"))
-        ax_option_error(cfg->set, "model.family",
-                        "give either model.family (a new model) or model.from (an existing one), %s",
-                        family ? "not both" : "neither is given");
-    if (!family || !both_ok(cfg, "model.hidden", "model.heads") || cfg->model.hidden % cfg->model.heads == 0)
-        return;
-    if (cfg->model.heads > cfg->model.hidden) {
-        ax_option_error(cfg->set, "model.heads", "must divide model.hidden (%" PRId64 "), so be at most that",
-                        cfg->model.hidden);
-        return;
-    }
-    int64_t below, above;
-    nearest_divisors(cfg->model.hidden, cfg->model.heads, &below, &above);
-    ax_option_error(cfg->set, "model.heads",
-                    "%" PRId64 " must divide model.hidden (%" PRId64 "); the nearest are %" PRId64
-                    " and %" PRId64,
-                    cfg->model.heads, cfg->model.hidden, below, above);
-}
-
-static void check_batch(ax_config *cfg)
-{
-    int64_t global = cfg->train.global_batch, micro = cfg->train.micro_batch;
-    if (!both_ok(cfg, "train.global_batch", "train.micro_batch") || global % micro == 0)
-        return;
-    int64_t below, above, multiple = global / micro * micro;
-    if (micro > global) {
-        ax_option_error(cfg->set, "train.global_batch",
-                        "%" PRId64 " must be a multiple of train.micro_batch (%" PRId64
-                        "); the nearest is %" PRId64,
-                        global, micro, micro);
-        return;
-    }
-    nearest_divisors(global, micro, &below, &above);
-    ax_option_error(cfg->set, "train.global_batch",
-                    "%" PRId64 " must be a multiple of train.micro_batch (%" PRId64
-                    "); the nearest are %" PRId64 " and %" PRId64 ", or micro-batches of %" PRId64
-                    " and %" PRId64,
-                    global, micro, multiple, multiple + micro, below, above);
-}
-
-static void check_schedule(ax_config *cfg)
-{
-    int64_t steps = cfg->train.steps, warmup = cfg->optim.warmup;
-    if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
-        ax_option_error(cfg->set, "optim.min_lr", "%g must be at most optim.lr (%g)", cfg->optim.min_lr,
-                        cfg->optim.lr);
-    if (!both_ok(cfg, "optim.warmup", "train.steps"))
-        return;
-    if (warmup > steps)
-        ax_option_error(cfg->set, "optim.warmup", "%" PRId64 " must be at most train.steps (%" PRId64 ")",
-                        warmup, steps);
-    else if (both_ok(cfg, "optim.schedule", "optim.decay") && !strcmp(cfg->optim.schedule, "wsd") &&
-             (double)warmup + cfg->optim.decay * (double)steps > (double)steps)
-        ax_option_error(cfg->set, "optim.decay",
-                        "%g of train.steps (%" PRId64 ") leaves no room for optim.warmup (%" PRId64
-                        "); at most %g",
-                        cfg->optim.decay, steps, warmup, (double)(steps - warmup) / (double)steps);
-}
-
-static void check_grid(ax_config *cfg)
-{
-    static const char *const keys[] = {"grid.data", "grid.pipe", "grid.x", "grid.y", "grid.z"};
-    const int64_t sizes[] = {cfg->grid.data, cfg->grid.pipe, cfg->grid.x, cfg->grid.y, cfg->grid.z};
-    for (size_t i = 0; i < AX_COUNT(keys); i++)
-        if (ax_option_ok(cfg->set, keys[i]) && sizes[i] != 1)
-            ax_option_error(cfg->set, keys[i],
-                            "must be 1, not %" PRId64 ": a training run has one rank in this version",
-                            sizes[i]);
 }
 
 /* ---- loading ------------------------------------------------------------------------------------- */
@@ -203,10 +121,7 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (path)
         AX_TRY(ax_option_read_file(cfg->set, path));
     AX_TRY(ax_option_read_overrides(cfg->set, n, overrides));
-    check_model(cfg);
-    check_batch(cfg);
-    check_schedule(cfg);
-    check_grid(cfg);
+    config_check(cfg);
     AX_TRY(ax_option_finish(cfg->set));
     if (!cfg->run.dir)
         AX_TRY(default_dir(path, &cfg->run.dir));

@@ -119,6 +119,7 @@ void ax_engine_destroy(ax_engine **engine)
 ax_param_set *ax_engine_params(ax_engine *engine) { return engine->set; }
 ax_model *ax_engine_model(ax_engine *engine) { return engine->model; }
 ax_frame *ax_engine_frame(ax_engine *engine) { return engine->frame; }
+int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
 /* Rows [first, first + n) of the micro-batch that begins at global row `start`, of `total` rows in all: rows
  * beyond are empty and masked. */

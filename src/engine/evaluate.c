@@ -6,9 +6,8 @@
 typedef struct reader {
     const ax_data *data;
     const ax_row_shape *shape;
-    ax_eval_progress_fn *progress;
-    void *user;
     int64_t all, rows; /* of the source, and how many of them are evaluated */
+    int64_t done;      /* of these */
 } reader;
 
 /* A part of a source is taken from all over it, for its documents are often sorted. */
@@ -17,9 +16,21 @@ static int64_t row_at(const reader *r, int64_t i) { return (int64_t)((__int128)i
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     const reader *r = source;
-    AX_CHECK(!r->progress || r->progress(r->user, first, r->rows), AX_ERR_SIGNAL, "evaluation interrupted");
     for (int64_t i = first; i < end; i++)
-        AX_TRY(ax_data_row(r->data, r->shape, row_at(r, i), out, i - first, NULL));
+        AX_TRY(ax_data_row(r->data, r->shape, row_at(r, r->done + i), out, i - first, NULL));
+    return AX_OK;
+}
+
+/* Each rank is asked: a signal need not reach all. */
+static ax_status go_on(ax_comm *world, const reader *r, ax_eval_progress_fn *progress, void *user)
+{
+    int32_t stop = progress && !progress(user, r->done, r->rows);
+    ax_work *work;
+    if (progress && ax_comm_size(world) > 1) {
+        AX_TRY(ax_all_reduce(world, NULL, &stop, 1, AX_I32, AX_MAX, &work));
+        AX_TRY(ax_wait(&work));
+    }
+    AX_CHECK(!stop, AX_ERR_SIGNAL, "evaluation interrupted");
     return AX_OK;
 }
 
@@ -40,9 +51,15 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
                               ax_evaluation *evaluation)
 {
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
-    reader r = {data, shape, progress, user, all, rows};
-    double sum;
-    AX_TRY(ax_engine_eval(engine, read_rows, &r, rows, &sum));
+    reader r = {data, shape, all, rows, 0};
+    double sum = 0;
+    for (int64_t n; r.done < rows; r.done += n) {
+        double loss;
+        n = ax_min(ax_engine_rows(engine), rows - r.done);
+        AX_TRY(go_on(ax_engine_params(engine)->ctx->world, &r, progress, user));
+        AX_TRY(ax_engine_eval(engine, read_rows, &r, n, &loss));
+        sum += loss;
+    }
     for (int64_t i = 0; i < rows; i++)
         targets += ax_data_row_targets(data, shape, row_at(&r, i));
     add(evaluation, ax_data_describe(data), rows == all, ax_engine_model(engine)->config.vocab, sum, targets);

@@ -35,9 +35,13 @@ static ax_status allocate(ax_run *run)
     run->baseline = ax_memory_now();
     AX_TRY(ax_ctx_create(run->world, ax_run_grid(c), c->device, (int)c->threads, ax_run_compute_dtype(c),
                          (uint64_t)c->train.seed, &run->ctx));
-    AX_TRY(ax_run_measure_peak(run));
+    run->ctx->parallel = ax_run_parallel(c);
+    AX_TRY(ax_comm_agree(run->world, ax_run_measure_peak(run)));
+    AX_TRY(ax_run_average_peak(run));
     ax_memory_restart_peak();
-    return ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine);
+    AX_TRY(ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine));
+    ax_run_find_axes(run); /* the model may have factored one */
+    return AX_OK;
 }
 
 static ax_status open_metrics(ax_run *run)
@@ -54,8 +58,10 @@ static ax_status open_metrics(ax_run *run)
         &(ax_metrics_run){.dir = c->run.dir,
                           .device = c->device,
                           .threads = run->ctx->dev->threads,
-                          .ranks = 1,
+                          .ranks = ax_comm_size(run->world),
                           .grid = grid,
+                          .strategy = c->strategy,
+                          .zero = (int)c->zero,
                           .precision = c->train.precision == AX_CONFIG_BF16 ? "bf16" : "fp32",
                           .model = model,
                           .parameters = parameters,
@@ -68,29 +74,33 @@ static ax_status open_metrics(ax_run *run)
         run->step, &run->metrics);
 }
 
-/* Everything up to the first step, in this order: what can be refused comes before what takes memory. */
+/* Everything up to the first step, in this order: what can be refused comes before what takes memory. Files
+ * are written by rank 0 alone. A rank that fails in a stage fails before the others wait for it there, or
+ * the stage agrees by itself; so all ranks agree on how it ended. */
 static ax_status start(ax_run *run)
 {
     static const struct {
         const char *name;
         ax_status (*run)(ax_run *);
-    } stage[] = {{"inputs", ax_run_find_inputs},
-                 {"model", ax_run_open_model},
-                 {"lock", ax_run_lock},
-                 {"optimizer", choose_optimizer},
-                 {"memory plan", ax_run_plan_memory},
-                 {"checkpoints", ax_run_find_resume},
-                 {"data", ax_run_open_data},
-                 {"position", ax_run_restore_position},
-                 {"allocation", allocate},
-                 {"weights", ax_run_start_weights},
-                 {"config.yaml", ax_run_write_config},
-                 {"metrics", open_metrics},
-                 {"evaluation", ax_run_find_evaluation}};
-    AX_TRY(ax_comm_self_create(&run->world));
+        enum { EACH, FIRST } who;
+    } stage[] = {{"configuration", ax_run_compare_configs, EACH},
+                 {"inputs", ax_run_find_inputs, EACH},
+                 {"model", ax_run_open_model, EACH},
+                 {"lock", ax_run_lock, FIRST},
+                 {"optimizer", choose_optimizer, EACH},
+                 {"memory plan", ax_run_plan_memory, EACH},
+                 {"checkpoints", ax_run_find_resume, EACH},
+                 {"data", ax_run_open_data, EACH},
+                 {"position", ax_run_restore_position, EACH},
+                 {"allocation", allocate, EACH},
+                 {"weights", ax_run_start_weights, EACH},
+                 {"config.yaml", ax_run_write_config, FIRST},
+                 {"metrics", open_metrics, FIRST},
+                 {"evaluation", ax_run_find_evaluation, EACH}};
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
         double begin = ax_now();
-        AX_TRY(stage[i].run(run));
+        bool mine = stage[i].who == EACH || ax_run_first(run);
+        AX_TRY(ax_comm_agree(run->world, mine ? stage[i].run(run) : AX_OK));
         ax_log(AX_LOG_DEBUG, "start: %s took %.1f ms", stage[i].name, (ax_now() - begin) * 1e3);
     }
     return AX_OK;
@@ -110,10 +120,12 @@ static ax_status judge(ax_run *run, const ax_step_result *r)
     if (r->culprit)
         snprintf(what, sizeof what, "the %s of %s %s not finite", r->culprit_weights ? "weights" : "gradient",
                  r->culprit, r->culprit_weights ? "are" : "is");
-    ax_metrics_break_line(run->metrics);
+    if (run->metrics)
+        ax_metrics_break_line(run->metrics);
     /* Skipping mends no weights. */
     if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
-        ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->step, what, r->loss);
+        if (ax_run_first(run))
+            ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->step, what, r->loss);
         return AX_OK;
     }
     if (run->saved_step >= 0)
@@ -140,24 +152,26 @@ static ax_status train_step(ax_run *run)
                       .step = step};
     ax_step_result result;
     ax_sampler_next(run->sampler, &targets);
+    ax_run_begin_traffic(run);
     AX_TRY(ax_engine_step(run->engine, step, read_rows, run->sampler, targets, &hyper, &result));
     run->tokens += targets;
     run->result->loss = result.loss;
     double per_token = ax_model_config_flops_per_token(&run->model, c->model.seq_len);
-    AX_TRY(ax_metrics_step_add(
-        run->metrics,
-        &(ax_metrics_step){.step = step,
+    ax_metrics_step row = {.step = step,
                            .loss = result.loss,
                            .grad_norm = result.grad_norm,
                            .lr = hyper.lr,
                            .tokens = run->tokens,
                            .step_tokens = c->train.global_batch * c->model.seq_len,
-                           .step_ms = (ax_now() - start) * 1e3,
                            .flops = per_token * (double)(c->train.global_batch * c->model.seq_len),
                            .hw_flops = run->ctx->dev->flops - flops,
                            .mem_bytes = ax_memory_peak(),
-                           .skipped = !result.finite}));
-    return judge(run, &result);
+                           .skipped = !result.finite};
+    AX_TRY(ax_run_exchange(run, &row));
+    row.step_ms = (ax_now() - start) * 1e3;
+    if (run->metrics)
+        ax_run_note_trouble(run, ax_metrics_step_add(run->metrics, &row));
+    return result.finite ? AX_OK : ax_comm_agree(run->world, judge(run, &result));
 }
 
 static bool due(int64_t step, int64_t interval, int64_t last)
@@ -165,19 +179,24 @@ static bool due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval && step && step % interval == 0);
 }
 
-/* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. */
+/* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. All ranks
+ * decide by what the last exchange told them. */
 static ax_status boundary(ax_run *run)
 {
     const ax_config *c = run->config;
+    bool save = due(run->step, c->run.checkpoint_interval, c->train.steps);
+    if (run->eval_pending || run->signal || save || ax_comm_size(run->world) == 1)
+        AX_TRY(ax_run_agree(run));
     if (run->eval_pending)
         AX_TRY(ax_run_evaluate(run));
-    int number = ax_signal_pending();
-    if (number || due(run->step, c->run.checkpoint_interval, c->train.steps))
+    if (run->signal || save)
         AX_TRY(ax_run_save(run));
-    if (number && (run->step < c->train.steps || run->eval_pending))
-        return ax_fail(AX_ERR_SIGNAL,
-                       "stopped by %s after step %lld, which is saved; run the same command to go on",
-                       strsignal(number), (long long)run->step);
+    if (run->signal && (run->step < c->train.steps || run->eval_pending))
+        return ax_comm_agree(
+            run->world,
+            ax_fail(AX_ERR_SIGNAL,
+                    "stopped by %s after step %lld, which is saved; run the same command to go on",
+                    strsignal(run->signal), (long long)run->step));
     return AX_OK;
 }
 
@@ -193,7 +212,7 @@ static ax_status loop(ax_run *run)
         run->eval_pending = run->valid.n && due(run->step, c->run.eval_interval, c->train.steps);
         AX_TRY(boundary(run));
     }
-    return AX_OK;
+    return ax_run_agree(run);
 }
 
 static void finish(ax_run *run)
@@ -201,7 +220,6 @@ static void finish(ax_run *run)
     ax_metrics_close(&run->metrics);
     ax_engine_destroy(&run->engine);
     ax_ctx_destroy(&run->ctx);
-    ax_comm_destroy(&run->world);
     ax_engine_plan_fini(&run->plan);
     ax_sampler_destroy(&run->sampler);
     ax_sources_close(&run->train);
@@ -224,9 +242,9 @@ static ax_status report(ax_run *run)
     return ax_path_join(run->config->run.dir, name, &run->result->checkpoint);
 }
 
-ax_status ax_train(ax_config *config, ax_train_result *result)
+ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
 {
-    ax_run run = {.config = config, .result = result, .saved_step = -1};
+    ax_run run = {.world = world, .config = config, .result = result, .saved_step = -1};
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
     ax_signals_install();
     ax_status status = start(&run);
@@ -236,7 +254,7 @@ ax_status ax_train(ax_config *config, ax_train_result *result)
     if (status == AX_OK)
         status = loop(&run);
     if (status == AX_OK)
-        status = report(&run);
+        status = ax_comm_agree(world, report(&run));
     finish(&run);
     ax_signals_restore();
     return status;

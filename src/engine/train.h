@@ -14,6 +14,15 @@ typedef struct ax_sources {
     double *weight; /* 0, all of them: mixed by size */
 } ax_sources;
 
+/* A set of axes of the grid along which ranks talk. */
+typedef struct ax_run_axes {
+    char name[48]; /* "x", "z.data" */
+    const ax_comm *comm;
+    ax_comm_traffic before; /* this step */
+} ax_run_axes;
+
+enum { AX_RUN_AXES = (1 << (AX_AXES - 1)) - 1 }; /* x, or its factors */
+
 typedef struct ax_run {
     ax_config *config;
     int lock; /* file descriptor of run.dir/lock, 0: none */
@@ -29,11 +38,17 @@ typedef struct ax_run {
     ax_engine_options options;
     const ax_optim *optim;
     ax_schedule schedule;
-    ax_comm *world;
+    ax_comm *world; /* borrowed */
     ax_ctx *ctx;
     ax_engine *engine;
-    ax_metrics *metrics;
-    double peak_flops;
+    ax_metrics *metrics; /* rank 0's */
+    int n_axes;
+    ax_run_axes axes[AX_RUN_AXES];
+    ax_metrics_axes row_axes[AX_RUN_AXES];
+    int signal;        /* that some rank had at the last exchange, or 0 */
+    ax_status trouble; /* of this rank's own work, told at the next exchange */
+    char trouble_message[1024];
+    double peak_flops;    /* mean of the ranks */
     int64_t baseline;     /* bytes resident before anything planned is taken */
     int64_t step, tokens; /* done so far */
     ax_train_result *result;
@@ -59,9 +74,24 @@ ax_status ax_run_restore_position(ax_run *run); /* refuses what would be another
 ax_status ax_run_start_weights(ax_run *run);    /* drawn, read from model.from, or resumed */
 ax_status ax_run_save(ax_run *run);
 
+/* train_ranks.c: what ranks tell one another. All are collective but for those that note. */
+ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] <- the largest of any rank */
+ax_status ax_run_average_peak(ax_run *run);
+ax_status ax_run_compare_configs(ax_run *run); /* one configuration, which fits the ranks */
+/* One rank works, the others call this until it says done; all learn of signals to any of them. */
+ax_status ax_run_beat(ax_run *run, bool *done);
+void ax_run_find_axes(ax_run *run);
+void ax_run_begin_traffic(ax_run *run);
+void ax_run_note_trouble(ax_run *run, ax_status status);
+ax_status ax_run_agree(ax_run *run); /* on the trouble that was noted */
+/* Ends a step: the row becomes that of all ranks, signals and trouble become known. */
+ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row);
+
 /* train_eval.c */
 ax_status ax_run_find_evaluation(ax_run *run);
 ax_status ax_run_evaluate(ax_run *run);
+
+bool ax_run_first(const ax_run *run); /* this is rank 0 */
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
 void ax_signals_install(void);
@@ -70,5 +100,6 @@ int ax_signal_pending(void); /* the signal, or 0 */
 
 ax_dtype ax_run_compute_dtype(const ax_config *config);
 ax_grid_size ax_run_grid(const ax_config *config);
+ax_parallel ax_run_parallel(const ax_config *config);
 
 #endif

@@ -19,16 +19,26 @@ static ax_status evaluate(ax_run *run, ax_evaluation *out)
 }
 
 /* The checkpoint says that the evaluation of its step was left; an earlier continuation may have made it. */
-ax_status ax_run_find_evaluation(ax_run *run)
+static ax_status look_for_row(const ax_run *run, bool *pending)
 {
     ax_history history;
-    if (!run->eval_pending)
-        return AX_OK;
     AX_TRY(ax_history_read(run->config->run.dir, &history));
     for (int i = 0; i < history.n; i++)
         if (history.point[i].eval && history.point[i].step == run->step)
-            run->eval_pending = false;
+            *pending = false;
     ax_history_fini(&history);
+    return AX_OK;
+}
+
+ax_status ax_run_find_evaluation(ax_run *run)
+{
+    bool pending = run->eval_pending && ax_run_first(run);
+    if (!run->eval_pending)
+        return AX_OK;
+    AX_TRY(ax_comm_agree(run->world, pending ? look_for_row(run, &pending) : AX_OK));
+    int64_t value = pending;
+    AX_TRY(ax_run_max(run, &value, 1));
+    run->eval_pending = value;
     return AX_OK;
 }
 
@@ -38,11 +48,16 @@ ax_status ax_run_evaluate(ax_run *run)
     double start = ax_now();
     ax_status status = evaluate(run, &e);
     run->eval_pending = status == AX_ERR_SIGNAL;
-    if (run->eval_pending)
-        return AX_OK; /* the loop sees the signal and saves; the continuation evaluates */
+    bool done = true;
+    if (run->eval_pending) /* the loop sees the signal and saves; the continuation evaluates */
+        return ax_run_beat(run, &done);
     AX_TRY(status);
     run->result->eval_loss = e.loss;
     run->result->bits_per_byte = e.bits_per_byte;
-    return ax_metrics_eval_add(run->metrics, run->step, e.loss, isnan(e.bits_per_byte) ? -1 : e.bits_per_byte,
-                               e.targets, ax_now() - start);
+    ax_status written = AX_OK;
+    if (run->metrics)
+        written =
+            ax_metrics_eval_add(run->metrics, run->step, e.loss,
+                                isnan(e.bits_per_byte) ? -1 : e.bits_per_byte, e.targets, ax_now() - start);
+    return ax_comm_agree(run->world, written);
 }

@@ -2,9 +2,11 @@
  */
 #include "engine/train.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 ax_dtype ax_run_compute_dtype(const ax_config *config)
 {
@@ -20,13 +22,28 @@ ax_grid_size ax_run_grid(const ax_config *config)
                           .data = (int)config->grid.data};
 }
 
+ax_parallel ax_run_parallel(const ax_config *config)
+{
+    ax_parallel parallel = {
+        .zero = (int)config->zero,
+        .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
+        .weight_cache = (size_t)config->train.weight_cache};
+    for (int i = 0; ax_strategy_at(i); i++)
+        if (!strcmp(ax_strategy_at(i)->name, config->strategy))
+            parallel.strategy = ax_strategy_at(i);
+    return parallel;
+}
+
 static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recompute, ax_engine_plan *out)
 {
     ax_engine_options options = run->options;
     options.micro_batch = micro_batch;
     options.recompute = recompute;
-    return ax_engine_plan_make(&options, run->world, ax_run_grid(run->config), NULL, run->config->device,
-                               (int)run->config->threads, ax_run_compute_dtype(run->config), out);
+    ax_parallel parallel = ax_run_parallel(run->config);
+    ax_status status =
+        ax_engine_plan_make(&options, run->world, ax_run_grid(run->config), &parallel, run->config->device,
+                            (int)run->config->threads, ax_run_compute_dtype(run->config), out);
+    return ax_comm_agree(run->world, status);
 }
 
 static void say(const ax_run *run)
@@ -47,18 +64,84 @@ static void say(const ax_run *run)
     ax_log(AX_LOG_INFO, "memory: %s in all: %s", ax_format_bytes((double)ax_memory_total(m), size), text);
 }
 
-/* The largest step that fits: first smaller micro-batches, then recomputation too. */
-static ax_status suggest(const ax_run *run, size_t available, char *out, size_t size)
+/* ---- what is there ------------------------------------------------------------------------------- */
+
+/* Ranks that share a machine share its memory. */
+typedef struct machine {
+    int ranks;
+    double need, available; /* of its ranks together; what the one that sees least sees. < 0: unknown */
+    char of[64];            /* "" or " (2 ranks of node7)" */
+} machine;
+
+/* One line of what ranks tell of themselves. */
+typedef struct member {
+    uint64_t host;
+    int64_t need, available;
+} member;
+
+static ax_status gather_members(const ax_run *run, size_t need, member *all)
 {
+    char name[256] = "";
+    ax_work *work;
+    gethostname(name, sizeof name - 1);
+    member mine = {ax_rng_key(0, name, 0), (int64_t)need, ax_memory_available()};
+    AX_TRY(ax_all_gather(run->world, NULL, &mine, all, sizeof mine, AX_U8, &work));
+    return ax_wait(&work);
+}
+
+static ax_status find_machine(const ax_run *run, size_t need, machine *out)
+{
+    int n = ax_comm_size(run->world), rank = ax_comm_rank(run->world);
+    char name[256] = "";
+    member *all;
+    gethostname(name, sizeof name - 1);
+    AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
+    ax_status status = gather_members(run, need, all);
+    *out = (machine){.available = -1};
+    for (int r = 0; r < n; r++) {
+        if (all[r].host != all[rank].host)
+            continue;
+        double available = (double)all[r].available;
+        out->ranks++;
+        out->need += (double)all[r].need;
+        out->available =
+            out->available < 0 || (available >= 0 && available < out->available) ? available : out->available;
+    }
+    free(all);
+    if (n > 1)
+        snprintf(out->of, sizeof out->of, " (%d rank%s on %.40s)", out->ranks, out->ranks == 1 ? "" : "s",
+                 name);
+    return status;
+}
+
+static bool fits(const machine *m) { return m->available < 0 || m->need <= m->available; }
+
+/* Whether every rank's machine holds what its ranks need. */
+static ax_status fits_all(const ax_run *run, size_t need, bool *out)
+{
+    machine m;
+    AX_TRY(find_machine(run, need, &m));
+    int64_t too_large = !fits(&m);
+    AX_TRY(ax_run_max(run, &too_large, 1));
+    *out = !too_large;
+    return AX_OK;
+}
+
+/* The largest step that fits: first smaller micro-batches, then recomputation too. All ranks search alike. */
+static ax_status suggest(const ax_run *run, char *out, size_t size)
+{
+    int64_t shares = run->config->grid.data * run->config->grid.z;
     for (int full = 0; full < 2; full++)
         for (int64_t micro = run->options.micro_batch; micro > 0; micro--) {
-            if (run->options.global_batch % micro || (!full && micro == run->options.micro_batch))
+            if (run->options.global_batch % (micro * shares) || (!full && micro == run->options.micro_batch))
                 continue;
             ax_engine_plan plan;
+            bool fit;
             AX_TRY(plan_with(run, micro, full ? 1 : run->options.recompute, &plan));
             size_t need = ax_memory_total(&plan.memory);
             ax_engine_plan_fini(&plan);
-            if (need > available)
+            AX_TRY(fits_all(run, need, &fit));
+            if (!fit)
                 continue;
             char text[32];
             snprintf(out, size, "train.micro_batch: %lld%s would fit (%s)", (long long)micro,
@@ -75,31 +158,36 @@ static ax_status suggest(const ax_run *run, size_t available, char *out, size_t 
  * models. */
 static ax_status check_parameters(const ax_run *run)
 {
-    int64_t parameters, matmul, available = ax_memory_available();
+    int64_t parameters, matmul;
+    machine m;
     ax_model_config_params(&run->model, &parameters, &matmul);
     double need = (double)parameters * (2 + run->optim->slots) * sizeof(float) / ax_comm_size(run->world);
     char a[32], b[32];
-    AX_CHECK(
-        available < 0 || need <= (double)available, AX_ERR_MEMORY,
-        "the weights, gradients and optimizer state of the model's %lld parameters need %s and %s can be "
-        "taken here: the model is too large for this machine",
-        (long long)parameters, ax_format_bytes(need, a), ax_format_bytes((double)available, b));
+    AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
+    AX_CHECK(fits(&m), AX_ERR_MEMORY,
+             "the weights, gradients and optimizer state of the model's %lld parameters need %s%s and %s can "
+             "be taken here: the model is too large for this machine",
+             (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
     return AX_OK;
 }
 
 ax_status ax_run_plan_memory(ax_run *run)
 {
-    AX_TRY(check_parameters(run));
+    machine m;
+    bool fit;
+    AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
     AX_TRY(plan_with(run, run->options.micro_batch, run->options.recompute, &run->plan));
     say(run);
-    int64_t available = ax_memory_available();
     size_t need = ax_memory_total(&run->plan.memory);
-    if (available < 0 || need <= (size_t)available)
+    AX_TRY(find_machine(run, need, &m));
+    AX_TRY(fits_all(run, need, &fit));
+    if (fit)
         return AX_OK;
     char advice[256], a[32], b[32];
-    AX_TRY(suggest(run, (size_t)available, advice, sizeof advice));
-    return ax_fail(AX_ERR_MEMORY, "a step needs %s and %s can be taken here: %s",
-                   ax_format_bytes((double)need, a), ax_format_bytes((double)available, b), advice);
+    AX_TRY(suggest(run, advice, sizeof advice));
+    AX_CHECK(fits(&m), AX_ERR_MEMORY, "a step needs %s%s and %s can be taken here: %s",
+             ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
+    return AX_OK;
 }
 
 /* The best of a few large matrix products on this device: the denominator of MFU. Takes a few hundredths of a

@@ -212,20 +212,50 @@ void ax_sources_close(ax_sources *sources)
 }
 
 typedef struct tokenizing {
+    ax_run *run;
     const char *path;
-    double said;
+    double said, beaten;
+    ax_status status; /* of telling the other ranks */
 } tokenizing;
 
 static bool say_progress(void *user, const ax_data_progress *p)
 {
     tokenizing *t = user;
+    bool done = false;
+    if (p->seconds - t->beaten >= 1) {
+        t->beaten = p->seconds;
+        t->status = ax_run_beat(t->run, &done);
+    }
     if (p->seconds - t->said >= 5) {
         t->said = p->seconds;
         ax_log(AX_LOG_INFO, "tokenizing %s: %.0f %% of %.1f MB", t->path,
                p->bytes_total ? 100.0 * (double)p->bytes_done / (double)p->bytes_total : 0.0,
                (double)p->bytes_total / 1e6);
     }
-    return !ax_signal_pending();
+    return t->status == AX_OK && !t->run->signal && !ax_signal_pending();
+}
+
+/* Rank 0 tokenizes what is text; the others wait with it, and take the file that it names. */
+static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
+{
+    bool done = false;
+    ax_status status = AX_OK;
+    *tokens = NULL;
+    if (ax_run_first(run)) {
+        char *cache = NULL;
+        tokenizing state = {.run = run, .path = path};
+        status = ax_path_join(run->config->run.dir, "data", &cache);
+        if (status == AX_OK)
+            status = ax_data_prepare(path, run->tokenizer, cache, say_progress, &state, tokens);
+        free(cache);
+        done = true;
+    }
+    do {
+        ax_status told = ax_run_beat(run, &done);
+        status = status == AX_OK ? told : status;
+    } while (!done && status == AX_OK);
+    AX_TRY(ax_comm_agree(run->world, status));
+    return ax_comm_share_text(run->world, 0, tokens);
 }
 
 /* The vocabulary of model.from is given, that of a new model is for the user to choose. */
@@ -242,18 +272,14 @@ static ax_status expect_source(const ax_run *run, ax_data *data)
 
 static ax_status open_source(ax_run *run, const char *path, ax_data **out)
 {
-    char *cache, *tokens = NULL;
-    AX_TRY(ax_path_join(run->config->run.dir, "data", &cache));
-    tokenizing state = {path, 0};
-    ax_status status = ax_data_prepare(path, run->tokenizer, cache, say_progress, &state, &tokens);
+    char *tokens;
+    AX_TRY(prepare_source(run, path, &tokens));
     int64_t eos = run->tokenizer ? ax_tokenizer_eos(run->tokenizer) : -1;
-    if (status == AX_OK)
-        status = ax_data_open(tokens, eos, out);
+    ax_status status = ax_data_open(tokens, eos, out);
     if (status == AX_OK)
         status = expect_source(run, *out);
     free(tokens);
-    free(cache);
-    return status;
+    return ax_comm_agree(run->world, status);
 }
 
 static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *out)

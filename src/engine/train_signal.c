@@ -1,14 +1,18 @@
 /* Signals that ask a run to save and stop. A handler can only note the signal, and there is one disposition
  * per process, so this is the one place of the library with process-wide state; training installs it for its
- * own duration. A broken pipe of the log is no reason to stop, so SIGPIPE is ignored meanwhile. */
+ * own duration (of the first of several ranks that are threads to the last). A broken pipe of the log is no
+ * reason to stop, so SIGPIPE is ignored meanwhile. */
 #include "engine/train.h"
 
+#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
 static const int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 static struct sigaction before[AX_COUNT(watched)];
 static volatile sig_atomic_t pending, first_second;
+static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
+static int users;
 
 /* A second SIGINT ends the process at once, unless it comes with the first: launchers forward what the
  * terminal has sent to the whole process group already. */
@@ -30,7 +34,7 @@ static void note(int number)
     pending = number;
 }
 
-void ax_signals_install(void)
+static void install(void)
 {
     pending = 0;
     for (size_t i = 0; i < AX_COUNT(watched); i++) {
@@ -41,10 +45,21 @@ void ax_signals_install(void)
     }
 }
 
+void ax_signals_install(void)
+{
+    pthread_mutex_lock(&users_lock);
+    if (!users++)
+        install();
+    pthread_mutex_unlock(&users_lock);
+}
+
 void ax_signals_restore(void)
 {
-    for (size_t i = 0; i < AX_COUNT(watched); i++)
-        sigaction(watched[i], &before[i], NULL);
+    pthread_mutex_lock(&users_lock);
+    if (!--users)
+        for (size_t i = 0; i < AX_COUNT(watched); i++)
+            sigaction(watched[i], &before[i], NULL);
+    pthread_mutex_unlock(&users_lock);
 }
 
 int ax_signal_pending(void) { return pending; }

@@ -127,6 +127,14 @@ static ax_status add_config(const ax_run *run, side_files *files)
     return add_file(files, "config.json", text.data, text.size);
 }
 
+/* What stands beside the arrays: rank 0's. */
+static ax_status collect_files(const ax_run *run, side_files *files, char **state)
+{
+    AX_TRY(add_config(run, files));
+    AX_TRY(add_tokenizer(run, files));
+    return print_state(run, state);
+}
+
 ax_status ax_run_save(ax_run *run)
 {
     if (run->saved_step == run->step)
@@ -135,11 +143,8 @@ ax_status ax_run_save(ax_run *run)
     side_files files = {0};
     char *state = NULL;
     double start = ax_now();
-    ax_status status = add_config(run, &files);
-    if (status == AX_OK)
-        status = add_tokenizer(run, &files);
-    if (status == AX_OK)
-        status = print_state(run, &state);
+    ax_status status =
+        ax_comm_agree(run->world, ax_run_first(run) ? collect_files(run, &files, &state) : AX_OK);
     if (status == AX_OK)
         status =
             ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
@@ -157,7 +162,8 @@ ax_status ax_run_save(ax_run *run)
     AX_TRY(status);
     run->saved_step = run->step;
     char took[32];
-    ax_metrics_break_line(run->metrics);
+    if (run->metrics)
+        ax_metrics_break_line(run->metrics);
     ax_log(AX_LOG_INFO, "saved %s/ckpt/step-%lld in %s", c->run.dir, (long long)run->step,
            ax_format_seconds(ax_now() - start, took));
     return AX_OK;
@@ -187,7 +193,7 @@ static bool inside_run(const char *run_dir, const char *path)
 
 /* A checkpoint that is named starts a run; once the run has checkpoints of its own, the same command goes on
  * with those. One of the run's own, named, is a way back. */
-ax_status ax_run_find_resume(ax_run *run)
+static ax_status find_resume(ax_run *run)
 {
     const ax_config *c = run->config;
     const char *resume = c->train.resume;
@@ -205,6 +211,17 @@ ax_status ax_run_find_resume(ax_run *run)
     }
     run->new_run = named;
     return ax_ckpt_find_resume(c->run.dir, named ? resume : own ? "auto" : "none", &run->resume_dir);
+}
+
+/* Rank 0 looks, and clears what a kill has left; the others are told. */
+ax_status ax_run_find_resume(ax_run *run)
+{
+    AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run) : AX_OK));
+    AX_TRY(ax_comm_share_text(run->world, 0, &run->resume_dir));
+    int64_t new_run = run->new_run;
+    AX_TRY(ax_run_max(run, &new_run, 1));
+    run->new_run = new_run;
+    return AX_OK;
 }
 
 static ax_status describe_change(const char *key, const json_t *before, const json_t *now, ax_buf *out)
@@ -323,7 +340,7 @@ ax_status ax_run_start_weights(ax_run *run)
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(run->engine));
     ax_pretrained from;
-    AX_TRY(ax_pretrained_open(run->config->model.from, &from));
+    AX_TRY(ax_comm_agree(run->world, ax_pretrained_open(run->config->model.from, &from)));
     ax_status status = ax_pretrained_load(&from, ax_engine_params(run->engine));
     ax_pretrained_close(&from);
     return status;

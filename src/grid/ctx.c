@@ -21,6 +21,7 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
     if (status == AX_OK)
         status = ax_device_open(device, threads, &ctx->dev);
+    status = ax_comm_agree(world, status); /* laying the grid is collective */
     if (status == AX_OK)
         status = ax_grid_create(world, size, &ctx->grid);
     if (status != AX_OK) {

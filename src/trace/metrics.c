@@ -28,7 +28,7 @@ struct ax_metrics {
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    char text[1024];
+    char text[4096]; /* 63 sets of axes at most, in comm_bytes */
     size_t n;
 } row;
 
@@ -119,14 +119,14 @@ static ax_status set_aside(const char *path)
 static ax_status describe(ax_metrics *m, int64_t resume_step)
 {
     const ax_metrics_run *r = &m->run;
-    json_t *json =
-        json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}",
-                  "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid", r->grid,
-                  "device", r->device, "precision", r->precision, "threads", r->threads, "ranks", r->ranks,
-                  "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps, "mem_planned",
-                  (json_int_t)r->mem_planned, "mem_baseline", (json_int_t)r->mem_baseline, "peak_flops_per_s",
-                  r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
-                  r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s?, s:s?, s:s?, s:i, s:s?, s:s?, s:i, s:i, s:I, s:I, s:I, s:I, s:o, s:s?, s:f}",
+        "version", ax_version(), "commit", ax_commit(), "model", r->model, "grid", r->grid, "strategy",
+        r->strategy, "zero", r->zero, "device", r->device, "precision", r->precision, "threads", r->threads,
+        "ranks", r->ranks, "parameters", (json_int_t)r->parameters, "steps", (json_int_t)r->steps,
+        "mem_planned", (json_int_t)r->mem_planned, "mem_baseline", (json_int_t)r->mem_baseline,
+        "peak_flops_per_s", r->peak_flops > 0 ? json_real(r->peak_flops) : json_null(), "peak_from",
+        r->peak_flops > 0 ? r->peak_from : NULL, "time", ax_wall_clock());
     if (json && resume_step)
         json_object_set_new(json, "resumed_from", json_integer(resume_step));
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
@@ -289,7 +289,10 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
     row_number(&r, "flops_per_s", s->flops / seconds);
     row_number(&r, "hw_flops_per_s", s->hw_flops / seconds);
     row_number(&r, "mfu", m->run.peak_flops > 0 ? mfu : NAN);
-    row_add(&r, ", \"mem_bytes\": %lld, \"comm_bytes\": {}", (long long)s->mem_bytes);
+    row_add(&r, ", \"mem_bytes\": %lld, \"comm_bytes\": {", (long long)s->mem_bytes);
+    for (int i = 0; i < s->comm_count; i++)
+        row_add(&r, "%s\"%s\": %lld", i ? ", " : "", s->comm[i].axes, (long long)s->comm[i].bytes);
+    row_add(&r, "}, \"comm_wire_bytes\": %lld", (long long)s->comm_wire_bytes);
     row_number(&r, "comm_exposed_ms", s->comm_exposed_ms);
     row_add(&r, ", \"skipped\": %s", s->skipped ? "true" : "false");
     AX_TRY(row_write(m, &r));

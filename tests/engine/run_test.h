@@ -96,25 +96,51 @@ static inline size_t set_key(char **list, size_t n, char *word)
     return ax_max(n, at + 1);
 }
 
-/* What `axonn train` does. Under a leak checker the exit code tells. */
-static inline void train_and_exit(const char *keys)
+/* The words of `keys` for a rank, of which the last of the same key counts; "@2:key=value" is for rank 2
+ * only.
+ */
+static inline size_t keys_of_rank(char *keys, int rank, char **key)
 {
-    char *text = strdup(keys), *key[MAX_KEYS], *rest = NULL;
+    char *rest = NULL, *end;
     size_t n = 0;
-    for (char *word = strtok_r(text, " ", &rest); word && n < MAX_KEYS; word = strtok_r(NULL, " ", &rest))
-        n = set_key(key, n, word);
+    for (char *word = strtok_r(keys, " ", &rest); word && n < MAX_KEYS; word = strtok_r(NULL, " ", &rest)) {
+        if (*word == '@' && strtol(word + 1, &end, 10) != rank)
+            continue;
+        n = set_key(key, n, *word == '@' ? end + 1 : word);
+    }
+    return n;
+}
+
+/* What one rank of `axonn train` does: every rank that has something to say says it. */
+static inline ax_status train_rank(ax_comm *world, void *arg)
+{
+    char *text = strdup(arg), *key[MAX_KEYS];
     ax_config config;
     ax_train_result result = {0};
-    ax_status status = ax_config_load(NULL, key, n, &config);
+    size_t n = keys_of_rank(text, ax_comm_rank(world), key);
+    ax_status status = ax_comm_agree(world, ax_config_load(NULL, key, n, &config));
     if (status == AX_OK)
-        status = ax_train(&config, &result);
-    if (status != AX_OK)
+        status = ax_train(world, &config, &result);
+    if (status != AX_OK && (!ax_error_is_shared() || ax_comm_rank(world) == 0))
         fprintf(stderr, "error: %s\n", ax_error_message());
-    else
+    else if (status == AX_OK && ax_comm_rank(world) == 0)
         fprintf(stderr, "done: step %lld, checkpoint %s, eval loss %g\n", (long long)result.step,
                 result.checkpoint ? result.checkpoint : "none", result.eval_loss);
     free(result.checkpoint);
     ax_config_fini(&config);
+    free(text);
+    return status;
+}
+
+/* What `axonn train` does, on as many rank threads as a word "ranks=N" says. Under a leak checker the exit
+ * code tells. */
+static inline void train_and_exit(const char *keys)
+{
+    char *text = strdup(keys), *word = strstr(text, "ranks=");
+    int ranks = word ? (int)strtol(word + 6, NULL, 10) : 1;
+    if (word)
+        memset(word, ' ', strcspn(word, " "));
+    ax_status status = ax_comm_threads_run(ranks, train_rank, text);
     free(text);
     exit((int)status);
 }

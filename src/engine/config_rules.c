@@ -1,0 +1,181 @@
+/* Rules over several keys of a configuration. */
+#include "config_private.h"
+
+#include "axonn/dist.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A rule over two keys says nothing if one of them is wrong by itself. */
+static bool both_ok(const ax_config *cfg, const char *a, const char *b)
+{
+    return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
+}
+
+/* The divisors of n next to d from either side; equal if d divides n. d <= n. */
+static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
+{
+    *below = *above = d;
+    while (n % *below)
+        --*below;
+    while (n % *above)
+        ++*above;
+}
+
+static void check_model(ax_config *cfg)
+{
+    bool family = ax_config_given(cfg, "model.family"), from = ax_config_given(cfg, "model.from");
+    if (family == from && both_ok(cfg, "model.family", "model.from"))
+        ax_option_error(cfg->set, "model.family",
+                        "give either model.family (a new model) or model.from (an existing one), %s",
+                        family ? "not both" : "neither is given");
+    if (!family || !both_ok(cfg, "model.hidden", "model.heads") || cfg->model.hidden % cfg->model.heads == 0)
+        return;
+    if (cfg->model.heads > cfg->model.hidden) {
+        ax_option_error(cfg->set, "model.heads", "must divide model.hidden (%" PRId64 "), so be at most that",
+                        cfg->model.hidden);
+        return;
+    }
+    int64_t below, above;
+    nearest_divisors(cfg->model.hidden, cfg->model.heads, &below, &above);
+    ax_option_error(cfg->set, "model.heads",
+                    "%" PRId64 " must divide model.hidden (%" PRId64 "); the nearest are %" PRId64
+                    " and %" PRId64,
+                    cfg->model.heads, cfg->model.hidden, below, above);
+}
+
+/* Ranks that have rows of their own. */
+static int64_t batch_ranks(const ax_config *cfg) { return cfg->grid.data * cfg->grid.z; }
+
+static const char *batch_factors(const ax_config *cfg, char out[128])
+{
+    if (batch_ranks(cfg) == 1)
+        snprintf(out, 128, "train.micro_batch (%" PRId64 ")", cfg->train.micro_batch);
+    else
+        snprintf(
+            out, 128,
+            "train.micro_batch x grid.data x grid.z (%" PRId64 " x %" PRId64 " x %" PRId64 " = %" PRId64 ")",
+            cfg->train.micro_batch, cfg->grid.data, cfg->grid.z, cfg->train.micro_batch * batch_ranks(cfg));
+    return out;
+}
+
+static void check_batch(ax_config *cfg)
+{
+    if (!both_ok(cfg, "train.global_batch", "train.micro_batch") || !both_ok(cfg, "grid.data", "grid.z"))
+        return;
+    int64_t global = cfg->train.global_batch, rows = cfg->train.micro_batch * batch_ranks(cfg);
+    if (global % rows == 0)
+        return;
+    char of[128];
+    batch_factors(cfg, of);
+    if (rows > global) {
+        ax_option_error(cfg->set, "train.global_batch",
+                        "%" PRId64 " must be a multiple of %s; the nearest is %" PRId64, global, of, rows);
+        return;
+    }
+    int64_t below, above, multiple = global / rows * rows;
+    if (global % batch_ranks(cfg)) {
+        ax_option_error(cfg->set, "train.global_batch",
+                        "%" PRId64 " must be a multiple of %s; the nearest are %" PRId64 " and %" PRId64,
+                        global, of, multiple, multiple + rows);
+        return;
+    }
+    nearest_divisors(global / batch_ranks(cfg), cfg->train.micro_batch, &below, &above);
+    ax_option_error(cfg->set, "train.global_batch",
+                    "%" PRId64 " must be a multiple of %s; the nearest are %" PRId64 " and %" PRId64
+                    ", or micro-batches of %" PRId64 " and %" PRId64,
+                    global, of, multiple, multiple + rows, below, above);
+}
+
+static void check_schedule(ax_config *cfg)
+{
+    int64_t steps = cfg->train.steps, warmup = cfg->optim.warmup;
+    if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
+        ax_option_error(cfg->set, "optim.min_lr", "%g must be at most optim.lr (%g)", cfg->optim.min_lr,
+                        cfg->optim.lr);
+    if (!both_ok(cfg, "optim.warmup", "train.steps"))
+        return;
+    if (warmup > steps)
+        ax_option_error(cfg->set, "optim.warmup", "%" PRId64 " must be at most train.steps (%" PRId64 ")",
+                        warmup, steps);
+    else if (both_ok(cfg, "optim.schedule", "optim.decay") && !strcmp(cfg->optim.schedule, "wsd") &&
+             (double)warmup + cfg->optim.decay * (double)steps > (double)steps)
+        ax_option_error(cfg->set, "optim.decay",
+                        "%g of train.steps (%" PRId64 ") leaves no room for optim.warmup (%" PRId64
+                        "); at most %g",
+                        cfg->optim.decay, steps, warmup, (double)(steps - warmup) / (double)steps);
+}
+
+/* ---- the grid ------------------------------------------------------------------------------------ */
+
+static const char *const axis_keys[AX_AXES_STANDARD] = {"grid.x", "grid.y", "grid.z", "grid.pipe",
+                                                        "grid.data"};
+
+/* By axis, as axis_keys. */
+static void axis_sizes(const ax_config *cfg, int64_t size[AX_AXES_STANDARD])
+{
+    const int64_t n[AX_AXES_STANDARD] = {cfg->grid.x, cfg->grid.y, cfg->grid.z, cfg->grid.pipe,
+                                         cfg->grid.data};
+    memcpy(size, n, sizeof n);
+}
+
+static void check_grid(ax_config *cfg)
+{
+    const ax_strategy *s;
+    int64_t size[AX_AXES_STANDARD];
+    axis_sizes(cfg, size);
+    if (ax_option_ok(cfg->set, "grid.pipe") && cfg->grid.pipe != 1)
+        ax_option_error(cfg->set, "grid.pipe", "must be 1, not %" PRId64 ": this version has no pipeline",
+                        cfg->grid.pipe);
+    if (!ax_option_ok(cfg->set, "strategy") || ax_strategy_find(cfg->strategy, &s) != AX_OK)
+        return;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (a != AX_PIPE && ax_option_ok(cfg->set, axis_keys[a]) && size[a] != 1 && !(s->axes >> a & 1))
+            ax_option_error(cfg->set, axis_keys[a], "must be 1, not %" PRId64 ", with strategy %s: %s",
+                            size[a], s->name, s->help);
+}
+
+static bool legal(const void *arg, ax_grid_size size)
+{
+    const ax_config *cfg = arg;
+    const ax_strategy *s;
+    int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
+    if (size.pipe != 1 || ax_strategy_find(cfg->strategy, &s) != AX_OK)
+        return false;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (n[a] > 1 && !(s->axes >> a & 1))
+            return false;
+    return cfg->train.global_batch % (cfg->train.micro_batch * size.data * size.z) == 0;
+}
+
+ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
+{
+    int64_t size[AX_AXES_STANDARD], product = 1;
+    const char *key = "grid.data"; /* or the first that was given */
+    axis_sizes(cfg, size);
+    for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
+        product = ax_min(product * size[a], INT32_MAX);
+        key = size[a] > 1 ? axis_keys[a] : key;
+    }
+    if (product == ranks)
+        return AX_OK;
+    char nearest[320];
+    ax_grid_size wanted = {(int)size[AX_X], (int)size[AX_Y], (int)size[AX_Z], (int)size[AX_PIPE],
+                           (int)size[AX_DATA]};
+    ax_grid_nearest(wanted, ranks, legal, cfg, nearest);
+    ax_option_error(cfg->set, key,
+                    "the grid x=%d y=%d z=%d pipe=%d data=%d needs %" PRId64 " rank%s but there %s %d: start "
+                    "as many (--ranks %" PRId64 "), or choose one of the nearest grids that fit: %s",
+                    wanted.x, wanted.y, wanted.z, wanted.pipe, wanted.data, product, product == 1 ? "" : "s",
+                    ranks == 1 ? "is" : "are", ranks, product, nearest);
+    return ax_option_finish(cfg->set);
+}
+
+void config_check(ax_config *cfg)
+{
+    check_model(cfg);
+    check_batch(cfg);
+    check_schedule(cfg);
+    check_grid(cfg);
+}

@@ -1,0 +1,149 @@
+/* What the ranks of a run tell one another: before it starts, that they mean the same run; while one of them
+ * works for all, that it still does; and once a step, what each has seen. */
+#include "engine/train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool ax_run_first(const ax_run *run) { return ax_comm_rank(run->world) == 0; }
+
+ax_status ax_run_max(const ax_run *run, int64_t *values, int n)
+{
+    ax_work *work;
+    if (ax_comm_size(run->world) == 1)
+        return AX_OK;
+    AX_TRY(ax_all_reduce(run->world, NULL, values, n, AX_I64, AX_MAX, &work));
+    return ax_wait(&work);
+}
+
+ax_status ax_run_average_peak(ax_run *run)
+{
+    ax_work *work;
+    AX_TRY(ax_all_reduce(run->world, NULL, &run->peak_flops, 1, AX_F64, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    run->peak_flops /= ax_comm_size(run->world);
+    return AX_OK;
+}
+
+/* ---- one configuration --------------------------------------------------------------------------- */
+
+/* Both are the lines of the same keys; the first that differ are told. */
+static ax_status compare_lines(const ax_option_set *set, const char *mine, const char *first)
+{
+    while (*mine) {
+        size_t n = strcspn(mine, "\n"), m = strcspn(first, "\n"), key = strcspn(mine, ":");
+        char name[128];
+        snprintf(name, sizeof name, "%.*s", (int)key, mine);
+        AX_CHECK(n == m && !memcmp(mine, first, n), AX_ERR_USAGE,
+                 "%s is%.*s here (%s) and%.*s on rank 0: give all ranks the same configuration", name,
+                 (int)(n - key - 1), mine + key + 1, ax_option_place(set, name),
+                 (int)(m > key ? m - key - 1 : 0), first + ax_min((int64_t)m, (int64_t)key + 1));
+        mine += n + (mine[n] == '\n');
+        first += m + (first[m] == '\n');
+    }
+    return AX_OK;
+}
+
+ax_status ax_run_compare_configs(ax_run *run)
+{
+    ax_buf mine = {0};
+    char *first = NULL;
+    ax_status status = ax_option_print(run->config->set, &mine);
+    if (ax_comm_size(run->world) > 1) {
+        if (status == AX_OK)
+            status = ax_strdup(mine.data, &first);
+        status = ax_comm_agree(run->world, status);
+        char *own = first;
+        if (status == AX_OK)
+            status = ax_comm_share_text(run->world, 0, &first);
+        if (status == AX_OK)
+            status = ax_comm_agree(run->world, compare_lines(run->config->set, mine.data, first));
+        if (first != own)
+            free(own);
+        free(first);
+    }
+    ax_buf_fini(&mine);
+    return status == AX_OK ? ax_config_check_ranks(run->config, ax_comm_size(run->world)) : status;
+}
+
+/* ---- waiting for one that works ------------------------------------------------------------------ */
+
+ax_status ax_run_beat(ax_run *run, bool *done)
+{
+    int64_t values[] = {*done, ax_signal_pending()};
+    AX_TRY(ax_run_max(run, values, 2));
+    *done = values[0];
+    run->signal = (int)values[1];
+    return AX_OK;
+}
+
+/* ---- once a step --------------------------------------------------------------------------------- */
+
+/* "z.data"; both factors of x are x. */
+static void print_axes(const ax_grid *grid, ax_axisset set, char *out, size_t room)
+{
+    enum { FACTORS = 1 << AX_X_KV | 1 << AX_X_REP };
+    if ((set & FACTORS) == FACTORS)
+        set = (ax_axisset)((set & ~FACTORS) | 1 << AX_X);
+    for (int axis = 0; axis < ax_grid_axes(grid); axis++)
+        if (set >> axis & 1)
+            snprintf(out + strlen(out), room - strlen(out), "%s%s", *out ? "." : "",
+                     ax_grid_axis_name(grid, (ax_axis)axis));
+}
+
+void ax_run_find_axes(ax_run *run)
+{
+    const ax_grid *grid = run->ctx->grid;
+    for (unsigned set = 1; set < 1u << ax_grid_axes(grid); set++) {
+        if (ax_grid_effective(grid, (ax_axisset)set) != set)
+            continue;
+        ax_run_axes *a = &run->axes[run->n_axes++];
+        a->comm = ax_grid_comm(grid, (ax_axisset)set);
+        print_axes(grid, (ax_axisset)set, a->name, sizeof a->name);
+    }
+}
+
+void ax_run_begin_traffic(ax_run *run)
+{
+    for (int i = 0; i < run->n_axes; i++)
+        run->axes[i].before = ax_comm_traffic_get(run->axes[i].comm);
+}
+
+void ax_run_note_trouble(ax_run *run, ax_status status)
+{
+    if (status == AX_OK || run->trouble != AX_OK)
+        return;
+    run->trouble = status;
+    snprintf(run->trouble_message, sizeof run->trouble_message, "%s", ax_error_message());
+}
+
+ax_status ax_run_agree(ax_run *run)
+{
+    ax_status mine = run->trouble != AX_OK ? ax_fail(run->trouble, "%s", run->trouble_message) : AX_OK;
+    return ax_comm_agree(run->world, mine);
+}
+
+/* One small reduction for all that is a maximum, and one for the sum, started together. */
+ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
+{
+    enum { SIGNAL, TROUBLE, MEMORY, AXES };
+    double max[AXES + AX_RUN_AXES] = {
+        [SIGNAL] = ax_signal_pending(), [TROUBLE] = run->trouble, [MEMORY] = (double)row->mem_bytes};
+    for (int i = 0; i < run->n_axes; i++)
+        max[AXES + i] = (double)(ax_comm_traffic_get(run->axes[i].comm).bytes - run->axes[i].before.bytes);
+    if (ax_comm_size(run->world) > 1) {
+        ax_work *largest, *sum;
+        AX_TRY(ax_all_reduce(run->world, NULL, max, AXES + run->n_axes, AX_F64, AX_MAX, &largest));
+        AX_TRY(ax_all_reduce(run->world, NULL, &row->hw_flops, 1, AX_F64, AX_SUM, &sum));
+        AX_TRY(ax_wait(&largest));
+        AX_TRY(ax_wait(&sum));
+    }
+    run->signal = (int)max[SIGNAL];
+    row->mem_bytes = (int64_t)max[MEMORY];
+    for (int i = 0; i < run->n_axes; i++)
+        run->row_axes[i] = (ax_metrics_axes){run->axes[i].name, (int64_t)max[AXES + i]};
+    row->comm = run->row_axes;
+    row->comm_count = run->n_axes;
+    return max[TROUBLE] > 0 ? ax_run_agree(run) : AX_OK;
+}

@@ -60,7 +60,7 @@ AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tenso
 /* "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". */
 char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256]);
 /* Ring-equivalent bytes of the plan on the calling rank. A dim that is gathered or scattered counts, and
- * travels, in chunks of its largest extent over all ranks (ax_tensor_chunk). */
+ * travels, in chunks of its largest extent over the ranks that take part. */
 AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_plan *plan,
                                       int64_t *out);
 

@@ -6,9 +6,11 @@
  *
  * The split rule. A dim of extent n and unit u has ceil(n/u) units. Each axis on the dim, major first, splits
  * the units at hand into balanced runs (sizes differ by at most one, larger ones first: 9 over 4 is 3,2,2,2).
- * Axes counted by `fine` come last and split single elements instead, for layouts in which a tensor only
- * rests. Empty boxes are legal. Local storage is exactly the local box, dense and row-major: padding to a
- * uniform chunk exists only on the wire. */
+ * Axes counted by `fine` come last and are for layouts in which a tensor only rests: they split single
+ * elements, in chunks of ceil(n/g) of which the last ones are shorter (9 over 4 is 3,3,3,0), so that parts
+ * lie one chunk apart in the whole and travel between there and the ranks without being packed. Empty boxes
+ * are legal. Local storage is the local box, dense and row-major: padding to a uniform chunk exists only on
+ * the wire, and behind the end of parameters. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -131,6 +133,8 @@ AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **ou
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
+/* Record mode: forgets the tasks that ran, to record them as they run from now on. */
+void ax_frame_forget(ax_frame *frame);
 /* After tasks ran in record mode: their plan. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out);
 void ax_frame_plan_destroy(ax_frame_plan **plan);
@@ -146,6 +150,12 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame);
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
+/* The name of the running task, "" before the first. */
+const char *ax_frame_task_name(const ax_frame *frame);
+/* Has fn(user) called by the next ax_frame_begin while the memory is still what it was: to end what is in
+ * flight on it. One at a time: an earlier `user`, if it is another, is called now. NULL: nobody. */
+typedef ax_status ax_frame_end_fn(void *user);
+AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
 /* Bytes handed out since creation at most (bump: top; planned: end of the highest block). */
 size_t ax_frame_high_water(const ax_frame *frame);
 
@@ -154,6 +164,11 @@ size_t ax_frame_high_water(const ax_frame *frame);
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
 /* Flat memory of `count` local elements without a layout. */
 AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out);
+
+/* Host memory, zeroed, until the next begin; taken from the system only where no earlier task needed as much.
+ * At most AX_FRAME_HOST bytes at a time. */
+enum { AX_FRAME_HOST = 4096 };
+AX_MUST_CHECK ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out);
 
 /* Whether layers keep what backward needs now: true in AX_MODE_TRAIN, except inside recomputed segments. */
 bool ax_frame_saving(const ax_frame *frame);

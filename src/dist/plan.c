@@ -144,9 +144,15 @@ char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256])
     return out;
 }
 
-ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d)
+ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis)
 {
-    ax_wire w = {.lead = 1, .inner = 1, .chunk = ax_tensor_chunk(grid, fine, d)};
+    ax_wire w = {.lead = 1, .inner = 1};
+    int64_t lo, n;
+    ax_tensor_range(grid, fine, d, ax_grid_peer(grid, axis, 0), &lo, &w.chunk);
+    for (int i = 1; i < ax_grid_axis_size(grid, axis); i++) {
+        ax_tensor_range(grid, fine, d, ax_grid_peer(grid, axis, i), &lo, &n);
+        w.chunk = ax_max(w.chunk, n);
+    }
     for (int i = 0; i < d; i++)
         w.lead *= ax_tensor_extent(grid, fine, i);
     for (int i = d + 1; i < fine->ndim; i++)
@@ -165,9 +171,9 @@ ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tensor, const ax_p
         ax_tensor after = now;
         after.layout = s->after;
         if (s->kind == AX_STEP_GATHER)
-            bytes += (g - 1) * size * ax_wire_make(grid, &now, s->dim).count;
+            bytes += (g - 1) * size * ax_wire_make(grid, &now, s->dim, s->axis).count;
         else if (s->kind == AX_STEP_SCATTER)
-            bytes += (g - 1) * size * ax_wire_make(grid, &after, s->dim).count;
+            bytes += (g - 1) * size * ax_wire_make(grid, &after, s->dim, s->axis).count;
         else if (s->kind == AX_STEP_REDUCE)
             bytes += 2 * (g - 1) * (size * ax_tensor_count(grid, &now)) / g;
         now = after;

@@ -10,7 +10,30 @@ typedef struct ax_wire {
     int64_t lead, inner, chunk, count;
 } ax_wire;
 
-/* `fine` is the tensor in the layout that is more split on `d`: after a scatter, before a gather. */
-ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d);
+/* `fine` is the tensor in the layout that is more split on `d`, by `axis`: after a scatter, before a gather.
+ * The chunk is the largest part of the ranks that take part. */
+ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
+
+/* A redistribution on its way. The caller has its memory, which stays where it is until it is done. */
+typedef struct ax_transfer {
+    ax_work base; /* what ax_redistribute hands out */
+    ax_frame *frame;
+    ax_plan plan;
+    int step;              /* in flight; plan.n: done */
+    bool roomy;            /* what is sent has room behind its end for padding up to the uniform chunk */
+    ax_tensor now, before; /* what that step makes, and of what */
+    ax_layout target;
+    void *result, *staged; /* memory of the end result (NULL: that of the source); what must be unpacked */
+    ax_work *work;
+} ax_transfer;
+
+/* Starts `plan` from src to target. `roomy`: src's memory, and `result` if it is given, have room (what the
+ * frame gives has). result NULL: the frame's, or src's if the plan works in place. */
+AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_frame *frame, const ax_plan *plan,
+                                          const ax_tensor *src, const ax_layout *target, bool roomy,
+                                          void *result);
+/* Ends the step in flight and starts the next one; t->now is the result once there is none. */
+AX_MUST_CHECK ax_status ax_transfer_next(ax_transfer *t);
+bool ax_transfer_done(const ax_transfer *t);
 
 #endif

@@ -1,10 +1,12 @@
-/* Runs plans. Each step is one collective between contiguous buffers; where a dim is outermost and its parts
- * are even the tensors themselves are those buffers, else parts are packed into frame memory, padded with
- * zeros to the uniform chunk. */
+/* Runs plans, one step in flight at a time. Each step is one collective between contiguous buffers. Where a
+ * dim is outermost and its parts lie one chunk apart (they are even, or split as `fine` axes split) the
+ * tensors themselves are those buffers; else parts are packed into frame memory, padded with zeros to the
+ * uniform chunk, and unpacked when the collective has ended. */
 #include "dist/plan.h"
 
+/* The step in flight, or about to be. */
 typedef struct step_run {
-    ax_frame *frame;
+    const ax_transfer *t;
     ax_ctx *ctx;
     ax_comm *comm;
     const ax_plan_step *step;
@@ -42,66 +44,121 @@ static void own_range(const step_run *r, const ax_tensor *t, int64_t *lo, int64_
 }
 
 /* Frame memory for `count` elements, zeroed if padding will remain between what is packed into it. */
-static ax_status staging(const step_run *r, ax_dtype dtype, int64_t count, bool padded, void **out)
+static ax_status staging(const step_run *r, int64_t count, bool padded, void **out)
 {
-    AX_TRY(ax_frame_scratch(r->frame, dtype, count, out));
+    ax_dtype dtype = r->t->now.dtype;
+    AX_TRY(ax_frame_scratch(r->t->frame, dtype, count, out));
     ax_fill_args fill = {.n = count, .value = 0, .y = *out, .dtype = dtype};
     return padded && count ? ax_run_fill(r->ctx->stream, &fill) : AX_OK;
 }
 
-static ax_status run_gather(const step_run *r, const ax_tensor *src, const ax_tensor *dst, ax_work **work)
+static step_run run_of(const ax_transfer *t, int k, const ax_tensor *src)
+{
+    ax_ctx *ctx = ax_frame_ctx(t->frame);
+    const ax_plan_step *step = &t->plan.step[k];
+    step_run r = {.t = t,
+                  .ctx = ctx,
+                  .comm = ax_grid_comm(ctx->grid, step->axes),
+                  .step = step,
+                  .parts = ax_grid_group_size(ctx->grid, step->axes)};
+    ax_tensor after = *src;
+    after.layout = step->after;
+    if (step->kind != AX_STEP_REDUCE)
+        r.wire = ax_wire_make(ctx->grid, step->kind == AX_STEP_GATHER ? src : &after, step->dim, step->axis);
+    return r;
+}
+
+/* Whether the parts of `whole` lie one chunk apart, so that they need no packing. `fine` as in ax_wire_make.
+ */
+static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
+{
+    int64_t lo, n, base, all;
+    own_range(r, whole, &base, &all);
+    bool placed = r->wire.lead == 1;
+    for (int i = 0; i < r->parts && placed; i++) {
+        part_range(r, fine, i, base, &lo, &n);
+        placed = lo == ax_min(i * r->wire.chunk, all);
+    }
+    return placed;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+/* Elements that memory for `t` must have to be sent or received by step k as it is: behind its end there is
+ * room for the padding of the last parts. */
+static int64_t room(const ax_transfer *t, int k, const ax_tensor *src, bool sent)
+{
+    step_run r = run_of(t, k, src);
+    int64_t whole = r.parts * r.wire.count, part = r.wire.count;
+    if (r.step->kind == AX_STEP_GATHER)
+        return sent ? part : whole;
+    return r.step->kind == AX_STEP_SCATTER ? (sent ? whole : part) : 0;
+}
+
+/* Frame memory for what step k makes of `src`. */
+static ax_status make_room(ax_transfer *t, int k, const ax_tensor *src, void **out)
+{
+    ax_ctx *ctx = ax_frame_ctx(t->frame);
+    ax_tensor made = *src;
+    made.layout = t->plan.step[k].after;
+    int64_t count = ax_max(ax_tensor_count(ctx->grid, &made), room(t, k, src, false));
+    if (k + 1 < t->plan.n)
+        count = ax_max(count, room(t, k + 1, &made, true));
+    return ax_frame_scratch(t->frame, src->dtype, count, out);
+}
+
+/* The last step that makes something new, or -1: an all-reduce works in place. */
+static int last_maker(const ax_plan *plan)
+{
+    int k = plan->n - 1;
+    while (k >= 0 && plan->step[k].kind == AX_STEP_REDUCE)
+        k--;
+    return k;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------- */
+
+static ax_status run_gather(step_run *r, ax_transfer *t, const ax_tensor *src)
 {
     const ax_wire *w = &r->wire;
     ax_dtype dtype = src->dtype;
-    int64_t lo, n, base, whole;
+    int64_t lo, n;
     own_range(r, src, &lo, &n);
-    own_range(r, dst, &base, &whole);
-    void *send = src->data, *recv = dst->data;
-    if (n < w->chunk) {
-        AX_TRY(staging(r, dtype, w->count, true, &send));
+    void *send = src->data, *recv = t->now.data;
+    if (n < w->chunk && !(w->lead == 1 && t->roomy)) {
+        AX_TRY(staging(r, w->count, true, &send));
         AX_TRY(copy_rows(r->ctx, dtype, w->lead, n * w->inner, src->data, 0, n * w->inner, send, 0,
                          w->chunk * w->inner));
     }
-    bool direct = w->lead == 1 && whole == r->parts * w->chunk;
-    if (!direct)
-        AX_TRY(staging(r, dtype, r->parts * w->count, false, &recv));
-    AX_TRY(ax_all_gather(r->comm, r->ctx->stream, send, recv, w->count, dtype, work));
-    if (direct)
-        return AX_OK;
-    AX_TRY(ax_wait(work));
-    for (int i = 0; i < r->parts; i++) {
-        part_range(r, src, i, base, &lo, &n);
-        AX_TRY(copy_rows(r->ctx, dtype, w->lead, n * w->inner, recv, i * w->count, w->chunk * w->inner,
-                         dst->data, lo * w->inner, whole * w->inner));
+    if (!in_place(r, src, &t->now)) {
+        AX_TRY(staging(r, r->parts * w->count, false, &recv));
+        t->staged = recv;
     }
-    return AX_OK;
+    return ax_all_gather(r->comm, r->ctx->stream, send, recv, w->count, dtype, &t->work);
 }
 
-static ax_status run_scatter(const step_run *r, const ax_tensor *src, const ax_tensor *dst, ax_work **work)
+static ax_status run_scatter(step_run *r, ax_transfer *t, const ax_tensor *src)
 {
     const ax_wire *w = &r->wire;
     ax_dtype dtype = src->dtype;
     int64_t lo, n, base, whole;
     own_range(r, src, &base, &whole);
-    void *send = src->data, *recv = dst->data;
+    void *send = src->data, *recv = t->now.data;
     bool even = whole == r->parts * w->chunk;
-    if (w->lead != 1 || !even) {
-        AX_TRY(staging(r, dtype, r->parts * w->count, !even, &send));
+    if (!in_place(r, &t->now, src) || !(even || t->roomy)) {
+        AX_TRY(staging(r, r->parts * w->count, !even, &send));
         for (int i = 0; i < r->parts; i++) {
-            part_range(r, dst, i, base, &lo, &n);
+            part_range(r, &t->now, i, base, &lo, &n);
             AX_TRY(copy_rows(r->ctx, dtype, w->lead, n * w->inner, src->data, lo * w->inner, whole * w->inner,
                              send, i * w->count, w->chunk * w->inner));
         }
     }
-    own_range(r, dst, &lo, &n);
-    if (n < w->chunk)
-        AX_TRY(staging(r, dtype, w->count, false, &recv));
-    AX_TRY(ax_reduce_scatter(r->comm, r->ctx->stream, send, recv, w->count, dtype, AX_SUM, work));
-    if (n == w->chunk)
-        return AX_OK;
-    AX_TRY(ax_wait(work));
-    return copy_rows(r->ctx, dtype, w->lead, n * w->inner, recv, 0, w->chunk * w->inner, dst->data, 0,
-                     n * w->inner);
+    own_range(r, &t->now, &lo, &n);
+    if (n < w->chunk && w->lead > 1) {
+        AX_TRY(staging(r, w->count, false, &recv));
+        t->staged = recv;
+    }
+    return ax_reduce_scatter(r->comm, r->ctx->stream, send, recv, w->count, dtype, AX_SUM, &t->work);
 }
 
 static ax_status run_slice(const step_run *r, const ax_tensor *src, const ax_tensor *dst)
@@ -114,41 +171,122 @@ static ax_status run_slice(const step_run *r, const ax_tensor *src, const ax_ten
                      whole * w->inner, dst->data, 0, n * w->inner);
 }
 
-/* Runs one step on *t and makes *t its result; *work is what the result must wait for. */
-static ax_status run_step(ax_frame *frame, const ax_plan_step *step, ax_tensor *t, ax_work **work)
+/* Starts step t->step on t->now and makes t->now its result, which t->work may still be writing. */
+static ax_status start_step(ax_transfer *t)
 {
-    ax_ctx *ctx = ax_frame_ctx(frame);
-    step_run r = {.frame = frame,
-                  .ctx = ctx,
-                  .comm = ax_grid_comm(ctx->grid, step->axes),
-                  .step = step,
-                  .parts = ax_grid_group_size(ctx->grid, step->axes)};
-    ax_tensor src = *t;
-    t->layout = step->after;
-    if (step->kind == AX_STEP_REDUCE)
-        return ax_all_reduce(r.comm, ctx->stream, t->data, ax_tensor_count(ctx->grid, t), t->dtype, AX_SUM,
-                             work);
-    r.wire = ax_wire_make(ctx->grid, step->kind == AX_STEP_GATHER ? &src : t, step->dim);
-    AX_TRY(ax_frame_alloc(frame, t, t));
-    if (step->kind == AX_STEP_SLICE)
-        return run_slice(&r, &src, t);
-    return step->kind == AX_STEP_GATHER ? run_gather(&r, &src, t, work) : run_scatter(&r, &src, t, work);
+    ax_tensor src = t->before = t->now;
+    int k = t->step;
+    step_run r = run_of(t, k, &src);
+    t->now.layout = r.step->after;
+    if (r.step->kind == AX_STEP_REDUCE)
+        return ax_all_reduce(r.comm, r.ctx->stream, src.data, ax_tensor_count(r.ctx->grid, &src), src.dtype,
+                             AX_SUM, &t->work);
+    if (k == last_maker(&t->plan))
+        t->now.data = t->result;
+    else
+        AX_TRY(make_room(t, k, &src, &t->now.data));
+    if (r.step->kind == AX_STEP_SLICE)
+        return run_slice(&r, &src, &t->now);
+    AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
+    t->roomy = true; /* what the next step sends, this one had memory made for */
+    return AX_OK;
+}
+
+/* Unpacks what arrived, if it was not received where it belongs. */
+static ax_status end_step(ax_transfer *t)
+{
+    AX_TRY(ax_wait(&t->work));
+    if (!t->staged)
+        return AX_OK;
+    step_run r = run_of(t, t->step, &t->before);
+    const ax_wire *w = &r.wire;
+    ax_dtype dtype = t->now.dtype;
+    int64_t lo, n, base, whole;
+    own_range(&r, &t->now, &base, &whole);
+    if (r.step->kind == AX_STEP_SCATTER)
+        AX_TRY(copy_rows(r.ctx, dtype, w->lead, whole * w->inner, t->staged, 0, w->chunk * w->inner,
+                         t->now.data, 0, whole * w->inner));
+    for (int i = 0; i < r.parts && r.step->kind == AX_STEP_GATHER; i++) {
+        part_range(&r, &t->before, i, base, &lo, &n);
+        AX_TRY(copy_rows(r.ctx, dtype, w->lead, n * w->inner, t->staged, i * w->count, w->chunk * w->inner,
+                         t->now.data, lo * w->inner, whole * w->inner));
+    }
+    t->staged = NULL;
+    return AX_OK;
+}
+
+/* ---- transfers ----------------------------------------------------------------------------------- */
+
+/* Starts steps until one is in flight or all are done. */
+static ax_status run_on(ax_transfer *t)
+{
+    for (; t->step < t->plan.n; t->step++) {
+        AX_TRY(start_step(t));
+        if (t->work || t->staged)
+            return AX_OK;
+    }
+    t->now.layout = t->target;
+    return AX_OK;
+}
+
+bool ax_transfer_done(const ax_transfer *t) { return t->step >= t->plan.n; }
+
+ax_status ax_transfer_next(ax_transfer *t)
+{
+    if (ax_transfer_done(t))
+        return AX_OK;
+    AX_TRY(end_step(t));
+    t->step++;
+    return run_on(t);
+}
+
+static ax_status transfer_wait(ax_work *work)
+{
+    ax_transfer *t = (ax_transfer *)work;
+    while (!ax_transfer_done(t))
+        AX_TRY(ax_transfer_next(t));
+    return AX_OK;
+}
+
+ax_status ax_transfer_start(ax_transfer *t, ax_frame *frame, const ax_plan *plan, const ax_tensor *src,
+                            const ax_layout *target, bool roomy, void *result)
+{
+    *t = (ax_transfer){.base = {transfer_wait},
+                       .frame = frame,
+                       .plan = *plan,
+                       .roomy = roomy,
+                       .now = *src,
+                       .target = *target,
+                       .result = result};
+    int last = last_maker(plan);
+    if (last >= 0 && !result) {
+        ax_tensor before = *src;
+        if (last > 0)
+            before.layout = plan->step[last - 1].after;
+        AX_TRY(make_room(t, last, &before, &t->result));
+    }
+    return run_on(t);
 }
 
 ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target, ax_tensor *dst,
                           ax_work **work)
 {
     ax_plan plan;
-    ax_tensor t = *src;
     ax_layout final = *target;
     *work = NULL;
     AX_TRY(ax_plan_make(ax_frame_ctx(frame)->grid, src, target, &plan));
-    for (int i = 0; i < plan.n; i++) {
-        AX_TRY(ax_wait(work));
-        AX_TRY(run_step(frame, &plan.step[i], &t, work));
+    void *data = src->data;
+    if (plan.n) {
+        ax_transfer *t;
+        AX_TRY(ax_frame_host(frame, sizeof *t, (void **)&t));
+        AX_TRY(ax_transfer_start(t, frame, &plan, src, target, false, NULL));
+        data = t->result ? t->result : src->data;
+        if (!ax_transfer_done(t))
+            *work = &t->base;
     }
-    t.layout = final;
-    *dst = t;
+    *dst = *src;
+    dst->layout = final;
+    dst->data = data;
     return AX_OK;
 }
 

@@ -6,6 +6,7 @@
  * use, counted in operations since the task began, and plan.c packs those lifetimes into one block. */
 #include "tensor/frame.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,15 @@ ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_fra
     return frame_new(ctx, plan->bytes, plan, out);
 }
 
+void ax_frame_forget(ax_frame *frame)
+{
+    for (int i = 0; i < frame->tasks; i++)
+        free(frame->recorded[i].alloc);
+    free(frame->recorded);
+    frame->recorded = frame->task = NULL;
+    frame->tasks = 0;
+}
+
 void ax_frame_destroy(ax_frame **frame)
 {
     ax_frame *f = *frame;
@@ -76,9 +86,10 @@ void ax_frame_destroy(ax_frame **frame)
     if (f->ctx->dev->observe_user == f)
         f->ctx->dev->observe = NULL;
     ax_device_free(f->ctx->dev, f->block, f->bytes);
-    for (int i = 0; i < f->tasks; i++)
-        free(f->recorded[i].alloc);
-    free(f->recorded);
+    ax_frame_forget(f);
+    for (int i = 0; i < f->host_blocks; i++)
+        free(f->host[i]);
+    free(f->host);
     free(f->stack);
     free(f);
     *frame = NULL;
@@ -86,6 +97,7 @@ void ax_frame_destroy(ax_frame **frame)
 
 ax_ctx *ax_frame_ctx(const ax_frame *frame) { return frame->ctx; }
 const ax_batch *ax_frame_batch(const ax_frame *frame) { return frame->batch; }
+const char *ax_frame_task_name(const ax_frame *frame) { return frame->name; }
 size_t ax_frame_high_water(const ax_frame *frame) { return frame->high_water; }
 bool ax_frame_saving(const ax_frame *frame) { return frame->saving; }
 bool ax_frame_training(const ax_frame *frame) { return frame->training; }
@@ -95,6 +107,15 @@ bool ax_frame_set_saving(ax_frame *frame, bool saving)
     bool before = frame->saving;
     frame->saving = saving;
     return before;
+}
+
+ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user)
+{
+    ax_frame_end_fn *before = frame->at_end_user == user ? NULL : frame->at_end;
+    void *before_user = frame->at_end_user;
+    frame->at_end = fn;
+    frame->at_end_user = user;
+    return before ? before(before_user) : AX_OK;
 }
 
 static ax_frame_task *find_task(ax_frame_task *tasks, int n, const char *name)
@@ -113,7 +134,6 @@ static ax_status begin_record(ax_frame *frame, const char *name)
     frame->task = find_task(frame->recorded, frame->tasks, name);
     if (frame->task)
         return AX_OK;
-    AX_CHECK(strlen(name) < sizeof frame->task->name, AX_ERR_INTERNAL, "task name \"%s\" is too long", name);
     ax_frame_task *tasks = realloc(frame->recorded, (size_t)(frame->tasks + 1) * sizeof *tasks);
     AX_CHECK(tasks, AX_ERR_MEMORY, "cannot record another task");
     frame->recorded = tasks;
@@ -125,8 +145,13 @@ static ax_status begin_record(ax_frame *frame, const char *name)
 
 ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const ax_batch *batch)
 {
+    if (frame->at_end)
+        AX_TRY(ax_frame_at_end(frame, NULL, NULL));
+    AX_CHECK(strlen(task) < sizeof frame->name, AX_ERR_INTERNAL, "task name \"%s\" is too long", task);
+    memcpy(frame->name, task, strlen(task) + 1);
     frame->top = 0;
     frame->next = 0;
+    frame->host_used = 0;
     frame->depth = 0;
     frame->training = frame->saving = mode == AX_MODE_TRAIN;
     frame->batch = batch;
@@ -197,6 +222,31 @@ ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
     ax_tensor result = *like;
     AX_TRY(take(frame, (size_t)ax_tensor_bytes(frame->ctx->grid, like), &result.data));
     *out = result;
+    return AX_OK;
+}
+
+/* Blocks never move: what was handed out is in use. */
+static ax_status add_host_block(ax_frame *frame)
+{
+    char **host = realloc(frame->host, (size_t)(frame->host_blocks + 1) * sizeof *host);
+    AX_CHECK(host, AX_ERR_MEMORY, "cannot grow a frame's host memory");
+    frame->host = host;
+    AX_TRY(ax_calloc(AX_FRAME_HOST, 1, &host[frame->host_blocks]));
+    frame->host_blocks++;
+    return AX_OK;
+}
+
+ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out)
+{
+    size_t padded = (size_t)ax_round_up((int64_t)bytes, _Alignof(max_align_t)), used = frame->host_used;
+    AX_ASSERT(padded <= AX_FRAME_HOST);
+    if (used % AX_FRAME_HOST + padded > AX_FRAME_HOST)
+        used = (size_t)ax_round_up((int64_t)used, AX_FRAME_HOST);
+    if (used / AX_FRAME_HOST == (size_t)frame->host_blocks)
+        AX_TRY(add_host_block(frame));
+    *out = frame->host[used / AX_FRAME_HOST] + used % AX_FRAME_HOST;
+    memset(*out, 0, bytes);
+    frame->host_used = used + padded;
     return AX_OK;
 }
 

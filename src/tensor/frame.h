@@ -40,6 +40,12 @@ struct ax_frame {
     int tasks;
     ax_tensor *stack;
     int depth, stack_capacity;
+    char name[sizeof(((ax_frame_task *)0)->name)]; /* of the running task */
+    ax_frame_end_fn *at_end;
+    void *at_end_user;
+    char **host; /* blocks of AX_FRAME_HOST bytes */
+    int host_blocks;
+    size_t host_used; /* bytes in use, whole blocks before the last one */
 };
 
 #endif

@@ -16,6 +16,14 @@ static void split(int64_t *lo, int64_t *n, int parts, int index)
     *n = base + (index < extra);
 }
 
+/* The same in runs of ceil(n/parts), of which the last ones are shorter, or empty. */
+static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
+{
+    int64_t chunk = ax_ceil_div(*n, parts), skip = ax_min(index * chunk, *n);
+    *lo += skip;
+    *n = ax_min(chunk, *n - skip);
+}
+
 /* The range for the given coordinates: `rank`'s, or all 0 if rank < 0 (the largest box, see below). */
 static void range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n)
 {
@@ -30,7 +38,8 @@ static void range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank,
             unit = 1;
         }
         int coord = rank < 0 ? 0 : ax_grid_coord(grid, rank, axes->a[i]);
-        split(&from, &count, ax_grid_axis_size(grid, axes->a[i]), coord);
+        bool fine = i >= axes->n - axes->fine;
+        (fine ? split_in_chunks : split)(&from, &count, ax_grid_axis_size(grid, axes->a[i]), coord);
     }
     *lo = ax_min(from * unit, extent);
     *n = ax_min((from + count) * unit, extent) - *lo;

@@ -96,8 +96,12 @@ static bool holds(const ax_grid *grid, const ax_tensor *t, int d, int rank, int6
     int64_t first = from * unit, end = ax_min(first + count * unit, t->dim[d]);
     if (first > end)
         first = end;
-    for (count = end - first; i < axes->n; i++)
-        deal(&first, &count, ax_grid_axis_size(grid, axes->a[i]), ax_grid_coord(grid, rank, axes->a[i]));
+    for (count = end - first; i < axes->n; i++) {
+        int64_t parts = ax_grid_axis_size(grid, axes->a[i]), run = (count + parts - 1) / parts;
+        int64_t skip = ax_min(run * ax_grid_coord(grid, rank, axes->a[i]), count);
+        first += skip;
+        count = ax_min(run, count - skip);
+    }
     return element >= first && element < first + count;
 }
 

@@ -152,7 +152,9 @@ static ax_status split_rule(ax_comm *world, void *arg)
     AX_TRY(sizes(grid, "d@x.z", 64, 16, "16,0,16,0,16,0,16,0"));
     AX_TRY(sizes(grid, "d@x/z", 64, 16, "8,8,8,8,8,8,8,8"));
     AX_TRY(sizes(grid, "d@x/z", 60, 16, "8,8,8,8,8,8,6,6"));
-    AX_TRY(sizes(grid, "d@/z.x", 60, 16, "8,8,7,7,8,8,7,7"));
+    AX_TRY(sizes(grid, "d@/z.x", 60, 16, "8,8,8,6,8,8,8,6"));
+    AX_TRY(sizes(grid, "d@/x", 9, 1, "3,3,3,0"));
+    AX_TRY(sizes(grid, "d@x/z", 13, 1, "2,2,2,1,2,1,2,1"));
     ax_grid_destroy(&grid);
     return AX_OK;
 }

@@ -4,10 +4,12 @@
  *
  *   self      one rank: every collective is already complete
  *   threads   ranks are threads of one process, for tests and sanitizers
+ *   mpi       ranks are processes that a launcher started; one thread of each makes all calls of MPI
  *
  * Every operation is split-phase: it takes a place for a work handle and may return before it is done. The
  * buffers belong to the operation until ax_wait. A backend that completes at once stores NULL, which ax_wait
- * accepts. `stream` is of the device that owns the buffers, or NULL when they are host memory; on a device
+ * accepts. Ranks that share several communicators call on them in one common order, whatever they wait for in
+ * between. `stream` is of the device that owns the buffers, or NULL when they are host memory; on a device
  * without memory (dry) nothing moves: a collective is counted, and observed when it starts and when it is
  * awaited, so that a plan keeps its buffers in between. Counts are in elements. All
  * collectives are collective along the communicator, and all its ranks must call them in the same order with
@@ -28,11 +30,13 @@ typedef struct ax_work ax_work;
 
 typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
 
-/* Collectives and ring-equivalent bytes that this rank moved since the communicator was made: all-gather,
- * reduce-scatter and all-to-all (g-1)/g of the gathered size, all-reduce twice that, messages their payload.
- * A group of one moves nothing and counts nothing. */
+/* What this rank did on a communicator since it was made. A group of one moves nothing and counts nothing. */
 typedef struct ax_comm_traffic {
-    int64_t calls, bytes;
+    int64_t calls;
+    int64_t bytes;  /* ring-equivalent: all-gather, reduce-scatter and all-to-all (g-1)/g of the gathered
+                       size, all-reduce twice that, messages their payload */
+    int64_t wire;   /* sent to ranks on other nodes, of operations that were waited for */
+    double exposed; /* seconds in which a caller was inside a collective or ax_wait */
 } ax_comm_traffic;
 
 int ax_comm_rank(const ax_comm *comm);
@@ -41,6 +45,15 @@ ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm);
 
 /* One rank. Owned by the caller. */
 AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
+
+/* The world that this process was started in: the ranks of its launcher (mpirun, srun, …) over MPI, or one
+ * rank where none started it. AX_ERR_USAGE if the launcher's environment speaks of more ranks than MPI finds:
+ * another MPI's launcher, or a build without MPI. Owned by the caller, who destroys it once all communicators
+ * split from it are; once in the life of a process. Collective along all ranks. */
+AX_MUST_CHECK ax_status ax_comm_world_create(ax_comm **out);
+
+/* The MPI library that was built in, as it names itself ("Open MPI v4.1.4"); NULL: none. */
+const char *ax_comm_mpi_library(void);
 
 /* Runs fn(comm, arg) on `size` threads, each a rank of one world, and returns the first failure in time with
  * its message (prefixed "rank r: "), or AX_OK. A rank that fails aborts the others. Ranks that all wait for
@@ -52,10 +65,13 @@ AX_MUST_CHECK ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg)
 /* Splits: ranks with equal `color` form a group, ordered by `key` then rank. color < 0: no group, *out =
  * NULL. Collective along comm. The caller owns *out and destroys it before comm. */
 AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out);
+/* Nothing may be in flight. Collective along comm, unless the world has failed. */
 void ax_comm_destroy(ax_comm **comm);
 
-/* Makes every pending and later operation of the world fail with AX_ERR_COMM. Not collective. */
-void ax_comm_abort(ax_comm *comm);
+/* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return:
+ * it ends the job with exit code `status`, after `message` (NULL: none) was logged as an error if this rank
+ * is the first to abort. Not collective. */
+void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
 /* data[i] <- reduction over ranks, in place. dtype F64, F32, BF16 (summed in F32), I32 or I64. */
 AX_MUST_CHECK ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
@@ -116,13 +132,14 @@ const char *ax_coll_name(ax_coll coll);
 /* What every backend's work handle begins with. */
 struct ax_work {
     ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
+    ax_comm *comm;                    /* filled in by the public functions */
 };
 
 typedef struct ax_comm_ops {
     const char *name;
     ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
-    void (*abort)(ax_comm *comm);
+    void (*abort)(ax_comm *comm, ax_status status, const char *message);
     void (*destroy)(ax_comm *comm);
 } ax_comm_ops;
 

@@ -1,6 +1,7 @@
 /* axonn info: what this program is, what it was built with, and what it finds on this machine. */
 #include "verb.h"
 
+#include "axonn/comm.h"
 #include "axonn/config.h"
 #include "axonn/dev.h"
 
@@ -34,7 +35,6 @@ static const struct {
     const char *name, *why;
 } missing[] = {
     {"cuda", "this version computes on the host's processors only"},
-    {"mpi", "this version trains with one rank; ranks of its tests are threads"},
     {"onednn", "this version uses its own kernels"},
 };
 
@@ -102,6 +102,10 @@ static json_t *devices(void)
         json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", ops->name, "help", ops->help,
                                               "available", !absent, "absent", absent));
     }
+    const char *mpi = ax_comm_mpi_library();
+    json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", "mpi", "help", mpi ? mpi : "",
+                                          "available", mpi != NULL, "absent",
+                                          mpi ? NULL : "no MPI library was found when this was built"));
     for (size_t i = 0; i < AX_COUNT(missing); i++)
         json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s}", "name", missing[i].name, "help", "",
                                               "available", 0, "absent", missing[i].why));

@@ -75,9 +75,32 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, ax_work
     observed *o;
     AX_TRY(ax_calloc(1, sizeof *o, &o));
     dev->observe(dev->observe_user, args, sizeof *args);
-    *o = (observed){{observe_end}, dev, *args};
+    *o = (observed){{.wait = observe_end}, dev, *args};
     *work = &o->work;
     return AX_OK;
+}
+
+/* Adds the time since `begin`, in which a caller could not compute. */
+static void expose(ax_comm *comm, double begin)
+{
+    if (comm->size > 1)
+        comm->traffic.exposed += ax_now() - begin;
+}
+
+/* Memory that is accessible only between enter and leave cannot be left to an operation in flight. */
+static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    ax_device *dev = stream ? stream->dev : NULL;
+    if (!dev || !dev->ops.enter)
+        return comm->ops->run(comm, stream, args, work);
+    dev->ops.enter(dev);
+    ax_status status = comm->ops->run(comm, stream, args, work);
+    if (status == AX_OK && *work)
+        status = (*work)->wait(*work);
+    *work = NULL;
+    if (dev->ops.leave)
+        dev->ops.leave(dev);
+    return status;
 }
 
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
@@ -89,13 +112,16 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
         comm->traffic.bytes += ring_bytes(args, comm->size);
     }
     ax_device *dev = stream ? stream->dev : NULL;
-    if (!has_memory(dev))
-        return observe_start(dev, args, work);
-    if (dev && dev->ops.enter)
-        dev->ops.enter(dev);
-    ax_status status = comm->ops->run(comm, stream, args, work);
-    if (dev && dev->ops.leave)
-        dev->ops.leave(dev);
+    ax_status status;
+    if (!has_memory(dev)) {
+        status = observe_start(dev, args, work);
+    } else {
+        double begin = ax_now();
+        status = run(comm, stream, args, work);
+        expose(comm, begin);
+    }
+    if (*work)
+        (*work)->comm = comm;
     return status;
 }
 
@@ -149,7 +175,13 @@ ax_status ax_wait(ax_work **work)
 {
     ax_work *pending = *work;
     *work = NULL;
-    return pending ? pending->wait(pending) : AX_OK;
+    if (!pending)
+        return AX_OK;
+    ax_comm *comm = pending->comm;
+    double begin = ax_now();
+    ax_status status = pending->wait(pending);
+    expose(comm, begin);
+    return status;
 }
 
 ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)
@@ -158,7 +190,10 @@ ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)
     return comm->ops->split(comm, color, key, out);
 }
 
-void ax_comm_abort(ax_comm *comm) { comm->ops->abort(comm); }
+void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
+{
+    comm->ops->abort(comm, status, message);
+}
 
 void ax_comm_destroy(ax_comm **comm)
 {

@@ -41,7 +41,12 @@ static ax_status self_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
-static void self_abort(ax_comm *comm) { *self_of(comm)->world_aborted = true; }
+static void self_abort(ax_comm *comm, ax_status status, const char *message)
+{
+    (void)status;
+    (void)message;
+    *self_of(comm)->world_aborted = true;
+}
 
 static void self_destroy(ax_comm *comm) { free(self_of(comm)); }
 

@@ -367,10 +367,14 @@ static void abort_by(world *w, int rank, const char *why)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void threads_abort(ax_comm *comm)
+static void threads_abort(ax_comm *comm, ax_status status, const char *message)
 {
+    (void)status;
     group *g = comm->impl;
-    abort_by(g->world, g->world_rank[comm->rank], "aborted the communicator");
+    char why[900] = "aborted the communicator";
+    if (message)
+        snprintf(why, sizeof why, "failed: %s", message);
+    abort_by(g->world, g->world_rank[comm->rank], why);
 }
 
 static void threads_destroy(ax_comm *comm)

@@ -1,0 +1,244 @@
+/* The communicator over MPI, as its callers see it: operations are queued for the communication thread and
+ * waited for. Read mpi.h first. */
+#include "comm/mpi.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- operations ---------------------------------------------------------------------------------- */
+
+enum { OPS_PER_BLOCK = 256, SPINS = 200, ABORT_SECONDS = 20 };
+
+/* Work handles live as long as the process: MPI is initialised once. They grow to the most that were ever in
+ * flight together; a step allocates none. */
+static ax_status more_ops(ax_mpi_world *w)
+{
+    ax_mpi_op *block;
+    AX_TRY(ax_calloc(OPS_PER_BLOCK + 1, sizeof *block, &block));
+    block[0].next = w->op_blocks;
+    w->op_blocks = block;
+    for (int i = 1; i <= OPS_PER_BLOCK; i++) {
+        block[i].next = w->free_ops;
+        w->free_ops = &block[i];
+    }
+    return AX_OK;
+}
+
+static ax_status world_error(ax_mpi_world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    ax_status status = ax_fail(AX_ERR_COMM, "%s", w->message);
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
+{
+    atomic_fetch_add(&w->waiting, 1);
+    for (int spins = 0; spins < SPINS && !atomic_load(&op->done); spins++)
+        sched_yield();
+    if (!atomic_load(&op->done)) {
+        pthread_mutex_lock(&w->lock);
+        atomic_fetch_add(&w->sleeping, 1);
+        while (!atomic_load(&op->done))
+            pthread_cond_wait(&w->to_callers, &w->lock);
+        atomic_fetch_sub(&w->sleeping, 1);
+        pthread_mutex_unlock(&w->lock);
+    }
+    atomic_fetch_sub(&w->waiting, 1);
+}
+
+/* Waits for op and gives the handle back. The communicator may be gone by then. */
+static ax_status complete(ax_mpi_world *w, ax_mpi_op *op, ax_mpi_op *result)
+{
+    block_until_done(w, op);
+    *result = *op;
+    ax_status status = op->status == AX_OK ? AX_OK : world_error(w);
+    pthread_mutex_lock(&w->lock);
+    op->next = w->free_ops;
+    w->free_ops = op;
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+static ax_status op_wait(ax_work *work)
+{
+    ax_mpi_op *op = (ax_mpi_op *)work, result;
+    ax_mpi_comm *c = op->c;
+    ax_status status = complete(c->world, op, &result);
+    c->comm.traffic.wire += result.wire;
+    return status;
+}
+
+/* Hands a copy of `what` to the communication thread. */
+static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
+{
+    ax_mpi_world *w = c->world;
+    if (atomic_load(&w->failed))
+        return world_error(w);
+    pthread_mutex_lock(&w->lock);
+    ax_status status = w->free_ops ? AX_OK : more_ops(w);
+    if (status == AX_OK) {
+        ax_mpi_op *op = w->free_ops;
+        w->free_ops = op->next;
+        *op = *what;
+        op->work.wait = op_wait;
+        op->c = c;
+        op->next = NULL;
+        *w->queue_end = op;
+        w->queue_end = &op->next;
+        atomic_fetch_add(&w->queued, 1);
+        if (atomic_load(&w->resting))
+            pthread_cond_signal(&w->to_thread);
+        *out = op;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+/* Meets all ranks of the group, lets the communication thread make the blocking call `finish`, and waits. */
+static ax_status meet(ax_mpi_comm *c, ax_mpi_op *what)
+{
+    ax_mpi_world *w = c->world;
+    ax_mpi_op *op;
+    what->args = (ax_coll_args){.coll = AX_BARRIER, .dtype = AX_U8};
+    AX_TRY(submit(c, what, &op));
+    return complete(w, op, what);
+}
+
+/* ---- the backend's table ------------------------------------------------------------------------- */
+
+static ax_mpi_comm *mpi_comm_of(ax_comm *comm) { return comm->impl; }
+
+static ax_status mpi_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    (void)stream;
+    ax_mpi_op *op, what = {.args = *args};
+    AX_TRY(submit(mpi_comm_of(comm), &what, &op));
+    *work = &op->work;
+    return AX_OK;
+}
+
+static ax_status split_now(ax_mpi_op *op)
+{
+    MPI_Comm made;
+    AX_MPI(MPI_Comm_split(op->c->mpi, op->color < 0 ? MPI_UNDEFINED : op->color, op->key, &made));
+    return made == MPI_COMM_NULL ? AX_OK : ax_mpi_comm_make(op->c->world, made, &op->made);
+}
+
+static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
+{
+    ax_mpi_op what = {.finish = split_now, .color = color, .key = key};
+    AX_TRY(meet(mpi_comm_of(comm), &what));
+    *out = what.made ? &what.made->comm : NULL;
+    return AX_OK;
+}
+
+static ax_status free_now(ax_mpi_op *op)
+{
+    ax_mpi_comm *c = op->c;
+    if (c == c->world->comm)
+        c->world->quit = true;
+    else
+        ax_mpi_comm_free(c);
+    return AX_OK;
+}
+
+/* The communication thread ends the job, and with it this call. If it cannot, the end of this process has to
+ * do: launchers end a job of which a process has failed. */
+static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
+{
+    ax_mpi_world *w = mpi_comm_of(comm)->world;
+    pthread_mutex_lock(&w->lock);
+    w->abort_status = (int)status;
+    w->abort_message = message;
+    atomic_store(&w->aborting, true);
+    pthread_cond_signal(&w->to_thread);
+    pthread_mutex_unlock(&w->lock);
+    sleep(ABORT_SECONDS);
+    _exit((int)status);
+}
+
+/* ---- the world ----------------------------------------------------------------------------------- */
+
+static void world_free(ax_mpi_world *w)
+{
+    for (ax_mpi_op *next; w->op_blocks; w->op_blocks = next) {
+        next = w->op_blocks->next;
+        free(w->op_blocks);
+    }
+    pthread_cond_destroy(&w->to_thread);
+    pthread_cond_destroy(&w->to_callers);
+    pthread_mutex_destroy(&w->lock);
+    free(w->node);
+    free(w);
+}
+
+static void mpi_destroy(ax_comm *comm)
+{
+    ax_mpi_comm *c = mpi_comm_of(comm);
+    ax_mpi_world *w = c->world;
+    bool world = c == w->comm;
+    ax_mpi_op what = {.finish = free_now};
+    ax_status status = meet(c, &what);
+    if (world && status == AX_OK) {
+        pthread_join(w->thread, NULL);
+        world_free(w);
+    }
+}
+
+const ax_comm_ops ax_mpi_ops = {
+    .name = "mpi", .run = mpi_run, .split = mpi_split, .abort = mpi_abort, .destroy = mpi_destroy};
+
+/* ---- creation ------------------------------------------------------------------------------------ */
+
+static ax_status start_thread(ax_mpi_world *w)
+{
+    int error = pthread_create(&w->thread, NULL, ax_mpi_thread, w);
+    AX_CHECK(!error, AX_ERR_MEMORY, "cannot start the communication thread: %s", strerror(error));
+    pthread_mutex_lock(&w->lock);
+    while (!w->created)
+        pthread_cond_wait(&w->to_callers, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+    if (w->create_status == AX_OK)
+        return AX_OK;
+    pthread_join(w->thread, NULL);
+    return ax_fail(w->create_status, "%s", w->message);
+}
+
+ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out)
+{
+    ax_mpi_world *w;
+    AX_TRY(ax_calloc(1, sizeof *w, &w));
+    w->launch = launch;
+    w->queue_end = &w->queue;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->to_thread, &monotonic);
+    pthread_cond_init(&w->to_callers, NULL);
+    pthread_condattr_destroy(&monotonic);
+    ax_status status = start_thread(w);
+    if (status == AX_OK) {
+        ax_log_set_rank(w->comm->comm.rank, w->comm->comm.size);
+        *out = &w->comm->comm;
+    } else
+        world_free(w);
+    return status;
+}
+
+const char *ax_comm_mpi_library(void)
+{
+    static _Thread_local char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
+        return "an MPI library that does not name itself";
+    text[strcspn(text, ",\n")] = 0;
+    for (char *c = text; (c = strchr(c, '\t'));)
+        *c = ' ';
+    return text;
+}

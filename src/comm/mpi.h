@@ -1,0 +1,127 @@
+/* The communicator over MPI: what its files share.
+ *
+ * Each rank has one communication thread, which makes all calls of MPI, from MPI_Init_thread to MPI_Finalize.
+ * Other threads hand it operations (mpi.c) through a queue and wait for their completion. The thread
+ * (mpi_thread.c) starts operations strictly in the order in which they were queued and drives all that are in
+ * flight by testing; nothing that it does may block, because it also answers for the rank. A path moves the
+ * data: mpi_flat.c by messages, and a path that shares memory where it can.
+ *
+ * Who may touch what: members marked T belong to the communication thread. */
+#ifndef AXONN_COMM_MPI_H
+#define AXONN_COMM_MPI_H
+
+#include "comm/world.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct ax_mpi_world ax_mpi_world;
+typedef struct ax_mpi_comm ax_mpi_comm;
+typedef struct ax_mpi_op ax_mpi_op;
+
+/* One way to carry collectives. All functions run on the communication thread and must not block, but attach
+ * and detach, which all ranks of the communicator call together. */
+typedef struct ax_mpi_path {
+    const char *name;
+    /* A communicator was made, or is to be freed; NULL: nothing to do. */
+    ax_status (*attach)(ax_mpi_comm *c);
+    void (*detach)(ax_mpi_comm *c);
+    /* True if this path carries the collective. Decided from what all ranks of the group share. NULL: always.
+     */
+    bool (*takes)(const ax_mpi_comm *c, const ax_coll_args *args);
+    /* Begins op; drives it, and says when this rank's part is done. While op->unstarted is not 0, no later
+     * operation is started. */
+    ax_status (*start)(ax_mpi_op *op);
+    ax_status (*test)(ax_mpi_op *op, bool *done);
+} ax_mpi_path;
+
+/* In order of preference; the last takes everything. */
+extern const ax_mpi_path *const ax_mpi_paths[];
+extern const ax_mpi_path ax_mpi_flat;
+extern const ax_comm_ops ax_mpi_ops;
+
+struct ax_mpi_comm {
+    ax_comm comm;
+    ax_mpi_world *world;
+    MPI_Comm mpi;
+    int *world_rank; /* of each member */
+    bool spans_nodes;
+    int tags;         /* T: given out so far; the same on all members */
+    void *path_state; /* T: of the path that shares memory */
+};
+
+struct ax_mpi_op {
+    ax_work work;
+    ax_mpi_op *next; /* in the queue, among the active, or among the free */
+    ax_mpi_comm *c;
+    ax_coll_args args;
+    /* What follows the collective on the communication thread, on all ranks of the group: a call of MPI that
+     * blocks until they have come. NULL: nothing. */
+    ax_status (*finish)(ax_mpi_op *op);
+    int color, key; /* of a split, and its result */
+    ax_mpi_comm *made;
+    /* T: */
+    const ax_mpi_path *path;
+    int tag;                         /* the first of its tags */
+    int64_t pieces, unstarted, open; /* of the flat path; any path may use them */
+    int64_t wire;                    /* bytes sent to other nodes */
+    /* The result, valid once done. */
+    ax_status status;
+    atomic_bool done;
+};
+
+typedef struct ax_mpi_flat_state ax_mpi_flat_state;
+
+struct ax_mpi_world {
+    ax_mpi_comm *comm; /* the world's own */
+    pthread_t thread;
+    bool owns_mpi; /* T: MPI is ours to finalize */
+    int *node;     /* of each rank: the smallest rank with which it shares memory */
+    /* Under the lock: */
+    pthread_mutex_t lock;
+    pthread_cond_t to_thread, to_callers;
+    ax_mpi_op *queue, **queue_end, *free_ops;
+    ax_mpi_op *op_blocks; /* all handles; the first of each block links to the next */
+    int abort_status;     /* asked for by ax_comm_abort; 0: not */
+    const char *abort_message;
+    char message[1024]; /* why the world failed */
+    ax_launcher launch;
+    ax_status create_status;
+    bool created; /* or not, says create_status */
+    /* Read without it: */
+    atomic_int queued;  /* operations in the queue */
+    atomic_int waiting; /* callers in ax_wait, and those of them that sleep */
+    atomic_int sleeping;
+    atomic_bool resting; /* the communication thread sleeps */
+    atomic_bool failed, aborting;
+    /* T: */
+    ax_mpi_op *active;
+    ax_mpi_flat_state *flat;
+    uint64_t progress; /* counts what moved */
+    bool quit;
+};
+
+/* AX_OK, or the failure of a call of MPI in words. */
+AX_MUST_CHECK ax_status ax_mpi_check(int code, const char *call);
+#define AX_MPI(call) AX_TRY(ax_mpi_check(call, #call))
+
+static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
+{
+    return c->world->node[c->world_rank[rank]] == c->world->node[c->world_rank[c->comm.rank]];
+}
+
+/* Makes a communicator of `mpi`, which it takes over. Communication thread; collective. */
+AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, ax_mpi_comm **out);
+void ax_mpi_comm_free(ax_mpi_comm *c);
+
+/* The life of the communication thread. */
+void *ax_mpi_thread(void *world);
+
+/* Fails the world: all operations in flight and to come. The first message counts. Communication thread. */
+void ax_mpi_fail(ax_mpi_world *w, const char *message);
+
+AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_world *w);
+void ax_mpi_flat_destroy(ax_mpi_world *w);
+
+#endif

@@ -1,0 +1,386 @@
+/* Collectives by messages between all ranks of a group, wherever they are.
+ *
+ * An operation is cut into pieces, each of them driven by itself: it posts a few messages, and when these
+ * have come, the next. Pieces overlap one another, so that messages travel while others are added. Partners
+ * are met in the order rank + 1, rank + 2, …, PARTNERS at a time: each rank sends to another one, and no more
+ * than the ring algorithms do in all. Small gathers double what they know in log2 g rounds (Bruck et al.,
+ * 1997).
+ *
+ * Reductions exchange slices and add them in rank order, each once: the result is that of any other backend,
+ * bit for bit, which MPI's own reductions do not promise (docs/decisions/0006).
+ *
+ * Read mpi.h first. Everything here runs on the communication thread. */
+#include "comm/mpi.h"
+#include "comm/reduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PIECES = 16,
+    PARTNERS = 8,
+    REDUCE_BYTES = 1 << 20,        /* of a piece of a reduction, */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* or this times the ranks if that is more */
+    MOVE_BYTES = 4 << 20,          /* of one message of a piece that only moves */
+    SMALL_BYTES = 16 << 10,        /* gathered size of what is gathered by doubling */
+    TAGS = 4096 /* tags in use repeat after so many pieces; times 2 it is below MPI's least bound */
+};
+
+typedef struct piece {
+    ax_mpi_op *op; /* NULL: free */
+    int tag, step, phase;
+    int64_t first, count; /* elements of each rank's block, or of the whole */
+    int requests;
+    MPI_Request request[2 * PARTNERS];
+    char *scratch;
+    size_t capacity;
+} piece;
+
+struct ax_mpi_flat_state {
+    const void **src; /* of a reduction: each rank's part */
+    piece piece[PIECES];
+};
+
+ax_status ax_mpi_flat_create(ax_mpi_world *w)
+{
+    int size;
+    AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    AX_TRY(ax_calloc(1, sizeof *w->flat, &w->flat));
+    return ax_calloc((size_t)size, sizeof *w->flat->src, &w->flat->src);
+}
+
+void ax_mpi_flat_destroy(ax_mpi_world *w)
+{
+    if (!w->flat)
+        return;
+    for (int i = 0; i < PIECES; i++)
+        free(w->flat->piece[i].scratch);
+    free(w->flat->src);
+    free(w->flat);
+    w->flat = NULL;
+}
+
+/* ---- messages ------------------------------------------------------------------------------------ */
+
+static ax_status post_recv(piece *p, void *to, int64_t bytes, int from)
+{
+    ax_mpi_comm *c = p->op->c;
+    return ax_mpi_check(
+        MPI_Irecv(to, (int)bytes, MPI_BYTE, from, p->tag + p->phase, c->mpi, &p->request[p->requests++]),
+        "MPI_Irecv");
+}
+
+static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
+{
+    ax_mpi_comm *c = p->op->c;
+    if (!ax_mpi_same_node(c, to))
+        p->op->wire += bytes;
+    return ax_mpi_check(
+        MPI_Isend(from, (int)bytes, MPI_BYTE, to, p->tag + p->phase, c->mpi, &p->request[p->requests++]),
+        "MPI_Isend");
+}
+
+/* Scratch grows to the largest piece ever seen. */
+static ax_status need_scratch(piece *p, int64_t bytes)
+{
+    if ((size_t)bytes <= p->capacity)
+        return AX_OK;
+    free(p->scratch);
+    p->capacity = 0;
+    AX_TRY(ax_calloc((size_t)bytes, 1, &p->scratch));
+    p->capacity = (size_t)bytes;
+    return AX_OK;
+}
+
+/* ---- one block for each rank --------------------------------------------------------------------- */
+
+/* Where the blocks of a piece lie: at base + rank·stride, each of `bytes`; or, with `whole`, the slices of
+ * that many elements, cut as evenly as it goes. */
+typedef struct blocks {
+    char *base;
+    int64_t stride, bytes;
+    int64_t whole;
+    int64_t element;
+} blocks;
+
+static int64_t slice_begin(const blocks *b, int rank, int size)
+{
+    return b->whole * rank / size * b->element;
+}
+
+static char *block_at(const blocks *b, int rank, int size)
+{
+    return b->base + (b->whole ? slice_begin(b, rank, size) : rank * b->stride);
+}
+
+static int64_t block_bytes(const blocks *b, int rank, int size)
+{
+    return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
+}
+
+/* Posts the exchange with the next partners; *met once there are none. */
+static ax_status exchange(piece *p, blocks out, blocks in, bool *met)
+{
+    int g = p->op->c->comm.size, me = p->op->c->comm.rank;
+    int until = (int)ax_min(g, p->step + PARTNERS);
+    *met = p->step >= g;
+    for (int i = p->step; i < until; i++) {
+        int to = (me + i) % g, from = (me - i + g) % g;
+        int64_t sent = block_bytes(&out, to, g), got = block_bytes(&in, from, g);
+        if (got)
+            AX_TRY(post_recv(p, block_at(&in, from, g), got, from));
+        if (sent)
+            AX_TRY(post_send(p, block_at(&out, to, g), sent, to));
+    }
+    p->step = until;
+    return AX_OK;
+}
+
+static void copy(void *to, const void *from, int64_t bytes)
+{
+    if (to != from && bytes)
+        memcpy(to, from, (size_t)bytes);
+}
+
+/* to[i] = src[0][first + i] op src[1][first + i] …, `to` apart from all sources. */
+static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t count, char *to)
+{
+    int64_t element = (int64_t)ax_dtype_size(a->dtype);
+    for (int64_t done = 0; done < count; done += AX_REDUCE_BLOCK)
+        ax_reduce_block(a->dtype, a->op, g, src, done, ax_min(count - done, AX_REDUCE_BLOCK),
+                        to + done * element);
+}
+
+/* ---- the algorithms: each posts what comes next, once all that was posted has come ---------------- */
+
+typedef ax_status advance_fn(piece *p, bool *done);
+
+/* After the rounds of distance 1, 2, 4, … block i of the scratch is that of rank + i. */
+static ax_status double_known(piece *p, int64_t bytes, bool *known)
+{
+    int g = p->op->c->comm.size, me = p->op->c->comm.rank;
+    int distance = p->step, n = (int)ax_min(distance, g - distance);
+    *known = distance >= g;
+    if (*known)
+        return AX_OK;
+    p->step *= 2;
+    AX_TRY(post_recv(p, p->scratch + distance * bytes, n * bytes, (me + distance) % g));
+    return post_send(p, p->scratch, n * bytes, (me - distance + g) % g);
+}
+
+static ax_status small_gather(piece *p, bool *done)
+{
+    const ax_coll_args *a = &p->op->args;
+    int g = p->op->c->comm.size, me = p->op->c->comm.rank;
+    int64_t bytes = a->coll == AX_BARRIER ? 0 : p->count * (int64_t)ax_dtype_size(a->dtype);
+    if (p->step == 1) {
+        AX_TRY(need_scratch(p, ax_max(1, g * bytes)));
+        copy(p->scratch, a->send, bytes);
+    }
+    AX_TRY(double_known(p, bytes, done));
+    if (!*done || !bytes)
+        return AX_OK;
+    const void **src = p->op->c->world->flat->src;
+    for (int r = 0; r < g; r++)
+        src[r] = p->scratch + (r - me + g) % g * bytes;
+    if (a->coll == AX_ALL_REDUCE)
+        reduce(a, g, src, p->count, a->recv);
+    else
+        for (int r = 0; r < g; r++)
+            copy((char *)a->recv + r * bytes, src[r], bytes);
+    return AX_OK;
+}
+
+static ax_status pairwise_move(piece *p, bool *done)
+{
+    const ax_coll_args *a = &p->op->args;
+    int me = p->op->c->comm.rank;
+    int64_t element = (int64_t)ax_dtype_size(a->dtype), at = p->first * element;
+    bool gathers = a->coll == AX_ALL_GATHER;
+    blocks out = {.base = (char *)(uintptr_t)a->send + at,
+                  .stride = gathers ? 0 : a->count * element,
+                  .bytes = p->count * element};
+    blocks in = {.base = (char *)a->recv + at, .stride = a->count * element, .bytes = p->count * element};
+    if (p->step == 1)
+        copy(in.base + me * in.stride, out.base + me * out.stride, in.bytes);
+    return exchange(p, out, in, done);
+}
+
+/* Sets src to the parts of this rank's block: the others' in scratch, its own where it is. */
+static const void *const *parts(piece *p, int64_t bytes, const char *own)
+{
+    const void **src = p->op->c->world->flat->src;
+    for (int r = 0; r < p->op->c->comm.size; r++)
+        src[r] = r == p->op->c->comm.rank ? own : p->scratch + r * bytes;
+    return src;
+}
+
+static ax_status pairwise_scatter(piece *p, bool *done)
+{
+    const ax_coll_args *a = &p->op->args;
+    int g = p->op->c->comm.size, me = p->op->c->comm.rank;
+    int64_t element = (int64_t)ax_dtype_size(a->dtype), bytes = p->count * element;
+    if (p->step == 1)
+        AX_TRY(need_scratch(p, g * bytes));
+    blocks out = {.base = (char *)(uintptr_t)a->send + p->first * element,
+                  .stride = a->count * element,
+                  .bytes = bytes};
+    AX_TRY(exchange(p, out, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, done));
+    if (*done)
+        reduce(a, g, parts(p, bytes, out.base + me * out.stride), p->count,
+               (char *)a->recv + p->first * element);
+    return AX_OK;
+}
+
+/* Scatters slices to their ranks, which add them; then all gather the sums. The sum is made in the part of
+ * the scratch that belongs to this rank itself. */
+static ax_status pairwise_all_reduce(piece *p, bool *done)
+{
+    const ax_coll_args *a = &p->op->args;
+    int g = p->op->c->comm.size, me = p->op->c->comm.rank;
+    int64_t element = (int64_t)ax_dtype_size(a->dtype);
+    blocks whole = {.base = (char *)a->recv + p->first * element, .whole = p->count, .element = element};
+    char *own = block_at(&whole, me, g);
+    int64_t bytes = block_bytes(&whole, me, g);
+    bool met = false;
+    if (p->phase == 0) {
+        if (p->step == 1)
+            AX_TRY(need_scratch(p, ax_max(1, g * bytes)));
+        AX_TRY(exchange(p, whole, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, &met));
+        if (!met)
+            return AX_OK;
+        reduce(a, g, parts(p, bytes, own), bytes / element, p->scratch + me * bytes);
+        copy(own, p->scratch + me * bytes, bytes);
+        p->phase = 1;
+        p->step = 1;
+    }
+    return exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
+}
+
+/* A binomial tree: a rank, counted from the root, hears from the one without its lowest bit. */
+static ax_status tree(piece *p, bool *done)
+{
+    const ax_coll_args *a = &p->op->args;
+    int g = p->op->c->comm.size, me = (p->op->c->comm.rank - a->root + g) % g;
+    int64_t element = (int64_t)ax_dtype_size(a->dtype), bytes = p->count * element;
+    char *data = (char *)a->recv + p->first * element;
+    int low = 1;
+    while (low < g && !(me & low))
+        low *= 2;
+    if (p->step == 1 && me) {
+        p->step = 2;
+        return post_recv(p, data, bytes, (me - low + a->root) % g);
+    }
+    *done = p->step == 3;
+    p->step = 3;
+    for (int child = low / 2; child && !*done; child /= 2)
+        if (me + child < g)
+            AX_TRY(post_send(p, data, bytes, (me + child + a->root) % g));
+    return AX_OK;
+}
+
+/* ---- choice and cut ------------------------------------------------------------------------------ */
+
+typedef struct plan {
+    advance_fn *advance;
+    int64_t cut; /* elements of a piece */
+} plan;
+
+static plan choose(const ax_mpi_op *op)
+{
+    const ax_coll_args *a = &op->args;
+    int64_t element = (int64_t)ax_dtype_size(a->dtype), g = op->c->comm.size;
+    int64_t move = MOVE_BYTES / element, sum = ax_max(REDUCE_BYTES, g * REDUCE_BLOCK_BYTES) / element;
+    bool small = a->count * g <= SMALL_BYTES / element;
+    switch (a->coll) {
+    case AX_ALL_REDUCE:
+        return small ? (plan){small_gather, sum} : (plan){pairwise_all_reduce, sum};
+    case AX_ALL_GATHER:
+        return small ? (plan){small_gather, move} : (plan){pairwise_move, move};
+    case AX_REDUCE_SCATTER:
+        return (plan){pairwise_scatter, sum / g};
+    case AX_ALL_TO_ALL:
+        return (plan){pairwise_move, move};
+    case AX_BROADCAST:
+        return (plan){tree, REDUCE_BYTES / element};
+    case AX_BARRIER:
+        break;
+    }
+    return (plan){small_gather, 1};
+}
+
+static ax_status begin(piece *p, ax_mpi_op *op, int64_t cut)
+{
+    int64_t index = op->pieces - op->unstarted;
+    p->op = op;
+    p->tag = (int)((op->tag + index) % TAGS) * 2;
+    p->step = 1;
+    p->phase = 0;
+    p->first = index * cut;
+    p->count = ax_min(cut, op->args.count - p->first);
+    p->requests = 0;
+    op->unstarted--;
+    op->open++;
+    return AX_OK;
+}
+
+/* All ranks cut alike and give tags in the order of operations, so both sides of a message know its tag. */
+static ax_status flat_start(ax_mpi_op *op)
+{
+    plan how = choose(op);
+    op->pieces = op->args.coll == AX_BARRIER ? 1 : ax_ceil_div(op->args.count, how.cut);
+    op->unstarted = op->pieces;
+    op->tag = op->c->tags;
+    op->c->tags = (int)((op->c->tags + op->pieces) % TAGS);
+    return AX_OK;
+}
+
+/* True in *came once all that was posted has come. */
+static ax_status test(piece *p, int *came)
+{
+    MPI_Status status[2 * PARTNERS];
+    int code = MPI_Testall(p->requests, p->request, came, status);
+    for (int i = 0; i < p->requests && code == MPI_ERR_IN_STATUS; i++)
+        if (status[i].MPI_ERROR != MPI_SUCCESS && status[i].MPI_ERROR != MPI_ERR_PENDING)
+            code = status[i].MPI_ERROR;
+    return ax_mpi_check(code, "a message");
+}
+
+/* Goes on with a piece as long as nothing has to be waited for. */
+static ax_status drive(piece *p, advance_fn *advance)
+{
+    int came = 1;
+    bool done = false;
+    while (came && !done) {
+        if (p->requests)
+            AX_TRY(test(p, &came));
+        if (!came)
+            break;
+        p->requests = 0;
+        p->op->c->world->progress++;
+        AX_TRY(advance(p, &done));
+        done = done && !p->requests;
+    }
+    if (done) {
+        p->op->open--;
+        p->op = NULL;
+    }
+    return AX_OK;
+}
+
+static ax_status flat_test(ax_mpi_op *op, bool *done)
+{
+    plan how = choose(op);
+    ax_mpi_flat_state *flat = op->c->world->flat;
+    for (int i = 0; i < PIECES; i++) {
+        piece *p = &flat->piece[i];
+        if (!p->op && op->unstarted)
+            AX_TRY(begin(p, op, how.cut));
+        if (p->op == op)
+            AX_TRY(drive(p, how.advance));
+    }
+    *done = !op->unstarted && !op->open;
+    return AX_OK;
+}
+
+const ax_mpi_path ax_mpi_flat = {.name = "flat", .start = flat_start, .test = flat_test};

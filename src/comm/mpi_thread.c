@@ -1,0 +1,318 @@
+/* The communication thread: initialises MPI, starts queued operations in order, drives those in flight, and
+ * finalizes MPI. Read mpi.h first. */
+#include "comm/mpi.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+ax_status ax_mpi_check(int code, const char *call)
+{
+    if (code == MPI_SUCCESS)
+        return AX_OK;
+    char text[MPI_MAX_ERROR_STRING];
+    int length;
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+        snprintf(text, sizeof text, "error %d", code);
+    return ax_fail(AX_ERR_COMM, "%.*s: %s", (int)strcspn(call, "("), call, text);
+}
+
+/* ---- communicators ------------------------------------------------------------------------------- */
+
+const ax_mpi_path *const ax_mpi_paths[] = {&ax_mpi_flat, NULL};
+
+static ax_status members(ax_mpi_comm *c)
+{
+    ax_mpi_world *w = c->world;
+    int size = c->comm.size, *own;
+    MPI_Group all, mine;
+    AX_TRY(ax_calloc((size_t)size, sizeof *c->world_rank, &c->world_rank));
+    AX_TRY(ax_calloc((size_t)size, sizeof *own, &own));
+    for (int r = 0; r < size; r++)
+        own[r] = r;
+    int code = MPI_Comm_group(MPI_COMM_WORLD, &all);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_group(c->mpi, &mine);
+    if (code == MPI_SUCCESS) {
+        code = MPI_Group_translate_ranks(mine, size, own, all, c->world_rank);
+        MPI_Group_free(&mine);
+        MPI_Group_free(&all);
+    }
+    free(own);
+    AX_TRY(ax_mpi_check(code, "MPI_Group_translate_ranks"));
+    for (int r = 0; r < size; r++)
+        c->spans_nodes |= w->node[c->world_rank[r]] != w->node[c->world_rank[0]];
+    return AX_OK;
+}
+
+ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, ax_mpi_comm **out)
+{
+    ax_mpi_comm *c;
+    AX_TRY(ax_calloc(1, sizeof *c, &c));
+    c->world = w;
+    c->mpi = mpi;
+    c->comm = (ax_comm){.ops = &ax_mpi_ops, .impl = c};
+    *out = c;
+    AX_MPI(MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN));
+    AX_MPI(MPI_Comm_rank(mpi, &c->comm.rank));
+    AX_MPI(MPI_Comm_size(mpi, &c->comm.size));
+    AX_TRY(members(c));
+    for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
+        if ((*p)->attach)
+            AX_TRY((*p)->attach(c));
+    return AX_OK;
+}
+
+void ax_mpi_comm_free(ax_mpi_comm *c)
+{
+    for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
+        if ((*p)->detach)
+            (*p)->detach(c);
+    MPI_Comm_free(&c->mpi);
+    free(c->world_rank);
+    free(c);
+}
+
+/* ---- operations ---------------------------------------------------------------------------------- */
+
+static void complete(ax_mpi_world *w, ax_mpi_op *op, ax_status status)
+{
+    op->status = status;
+    w->progress++;
+    atomic_store(&op->done, true);
+    if (atomic_load(&w->sleeping)) {
+        pthread_mutex_lock(&w->lock);
+        pthread_cond_broadcast(&w->to_callers);
+        pthread_mutex_unlock(&w->lock);
+    }
+}
+
+void ax_mpi_fail(ax_mpi_world *w, const char *message)
+{
+    if (atomic_load(&w->failed))
+        return;
+    pthread_mutex_lock(&w->lock);
+    snprintf(w->message, sizeof w->message, "%s", message);
+    atomic_store(&w->failed, true);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static ax_mpi_op *take(ax_mpi_world *w)
+{
+    if (!atomic_load(&w->queued))
+        return NULL;
+    pthread_mutex_lock(&w->lock);
+    ax_mpi_op *op = w->queue;
+    if (op) {
+        w->queue = op->next;
+        if (!w->queue)
+            w->queue_end = &w->queue;
+        atomic_fetch_sub(&w->queued, 1);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return op;
+}
+
+/* Ends all operations, as failed. Their messages are left to the end of the job. */
+static void drop_all(ax_mpi_world *w)
+{
+    for (ax_mpi_op *op; (op = w->active);) {
+        w->active = op->next;
+        complete(w, op, AX_ERR_COMM);
+    }
+    for (ax_mpi_op *op; (op = take(w));)
+        complete(w, op, AX_ERR_COMM);
+}
+
+/* Starts what is queued, in order; an operation that cannot start whole holds up the later ones. */
+static bool start_queued(ax_mpi_world *w)
+{
+    bool moved = false;
+    ax_mpi_op **end = &w->active, *op, *last = NULL;
+    for (; *end; end = &(*end)->next)
+        last = *end;
+    while ((!last || !last->unstarted) && (op = take(w))) {
+        op->next = NULL;
+        *end = last = op;
+        end = &op->next;
+        const ax_mpi_path *const *p = ax_mpi_paths;
+        while ((*p)->takes && !(*p)->takes(op->c, &op->args))
+            p++;
+        op->path = *p;
+        if (op->path->start(op) != AX_OK)
+            ax_mpi_fail(w, ax_error_message());
+        moved = true;
+    }
+    return moved;
+}
+
+static bool drive(ax_mpi_world *w)
+{
+    uint64_t before = w->progress;
+    for (ax_mpi_op **link = &w->active; *link && !atomic_load(&w->failed);) {
+        ax_mpi_op *op = *link;
+        bool done = false;
+        ax_status status = op->path->test(op, &done);
+        if (status == AX_OK && done) {
+            *link = op->next;
+            status = op->finish ? op->finish(op) : AX_OK;
+            complete(w, op, status);
+        } else
+            link = &op->next;
+        if (status != AX_OK)
+            ax_mpi_fail(w, ax_error_message());
+    }
+    return w->progress != before;
+}
+
+/* ---- resting ------------------------------------------------------------------------------------- */
+
+enum { EAGER_ROUNDS = 100 };
+
+static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += nanoseconds;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&w->lock);
+    atomic_store(&w->resting, true);
+    if (!w->queue && !atomic_load(&w->aborting))
+        pthread_cond_timedwait(&w->to_thread, &w->lock, &until);
+    atomic_store(&w->resting, false);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Nothing moved for `idle` rounds. Where a caller waits, the core is free for testing; where all compute, it
+ * is theirs, and an operation in flight is looked at every so often. */
+static void rest(ax_mpi_world *w, int idle)
+{
+    if (atomic_load(&w->waiting) || idle < EAGER_ROUNDS)
+        sched_yield();
+    else
+        sleep_until_called(w, w->active ? 30000 : idle < 2 * EAGER_ROUNDS ? 1000000 : 10000000);
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
+{
+    MPI_Comm node;
+    int first = rank;
+    AX_TRY(ax_calloc((size_t)size, sizeof *w->node, &w->node));
+    AX_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
+    AX_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
+    AX_MPI(MPI_Comm_free(&node));
+    AX_MPI(MPI_Allgather(&first, 1, MPI_INT, w->node, 1, MPI_INT, MPI_COMM_WORLD));
+    return AX_OK;
+}
+
+/* A program that has initialised MPI itself keeps it; then MPI must stand calls from several threads. */
+static ax_status init(ax_mpi_world *w)
+{
+    int initialized, finalized, level;
+    MPI_Initialized(&initialized);
+    MPI_Finalized(&finalized);
+    AX_CHECK(!finalized, AX_ERR_USAGE, "MPI is finalized: a process can have one world over MPI in its life");
+    w->owns_mpi = !initialized;
+    if (w->owns_mpi)
+        AX_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
+    else
+        AX_MPI(MPI_Query_thread(&level));
+    AX_CHECK(level >= (w->owns_mpi ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE), AX_ERR_USAGE,
+             w->owns_mpi ? "this MPI library does not support MPI_THREAD_FUNNELED"
+                         : "this program initialised MPI for fewer than MPI_THREAD_MULTIPLE threads");
+    return AX_OK;
+}
+
+static ax_status check_launch(const ax_mpi_world *w, int size)
+{
+    const ax_launcher *l = &w->launch;
+    bool fits = l->size ? size == l->size : size > 1 || l->rank == 0;
+    char meant[32] = "several ranks";
+    if (l->size)
+        snprintf(meant, sizeof meant, "%d ranks", l->size);
+    AX_CHECK(
+        fits, AX_ERR_USAGE,
+        "%s started %s, but MPI finds %d: the launcher is not that of the MPI library in this program (%s); "
+        "start it with that library's own mpirun",
+        l->launcher, meant, size, ax_comm_mpi_library());
+    return AX_OK;
+}
+
+static ax_status create(ax_mpi_world *w)
+{
+    int rank, size;
+    MPI_Comm own;
+    AX_TRY(init(w));
+    AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
+    AX_TRY(check_launch(w, size));
+    ax_log_set_rank(rank, size);
+    AX_TRY(find_nodes(w, rank, size));
+    AX_TRY(ax_mpi_flat_create(w));
+    AX_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &own));
+    return ax_mpi_comm_make(w, own, &w->comm);
+}
+
+static void announce(ax_mpi_world *w, ax_status status)
+{
+    pthread_mutex_lock(&w->lock);
+    w->create_status = status;
+    snprintf(w->message, sizeof w->message, "%s", status == AX_OK ? "" : ax_error_message());
+    w->created = true;
+    pthread_cond_broadcast(&w->to_callers);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void end(ax_mpi_world *w)
+{
+    ax_mpi_flat_destroy(w);
+    if (w->comm)
+        ax_mpi_comm_free(w->comm);
+    int initialized;
+    MPI_Initialized(&initialized);
+    if (w->owns_mpi && initialized)
+        MPI_Finalize();
+}
+
+static void abort_job(ax_mpi_world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    const char *message = w->abort_message;
+    int status = w->abort_status;
+    pthread_mutex_unlock(&w->lock);
+    if (message)
+        ax_log(AX_LOG_ERROR, "%s", message);
+    MPI_Abort(w->comm->mpi, status);
+}
+
+void *ax_mpi_thread(void *world)
+{
+    ax_mpi_world *w = world;
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    ax_status status = create(w);
+    announce(w, status);
+    for (int idle = 0; status == AX_OK && !w->quit;) {
+        bool moved = false;
+        if (atomic_load(&w->failed))
+            drop_all(w);
+        else {
+            moved = start_queued(w);
+            moved |= drive(w);
+        }
+        if (atomic_load(&w->aborting))
+            abort_job(w);
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            rest(w, idle);
+    }
+    end(w);
+    return NULL;
+}

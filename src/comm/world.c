@@ -1,0 +1,57 @@
+/* Which communicator a process was started for: MPI costs a process nothing unless a launcher started it. */
+#include "comm/world.h"
+
+#include <stdlib.h>
+
+/* Who sets which variables in the environment of a rank. The first that speaks of more than one rank counts:
+ * srun and an mpirun inside its allocation may both be there. */
+static const struct {
+    const char *launcher, *size, *rank;
+} launchers[] = {
+    {"Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"an mpiexec of the MPICH family", "PMI_SIZE", "PMI_RANK"},
+    {"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+    {"a launcher with PMIx", NULL, "PMIX_RANK"},
+};
+
+/* A whole number of the environment, `absent` if it is not there or not one. */
+static int number(const char *name, int absent)
+{
+    const char *text = name ? getenv(name) : NULL;
+    char *end;
+    long value = text ? strtol(text, &end, 10) : -1;
+    return text && end != text && !*end && value >= 0 && value <= INT32_MAX ? (int)value : absent;
+}
+
+ax_launcher ax_launcher_find(void)
+{
+    ax_launcher found = {0};
+    for (size_t i = 0; i < AX_COUNT(launchers) && found.size < 2; i++) {
+        int rank = number(launchers[i].rank, -1), size = number(launchers[i].size, 0);
+        if (rank >= 0 && (!found.launcher || size > 1))
+            found = (ax_launcher){launchers[i].launcher, rank, size};
+    }
+    return found;
+}
+
+#ifdef AXONN_HAVE_MPI
+ax_status ax_comm_world_create(ax_comm **out)
+{
+    *out = NULL;
+    ax_launcher launch = ax_launcher_find();
+    return !launch.launcher || launch.size == 1 ? ax_comm_self_create(out) : ax_comm_mpi_create(launch, out);
+}
+#else
+ax_status ax_comm_world_create(ax_comm **out)
+{
+    *out = NULL;
+    ax_launcher launch = ax_launcher_find();
+    AX_CHECK(launch.size < 2, AX_ERR_USAGE,
+             "%s started %d ranks, but this program was built without MPI: build it where an MPI library is "
+             "installed (scripts/install-deps.sh does that), or start one rank",
+             launch.launcher, launch.size);
+    return ax_comm_self_create(out);
+}
+
+const char *ax_comm_mpi_library(void) { return NULL; }
+#endif

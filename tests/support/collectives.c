@@ -1,0 +1,223 @@
+/* Collectives of any communicator against their definitions. */
+#include "support/collectives.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COUNT = 1111 };
+
+/* Element i of rank r: exact in every dtype, and sums of eight are. */
+static double value(int rank, int64_t i) { return (double)((rank * 7 + i * 3) % 11) - 4; }
+
+static void fill(ax_dtype dtype, void *data, int rank, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        ax_store(dtype, data, i, value(rank, first + i));
+}
+
+static double reduced(int ranks, ax_reduce_op op, int64_t i)
+{
+    double all = value(0, i);
+    for (int r = 1; r < ranks; r++)
+        all = op == AX_SUM ? all + value(r, i) : fmax(all, value(r, i));
+    return all;
+}
+
+typedef struct buffers {
+    char *send, *recv;
+} buffers;
+
+static ax_status check_reductions(ax_comm *c, buffers b, int64_t n, ax_dtype dtype, ax_reduce_op op)
+{
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    ax_work *work;
+    fill(dtype, b.send, me, 0, n);
+    AX_TRY(ax_all_reduce(c, NULL, b.send, n, dtype, op, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < n; i++)
+        EXPECT(ax_load(dtype, b.send, i) == reduced(g, op, i));
+    fill(dtype, b.send, me, 0, (int64_t)g * n);
+    AX_TRY(ax_reduce_scatter(c, NULL, b.send, b.recv, n, dtype, op, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < n; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == reduced(g, op, me * n + i));
+    return AX_OK;
+}
+
+static ax_status check_moves(ax_comm *c, buffers b, int64_t n, ax_dtype dtype)
+{
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    size_t size = ax_dtype_size(dtype);
+    ax_work *work;
+    fill(dtype, b.send, me, 0, n);
+    AX_TRY(ax_all_gather(c, NULL, b.send, b.recv, n, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < (int64_t)g * n; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == value((int)(i / n), i % n));
+    memset(b.recv, 0, (size_t)(g * n) * size);
+    fill(dtype, b.recv + (size_t)(me * n) * size, me, 0, n);
+    AX_TRY(ax_all_gather(c, NULL, b.recv + (size_t)(me * n) * size, b.recv, n, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < (int64_t)g * n; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == value((int)(i / n), i % n));
+    fill(dtype, b.send, me, 0, (int64_t)g * n);
+    AX_TRY(ax_all_to_all(c, NULL, b.send, b.recv, n, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < (int64_t)g * n; i++)
+        EXPECT(ax_load(dtype, b.recv, i) == value((int)(i / n), me * n + i % n));
+    for (int root = 0; root < g; root++) {
+        fill(dtype, b.send, me, 0, n);
+        AX_TRY(ax_broadcast(c, NULL, b.send, n, dtype, root, &work));
+        AX_TRY(ax_wait(&work));
+        for (int64_t i = 0; i < n; i++)
+            EXPECT(ax_load(dtype, b.send, i) == value(root, i));
+    }
+    return ax_barrier(c);
+}
+
+/* All collectives of n elements, in every dtype. */
+static ax_status check_size(ax_comm *c, buffers b, int64_t n)
+{
+    static const ax_dtype reducible[] = {AX_F64, AX_F32, AX_BF16, AX_I32, AX_I64};
+    for (size_t i = 0; i < AX_COUNT(reducible); i++) {
+        AX_TRY(check_reductions(c, b, n, reducible[i], AX_SUM));
+        AX_TRY(check_reductions(c, b, n, reducible[i], AX_MAX));
+        AX_TRY(check_moves(c, b, n, reducible[i]));
+    }
+    return check_moves(c, b, n, AX_F16);
+}
+
+static ax_status check_sizes(ax_comm *c, size_t count, const int64_t *sizes)
+{
+    int64_t largest = 1;
+    for (size_t i = 0; i < count; i++)
+        largest = ax_max(largest, sizes[i]);
+    buffers b = {0};
+    ax_status status = ax_calloc((size_t)(ax_comm_size(c) * largest), 8, &b.send);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)(ax_comm_size(c) * largest), 8, &b.recv);
+    for (size_t i = 0; i < count && status == AX_OK; i++) {
+        status = check_size(c, b, sizes[i]);
+        if (status != AX_OK)
+            ax_error_context("%lld elements", (long long)sizes[i]);
+    }
+    free(b.send);
+    free(b.recv);
+    return status;
+}
+
+ax_status check_collectives(ax_comm *c, void *arg)
+{
+    (void)arg;
+    static const int64_t sizes[] = {0, 1, 5, COUNT};
+    return check_sizes(c, AX_COUNT(sizes), sizes);
+}
+
+ax_status check_large_collectives(ax_comm *c, void *arg)
+{
+    (void)arg;
+    static const int64_t sizes[] = {4096, 65537, 1234567};
+    return check_sizes(c, AX_COUNT(sizes), sizes);
+}
+
+/* Values whose sum depends on the order: every rank and every run must add in rank order. */
+ax_status check_rank_order(ax_comm *c, void *arg)
+{
+    (void)arg;
+    float data[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        data[i] = ax_rng_normal(ax_rng_key(1, "order", (uint64_t)ax_comm_rank(c)), (uint64_t)i);
+    ax_work *work;
+    AX_TRY(ax_all_reduce(c, NULL, data, COUNT, AX_F32, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    for (int i = 0; i < COUNT; i++) {
+        float sum = 0;
+        for (int r = 0; r < ax_comm_size(c); r++) {
+            float x = ax_rng_normal(ax_rng_key(1, "order", (uint64_t)r), (uint64_t)i);
+            sum = r ? sum + x : x;
+        }
+        EXPECT(data[i] == sum);
+    }
+    data[0] = ax_comm_rank(c) == 1 ? NAN : 1;
+    AX_TRY(ax_all_reduce(c, NULL, data, 1, AX_F32, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    EXPECT(isnan(data[0]));
+    return AX_OK;
+}
+
+/* Even and odd ranks, odd ones in reverse order, rank 6 in none; collectives run in both groups at once. */
+ax_status check_splits(ax_comm *world, void *arg)
+{
+    (void)arg;
+    int me = ax_comm_rank(world);
+    int odd = ax_comm_size(world) / 2, even = (ax_comm_size(world) + 1) / 2 - (ax_comm_size(world) > 6);
+    ax_comm *half, *pair;
+    AX_TRY(ax_comm_split(world, me == 6 ? -1 : me % 2, me % 2 ? -me : 0, &half));
+    EXPECT((half == NULL) == (me == 6));
+    ax_status status = AX_OK;
+    if (half) {
+        EXPECT(ax_comm_size(half) == (me % 2 ? odd : even));
+        EXPECT(ax_comm_rank(half) == (me % 2 ? odd - 1 - me / 2 : me / 2));
+        status = check_collectives(half, NULL);
+        if (status == AX_OK)
+            status = ax_comm_split(half, ax_comm_rank(half) / 2, 0, &pair);
+        if (status == AX_OK)
+            status = check_collectives(pair, NULL);
+        ax_comm_destroy(&pair);
+    }
+    ax_comm_destroy(&half);
+    return status == AX_OK ? ax_barrier(world) : status;
+}
+
+/* Operations of three communicators in flight at once, awaited in another order than they were started in. */
+static ax_status overlap_once(ax_comm *world, ax_comm *row, ax_comm *own, float *data, float *gathered,
+                              int64_t n)
+{
+    int g = ax_comm_size(world), me = ax_comm_rank(world);
+    ax_work *work[6];
+    for (int64_t i = 0; i < 6 * n; i++)
+        data[i] = (float)value(me, i);
+    AX_TRY(ax_all_reduce(world, NULL, data, n, AX_F32, AX_SUM, &work[0]));
+    AX_TRY(ax_all_reduce(row, NULL, data + n, n, AX_F32, AX_SUM, &work[1]));
+    AX_TRY(ax_all_gather(world, NULL, data + 2 * n, gathered, n, AX_F32, &work[2]));
+    AX_TRY(ax_all_reduce(own, NULL, data + 3 * n, n, AX_F32, AX_SUM, &work[3]));
+    AX_TRY(ax_broadcast(row, NULL, data + 4 * n, n, AX_F32, 0, &work[4]));
+    AX_TRY(ax_all_reduce(world, NULL, data + 5 * n, n, AX_F32, AX_MAX, &work[5]));
+    for (int i = 5; i >= 0; i--)
+        AX_TRY(ax_wait(&work[i]));
+    for (int64_t i = 0; i < n; i++) {
+        double row_sum = 0;
+        for (int r = me % 2; r < g; r += 2)
+            row_sum += value(r, n + i);
+        EXPECT(data[i] == reduced(g, AX_SUM, i));
+        EXPECT(data[n + i] == row_sum);
+        EXPECT(data[3 * n + i] == value(me, 3 * n + i));
+        EXPECT(data[4 * n + i] == value(me % 2, 4 * n + i));
+        EXPECT(data[5 * n + i] == reduced(g, AX_MAX, 5 * n + i));
+        for (int r = 0; r < g; r++)
+            EXPECT(gathered[r * n + i] == value(r, 2 * n + i));
+    }
+    return AX_OK;
+}
+
+ax_status check_overlap(ax_comm *world, void *arg)
+{
+    (void)arg;
+    static const int64_t sizes[] = {1, 1000, 200000};
+    ax_comm *row, *own;
+    float *data, *gathered;
+    AX_TRY(ax_comm_split(world, ax_comm_rank(world) % 2, 0, &row));
+    AX_TRY(ax_comm_split(world, ax_comm_rank(world), 0, &own));
+    AX_TRY(ax_calloc(6 * 200000, sizeof *data, &data));
+    AX_TRY(ax_calloc((size_t)ax_comm_size(world) * 200000, sizeof *data, &gathered));
+    ax_status status = AX_OK;
+    for (int i = 0; i < 12 && status == AX_OK; i++)
+        status = overlap_once(world, row, own, data, gathered, sizes[i % 3]);
+    free(data);
+    free(gathered);
+    ax_comm_destroy(&own);
+    ax_comm_destroy(&row);
+    return status;
+}

@@ -114,13 +114,18 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
  * as many ranks that fit. Not collective. */
 AX_MUST_CHECK ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size);
 
-/* The layout of a tensor whose dims have these roles, by the context's strategy. */
+/* The layout of a tensor whose dims have these roles, by the context's strategy. An axis splits the first dim
+ * whose role asks for it: [vocab, width] is [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* The axes along which contributions to the gradient of a parameter with these roles are parts of a sum:
  * those that split the batch, and for key heads those that share them. */
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
 /* The axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
+
+/* The split unit of a vocabulary, for tables and heads: 64 entries, as kernels like them, or less while
+ * shards would differ by more than an eighth. */
+int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 
 /* How `heads` query heads, each group of heads / kv_heads of which shares a key head, lie on the ranks that
  * split the hidden width, so that every rank holds the key heads of its queries. */

@@ -77,7 +77,7 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;
-    int64_t in_unit, out_unit; /* split units; 0 means 1 */
+    int64_t in_unit, out_unit; /* split units; 0 means 1, or ax_vocab_unit of a vocabulary */
     double init_std;
     bool no_bias;
     ax_param *tied; /* use this parameter as W instead of declaring one */

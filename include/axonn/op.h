@@ -68,8 +68,8 @@ AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint6
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 
 /* Sum over this rank's unmasked targets of the cross-entropy, added to *total (F64, device memory). logits:
- * [b, t, v], T; targets: int32 [b, t]. `stats` (A, local [2, rows]: maxima and sums) is for backward.
- * Collective along the axes that split v. */
+ * [b, t, v], T; targets: int32 [b, t]. `stats` (A, local [3, rows]: maxima, sums, target logits) is for
+ * backward. Collective along the axes that split v. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits,
                                             const ax_tensor *targets, double *total, ax_tensor *stats);
 /* logits <- scale · d(sum of losses)/d logits, in place: no second copy of the logits exists. */

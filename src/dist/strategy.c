@@ -15,19 +15,23 @@
 
 static const ax_strategy table[] = {
     /* The hidden width on x and the residual width on y: what one layer of a pair sums over, the next one
-     * keeps, so consecutive layers need no redistribution (2305.13525, section 3). The vocabulary is whole on
-     * each rank: the head's logits are partial along y, and summed. */
+     * keeps, so consecutive layers need no redistribution (2305.13525, section 3). The vocabulary takes both,
+     * and its tables the whole width: with the width on y it is the logits that would be all-reduced, nearly
+     * half of what a GPT-2 moves. */
     {"axonn",
      "3D tensor parallelism (x, y, z) times data parallelism",
      (1u << AX_AXES_STANDARD) - 1,
      {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
-      [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}}},
+      [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
+      [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
      REST_Z},
     {"megatron",
      "1D tensor parallelism (x) times data parallelism",
      AXES_2(AX_X, AX_DATA),
-     {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}, [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}}},
+     {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}},
+      [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
+      [AX_ROLE_VOCAB] = {.n = 1, .a = {AX_X}}},
      {0}},
     {"fsdp",
      "data parallelism with weights, gradients and optimizer state split (z)",
@@ -42,12 +46,13 @@ static const ax_strategy table[] = {
     {"ddp", "data parallelism", AXES_1(AX_DATA), {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}}}, {0}},
 };
 
-const ax_strategy ax_strategy_inference = {
-    "inference",
-    "every rank has the whole batch, weights are held gathered",
-    (1u << AX_AXES_STANDARD) - 1,
-    {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}}, [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}}},
-    {0}};
+const ax_strategy ax_strategy_inference = {"inference",
+                                           "every rank has the whole batch, weights are held gathered",
+                                           (1u << AX_AXES_STANDARD) - 1,
+                                           {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
+                                            [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
+                                            [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
+                                           {0}};
 
 const ax_strategy *ax_strategy_at(int i) { return i >= 0 && i < (int)AX_COUNT(table) ? &table[i] : NULL; }
 
@@ -117,12 +122,34 @@ static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
     return of[role];
 }
 
+/* The axes that `taken` has not. */
+static ax_axes without(const ax_axes *axes, ax_axisset taken)
+{
+    ax_axes left = {0};
+    for (int i = 0; i < axes->n; i++)
+        if (!(taken >> axes->a[i] & 1))
+            left.a[left.n++] = axes->a[i];
+    return left;
+}
+
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim)
 {
     ax_layout layout = {0};
-    for (int d = 0; d < ndim; d++)
-        layout.dim[d] = axes_of(ctx, roles[d]);
+    for (int d = 0; d < ndim; d++) {
+        ax_axes axes = axes_of(ctx, roles[d]);
+        layout.dim[d] = without(&axes, ax_layout_split_axes(&layout, d));
+    }
     return layout;
+}
+
+int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab)
+{
+    ax_layout layout = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_VOCAB}, 1);
+    int ranks = ax_grid_group_size(ctx->grid, ax_layout_split_axes(&layout, 1));
+    int64_t unit = 64;
+    while (unit > 1 && vocab < 8 * unit * ranks)
+        unit /= 2;
+    return unit;
 }
 
 ax_axisset ax_batch_axes(const ax_ctx *ctx)

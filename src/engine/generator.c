@@ -37,6 +37,14 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
     return AX_OK;
 }
 
+/* The logits of one sequence, whole on each rank. */
+static ax_status run_model(ax_generator *g, bool last, ax_tensor *logits)
+{
+    ax_tensor split;
+    AX_TRY(ax_model_logits(g->model, g->frame, last, &split));
+    return ax_settle(g->frame, &split, &(ax_layout){.partial = 0}, logits);
+}
+
 /* Host floats of row `row` of logits [1, t, v]. */
 static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
 {
@@ -66,7 +74,7 @@ static ax_status feed(ax_generator *g, const int32_t *tokens, int64_t n)
     int64_t length = ax_kv_cache_length(g->cache);
     AX_TRY(load_tokens(g, tokens, length, n, &batch));
     AX_TRY(ax_frame_begin(g->frame, length ? "decode" : "prefill", AX_MODE_EVAL, &batch));
-    AX_TRY(ax_model_logits(g->model, g->frame, true, &logits));
+    AX_TRY(run_model(g, true, &logits));
     AX_TRY(ax_frame_scratch(g->frame, AX_F32, logits.dim[2], &staging));
     AX_TRY(take_row(g, &logits, staging, 0));
     ax_kv_cache_advance(g->cache, n);
@@ -80,7 +88,7 @@ static ax_status all_logits(ax_generator *g, const int32_t *tokens, ax_take_logi
     void *staging;
     AX_TRY(load_tokens(g, tokens, 0, g->prompt, &batch));
     AX_TRY(ax_frame_begin(g->frame, "logits", AX_MODE_EVAL, &batch));
-    AX_TRY(ax_model_logits(g->model, g->frame, false, &logits));
+    AX_TRY(run_model(g, false, &logits));
     AX_TRY(ax_frame_scratch(g->frame, AX_F32, logits.dim[2], &staging));
     for (int64_t t = 0; t < g->prompt; t++) {
         AX_TRY(take_row(g, &logits, staging, t));

@@ -33,8 +33,12 @@ static ax_status embedding_forward(ax_layer *self, ax_frame *frame, const ax_ten
 static ax_status embedding_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     const ax_batch *batch = ax_frame_batch(frame);
+    ax_tensor rows; /* dy as wide as the table's */
+    ax_layout layout = dy->layout;
+    layout.dim[2] = self->param[TOKENS]->use.layout.dim[1];
     *dx = (ax_tensor){0};
-    AX_TRY(ax_op_embedding_grad(frame, &batch->tokens, dy, self->param[TOKENS]));
+    AX_TRY(ax_settle(frame, dy, &layout, &rows));
+    AX_TRY(ax_op_embedding_grad(frame, &batch->tokens, &rows, self->param[TOKENS]));
     if (self->param[POSITIONS])
         AX_TRY(ax_op_embedding_grad(frame, &batch->positions, dy, self->param[POSITIONS]));
     return AX_OK;
@@ -47,7 +51,8 @@ static ax_status declare(embedding *e, const char *name, const ax_embedding_conf
     char full[256];
     e->y_layout = ax_activation_layout(e->base.ctx, AX_ROLE_MODEL);
     snprintf(full, sizeof full, "%s.tokens", name);
-    AX_TRY(ax_param_create(e->base.ctx, full, 2, (int64_t[]){c->vocab, c->width}, NULL,
+    AX_TRY(ax_param_create(e->base.ctx, full, 2, (int64_t[]){c->vocab, c->width},
+                           (int64_t[]){ax_vocab_unit(e->base.ctx, c->vocab), 1},
                            (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, AX_INIT_NORMAL, c->init_std,
                            &e->base.param[TOKENS]));
     if (!c->positions)

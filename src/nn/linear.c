@@ -11,15 +11,25 @@ typedef struct linear {
 
 enum { WEIGHT, BIAS };
 
+/* x split as the weight's inputs are: gathered for a head, whose weight has the vocabulary on all axes; else
+ * as it is. */
+static ax_status fit_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
+{
+    ax_layout layout = x->layout;
+    layout.dim[2] = self->param[WEIGHT]->use.layout.dim[1];
+    return ax_settle(frame, x, &layout, in);
+}
+
 static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
     linear *l = (linear *)self;
-    ax_tensor partial; /* along whatever axes split the input width */
-    AX_TRY(ax_contract(frame, "bti,oi->bto", x, &self->param[WEIGHT]->use, &partial));
+    ax_tensor in, partial; /* along whatever axes split the input width */
+    AX_TRY(fit_width(self, frame, x, &in));
+    AX_TRY(ax_contract(frame, "bti,oi->bto", &in, &self->param[WEIGHT]->use, &partial));
     AX_TRY(ax_settle(frame, &partial, &l->y_layout, y));
     if (self->param[BIAS])
         AX_TRY(ax_op_bias(frame, y, self->param[BIAS]));
-    return ax_frame_save(frame, x);
+    return ax_frame_save(frame, &in);
 }
 
 static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
@@ -41,6 +51,9 @@ static const ax_layer_ops linear_ops = {"linear", linear_forward, linear_backwar
 static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
 {
     char full[256];
+    int64_t out_unit = c->out_unit;
+    if (!out_unit && c->out_role == AX_ROLE_VOCAB)
+        out_unit = ax_vocab_unit(l->base.ctx, c->out);
     l->x_layout = ax_activation_layout(l->base.ctx, c->in_role);
     l->y_layout = ax_activation_layout(l->base.ctx, c->out_role);
     if (c->tied) {
@@ -49,13 +62,13 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
     } else {
         snprintf(full, sizeof full, "%s.weight", name);
         AX_TRY(ax_param_create(l->base.ctx, full, 2, (int64_t[]){c->out, c->in},
-                               (int64_t[]){c->out_unit, c->in_unit}, (ax_role[]){c->out_role, c->in_role},
+                               (int64_t[]){out_unit, c->in_unit}, (ax_role[]){c->out_role, c->in_role},
                                AX_INIT_NORMAL, c->init_std, &l->base.param[WEIGHT]));
     }
     if (c->no_bias)
         return AX_OK;
     snprintf(full, sizeof full, "%s.bias", name);
-    return ax_param_create(l->base.ctx, full, 1, &c->out, &c->out_unit, &c->out_role, AX_INIT_ZERO, 0,
+    return ax_param_create(l->base.ctx, full, 1, &c->out, &out_unit, &c->out_role, AX_INIT_ZERO, 0,
                            &l->base.param[BIAS]);
 }
 

@@ -1,5 +1,5 @@
 /* Cross-entropy over a vocabulary that may be split: maxima, then sums, then losses; the gradient replaces
- * the logits, so that they exist once. */
+ * the logits, so that they exist once. A rank without entries has a maximum of -inf and a sum of 0. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)
@@ -20,10 +20,10 @@ ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax
     AX_TRY(ax_op_no_partial(frame, logits, "cross-entropy"));
     ax_rows_cols(frame, logits, &rows, &vocab);
     ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, stats));
-    ax_tensor losses; /* target logits, then the losses themselves */
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, &losses));
-    void *max = ax_op_part(stats, 0), *sum = ax_op_part(stats, 1), *target_logit = ax_op_part(&losses, 0);
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){3, rows}, stats));
+    ax_tensor losses;
+    AX_TRY(ax_op_local(frame, 1, &rows, &losses));
+    void *max = ax_op_part(stats, 0), *sum = ax_op_part(stats, 1), *target_logit = ax_op_part(stats, 2);
     AX_TRY(ax_run_ce_max(
         ctx->stream,
         &(ax_ce_max_args){
@@ -38,14 +38,13 @@ ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax
                                                         .sum = sum,
                                                         .target_logit = target_logit,
                                                         .dtype = logits->dtype}));
-    AX_TRY(ax_reduce_axes(ctx, axes, sum, rows, ctx->accum, AX_SUM));
-    AX_TRY(ax_reduce_axes(ctx, axes, target_logit, rows, ctx->accum, AX_SUM));
+    AX_TRY(ax_reduce_axes(ctx, axes, sum, 2 * rows, ctx->accum, AX_SUM)); /* and target_logit, next to it */
     return ax_run_ce_loss(ctx->stream, &(ax_ce_loss_args){.rows = rows,
                                                           .max = max,
                                                           .sum = sum,
                                                           .target_logit = target_logit,
                                                           .targets = targets->data,
-                                                          .loss = ax_op_part(&losses, 1),
+                                                          .loss = losses.data,
                                                           .total = total,
                                                           .dtype = ctx->accum});
 }

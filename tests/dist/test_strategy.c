@@ -63,8 +63,68 @@ static ax_status rows_are_consistent(ax_comm *world, void *arg)
     ctx->parallel.strategy = NULL;
     ax_layout a = ax_layout_of_roles(ctx, activation, 3);
     EXPECT(!strcmp(ax_layout_print(ctx->grid, &a, 3, "btd", text), "b@data.z, t, d@y"));
+    /* The vocabulary takes the width's axis too, so a table has whole rows. */
+    ax_layout table = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, 2);
+    EXPECT(!strcmp(ax_layout_print(ctx->grid, &table, 2, "vd", text), "v@x.y, d"));
     ax_ctx_destroy(&ctx);
     return AX_OK;
+}
+
+/* 64 entries together where the shards stay nearly even, fewer of a small vocabulary. */
+static ax_status units(ax_comm *world, void *arg)
+{
+    ax_ctx *ctx;
+    (void)arg;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){2, 2, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    EXPECT(ax_vocab_unit(ctx, 50257) == 64 && ax_vocab_unit(ctx, 2048) == 64);
+    EXPECT(ax_vocab_unit(ctx, 2047) == 32 && ax_vocab_unit(ctx, 256) == 8 && ax_vocab_unit(ctx, 1) == 1);
+    ctx->parallel.strategy = &ax_strategy_inference;
+    EXPECT(ax_vocab_unit(ctx, 256) == 8);
+    AX_TRY(ax_strategy_find("ddp", &ctx->parallel.strategy));
+    EXPECT(ax_vocab_unit(ctx, 512) == 64);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void a_vocabulary_is_split_in_units(void **state)
+{
+    (void)state;
+    assert_ranks(4, units, NULL);
+}
+
+/* Query and key heads by the number of ranks along x: roles, units, and what is refused. */
+static ax_status heads_of_six(ax_comm *world, void *arg)
+{
+    const int *kv_heads = arg;
+    int x = ax_comm_size(world);
+    bool fits = ax_heads_fit(6, *kv_heads, x), shared = x > *kv_heads && *kv_heads < 6;
+    char text[128];
+    ax_heads split;
+    ax_ctx *ctx;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){x, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    ax_status status = ax_heads_split(ctx, 6, *kv_heads, &split);
+    EXPECT(fits == (status == AX_OK) && fits == (!shared || x % *kv_heads == 0));
+    if (!fits)
+        EXPECT(status == AX_ERR_USAGE && strstr(ax_error_message(), "ranks along x cannot share"));
+    if (fits) {
+        EXPECT(split.q_unit == (shared ? 1 : 6 / *kv_heads));
+        ax_layout q = ax_layout_of_roles(ctx, &split.q, 1), kv = ax_layout_of_roles(ctx, &split.kv, 1);
+        EXPECT(!strcmp(ax_layout_print(ctx->grid, &q, 1, "h", text), shared ? "h@x.kv.x.rep" : "h@x"));
+        EXPECT(!strcmp(ax_layout_print(ctx->grid, &kv, 1, "h", text), shared ? "h@x.kv" : "h@x"));
+        ax_axisset parts = ax_grad_axes_of_roles(ctx, &split.kv, 1);
+        EXPECT(ax_grid_effective(ctx->grid, parts) == (shared ? 1 << AX_X_REP : 0));
+        EXPECT(!ax_grid_effective(ctx->grid, ax_grad_axes_of_roles(ctx, &split.q, 1)));
+    }
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void heads_stay_with_their_key(void **state)
+{
+    (void)state;
+    for (int kv = 1; kv <= 6; kv++)
+        for (int x = 1; x <= 8 && 6 % kv == 0; x++)
+            assert_ranks(x, heads_of_six, &kv);
 }
 
 static void rows_name_no_axis_that_they_lack(void **state)
@@ -79,6 +139,8 @@ int main(void)
         cmocka_unit_test(rows_are_found_by_name),
         cmocka_unit_test(an_axis_that_is_lacking_must_be_one),
         cmocka_unit_test(rows_name_no_axis_that_they_lack),
+        cmocka_unit_test(a_vocabulary_is_split_in_units),
+        cmocka_unit_test(heads_stay_with_their_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

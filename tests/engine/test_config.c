@@ -1,5 +1,8 @@
 /* engine: the training configuration — defaults, rules over several keys, dump and load. */
 #include "axonn/config.h"
+#include "axonn/dist.h"
+
+#include <stdio.h>
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -156,12 +159,26 @@ static void dump_loads_back(void **state)
     ax_buf_fini(&second);
 }
 
+/* The words of the key are the rows of the table. */
+static void strategies_are_those_of_the_table(void **state)
+{
+    (void)state;
+    size_t count;
+    char words[128] = "";
+    const ax_option *options = ax_config_options(&count), *o = options;
+    while (strcmp(o->key, "strategy") != 0)
+        o++;
+    for (int i = 0; ax_strategy_at(i); i++)
+        sprintf(words + strlen(words), "%s%s", i ? "|" : "", ax_strategy_at(i)->name);
+    assert_string_equal(o->choices, words);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contract_defaults), cmocka_unit_test(rules_over_keys),
         cmocka_unit_test(unreadable_text),   cmocka_unit_test(missing_file),
-        cmocka_unit_test(dump_loads_back),
+        cmocka_unit_test(dump_loads_back),   cmocka_unit_test(strategies_are_those_of_the_table),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

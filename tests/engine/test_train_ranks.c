@@ -1,0 +1,276 @@
+/* Training runs of several ranks: equal to one rank, resumed on other grids, stopped by signals, and refused
+ * with one message where something is wrong on one rank only. */
+#include "engine/run_test.h"
+
+#include <math.h>
+#include <sys/resource.h>
+
+#define RANK_KEYS                                                                                            \
+    "model.family=gpt2 model.layers=2 model.hidden=24 model.heads=4 model.vocab=61 model.seq_len=16 "        \
+    "train.global_batch=8 train.micro_batch=1 " OTHER_KEYS "train.global_batch=8 train.micro_batch=1 "
+
+/* Grids of up to eight ranks that use every axis. */
+static const char *const grids[] = {
+    "ranks=2 grid.x=2",
+    "ranks=2 grid.y=2",
+    "ranks=2 grid.z=2",
+    "ranks=2 grid.data=2",
+    "ranks=4 grid.x=2 grid.data=2",
+    "ranks=4 grid.y=2 grid.z=2",
+    "ranks=8 grid.x=2 grid.y=2 grid.z=2",
+    "ranks=8 grid.x=2 grid.y=2 grid.data=2",
+};
+
+/* ---- what a run reported ------------------------------------------------------------------------- */
+
+enum { MAX_STEPS = 16 };
+
+typedef struct row {
+    double loss, grad_norm;
+    int64_t mem, bytes; /* bytes: of all axes */
+} row;
+
+/* The rows of the steps; returns how many. With `axes`, the keys of the last row's comm_bytes. */
+static int rows_of(const char *run, row *out, char *axes)
+{
+    char path[64], *rest = NULL;
+    int n = 0;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    char *text = text_of(path);
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        json_t *json = json_loads(line, 0, NULL), *value;
+        const char *key;
+        assert_true(json_is_object(json));
+        if (json_object_get(json, "comm_bytes")) {
+            row *r = &out[n++];
+            assert_int_equal(json_integer_value(json_object_get(json, "step")), n);
+            *r = (row){json_number_value(json_object_get(json, "loss")),
+                       json_number_value(json_object_get(json, "grad_norm")),
+                       json_integer_value(json_object_get(json, "mem_bytes")), 0};
+            if (axes)
+                *axes = 0;
+            json_object_foreach(json_object_get(json, "comm_bytes"), key, value)
+            {
+                r->bytes += json_integer_value(value);
+                if (axes)
+                    strcat(strcat(axes, *axes ? " " : ""), key);
+            }
+        }
+        json_decref(json);
+    }
+    free(text);
+    return n;
+}
+
+/* fp32 sums in another order: 1e-5 of the loss, which is of order 1 (ln 61 = 4.1). */
+static void same_losses(const char *a, const char *b)
+{
+    row x[MAX_STEPS], y[MAX_STEPS];
+    int n = rows_of(a, x, NULL), m = rows_of(b, y, NULL);
+    assert_int_equal(n, m);
+    for (int i = 0; i < n; i++)
+        if (fabs(x[i].loss - y[i].loss) > 1e-5 * x[i].loss ||
+            fabs(x[i].grad_norm - y[i].grad_norm) > 1e-3 * x[i].grad_norm)
+            fail_msg("step %d: loss %.9g and %.9g, norm %.9g and %.9g", i + 1, x[i].loss, y[i].loss,
+                     x[i].grad_norm, y[i].grad_norm);
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------- */
+
+static void every_grid_trains_as_one_rank(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, "eval loss", RANK_KEYS "train.micro_batch=8 data.valid=valid.tok run.dir=ref");
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        sh("rm -rf run");
+        run_expect(0, "eval loss", RANK_KEYS "data.valid=valid.tok %s", grids[i]);
+        same_losses("ref", "run");
+    }
+}
+
+/* The first object says what ran, each step what it moved. */
+static void metrics_tell_of_ranks(void **state)
+{
+    (void)state;
+    row rows[MAX_STEPS];
+    char axes[256];
+    sh("rm -rf run");
+    run_expect(0, NULL, RANK_KEYS "ranks=4 grid.x=2 grid.data=2");
+    assert_int_equal(rows_of("run", rows, axes), 6);
+    assert_true(rows[0].bytes > 0 && rows[0].mem > 0 && rows[1].bytes == rows[5].bytes);
+    assert_non_null(strstr(axes, "x"));
+    assert_non_null(strstr(axes, "data"));
+    char *text = text_of("run/metrics.jsonl");
+    assert_non_null(strstr(text, "\"grid\":\"data=2 pipe=1 x=2 y=1 z=1\",\"strategy\":\"axonn\",\"zero\":0"));
+    assert_non_null(strstr(text, "\"ranks\":4"));
+    free(text);
+    sh("rm -rf run");
+    run_expect(0, NULL, RANK_KEYS);
+    assert_int_equal(rows_of("run", rows, axes), 6);
+    assert_true(rows[0].bytes == 0);
+    assert_string_equal(axes, "");
+}
+
+/* Three changes of grid, and back to one rank. */
+static void a_run_that_changes_its_grid(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, RANK_KEYS "optim.schedule=constant train.steps=8 train.micro_batch=8 run.dir=ref");
+    run_expect(0, NULL, RANK_KEYS "optim.schedule=constant train.steps=2 ranks=2 grid.x=2");
+    run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=4 ranks=4 grid.y=2 grid.z=2");
+    run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=6 ranks=4 grid.data=4");
+    run_expect(0, "resuming", RANK_KEYS "optim.schedule=constant train.steps=8");
+    same_losses("ref", "run");
+}
+
+/* ---- mistakes ------------------------------------------------------------------------------------ */
+
+/* Exactly one line of the log is an error, and it is this one. */
+static void refused(int code, const char *said, const char *keys)
+{
+    int got = run_wait(run_start("log", keys));
+    char *log = text_of("log"), *first = strstr(log, "error: ");
+    if (got != code || !first || strstr(first + 1, "error: ") || !strstr(first, said))
+        fail_msg("exit code %d, expected %d and once \"%s\":\n%s", got, code, said, log);
+    free(log);
+}
+
+static void mistakes_are_told_once(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    refused(2,
+            "grid.x: the grid x=2 y=1 z=1 pipe=1 data=2 needs 4 ranks but there are 3: start as many "
+            "(--ranks 4), or choose one of the nearest grids that fit: ",
+            RANK_KEYS "train.global_batch=12 ranks=3 grid.x=2 grid.data=2");
+    refused(2, "grid.data: the grid x=1 y=1 z=1 pipe=1 data=1 needs 1 rank but there are 2",
+            RANK_KEYS "ranks=2");
+    refused(2, "rank 1: train.seed is 3 here (command line) and 1234 on rank 0: give all ranks the same",
+            RANK_KEYS "ranks=3 grid.data=3 train.global_batch=12 @1:train.seed=3");
+    refused(2, "rank 2: model.init_std is 0.02 here (default) and 0.03 on rank 0",
+            RANK_KEYS "ranks=4 grid.data=4 @0:model.init_std=0.03 @1:model.init_std=0.03");
+    refused(2, "rank 1: ", RANK_KEYS "ranks=2 grid.data=2 @1:model.hidden=25");
+    refused(2, "model.heads: 5 must divide", RANK_KEYS "ranks=2 grid.data=2 model.heads=5");
+    refused(4, "error: command line: data.train: there is no ", RANK_KEYS "ranks=2 grid.x=2 data.train=no");
+    assert_false(ax_path_exists("run"));
+}
+
+/* A rank that reads other files than the others: its own tree lacks them. */
+static void a_rank_without_the_checkpoint(void **state)
+{
+    (void)state;
+    static const char keys[] = RANK_KEYS "train.steps=4 ranks=4 grid.x=2 grid.z=2";
+    sh("rm -rf run");
+    run_expect(0, NULL, "%s train.steps=2", keys);
+    sh("cp -r run kept");
+    static const char *const files[] = {"model.safetensors", "training/optim.safetensors",
+                                        "training/state.json"};
+    for (size_t i = 0; i < AX_COUNT(files); i++) {
+        /* The only checkpoint is damaged: nothing is overwritten. */
+        sh("rm -rf run && cp -r kept run && rm -rf run/ckpt/step-1 && rm run/ckpt/step-2/%s", files[i]);
+        refused(4, "", keys);
+        sh("rm -rf run && cp -r kept run && rm -rf run/ckpt/step-1 && "
+           "printf '\\1\\2\\3' | dd of=run/ckpt/step-2/%s bs=1 seek=200 conv=notrunc status=none",
+           files[i]);
+        sh("cp -r run before");
+        refused(4, "", keys);
+        sh("diff -r -x lock run before && rm -rf before");
+    }
+    sh("rm -rf kept");
+}
+
+/* Memory that two ranks of a machine need together, and a file that rank 0 alone writes. */
+static void limits_of_one_process(void **state)
+{
+    (void)state;
+    static const struct {
+        int code;
+        const char *said, *keys;
+        int what;
+        rlim_t limit;
+    } cases[] = {
+        {3, "error: a step needs ", RANK_KEYS "ranks=2 grid.data=2 model.hidden=384 model.vocab=20000",
+         RLIMIT_AS, (rlim_t)400 << 20},
+        {4, "was not saved: rank 0: cannot reserve", RANK_KEYS "ranks=2 grid.data=2", RLIMIT_FSIZE, 20000},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        if (SANITIZED && cases[i].what == RLIMIT_AS)
+            continue; /* the sanitizer's own memory is of that kind */
+        sh("rm -rf run");
+        fflush(NULL);
+        pid_t pid = fork();
+        if (!pid) {
+            struct rlimit limit = {cases[i].limit, cases[i].limit};
+            int fd = open("log", O_WRONLY | O_CREAT | O_TRUNC, 0666);
+            if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || setrlimit(cases[i].what, &limit))
+                _exit(99);
+            signal(SIGXFSZ, SIG_IGN);
+            train_and_exit(cases[i].keys);
+        }
+        int code = run_wait(pid);
+        char *log = text_of("log"), *first = strstr(log, "error: ");
+        if (code != cases[i].code || !strstr(log, cases[i].said) || !first || strstr(first + 1, "error: "))
+            fail_msg("exit code %d, expected %d and once \"%s\":\n%s", code, cases[i].code, cases[i].said,
+                     log);
+        free(log);
+        assert_false(ax_path_exists("run/latest"));
+    }
+}
+
+static void a_directory_in_use(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    pid_t pid = run_start("first", RANK_KEYS "train.steps=1000000 optim.schedule=constant ranks=2 grid.x=2");
+    await_step("run", pid, 1);
+    refused(2, "is in use by another run", RANK_KEYS "ranks=2 grid.data=2");
+    kill(pid, SIGTERM);
+    assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+}
+
+/* ---- signals ------------------------------------------------------------------------------------- */
+
+static void signals_stop_all_ranks(void **state)
+{
+    (void)state;
+    static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2};
+    sh("rm -rf run");
+    for (size_t i = 0; i < AX_COUNT(numbers); i++) {
+        int64_t before = last_step("run");
+        pid_t pid = run_start("log", RANK_KEYS "train.steps=1000000 optim.schedule=constant "
+                                               "run.checkpoint_interval=0 ranks=4 grid.y=2 grid.data=2");
+        await_step("run", pid, before + 2);
+        kill(pid, numbers[i]);
+        assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+        char *log = text_of("log"), *said = strstr(log, "error: stopped by ");
+        assert_true(said && !strstr(said + 1, "error: ") && strstr(said, strsignal(numbers[i])));
+        free(log);
+        assert_true(last_step("run") > before);
+    }
+}
+
+static int set_up(void **state)
+{
+    if (scratch_setup(state))
+        return -1;
+    make_tokens("train.tok", VOCAB, 4000, 1);
+    make_tokens("valid.tok", VOCAB, 500, 2);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_grid_trains_as_one_rank),
+        cmocka_unit_test(metrics_tell_of_ranks),
+        cmocka_unit_test(a_run_that_changes_its_grid),
+        cmocka_unit_test(mistakes_are_told_once),
+        cmocka_unit_test(a_rank_without_the_checkpoint),
+        cmocka_unit_test(limits_of_one_process),
+        cmocka_unit_test(a_directory_in_use),
+        cmocka_unit_test(signals_stop_all_ranks),
+    };
+    return cmocka_run_group_tests_name("engine.train_ranks", tests, set_up, scratch_teardown);
+}

@@ -132,7 +132,7 @@ const char *ax_coll_name(ax_coll coll);
 /* What every backend's work handle begins with. */
 struct ax_work {
     ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
-    ax_comm *comm;                    /* filled in by the public functions */
+    ax_comm *comm;                    /* filled in by the public functions; NULL: made of other handles */
 };
 
 typedef struct ax_comm_ops {

@@ -83,7 +83,7 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, ax_work
 /* Adds the time since `begin`, in which a caller could not compute. */
 static void expose(ax_comm *comm, double begin)
 {
-    if (comm->size > 1)
+    if (comm && comm->size > 1)
         comm->traffic.exposed += ax_now() - begin;
 }
 

@@ -60,6 +60,22 @@ void ax_model_config_params(const ax_model_config *config, int64_t *total, int64
  * recomputation. */
 double ax_model_config_flops_per_token(const ax_model_config *config, int64_t seq_len);
 
+/* What a grid is to carry. */
+typedef struct ax_grid_load {
+    const ax_model_config *model;
+    const ax_strategy *strategy;
+    int64_t micro_batch;  /* rows per rank of the batch axes and micro-step */
+    int64_t global_batch; /* rows of a step; 0: any */
+} ax_grid_load;
+
+/* AX_ERR_USAGE if the grid does not have `ranks` ranks, is larger than 1 along an axis that the strategy
+ * lacks, cannot split the heads (ax_heads_fit) or does not cut the batch into whole micro-steps: says why,
+ * and which grids of as many ranks are nearest and fit in all of these. Any other size fits: dims that do not
+ * divide are split unevenly. Not collective; needs no ranks. */
+AX_MUST_CHECK ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks);
+/* The same question but for the number of ranks: for ax_grid_nearest and for searches. */
+bool ax_model_fits_grid(const ax_grid_load *load, ax_grid_size size);
+
 typedef struct ax_model {
     ax_ctx *ctx;
     ax_model_config config;

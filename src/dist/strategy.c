@@ -76,20 +76,22 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx)
 
 /* ---- grids that fit ------------------------------------------------------------------------------ */
 
-static bool fits(const void *strategy, ax_grid_size size)
+bool ax_strategy_fits(const ax_strategy *strategy, ax_grid_size size)
 {
     const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (n[a] > 1 && !(((const ax_strategy *)strategy)->axes >> a & 1))
+        if (n[a] > 1 && !(strategy->axes >> a & 1))
             return false;
     return true;
 }
+
+static bool fits(const void *strategy, ax_grid_size size) { return ax_strategy_fits(strategy, size); }
 
 ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size)
 {
     char nearest[320];
     AX_CHECK(
-        fits(strategy, size), AX_ERR_USAGE,
+        ax_strategy_fits(strategy, size), AX_ERR_USAGE,
         "grid x=%d y=%d z=%d pipe=%d data=%d does not fit the strategy %s, %s: the other axes must be 1; the "
         "nearest grids that fit: %s",
         size.x, size.y, size.z, size.pipe, size.data, strategy->name, strategy->help,

@@ -32,16 +32,16 @@ static size_t batch_bytes(const ax_engine *e)
 
 static size_t numbers_bytes(const ax_engine *e) { return (size_t)(1 + e->set->n) * sizeof(double); }
 
-static ax_status check_options(const ax_engine_options *o, int64_t rows)
+static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, int64_t rows)
 {
+    ax_grid_load load = {o->model, ax_strategy_of(ctx), o->micro_batch, o->global_batch};
     AX_CHECK(o->seq_len > 0 && o->seq_len <= o->model->seq_len, AX_ERR_USAGE,
              "sequences of %lld tokens do not fit the model's %lld positions", (long long)o->seq_len,
              (long long)o->model->seq_len);
-    AX_CHECK(o->micro_batch > 0 && o->global_batch > 0 && o->global_batch % rows == 0, AX_ERR_USAGE,
-             "a global batch of %lld is not a whole number of micro-steps of %lld rows (micro_batch %lld on "
-             "%lld ranks that share the batch)",
-             (long long)o->global_batch, (long long)rows, (long long)o->micro_batch,
-             (long long)(rows / ax_max(o->micro_batch, 1)));
+    AX_CHECK(o->micro_batch > 0 && o->global_batch > 0, AX_ERR_USAGE,
+             "a global batch of %lld rows in micro-batches of %lld: both must be positive",
+             (long long)o->global_batch, (long long)o->micro_batch);
+    AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
     /* No layer keeps as many as 64 bytes for each element of its widest dim. */
     int64_t widest = ax_max(ax_max(o->model->vocab, o->model->ffn), o->model->hidden), bytes;
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
@@ -72,7 +72,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
 {
     const ax_engine_options *o = &e->options;
     e->rows = o->micro_batch * ax_grid_group_size(e->ctx->grid, ax_batch_axes(e->ctx));
-    AX_TRY(check_options(o, e->rows));
+    AX_TRY(check_options(o, e->ctx, e->rows));
     AX_TRY(ax_model_create(e->ctx, o->model, o->recompute, &e->model));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
     AX_TRY(make_batch(e));

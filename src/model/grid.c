@@ -1,0 +1,88 @@
+/* Whether a model, a batch and a strategy fit a grid: said before anything starts, on no rank at all. */
+#include "axonn/model.h"
+
+#include <stdio.h>
+
+/* Ranks along axes, by the sizes of a grid that does not exist. */
+static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
+{
+    const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
+    int64_t ranks = 1;
+    for (int i = 0; i < axes->n; i++)
+        ranks *= n[axes->a[i]];
+    return ranks;
+}
+
+static int64_t product(ax_grid_size size)
+{
+    static const ax_axes all = {.n = AX_AXES_STANDARD, .a = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA}};
+    return ranks_along(size, &all);
+}
+
+static int64_t rows_of(const ax_grid_load *load, ax_grid_size size)
+{
+    return ax_max(load->micro_batch, 1) * ranks_along(size, &load->strategy->of[AX_ROLE_BATCH]);
+}
+
+static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
+{
+    const ax_model_config *m = load->model;
+    return ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_HIDDEN]));
+}
+
+static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
+{
+    return load->global_batch % rows_of(load, size) == 0;
+}
+
+static bool fits(const void *load, ax_grid_size size) { return ax_model_fits_grid(load, size); }
+
+bool ax_model_fits_grid(const ax_grid_load *load, ax_grid_size size)
+{
+    return size.pipe == 1 && ax_strategy_fits(load->strategy, size) && heads_fit(load, size) &&
+           batch_fits(load, size);
+}
+
+/* What is wrong first, into `why`. */
+static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char why[256])
+{
+    const ax_model_config *m = load->model;
+    const int64_t rows = rows_of(load, size);
+    if (product(size) != ranks)
+        snprintf(why, 256, "it has %lld rank%s, not %d", (long long)product(size),
+                 product(size) == 1 ? "" : "s", ranks);
+    else if (size.pipe != 1)
+        snprintf(why, 256, "this version has no pipeline: pipe must be 1");
+    else if (!ax_strategy_fits(load->strategy, size))
+        snprintf(why, 256, "strategy %s is %s: the other axes must be 1", load->strategy->name,
+                 load->strategy->help);
+    else if (!heads_fit(load, size))
+        snprintf(why, 256,
+                 "on x = %d ranks the queries of one would belong to two of the %lld key heads: x is at most "
+                 "%lld, or a multiple of it",
+                 size.x, (long long)m->kv_heads, (long long)m->kv_heads);
+    else if (load->global_batch < rows)
+        snprintf(
+            why, 256,
+            "a global batch of %lld rows is too small for micro-batches of %lld on each of %lld ranks of "
+            "data and z",
+            (long long)load->global_batch, (long long)ax_max(load->micro_batch, 1),
+            (long long)(rows / ax_max(load->micro_batch, 1)));
+    else
+        snprintf(why, 256, "a global batch of %lld is not a whole number of micro-steps of %lld rows",
+                 (long long)load->global_batch, (long long)rows);
+}
+
+ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks)
+{
+    if (product(size) == ranks && ax_model_fits_grid(load, size))
+        return AX_OK;
+    char why[256], nearest[320];
+    explain(load, size, ranks, why);
+    return ax_fail(
+        AX_ERR_USAGE,
+        "the grid x=%d y=%d z=%d pipe=%d data=%d does not fit: %s; the nearest grids of %d ranks that "
+        "do: %s",
+        size.x, size.y, size.z, size.pipe, size.data, why, ranks,
+        ax_grid_nearest(size, ranks, fits, load, nearest));
+}

@@ -1,0 +1,74 @@
+/* model: grids that cannot carry a model are refused without any rank, with the nearest that can. */
+#include "axonn/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* 12 query heads that share 4 key heads. */
+static const ax_model_config shared = {
+    .layers = 1, .hidden = 48, .heads = 12, .kv_heads = 4, .ffn = 64, .vocab = 100, .seq_len = 8};
+
+static ax_grid_load load_of(const char *strategy, int64_t micro_batch, int64_t global_batch)
+{
+    ax_grid_load load = {.model = &shared, .micro_batch = micro_batch, .global_batch = global_batch};
+    assert_int_equal(ax_strategy_find(strategy, &load.strategy), AX_OK);
+    return load;
+}
+
+static void refused(ax_grid_load load, ax_grid_size size, int ranks, const char *why, const char *nearest)
+{
+    char tail[400];
+    assert_int_equal(ax_model_check_grid(&load, size, ranks), AX_ERR_USAGE);
+    if (!strstr(ax_error_message(), why))
+        fail_msg("\"%s\" does not say \"%s\"", ax_error_message(), why);
+    snprintf(tail, sizeof tail, "the nearest grids of %d ranks that do: ", ranks);
+    const char *grids = strstr(ax_error_message(), tail);
+    if (!grids || !strstr(grids, nearest))
+        fail_msg("\"%s\" does not say \"%s%s\"", ax_error_message(), tail, nearest);
+}
+
+static void what_fits_is_accepted(void **state)
+{
+    (void)state;
+    ax_grid_load load = load_of("axonn", 2, 16), any = load_of("axonn", 0, 0);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){1, 1, 1, 1, 1}, 1), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){3, 5, 2, 1, 4}, 120), AX_OK);
+    /* Twice and thrice as many ranks as key heads; more than query heads, when some ranks have none. */
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){8, 1, 1, 1, 1}, 8), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){12, 1, 1, 1, 2}, 24), AX_OK);
+    assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){16, 1, 1, 1, 1}, 16), AX_OK);
+    assert_int_equal(ax_model_check_grid(&any, (ax_grid_size){1, 1, 7, 1, 11}, 77), AX_OK);
+}
+
+static void what_does_not_is_refused(void **state)
+{
+    (void)state;
+    ax_grid_load load = load_of("axonn", 2, 16);
+    refused(load, (ax_grid_size){6, 1, 1, 1, 1}, 6,
+            "on x = 6 ranks the queries of one would belong to two of the 4 key heads: x is at most 4, or a "
+            "multiple "
+            "of it",
+            "x=3 y=1 z=1 pipe=1 data=2; ");
+    refused(load, (ax_grid_size){2, 1, 1, 1, 2}, 8, "it has 4 ranks, not 8", "x=2 y=1 z=1 pipe=1 data=4; ");
+    refused(load, (ax_grid_size){1, 1, 4, 1, 4}, 16, "too small for micro-batches of 2 on each of 16 ranks",
+            "");
+    refused(load, (ax_grid_size){1, 1, 1, 1, 3}, 3, "not a whole number of micro-steps of 6 rows",
+            "x=3 y=1 z=1 pipe=1 data=1");
+    /* The neighbours fit in every respect: x = 6 and data = 6 are both out. */
+    refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
+            "x=3 y=1 z=1 pipe=1 data=2");
+    refused(load, (ax_grid_size){1, 1, 1, 2, 1}, 2, "no pipeline", "x=1 y=1 z=1 pipe=1 data=2; ");
+    refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3, "micro-steps of 3 rows", "none");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_fits_is_accepted),
+                                       cmocka_unit_test(what_does_not_is_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

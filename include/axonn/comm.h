@@ -132,7 +132,10 @@ const char *ax_coll_name(ax_coll coll);
 /* What every backend's work handle begins with. */
 struct ax_work {
     ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
-    ax_comm *comm;                    /* filled in by the public functions; NULL: made of other handles */
+    /* Filled in by the public functions; comm NULL: made of other handles. */
+    ax_comm *comm;
+    ax_event_ring *ring; /* where the wait is noted, as "wait" */
+    const char *name;    /* of the collective */
 };
 
 typedef struct ax_comm_ops {

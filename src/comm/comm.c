@@ -80,11 +80,14 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, ax_work
     return AX_OK;
 }
 
-/* Adds the time since `begin`, in which a caller could not compute. */
-static void expose(ax_comm *comm, double begin)
+/* Adds the time since `begin`, in which a caller could not compute, and notes it. */
+static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
-    if (comm && comm->size > 1)
-        comm->traffic.exposed += ax_now() - begin;
+    if (!comm || comm->size == 1)
+        return;
+    double end = ax_now();
+    comm->traffic.exposed += end - begin;
+    ax_event_add(ring, kind, name, begin, end, 0);
 }
 
 /* Memory that is accessible only between enter and leave cannot be left to an operation in flight. */
@@ -112,16 +115,20 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
         comm->traffic.bytes += ring_bytes(args, comm->size);
     }
     ax_device *dev = stream ? stream->dev : NULL;
+    ax_event_ring *ring = dev ? dev->ring : NULL;
     ax_status status;
     if (!has_memory(dev)) {
         status = observe_start(dev, args, work);
     } else {
         double begin = ax_now();
         status = run(comm, stream, args, work);
-        expose(comm, begin);
+        expose(comm, ring, "start", ax_coll_name(args->coll), begin);
     }
-    if (*work)
+    if (*work) {
         (*work)->comm = comm;
+        (*work)->ring = ring;
+        (*work)->name = ax_coll_name(args->coll);
+    }
     return status;
 }
 
@@ -177,10 +184,10 @@ ax_status ax_wait(ax_work **work)
     *work = NULL;
     if (!pending)
         return AX_OK;
-    ax_comm *comm = pending->comm;
+    ax_work was = *pending; /* which wait frees */
     double begin = ax_now();
     ax_status status = pending->wait(pending);
-    expose(comm, begin);
+    expose(was.comm, was.ring, "wait", was.name, begin);
     return status;
 }
 

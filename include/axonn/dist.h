@@ -156,47 +156,79 @@ typedef struct ax_param_file {
     bool transpose;
 } ax_param_file;
 
-/* A trained array. Declared by a layer (extents, layout, initialisation), given memory by an ax_param_set. */
+/* A trained array. Declared by a layer (extents, roles, initialisation), given memory by an ax_param_set.
+ *
+ * It has four layouts, all on the same dims. With U that of its roles ("o@y, i@x") and z and data standing
+ * for the strategy's `rest` axes and for data, split fine on dim 0 of parameters of two or more dims:
+ *
+ *   in kernels   U                              gathered before use (2502.08145, Alg. 1, line 2)
+ *   rest         U/z    (zero 3: U/z.data)      what stays in memory between uses
+ *   gradient     U/z    (zero 2, 3: U/z.data)   accumulated over micro-batches, else partial along data
+ *   state        U/z    (zero 1 … 3: U/z.data)  master weights, optimizer state, the step's whole gradient
+ *
+ * Where two of them are the same on a grid they share memory, and nothing travels between them. Memory has
+ * room behind the local box for the padding of its parts. */
 typedef struct ax_param {
-    char *name;           /* path in the model, "h.0.attn.q.weight"; owned */
-    ax_tensor master;     /* accum dtype: what the optimizer updates and checkpoints hold */
-    ax_tensor use;        /* what kernels read: compute dtype if ndim >= 2, else accum; if that is master's
-                             dtype, it is master's memory */
-    ax_tensor grad;       /* accum dtype; partial along grad_axes until ax_param_set_sync_grad */
+    char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
+    ax_layout use;     /* U */
+    ax_tensor rest;    /* compute dtype if ndim >= 2, else accum */
+    ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints hold */
+    ax_tensor rounded; /* the part of rest that is this rank's master, rounded; master itself if that has the
+                          dtype of rest */
+    ax_tensor sum;     /* accum dtype, gradient layout: of this step's contributions so far */
+    ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* ax_grad_axes_of_roles */
     ax_tensor slot[2];    /* optimizer state; data NULL if the optimizer has fewer */
     ax_init_kind init;
     double init_std;
     bool decay; /* weight decay applies: ndim >= 2 */
     ax_param_file file;
+    struct ax_param_set *set;   /* the set that gave it memory, or NULL */
+    struct ax_param_live *live; /* what is on its way: the set's */
 } ax_param;
 
-/* Declares a parameter: no memory yet. `roles` gives the layout. The caller owns *out. */
+/* Declares a parameter: no memory yet. `roles` gives the layouts. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);
 void ax_param_destroy(ax_param **param);
 
+/* The parameter as kernels read it, in its layout U: valid until the next ax_frame_begin. If it rests split
+ * it is gathered into frame memory, unless the weight cache has it; and with overlap.oag the gathers of the
+ * next ones in the order of the task's earlier runs are started (OAG). Collective along the axes of `rest`
+ * that U lacks. */
+AX_MUST_CHECK ax_status ax_param_acquire(ax_frame *frame, ax_param *param, ax_tensor *out);
+
 /* Adds the contraction `spec` of a and b to the gradient: directly into it when the layouts agree. */
 AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec,
                                             const ax_tensor *a, const ax_tensor *b);
-/* For kernels that add to a gradient themselves. target: where a contribution in layout `produced` may be
- * added: the gradient if the layouts agree, else zeroed frame memory. add: brings such a part (accum dtype)
- * into the gradient's layout and adds it; nothing if it is the gradient. A part that is whole along an axis
- * along which the gradient is partial is added on coordinate 0 only. The part may be overwritten. target: not
- * collective; add: collective along the axes in which the layouts differ. */
+/* The same for kernels that make gradients themselves. target: where a contribution in layout `produced`
+ * goes: into the gradient if the layouts agree, else into frame memory. It must overwrite *out if *fresh, and
+ * be added otherwise; fresh NULL: *out is zeroed where it would be fresh. add: brings the contribution into
+ * the gradient's layout and adds it; this may be on its way until ax_param_set_sync_grad or the next
+ * ax_frame_begin (ORS), and the contribution's memory belongs to it. A contribution that is whole along an
+ * axis along which the gradient is partial is added on coordinate 0 only. target: not collective; add:
+ * collective along the axes in which the layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
-                                             ax_tensor *out);
+                                             ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
-/* Distinct parameters of a model with their memory: four flat blocks (master, use, grad, slots). */
+/* To be called when the master and `rounded` were written: gathers the latter where weights rest less split
+ * than that, and voids what the weight cache has. The gather is awaited by the next acquire. Collective along
+ * data with zero 1, 2. */
+AX_MUST_CHECK ax_status ax_param_publish(ax_param *param);
+
+/* Distinct parameters of a model with their memory, in flat blocks. */
 typedef struct ax_param_set {
     ax_ctx *ctx;
     int n;
     ax_param **param; /* borrowed from the layers; the array is owned */
     int slots;        /* optimizer state arrays per parameter */
-    size_t bytes_master, bytes_use, bytes_grad, bytes_state; /* on this rank */
+    /* On this rank: master weights; what kernels read where that is other memory, the weight cache included;
+     * gradients; optimizer state. */
+    size_t bytes_master, bytes_use, bytes_grad, bytes_state;
     void *block[4];
+    struct ax_param_flow *flow; /* what is on its way */
 } ax_param_set;
 
 /* Gives memory to `n` parameters (duplicates, as tying makes them, are dropped). slots < 0: no gradients
@@ -209,17 +241,30 @@ void ax_param_set_destroy(ax_param_set **set);
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Draws initial values, the same on every grid: element i of a parameter is a function of (seed, name, i). */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
-/* Rounds the master weights to what kernels read. */
+/* To be called when master weights were written: rounds and publishes all of them, and awaits that. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
-/* Begins a step's gradients: zeros, partial along the batch axes. */
+/* Begins a step's gradients: the first contribution to each overwrites what is there. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);
-/* Ends them: sums what is partial, after which their layouts say so. Collective along the batch axes. */
+/* The micro-batch that begins is the last of the step: once a gradient has as many contributions as in the
+ * micro-batch before, its reduction over data may start. */
+AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set);
+/* Ends them: awaits all contributions and sums what is partial; param->grad is valid. Gradients that are
+ * neighbours in memory and summed along the same axes travel together, up to 16 MiB at a time; with zero 1
+ * weights are reduce-scattered along data, each by itself. Collective along the axes of contributions. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
 /* sumsq[i] = Σ grad² of parameter i over the whole grid (host array of set->n doubles), after sync. The total
  * is their sum. `scratch` is device memory for set->n doubles. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq);
 /* The same of the master weights: not finite where one of them is not. */
 AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *scratch, double *sumsq);
+
+/* The order in which tasks acquire parameters, as it is known after they ran once: a rehearsal gives it to
+ * the run that its frame was planned for, so that both ask for the same memory. take: the caller owns *out;
+ * learn copies it into a set of as many parameters. Not collective. */
+typedef struct ax_param_orders ax_param_orders;
+AX_MUST_CHECK ax_status ax_param_set_take_orders(const ax_param_set *set, ax_param_orders **out);
+AX_MUST_CHECK ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *orders);
+void ax_param_orders_destroy(ax_param_orders **orders);
 
 #ifdef __cplusplus
 }

@@ -49,6 +49,7 @@ size_t ax_memory_total(const ax_memory *memory);
 typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
+    ax_param_orders *orders;
 } ax_engine_plan;
 
 /* Runs one micro-batch of a training step (with an optimizer) and one of an evaluation on the dry device, as

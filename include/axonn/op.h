@@ -4,8 +4,8 @@
  * Unless said otherwise, tensors are [b, t, d]: samples, positions, width, each split as its layout says;
  * results come from the frame; non-linear operations refuse partial sums (AX_ERR_INTERNAL); operations with a
  * statistic over a split dim are collective along the axes that split it, the others are not collective. T is
- * the compute dtype, A the accumulation dtype of the context. Gradients of parameters are added to
- * param->grad. */
+ * the compute dtype, A the accumulation dtype of the context. Parameters are acquired, and
+ * their gradients contributed (dist.h), by the operation. */
 #ifndef AXONN_OP_H
 #define AXONN_OP_H
 
@@ -19,15 +19,15 @@ extern "C" {
 void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols);
 
 /* x += bias in place. bias: [d] A, split as x's last dim. */
-AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, const ax_param *bias);
-/* bias->grad += sum of dy over all but the last dim. */
+AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias);
+/* Gradient of bias += sum of dy over all but the last dim. */
 AX_MUST_CHECK ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias);
 
 /* LayerNorm over the last dim (Ba et al. 2016) with its statistics over the whole, possibly split, width.
  * `stats` (A, local [2, rows]: sum and centred sum of squares) is for backward. Collective along the axes
  * that split d. */
-AX_MUST_CHECK ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, const ax_param *weight,
-                                        const ax_param *bias, double eps, ax_tensor *y, ax_tensor *stats);
+AX_MUST_CHECK ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, ax_param *weight, ax_param *bias,
+                                        double eps, ax_tensor *y, ax_tensor *stats);
 AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *stats,
                                              const ax_tensor *dy, ax_param *weight, ax_param *bias,
                                              double eps, ax_tensor *dx);
@@ -46,7 +46,7 @@ AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q
                                              ax_tensor *dv);
 
 /* y[b,t,:] (+)= table[ids[b,t],:]. ids: int32 [b, t]. A split first dim of the table leaves y partial. */
-AX_MUST_CHECK ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, const ax_param *table,
+AX_MUST_CHECK ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, ax_param *table,
                                         bool accumulate, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_tensor *dy,
                                              ax_param *table);

@@ -52,8 +52,8 @@ typedef struct ax_optim {
  * torch.optim.SGD). AX_ERR_USAGE naming those there are. */
 AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
 
-/* One update of every parameter of the set; decay only where param->decay. Not collective: gradients are
- * final. */
+/* One update of every parameter of the set; decay only where param->decay. What was updated is on its way to
+ * the ranks that read it (ax_param_publish), and collective as that is. */
 AX_MUST_CHECK ax_status ax_optim_step(const ax_optim *optim, const ax_hyper *hyper, ax_param_set *set);
 
 #ifdef __cplusplus

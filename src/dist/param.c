@@ -1,27 +1,63 @@
-/* Parameters: what a layer declares, and how contributions reach the gradient. */
-#include "axonn/dist.h"
+/* Parameters: what a layer declares, and the layouts that follow. Read dist.h ("parameters") first, then
+ * param.h. */
+#include "dist/param.h"
 
 #include <stdlib.h>
+
+/* ---- layouts ------------------------------------------------------------------------------------- */
+
+static void split_further(ax_layout *layout, ax_axis axis)
+{
+    ax_axes *rows = &layout->dim[0];
+    rows->a[rows->n++] = axis;
+    rows->fine++;
+}
+
+/* The layout U, its rows split further along the strategy's `rest` axes, and along data if `data`. */
+static ax_layout resting(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
+{
+    ax_layout layout = *use;
+    const ax_axes *rest = &ax_strategy_of(ctx)->rest;
+    if (ndim < 2)
+        return layout;
+    for (int i = 0; i < rest->n; i++)
+        split_further(&layout, rest->a[i]);
+    if (data && (ax_batch_axes(ctx) >> AX_DATA & 1))
+        split_further(&layout, AX_DATA);
+    return layout;
+}
+
+static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *dim, const int64_t *unit)
+{
+    int zero = ctx->parallel.zero;
+    ax_dtype compute = ndim >= 2 ? ctx->compute : ctx->accum;
+    ax_layout rest = resting(ctx, &p->use, ndim, zero >= 3), state = resting(ctx, &p->use, ndim, zero >= 1),
+              sum = resting(ctx, &p->use, ndim, zero >= 2);
+    sum.partial = p->grad_axes & (ax_axisset)~ax_layout_split_axes(&sum, ndim);
+    p->rest = ax_tensor_make(compute, ndim, dim, unit, &rest);
+    p->rounded = ax_tensor_make(compute, ndim, dim, unit, &state);
+    p->master = p->grad = ax_tensor_make(ctx->accum, ndim, dim, unit, &state);
+    p->sum = ax_tensor_make(ctx->accum, ndim, dim, unit, &sum);
+    for (size_t i = 0; i < AX_COUNT(p->slot); i++)
+        p->slot[i] = p->master;
+}
 
 ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim, const int64_t *unit,
                           const ax_role *roles, ax_init_kind init, double init_std, ax_param **out)
 {
     *out = NULL;
     AX_CHECK(ndim >= 1 && ndim <= AX_MAX_DIMS, AX_ERR_INTERNAL, "parameter %s has %d dims", name, ndim);
-    ax_layout layout = ax_layout_of_roles(ctx, roles, ndim), grad_layout = layout;
-    grad_layout.partial = ax_grad_axes_of_roles(ctx, roles, ndim);
-    if (ax_layout_check(ctx->grid, &grad_layout, ndim) != AX_OK) {
+    ax_layout use = ax_layout_of_roles(ctx, roles, ndim), produced = use;
+    produced.partial = ax_grad_axes_of_roles(ctx, roles, ndim);
+    if (ax_layout_check(ctx->grid, &produced, ndim) != AX_OK) {
         ax_error_context("gradient of parameter %s", name);
         return AX_ERR_INTERNAL;
     }
     ax_param *p;
     AX_TRY(ax_calloc(1, sizeof *p, &p));
-    p->master = ax_tensor_make(ctx->accum, ndim, dim, unit, &layout);
-    p->use = ax_tensor_make(ndim >= 2 ? ctx->compute : ctx->accum, ndim, dim, unit, &layout);
-    p->grad = ax_tensor_make(ctx->accum, ndim, dim, unit, &grad_layout);
-    for (size_t i = 0; i < AX_COUNT(p->slot); i++)
-        p->slot[i] = p->master;
-    p->grad_axes = grad_layout.partial;
+    p->use = use;
+    p->grad_axes = produced.partial;
+    declare_layouts(ctx, p, ndim, dim, unit);
     p->init = init;
     p->init_std = init_std;
     p->decay = ndim >= 2;
@@ -44,55 +80,40 @@ void ax_param_destroy(ax_param **param)
     *param = NULL;
 }
 
-ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced, ax_tensor *out)
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+/* The parameter with its rows split by the first `fine` of the axes that the state's layout, the finest, adds
+ * to U; and what travels when the last of them is put on or taken off. */
+static ax_wire wire_at(const ax_ctx *ctx, const ax_param *p, int fine)
 {
-    ax_ctx *ctx = ax_frame_ctx(frame);
-    ax_tensor target = param->grad;
-    if (ax_layout_equal(ctx->grid, produced, &param->grad.layout, param->grad.ndim)) {
-        AX_CHECK(target.data, AX_ERR_INTERNAL, "parameter %s has no memory for gradients", param->name);
-        *out = target;
-        return AX_OK;
+    ax_tensor t = p->master;
+    ax_axes *rows = &t.layout.dim[0];
+    rows->n = (uint8_t)(rows->n - rows->fine + fine);
+    rows->fine = (uint8_t)fine;
+    return ax_wire_make(ctx->grid, &t, 0, rows->a[rows->n - 1]);
+}
+
+int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
+{
+    int fine = t->layout.dim[0].fine;
+    const ax_axes *finest = &p->master.layout.dim[0];
+    int64_t room = ax_tensor_count(ctx->grid, t);
+    if (fine > 0)
+        room = ax_max(room, wire_at(ctx, p, fine).count);
+    if (fine < finest->fine) {
+        ax_axis next = finest->a[finest->n - finest->fine + fine];
+        room = ax_max(room, wire_at(ctx, p, fine + 1).count * ax_grid_axis_size(ctx->grid, next));
     }
-    target.layout = *produced;
-    AX_TRY(ax_frame_alloc(frame, &target, &target));
-    ax_fill_args fill = {.n = ax_tensor_count(ctx->grid, &target), .y = target.data, .dtype = target.dtype};
-    AX_TRY(ax_run_fill(ctx->stream, &fill));
-    *out = target;
-    return AX_OK;
+    return room;
 }
 
-ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part)
+int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *p, const ax_layout *fine, const ax_layout *coarse)
 {
-    ax_ctx *ctx = ax_frame_ctx(frame);
-    ax_tensor *grad = &param->grad, sum;
-    if (part->data == grad->data)
-        return AX_OK;
-    AX_CHECK(grad->data, AX_ERR_INTERNAL, "parameter %s has no memory for gradients", param->name);
-    AX_CHECK(part->dtype == grad->dtype, AX_ERR_INTERNAL, "gradient of parameter %s is %s where %s adds up",
-             param->name, ax_dtype_name(part->dtype), ax_dtype_name(grad->dtype));
-    /* Along axes where the gradient is partial but this part is not, every rank has the whole: one adds it.
-     */
-    ax_layout target = grad->layout;
-    target.partial &= part->layout.partial;
-    ax_axisset whole = ax_grid_effective(ctx->grid, grad->layout.partial & (ax_axisset)~target.partial);
-    AX_TRY(ax_settle(frame, part, &target, &sum));
-    for (int a = 0; a < ax_grid_axes(ctx->grid); a++)
-        if ((whole >> a & 1) && ax_grid_coord(ctx->grid, ax_grid_rank(ctx->grid), (ax_axis)a))
-            return AX_OK;
-    ax_add_args add = {.n = ax_tensor_count(ctx->grid, grad),
-                       .a = grad->data,
-                       .b = sum.data,
-                       .y = grad->data,
-                       .dtype = grad->dtype};
-    return ax_run_add(ctx->stream, &add);
-}
-
-ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, const char *spec, const ax_tensor *a,
-                              const ax_tensor *b)
-{
-    ax_tensor rule, target;
-    AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, a, b, &rule));
-    AX_TRY(ax_param_grad_target(frame, param, &rule.layout, &target));
-    AX_TRY(ax_contract_run(frame, spec, a, b, true, &target));
-    return ax_param_add_grad(frame, param, &target);
+    const ax_axes *rows = &fine->dim[0];
+    int64_t offset = 0;
+    for (int i = coarse->dim[0].fine; i < rows->fine; i++) {
+        ax_axis axis = rows->a[rows->n - rows->fine + i];
+        offset += ax_grid_coord(ctx->grid, ax_grid_rank(ctx->grid), axis) * wire_at(ctx, p, i + 1).count;
+    }
+    return offset;
 }

@@ -1,48 +1,91 @@
 /* The memory of a model's parameters, and what is done to all of them at once. */
-#include "axonn/dist.h"
+#include "dist/param.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASTER, USE, GRAD, STATE, BLOCKS, ALIGN = 64 };
+enum { MASTER, USE, GRAD, STATE, BLOCKS };
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Kernels read the master weights themselves where no rounding lies between. */
-static bool use_is_master(const ax_param *p) { return p->use.dtype == p->master.dtype; }
-
 typedef struct cursor {
-    const ax_grid *grid;
+    const ax_ctx *ctx;
     char *base; /* NULL: only count */
     size_t at;
 } cursor;
 
-static void place(cursor *c, ax_tensor *t)
+/* An empty box has an address too: NULL means "no memory". */
+static void place(cursor *c, const ax_param *p, ax_tensor *t)
 {
+    int64_t bytes = ax_param_room(c->ctx, p, t) * (int64_t)ax_dtype_size(t->dtype);
     if (c->base)
         t->data = c->base + c->at;
-    /* An empty box has an address too: NULL means "no memory". */
-    c->at += (size_t)ax_round_up(ax_max(ax_tensor_bytes(c->grid, t), 1), ALIGN);
+    c->at += (size_t)ax_round_up(ax_max(bytes, 1), AX_PARAM_ALIGN);
 }
 
-/* Places the parameters' tensors of one block from `base` on; returns the block's size. */
+static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
+
+/* Memory for what kernels read lies in the block of the master weights where no rounding is between them:
+ * those are then a part of it. */
+static void place_weights(cursor *c, ax_param *p, int block)
+{
+    const ax_ctx *ctx = c->ctx;
+    if (block == MASTER && rounds(p))
+        place(c, p, &p->master);
+    if ((block == MASTER) == rounds(p))
+        return;
+    place(c, p, &p->rest);
+    if (!c->base)
+        return;
+    int64_t offset = ax_param_offset(ctx, p, &p->rounded.layout, &p->rest.layout);
+    p->rounded.data = (char *)p->rest.data + offset * (int64_t)ax_dtype_size(p->rest.dtype);
+    if (!rounds(p))
+        p->master.data = p->rounded.data;
+}
+
+static void place_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t *budget)
+{
+    size_t bytes = (size_t)ax_tensor_bytes(set->ctx->grid, &p->live->cached);
+    if (p->live->whole || bytes > *budget)
+        return;
+    *budget -= bytes;
+    place(c, p, &p->live->cached);
+}
+
+static bool same_split(const ax_param *p) { return p->sum.layout.dim[0].fine == p->grad.layout.dim[0].fine; }
+
+/* Sums lie side by side, to be reduced together; what they are scattered into lies apart. */
+static void place_grad(cursor *c, ax_param *p, bool scattered)
+{
+    if (!scattered)
+        place(c, p, &p->sum);
+    else if (!same_split(p))
+        place(c, p, &p->grad);
+    else if (c->base)
+        p->grad.data = p->sum.data;
+}
+
+/* Places the parameters' tensors of one block from `base` on; returns the block's size. Vectors, which are
+ * summed along other axes than matrices, stand together behind them. */
 static size_t place_all(ax_param_set *set, int block, void *base)
 {
-    cursor c = {.grid = set->ctx->grid, .base = base};
-    for (int i = 0; i < set->n; i++) {
-        ax_param *p = set->param[i];
-        if (block == MASTER)
-            place(&c, &p->master);
-        else if (block == USE && use_is_master(p))
-            p->use.data = p->master.data;
-        else if (block == USE)
-            place(&c, &p->use);
-        else if (block == GRAD && set->slots >= 0)
-            place(&c, &p->grad);
-        else if (block == STATE)
-            for (int s = 0; s < set->slots; s++)
-                place(&c, &p->slot[s]);
-    }
+    cursor c = {.ctx = set->ctx, .base = base};
+    size_t budget = set->ctx->parallel.weight_cache;
+    for (int pass = 0; pass < 4; pass++)
+        for (int i = 0; i < set->n; i++) {
+            ax_param *p = set->param[i];
+            if ((p->master.ndim < 2) != pass % 2)
+                continue;
+            if (block == GRAD && set->slots >= 0)
+                place_grad(&c, p, pass >= 2);
+            if (block == STATE && pass < 2)
+                for (int s = 0; s < set->slots; s++)
+                    place(&c, p, &p->slot[s]);
+            if ((block == MASTER || block == USE) && pass < 2)
+                place_weights(&c, p, block);
+            if (block == USE && pass >= 2)
+                place_cached(&c, set, p, &budget);
+        }
     return c.at;
 }
 
@@ -76,13 +119,35 @@ static ax_status allocate(ax_param_set *set)
     return AX_OK;
 }
 
-/* Optimizers start from zeros. */
-static ax_status clear_state(ax_param_set *set)
+static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void *y)
+{
+    ax_fill_args args = {.n = n, .value = value, .y = y, .dtype = dtype};
+    return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
+}
+
+/* Optimizers start from zeros. What lies between gradients is summed with them, and so must be numbers. */
+static ax_status clear(ax_param_set *set)
 {
     ax_dtype dtype = set->ctx->accum;
-    ax_fill_args fill = {
-        .n = (int64_t)(set->bytes_state / ax_dtype_size(dtype)), .y = set->block[STATE], .dtype = dtype};
-    return fill.n ? ax_run_fill(set->ctx->stream, &fill) : AX_OK;
+    int64_t size = (int64_t)ax_dtype_size(dtype);
+    AX_TRY(fill(set->ctx, dtype, (int64_t)set->bytes_state / size, 0, set->block[STATE]));
+    return fill(set->ctx, dtype, (int64_t)set->bytes_grad / size, 0, set->block[GRAD]);
+}
+
+static ax_status make_flow(ax_param_set *set)
+{
+    AX_TRY(ax_calloc(1, sizeof *set->flow, &set->flow));
+    set->flow->running = -1;
+    AX_TRY(ax_calloc((size_t)set->n, sizeof *set->flow->live, &set->flow->live));
+    for (int i = 0; i < set->n; i++) {
+        ax_param *p = set->param[i];
+        p->live = &set->flow->live[i];
+        *p->live = (ax_param_live){.index = i, .bucket = -1, .cached = p->rest};
+        p->live->cached.layout = p->use;
+        p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
+        p->set = set;
+    }
+    return AX_OK;
 }
 
 ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots, ax_param_set **out)
@@ -95,13 +160,29 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     set->slots = slots;
     ax_status status = take_params(set, params, n);
     if (status == AX_OK)
+        status = make_flow(set);
+    if (status == AX_OK)
         status = allocate(set);
     if (status == AX_OK)
-        status = clear_state(set);
+        status = clear(set);
+    if (status == AX_OK && slots >= 0)
+        status = ax_param_buckets_make(set);
     if (status != AX_OK)
         ax_param_set_destroy(&set);
     *out = set;
     return status;
+}
+
+/* What an update has started may still be on its way: a failure of it has no one left to tell. */
+static void forget(ax_param *p)
+{
+    ax_status ignored = ax_param_publish_wait(p);
+    (void)ignored;
+    ax_tensor *const all[] = {&p->rest, &p->rounded, &p->master, &p->sum, &p->grad, &p->slot[0], &p->slot[1]};
+    for (size_t i = 0; i < AX_COUNT(all); i++)
+        all[i]->data = NULL;
+    p->set = NULL;
+    p->live = NULL;
 }
 
 void ax_param_set_destroy(ax_param_set **set)
@@ -109,14 +190,17 @@ void ax_param_set_destroy(ax_param_set **set)
     ax_param_set *s = *set;
     if (!s)
         return;
-    for (int i = 0; i < s->n; i++) {
-        ax_param *p = s->param[i];
-        p->master.data = p->use.data = p->grad.data = NULL;
-        for (size_t k = 0; k < AX_COUNT(p->slot); k++)
-            p->slot[k].data = NULL;
-    }
+    for (int i = 0; i < s->n; i++)
+        if (s->param[i]->set == s)
+            forget(s->param[i]);
     for (int block = 0; block < BLOCKS; block++)
         ax_device_free(s->ctx->dev, s->block[block], *block_bytes(s, block));
+    if (s->flow) {
+        ax_param_orders_fini(&s->flow->orders);
+        free(s->flow->live);
+        free(s->flow->bucket);
+    }
+    free(s->flow);
     free(s->param);
     free(s);
     *set = NULL;
@@ -131,12 +215,6 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name)
 }
 
 /* ---- values -------------------------------------------------------------------------------------- */
-
-static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void *y)
-{
-    ax_fill_args args = {.n = n, .value = value, .y = y, .dtype = dtype};
-    return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
-}
 
 static ax_status draw(ax_ctx *ctx, const ax_param *p)
 {
@@ -172,63 +250,30 @@ ax_status ax_param_set_init(ax_param_set *set)
 ax_status ax_param_set_refresh(ax_param_set *set)
 {
     for (int i = 0; i < set->n; i++) {
-        const ax_param *p = set->param[i];
+        ax_param *p = set->param[i];
         ax_convert_args args = {.n = ax_tensor_count(set->ctx->grid, &p->master),
                                 .x = p->master.data,
-                                .y = p->use.data,
+                                .y = p->rounded.data,
                                 .x_dtype = p->master.dtype,
-                                .y_dtype = p->use.dtype};
-        if (!use_is_master(p) && args.n)
+                                .y_dtype = p->rounded.dtype};
+        if (rounds(p) && args.n)
             AX_TRY(ax_run_convert(set->ctx->stream, &args));
+        AX_TRY(ax_param_publish(p));
     }
-    return AX_OK;
-}
-
-/* ---- gradients ----------------------------------------------------------------------------------- */
-
-static ax_status needs_gradients(const ax_param_set *set)
-{
-    AX_CHECK(set->slots >= 0, AX_ERR_INTERNAL, "these parameters were made without gradients");
-    return AX_OK;
-}
-
-ax_status ax_param_set_zero_grad(ax_param_set *set)
-{
-    AX_TRY(needs_gradients(set));
     for (int i = 0; i < set->n; i++)
-        set->param[i]->grad.layout.partial = set->param[i]->grad_axes;
-    ax_dtype dtype = set->ctx->accum;
-    return fill(set->ctx, dtype, (int64_t)(set->bytes_grad / ax_dtype_size(dtype)), 0, set->block[GRAD]);
-}
-
-/* Neighbours in memory that are partial along the same axes are summed at once, the gaps between them
- * included: zero_grad clears those too. */
-ax_status ax_param_set_sync_grad(ax_param_set *set)
-{
-    AX_TRY(needs_gradients(set));
-    if (set->n == 0)
-        return AX_OK;
-    ax_dtype dtype = set->ctx->accum;
-    const char *end = (char *)set->block[GRAD] + set->bytes_grad;
-    for (int i = 0, j; i < set->n; i = j) {
-        ax_axisset axes = set->param[i]->grad.layout.partial;
-        const char *first = set->param[i]->grad.data;
-        for (j = i; j < set->n && set->param[j]->grad.layout.partial == axes; j++)
-            set->param[j]->grad.layout.partial = 0;
-        const char *stop = j < set->n ? set->param[j]->grad.data : end;
-        AX_TRY(ax_reduce_axes(set->ctx, axes, (void *)first, (stop - first) / (int64_t)ax_dtype_size(dtype),
-                              dtype, AX_SUM));
-    }
+        AX_TRY(ax_param_publish_wait(set->param[i]));
     return AX_OK;
 }
+
+/* ---- norms --------------------------------------------------------------------------------------- */
 
 /* Each element counts once: only the first of the ranks that hold a box adds its sum. */
-static ax_status sumsq_over_grid(ax_param_set *set, const double *scratch, bool of_gradient, double *sumsq)
+static ax_status sumsq_over_grid(ax_param_set *set, const double *scratch, double *sumsq)
 {
     ax_ctx *ctx = set->ctx;
     AX_TRY(ax_copy_out(ctx->stream, sumsq, scratch, (size_t)set->n * sizeof *sumsq));
     for (int i = 0; i < set->n; i++)
-        if (!ax_tensor_is_primary(ctx->grid, of_gradient ? &set->param[i]->grad : &set->param[i]->master))
+        if (!ax_tensor_is_primary(ctx->grid, &set->param[i]->master))
             sumsq[i] = 0;
     ax_work *work;
     AX_TRY(ax_all_reduce(ax_grid_comm_all(ctx->grid), NULL, sumsq, set->n, AX_F64, AX_SUM, &work));
@@ -243,20 +288,16 @@ static ax_status sumsq_here(ax_ctx *ctx, const ax_tensor *t, double *out)
 
 ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq)
 {
-    AX_TRY(needs_gradients(set));
-    for (int i = 0; i < set->n; i++) {
-        const ax_tensor *g = &set->param[i]->grad;
-        AX_CHECK(!ax_grid_effective(set->ctx->grid, g->layout.partial), AX_ERR_INTERNAL,
-                 "the gradient of %s is still a partial sum: call ax_param_set_sync_grad first",
-                 set->param[i]->name);
-        AX_TRY(sumsq_here(set->ctx, g, scratch + i));
-    }
-    return sumsq_over_grid(set, scratch, true, sumsq);
+    AX_CHECK(set->flow->synced, AX_ERR_INTERNAL,
+             "the gradients are still partial sums: call ax_param_set_sync_grad first");
+    for (int i = 0; i < set->n; i++)
+        AX_TRY(sumsq_here(set->ctx, &set->param[i]->grad, scratch + i));
+    return sumsq_over_grid(set, scratch, sumsq);
 }
 
 ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *scratch, double *sumsq)
 {
     for (int i = 0; i < set->n; i++)
         AX_TRY(sumsq_here(set->ctx, &set->param[i]->master, scratch + i));
-    return sumsq_over_grid(set, scratch, false, sumsq);
+    return sumsq_over_grid(set, scratch, sumsq);
 }

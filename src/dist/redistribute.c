@@ -6,7 +6,6 @@
 
 /* The step in flight, or about to be. */
 typedef struct step_run {
-    const ax_transfer *t;
     ax_ctx *ctx;
     ax_comm *comm;
     const ax_plan_step *step;
@@ -44,20 +43,17 @@ static void own_range(const step_run *r, const ax_tensor *t, int64_t *lo, int64_
 }
 
 /* Frame memory for `count` elements, zeroed if padding will remain between what is packed into it. */
-static ax_status staging(const step_run *r, int64_t count, bool padded, void **out)
+static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
 {
-    ax_dtype dtype = r->t->now.dtype;
-    AX_TRY(ax_frame_scratch(r->t->frame, dtype, count, out));
-    ax_fill_args fill = {.n = count, .value = 0, .y = *out, .dtype = dtype};
-    return padded && count ? ax_run_fill(r->ctx->stream, &fill) : AX_OK;
+    AX_TRY(ax_frame_scratch(t->frame, t->now.dtype, count, out));
+    ax_fill_args fill = {.n = count, .value = 0, .y = *out, .dtype = t->now.dtype};
+    return padded && count ? ax_run_fill(t->ctx->stream, &fill) : AX_OK;
 }
 
-static step_run run_of(const ax_transfer *t, int k, const ax_tensor *src)
+static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
-    ax_ctx *ctx = ax_frame_ctx(t->frame);
-    const ax_plan_step *step = &t->plan.step[k];
-    step_run r = {.t = t,
-                  .ctx = ctx,
+    const ax_plan_step *step = &plan->step[k];
+    step_run r = {.ctx = ctx,
                   .comm = ax_grid_comm(ctx->grid, step->axes),
                   .step = step,
                   .parts = ax_grid_group_size(ctx->grid, step->axes)};
@@ -84,27 +80,35 @@ static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Elements that memory for `t` must have to be sent or received by step k as it is: behind its end there is
- * room for the padding of the last parts. */
-static int64_t room(const ax_transfer *t, int k, const ax_tensor *src, bool sent)
+/* Elements that step k sends, or receives, of memory for src, or for what it makes of src. */
+static int64_t room(const ax_grid *grid, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
 {
-    step_run r = run_of(t, k, src);
-    int64_t whole = r.parts * r.wire.count, part = r.wire.count;
-    if (r.step->kind == AX_STEP_GATHER)
-        return sent ? part : whole;
-    return r.step->kind == AX_STEP_SCATTER ? (sent ? whole : part) : 0;
+    const ax_plan_step *step = &plan->step[k];
+    if (step->kind != AX_STEP_GATHER && step->kind != AX_STEP_SCATTER)
+        return 0;
+    bool gather = step->kind == AX_STEP_GATHER;
+    ax_tensor after = *src;
+    after.layout = step->after;
+    ax_wire w = ax_wire_make(grid, gather ? src : &after, step->dim, step->axis);
+    return gather == sent ? w.count : w.count * ax_grid_group_size(grid, step->axes);
 }
 
-/* Frame memory for what step k makes of `src`. */
-static ax_status make_room(ax_transfer *t, int k, const ax_tensor *src, void **out)
+/* The source of step k. */
+static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
 {
-    ax_ctx *ctx = ax_frame_ctx(t->frame);
-    ax_tensor made = *src;
-    made.layout = t->plan.step[k].after;
-    int64_t count = ax_max(ax_tensor_count(ctx->grid, &made), room(t, k, src, false));
-    if (k + 1 < t->plan.n)
-        count = ax_max(count, room(t, k + 1, &made, true));
-    return ax_frame_scratch(t->frame, src->dtype, count, out);
+    ax_tensor t = *src;
+    if (k > 0)
+        t.layout = plan->step[k - 1].after;
+    return t;
+}
+
+/* Elements of memory for what step k makes, so that it and the next step need no packing. */
+static int64_t room_made(const ax_grid *grid, const ax_plan *plan, int k, const ax_tensor *src)
+{
+    ax_tensor from = source_of(plan, k, src), made = from;
+    made.layout = plan->step[k].after;
+    int64_t count = ax_max(ax_tensor_count(grid, &made), room(grid, plan, k, &from, false));
+    return k + 1 < plan->n ? ax_max(count, room(grid, plan, k + 1, &made, true)) : count;
 }
 
 /* The last step that makes something new, or -1: an all-reduce works in place. */
@@ -116,9 +120,21 @@ static int last_maker(const ax_plan *plan)
     return k;
 }
 
+int64_t ax_plan_room_sent(const ax_grid *grid, const ax_tensor *src, const ax_plan *plan)
+{
+    int64_t count = ax_tensor_count(grid, src);
+    return plan->n ? ax_max(count, room(grid, plan, 0, src, true)) : count;
+}
+
+int64_t ax_plan_room_received(const ax_grid *grid, const ax_tensor *src, const ax_plan *plan)
+{
+    int k = last_maker(plan);
+    return k < 0 ? ax_tensor_count(grid, src) : room_made(grid, plan, k, src);
+}
+
 /* ---- steps --------------------------------------------------------------------------------------- */
 
-static ax_status run_gather(step_run *r, ax_transfer *t, const ax_tensor *src)
+static ax_status run_gather(const step_run *r, ax_transfer *t, const ax_tensor *src)
 {
     const ax_wire *w = &r->wire;
     ax_dtype dtype = src->dtype;
@@ -126,18 +142,18 @@ static ax_status run_gather(step_run *r, ax_transfer *t, const ax_tensor *src)
     own_range(r, src, &lo, &n);
     void *send = src->data, *recv = t->now.data;
     if (n < w->chunk && !(w->lead == 1 && t->roomy)) {
-        AX_TRY(staging(r, w->count, true, &send));
+        AX_TRY(staging(t, w->count, true, &send));
         AX_TRY(copy_rows(r->ctx, dtype, w->lead, n * w->inner, src->data, 0, n * w->inner, send, 0,
                          w->chunk * w->inner));
     }
     if (!in_place(r, src, &t->now)) {
-        AX_TRY(staging(r, r->parts * w->count, false, &recv));
+        AX_TRY(staging(t, r->parts * w->count, false, &recv));
         t->staged = recv;
     }
     return ax_all_gather(r->comm, r->ctx->stream, send, recv, w->count, dtype, &t->work);
 }
 
-static ax_status run_scatter(step_run *r, ax_transfer *t, const ax_tensor *src)
+static ax_status run_scatter(const step_run *r, ax_transfer *t, const ax_tensor *src)
 {
     const ax_wire *w = &r->wire;
     ax_dtype dtype = src->dtype;
@@ -146,7 +162,7 @@ static ax_status run_scatter(step_run *r, ax_transfer *t, const ax_tensor *src)
     void *send = src->data, *recv = t->now.data;
     bool even = whole == r->parts * w->chunk;
     if (!in_place(r, &t->now, src) || !(even || t->roomy)) {
-        AX_TRY(staging(r, r->parts * w->count, !even, &send));
+        AX_TRY(staging(t, r->parts * w->count, !even, &send));
         for (int i = 0; i < r->parts; i++) {
             part_range(r, &t->now, i, base, &lo, &n);
             AX_TRY(copy_rows(r->ctx, dtype, w->lead, n * w->inner, src->data, lo * w->inner, whole * w->inner,
@@ -155,7 +171,7 @@ static ax_status run_scatter(step_run *r, ax_transfer *t, const ax_tensor *src)
     }
     own_range(r, &t->now, &lo, &n);
     if (n < w->chunk && w->lead > 1) {
-        AX_TRY(staging(r, w->count, false, &recv));
+        AX_TRY(staging(t, w->count, false, &recv));
         t->staged = recv;
     }
     return ax_reduce_scatter(r->comm, r->ctx->stream, send, recv, w->count, dtype, AX_SUM, &t->work);
@@ -176,7 +192,7 @@ static ax_status start_step(ax_transfer *t)
 {
     ax_tensor src = t->before = t->now;
     int k = t->step;
-    step_run r = run_of(t, k, &src);
+    step_run r = run_of(t->ctx, &t->plan, k, &src);
     t->now.layout = r.step->after;
     if (r.step->kind == AX_STEP_REDUCE)
         return ax_all_reduce(r.comm, r.ctx->stream, src.data, ax_tensor_count(r.ctx->grid, &src), src.dtype,
@@ -184,7 +200,8 @@ static ax_status start_step(ax_transfer *t)
     if (k == last_maker(&t->plan))
         t->now.data = t->result;
     else
-        AX_TRY(make_room(t, k, &src, &t->now.data));
+        AX_TRY(ax_frame_scratch(t->frame, src.dtype, room_made(t->ctx->grid, &t->plan, k, &t->src),
+                                &t->now.data));
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
     AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
@@ -198,7 +215,7 @@ static ax_status end_step(ax_transfer *t)
     AX_TRY(ax_wait(&t->work));
     if (!t->staged)
         return AX_OK;
-    step_run r = run_of(t, t->step, &t->before);
+    step_run r = run_of(t->ctx, &t->plan, t->step, &t->before);
     const ax_wire *w = &r.wire;
     ax_dtype dtype = t->now.dtype;
     int64_t lo, n, base, whole;
@@ -248,23 +265,21 @@ static ax_status transfer_wait(ax_work *work)
     return AX_OK;
 }
 
-ax_status ax_transfer_start(ax_transfer *t, ax_frame *frame, const ax_plan *plan, const ax_tensor *src,
-                            const ax_layout *target, bool roomy, void *result)
+ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
+                            const ax_tensor *src, const ax_layout *target, bool roomy, void *result)
 {
     *t = (ax_transfer){.base = {transfer_wait},
+                       .ctx = ctx,
                        .frame = frame,
                        .plan = *plan,
                        .roomy = roomy,
+                       .src = *src,
                        .now = *src,
                        .target = *target,
                        .result = result};
     int last = last_maker(plan);
-    if (last >= 0 && !result) {
-        ax_tensor before = *src;
-        if (last > 0)
-            before.layout = plan->step[last - 1].after;
-        AX_TRY(make_room(t, last, &before, &t->result));
-    }
+    if (last >= 0 && !result)
+        AX_TRY(ax_frame_scratch(frame, src->dtype, room_made(ctx->grid, plan, last, src), &t->result));
     return run_on(t);
 }
 
@@ -274,12 +289,13 @@ ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout
     ax_plan plan;
     ax_layout final = *target;
     *work = NULL;
-    AX_TRY(ax_plan_make(ax_frame_ctx(frame)->grid, src, target, &plan));
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    AX_TRY(ax_plan_make(ctx->grid, src, target, &plan));
     void *data = src->data;
     if (plan.n) {
         ax_transfer *t;
         AX_TRY(ax_frame_host(frame, sizeof *t, (void **)&t));
-        AX_TRY(ax_transfer_start(t, frame, &plan, src, target, false, NULL));
+        AX_TRY(ax_transfer_start(t, ctx, frame, &plan, src, target, false, NULL));
         data = t->result ? t->result : src->data;
         if (!ax_transfer_done(t))
             *work = &t->base;

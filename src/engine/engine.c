@@ -75,6 +75,8 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     AX_TRY(check_options(o, e->ctx, e->rows));
     AX_TRY(ax_model_create(e->ctx, o->model, o->recompute, &e->model));
     AX_TRY(ax_layer_param_set(e->model->root, o->optim ? o->optim->slots : -1, &e->set));
+    if (plan)
+        AX_TRY(ax_param_set_learn_orders(e->set, plan->orders));
     AX_TRY(make_batch(e));
     AX_TRY(ax_device_alloc(e->ctx->dev, numbers_bytes(e), (void **)&e->numbers));
     AX_TRY(ax_calloc((size_t)e->set->n, sizeof *e->sumsq, &e->sumsq));
@@ -150,15 +152,21 @@ static ax_status read_loss(ax_engine *e, double *out)
     return ax_copy_out(e->ctx->stream, out, e->numbers, sizeof *out);
 }
 
-static ax_status accumulate(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t targets)
+static ax_status begin_step(ax_engine *e)
 {
-    for (int64_t row = 0; row < e->options.global_batch; row += e->rows) {
-        AX_TRY(load_rows(e, read, source, row, e->options.global_batch));
-        AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
-        AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
-        AX_TRY(ax_model_backward(e->model, e->frame, 1 / (double)ax_max(targets, 1)));
-    }
-    return AX_OK;
+    AX_TRY(ax_param_set_zero_grad(e->set));
+    return zero_loss(e);
+}
+
+/* Forward and backward of the global rows from `row` on. */
+static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t row, int64_t targets)
+{
+    AX_TRY(load_rows(e, read, source, row, e->options.global_batch));
+    if (row + e->rows == e->options.global_batch)
+        AX_TRY(ax_param_set_last_micro_batch(e->set));
+    AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
+    AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
+    return ax_model_backward(e->model, e->frame, 1 / (double)ax_max(targets, 1));
 }
 
 static const char *first_not_finite(const ax_engine *e)
@@ -192,14 +200,8 @@ static ax_status judge(ax_engine *e, ax_step_result *out)
     return AX_OK;
 }
 
-ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
-                         const ax_hyper *hyper, ax_step_result *out)
+static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper, ax_step_result *out)
 {
-    AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
-    e->batch.step = (uint64_t)step;
-    AX_TRY(ax_param_set_zero_grad(e->set));
-    AX_TRY(zero_loss(e));
-    AX_TRY(accumulate(e, read, source, targets));
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(read_loss(e, &out->loss));
     out->loss /= (double)ax_max(targets, 1);
@@ -209,6 +211,17 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     ax_hyper scaled = *hyper;
     scaled.grad_scale = ax_clip_factor(out->grad_norm, e->options.clip);
     return ax_optim_step(e->options.optim, &scaled, e->set);
+}
+
+ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
+                         const ax_hyper *hyper, ax_step_result *out)
+{
+    AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
+    e->batch.step = (uint64_t)step;
+    AX_TRY(begin_step(e));
+    for (int64_t row = 0; row < e->options.global_batch; row += e->rows)
+        AX_TRY(micro_batch(e, read, source, row, targets));
+    return end_step(e, targets, hyper, out);
 }
 
 ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)
@@ -239,15 +252,35 @@ static ax_status no_rows(void *source, int64_t first, int64_t end, const ax_rows
     return AX_OK;
 }
 
-/* Every micro-batch needs the same memory: one of a step, and one of an evaluation. */
-static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
+/* Every micro-batch asks for the same memory. One of each task is run to learn in which order it acquires
+ * weights, and forgotten; then one is recorded: of a step its last, and, if the real step has others, not its
+ * first, since what is added to gradients takes memory that what begins them does not. */
+static ax_status rehearse_tasks(ax_engine *e)
 {
     double loss;
     ax_step_result result;
-    e->options.global_batch = e->rows;
-    if (e->options.optim)
-        AX_TRY(ax_engine_step(e, 1, no_rows, NULL, 1, &(ax_hyper){.step = 1}, &result));
+    bool trains = e->options.optim, several = e->options.global_batch > e->rows;
+    int64_t last = several ? e->rows : 0;
+    e->options.global_batch = last + e->rows;
+    if (trains)
+        AX_TRY(begin_step(e));
+    if (trains)
+        AX_TRY(micro_batch(e, no_rows, NULL, 0, 1));
     AX_TRY(ax_engine_eval(e, no_rows, NULL, e->rows, &loss));
+    ax_frame_forget(e->frame);
+    if (trains && !several)
+        AX_TRY(begin_step(e));
+    if (trains)
+        AX_TRY(micro_batch(e, no_rows, NULL, last, 1));
+    if (trains)
+        AX_TRY(end_step(e, 1, &(ax_hyper){.step = 1}, &result));
+    return ax_engine_eval(e, no_rows, NULL, e->rows, &loss);
+}
+
+static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
+{
+    AX_TRY(rehearse_tasks(e));
+    AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
     AX_TRY(ax_frame_plan_create(e->frame, &out->frame));
     out->memory.weights = e->set->bytes_master;
     out->memory.copies = e->set->bytes_use;
@@ -282,5 +315,6 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
 void ax_engine_plan_fini(ax_engine_plan *plan)
 {
     ax_frame_plan_destroy(&plan->frame);
+    ax_param_orders_destroy(&plan->orders);
     *plan = (ax_engine_plan){0};
 }

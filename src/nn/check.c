@@ -159,7 +159,6 @@ static ax_status both(bench *b, outcome *out)
     out->params = b->set->n;
     for (int i = 0; i < b->set->n; i++) {
         ax_tensor grad = b->set->param[i]->grad;
-        grad.layout.partial = 0; /* synchronised */
         AX_TRY(collect(b->ctx, &grad, &out->grad[i], &out->grad_count[i]));
     }
     ax_device_free(b->ctx->dev, dy.data, (size_t)ax_tensor_bytes(b->ctx->grid, &dy) + 1);

@@ -35,7 +35,7 @@ static ax_status embedding_backward(ax_layer *self, ax_frame *frame, const ax_te
     const ax_batch *batch = ax_frame_batch(frame);
     ax_tensor rows; /* dy as wide as the table's */
     ax_layout layout = dy->layout;
-    layout.dim[2] = self->param[TOKENS]->use.layout.dim[1];
+    layout.dim[2] = self->param[TOKENS]->use.dim[1];
     *dx = (ax_tensor){0};
     AX_TRY(ax_settle(frame, dy, &layout, &rows));
     AX_TRY(ax_op_embedding_grad(frame, &batch->tokens, &rows, self->param[TOKENS]));

@@ -16,16 +16,17 @@ enum { WEIGHT, BIAS };
 static ax_status fit_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
 {
     ax_layout layout = x->layout;
-    layout.dim[2] = self->param[WEIGHT]->use.layout.dim[1];
+    layout.dim[2] = self->param[WEIGHT]->use.dim[1];
     return ax_settle(frame, x, &layout, in);
 }
 
 static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
     linear *l = (linear *)self;
-    ax_tensor in, partial; /* along whatever axes split the input width */
+    ax_tensor in, w, partial; /* along whatever axes split the input width */
     AX_TRY(fit_width(self, frame, x, &in));
-    AX_TRY(ax_contract(frame, "bti,oi->bto", &in, &self->param[WEIGHT]->use, &partial));
+    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
+    AX_TRY(ax_contract(frame, "bti,oi->bto", &in, &w, &partial));
     AX_TRY(ax_settle(frame, &partial, &l->y_layout, y));
     if (self->param[BIAS])
         AX_TRY(ax_op_bias(frame, y, self->param[BIAS]));
@@ -35,11 +36,14 @@ static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor
 static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     linear *l = (linear *)self;
-    ax_tensor x, partial;
+    ax_tensor x, w, partial;
     ax_work *work;
     AX_TRY(ax_frame_restore(frame, &x));
-    AX_TRY(ax_contract(frame, "bto,oi->bti", dy, &self->param[WEIGHT]->use, &partial));
+    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
+    AX_TRY(ax_contract(frame, "bto,oi->bti", dy, &w, &partial));
     AX_TRY(ax_redistribute(frame, &partial, &l->x_layout, dx, &work));
+    if (!self->ctx->parallel.overlap.oar)
+        AX_TRY(ax_wait(&work));
     AX_TRY(ax_param_accumulate(frame, self->param[WEIGHT], "bto,bti->oi", dy, &x));
     if (self->param[BIAS])
         AX_TRY(ax_op_bias_grad(frame, dy, self->param[BIAS]));

@@ -19,22 +19,24 @@ static ax_tensor result_of(const ax_frame *frame, const ax_tensor *ids, const ax
     return ax_tensor_make(ax_frame_ctx(frame)->compute, ids->ndim + 1, dim, unit, &layout);
 }
 
-ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, const ax_param *table, bool accumulate,
+ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, ax_param *table, bool accumulate,
                           ax_tensor *y)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_tensor w;
+    AX_TRY(ax_param_acquire(frame, table, &w));
     if (!accumulate) {
-        ax_tensor like = result_of(frame, ids, &table->use);
+        ax_tensor like = result_of(frame, ids, &w);
         AX_TRY(ax_frame_alloc(frame, &like, y));
     }
     int64_t rows, cols, first, count;
     ax_rows_cols(frame, y, &rows, &cols);
-    ax_tensor_range(ctx->grid, &table->use, 0, ax_grid_rank(ctx->grid), &first, &count);
+    ax_tensor_range(ctx->grid, &w, 0, ax_grid_rank(ctx->grid), &first, &count);
     return ax_run_embedding(ctx->stream, &(ax_embedding_args){.rows = rows,
                                                               .cols = cols,
                                                               .first = first,
                                                               .count = count,
-                                                              .table = table->use.data,
+                                                              .table = w.data,
                                                               .ids = ids->data,
                                                               .y = y->data,
                                                               .dtype = y->dtype,
@@ -45,14 +47,19 @@ ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_t
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     int64_t rows, cols, first, count;
+    ax_tensor grad;
+    ax_layout produced = {.dim = {table->use.dim[0], dy->layout.dim[dy->ndim - 1]},
+                          .partial = dy->layout.partial | ax_layout_split_axes(&dy->layout, dy->ndim - 1)};
+    AX_TRY(ax_param_grad_target(frame, table, &produced, &grad, NULL));
     ax_rows_cols(frame, dy, &rows, &cols);
-    ax_tensor_range(ctx->grid, &table->use, 0, ax_grid_rank(ctx->grid), &first, &count);
-    return ax_run_embedding_grad(ctx->stream, &(ax_embedding_grad_args){.rows = rows,
+    ax_tensor_range(ctx->grid, &grad, 0, ax_grid_rank(ctx->grid), &first, &count);
+    AX_TRY(ax_run_embedding_grad(ctx->stream, &(ax_embedding_grad_args){.rows = rows,
                                                                         .cols = cols,
                                                                         .first = first,
                                                                         .count = count,
                                                                         .dy = dy->data,
                                                                         .ids = ids->data,
-                                                                        .dtable = table->grad.data,
-                                                                        .dtype = dy->dtype});
+                                                                        .dtable = grad.data,
+                                                                        .dtype = dy->dtype}));
+    return ax_param_add_grad(frame, table, &grad);
 }

@@ -44,10 +44,14 @@ static ax_status row_stats(ax_frame *frame, const ax_tensor *x, int64_t rows, in
     return ax_reduce_axes(ctx, axes, m2, rows, ctx->accum, AX_SUM);
 }
 
-ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, const ax_param *weight, const ax_param *bias,
-                          double eps, ax_tensor *y, ax_tensor *stats)
+ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, ax_param *weight, ax_param *bias, double eps,
+                          ax_tensor *y, ax_tensor *stats)
 {
     int64_t rows, cols;
+    ax_tensor w, b = {.data = NULL};
+    AX_TRY(ax_param_acquire(frame, weight, &w));
+    if (bias)
+        AX_TRY(ax_param_acquire(frame, bias, &b));
     AX_TRY(ax_op_no_partial(frame, x, "LayerNorm"));
     ax_rows_cols(frame, x, &rows, &cols);
     AX_TRY(row_stats(frame, x, rows, cols, stats));
@@ -60,8 +64,8 @@ ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, const ax_param *w
                                                    .x = x->data,
                                                    .sum = ax_op_part(stats, 0),
                                                    .m2 = ax_op_part(stats, 1),
-                                                   .weight = weight->use.data,
-                                                   .bias = bias ? bias->use.data : NULL,
+                                                   .weight = w.data,
+                                                   .bias = b.data,
                                                    .y = y->data,
                                                    .dtype = x->dtype});
 }
@@ -74,7 +78,11 @@ ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_ten
     int64_t rows, cols, global_cols = x->dim[x->ndim - 1];
     ax_rows_cols(frame, x, &rows, &cols);
     const void *sum = ax_op_part(stats, 0), *m2 = ax_op_part(stats, 1);
-    ax_tensor sums;
+    ax_tensor sums, w, dw, db = {.data = NULL};
+    AX_TRY(ax_param_acquire(frame, weight, &w));
+    AX_TRY(ax_op_vector_grad(frame, dy, weight, &dw));
+    if (bias)
+        AX_TRY(ax_op_vector_grad(frame, dy, bias, &db));
     AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, &sums));
     void *s1 = ax_op_part(&sums, 0), *s2 = ax_op_part(&sums, 1);
     AX_TRY(ax_run_norm_grad_stats(ctx->stream, &(ax_norm_grad_stats_args){.rows = rows,
@@ -85,13 +93,13 @@ ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_ten
                                                                           .dy = dy->data,
                                                                           .sum = sum,
                                                                           .m2 = m2,
-                                                                          .weight = weight->use.data,
+                                                                          .weight = w.data,
                                                                           .s1 = s1,
                                                                           .s2 = s2,
                                                                           .dtype = x->dtype}));
     AX_TRY(ax_reduce_axes(ctx, width_axes(x), s1, 2 * rows, ctx->accum, AX_SUM));
     AX_TRY(ax_op_like(frame, x, dx));
-    return ax_run_norm_grad(ctx->stream, &(ax_norm_grad_args){.rows = rows,
+    AX_TRY(ax_run_norm_grad(ctx->stream, &(ax_norm_grad_args){.rows = rows,
                                                               .cols = cols,
                                                               .global_cols = global_cols,
                                                               .eps = eps,
@@ -99,11 +107,13 @@ ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_ten
                                                               .dy = dy->data,
                                                               .sum = sum,
                                                               .m2 = m2,
-                                                              .weight = weight->use.data,
+                                                              .weight = w.data,
                                                               .s1 = s1,
                                                               .s2 = s2,
                                                               .dx = dx->data,
-                                                              .dweight = weight->grad.data,
-                                                              .dbias = bias ? bias->grad.data : NULL,
-                                                              .dtype = x->dtype});
+                                                              .dweight = dw.data,
+                                                              .dbias = db.data,
+                                                              .dtype = x->dtype}));
+    AX_TRY(ax_param_add_grad(frame, weight, &dw));
+    return bias ? ax_param_add_grad(frame, bias, &db) : AX_OK;
 }

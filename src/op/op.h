@@ -7,6 +7,10 @@
 /* Refuses partial sums: `what` names the operation. */
 ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what);
 
+/* Where the gradient of a parameter [d] that acts on the last dim of dy [.., d] goes: zeroed if it is fresh.
+ */
+ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out);
+
 /* A tensor that is local by construction (statistics): accumulation dtype, extents as given, no layout. */
 ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out);
 

@@ -44,27 +44,36 @@ void *ax_op_part(const ax_tensor *stats, int64_t index)
     return (char *)stats->data + (size_t)(index * count) * ax_dtype_size(stats->dtype);
 }
 
-ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, const ax_param *bias)
+ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out)
+{
+    ax_layout produced = {.dim[0] = dy->layout.dim[dy->ndim - 1],
+                          .partial = dy->layout.partial | ax_layout_split_axes(&dy->layout, dy->ndim - 1)};
+    return ax_param_grad_target(frame, param, &produced, out, NULL);
+}
+
+ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias)
 {
     int64_t rows, cols;
+    ax_tensor b;
     AX_TRY(ax_op_no_partial(frame, x, "bias"));
+    AX_TRY(ax_param_acquire(frame, bias, &b));
     ax_rows_cols(frame, x, &rows, &cols);
-    return ax_run_bias_add(stream_of(frame), &(ax_bias_add_args){.rows = rows,
-                                                                 .cols = cols,
-                                                                 .x = x->data,
-                                                                 .bias = bias->use.data,
-                                                                 .y = x->data,
-                                                                 .dtype = x->dtype});
+    return ax_run_bias_add(
+        stream_of(frame),
+        &(ax_bias_add_args){
+            .rows = rows, .cols = cols, .x = x->data, .bias = b.data, .y = x->data, .dtype = x->dtype});
 }
 
 ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias)
 {
     int64_t rows, cols;
+    ax_tensor db;
     ax_rows_cols(frame, dy, &rows, &cols);
-    return ax_run_col_sum(
+    AX_TRY(ax_op_vector_grad(frame, dy, bias, &db));
+    AX_TRY(ax_run_col_sum(
         stream_of(frame),
-        &(ax_col_sum_args){
-            .rows = rows, .cols = cols, .x = dy->data, .out = bias->grad.data, .dtype = dy->dtype});
+        &(ax_col_sum_args){.rows = rows, .cols = cols, .x = dy->data, .out = db.data, .dtype = dy->dtype}));
+    return ax_param_add_grad(frame, bias, &db);
 }
 
 ax_status ax_op_gelu(ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind, ax_tensor *y)

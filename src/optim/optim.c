@@ -8,7 +8,7 @@
 /* The copy that kernels read, or NULL where they read the master weights themselves. */
 static void *copy_of(const ax_param *param)
 {
-    return param->use.data == param->master.data ? NULL : param->use.data;
+    return param->rounded.data == param->master.data ? NULL : param->rounded.data;
 }
 
 static ax_status adamw(ax_stream *stream, const ax_hyper *h, ax_param *param, int64_t count)
@@ -28,7 +28,7 @@ static ax_status adamw(ax_stream *stream, const ax_hyper *h, ax_param *param, in
                                                  .copy = copy_of(param),
                                                  .g = param->grad.data,
                                                  .dtype = param->master.dtype,
-                                                 .copy_dtype = param->use.dtype});
+                                                 .copy_dtype = param->rounded.dtype});
 }
 
 static ax_status sgd(ax_stream *stream, const ax_hyper *h, ax_param *param, int64_t count)
@@ -43,7 +43,7 @@ static ax_status sgd(ax_stream *stream, const ax_hyper *h, ax_param *param, int6
                                              .copy = copy_of(param),
                                              .g = param->grad.data,
                                              .dtype = param->master.dtype,
-                                             .copy_dtype = param->use.dtype});
+                                             .copy_dtype = param->rounded.dtype});
 }
 
 static const char *const adamw_slots[] = {"exp_avg", "exp_avg_sq"};
@@ -66,6 +66,7 @@ ax_status ax_optim_step(const ax_optim *optim, const ax_hyper *hyper, ax_param_s
     for (int i = 0; i < set->n; i++) {
         int64_t count = ax_tensor_count(set->ctx->grid, &set->param[i]->master);
         AX_TRY(optim->update(set->ctx->stream, hyper, set->param[i], count));
+        AX_TRY(ax_param_publish(set->param[i]));
     }
     return AX_OK;
 }

@@ -58,9 +58,9 @@ static ax_status check_memory(const model *m)
     EXPECT(set->n == 2 && set->param[0] == m->weight && set->param[1] == m->bias);
     EXPECT(ax_param_set_find(set, "h.bias") == m->bias && !ax_param_set_find(set, "h"));
     bool rounds = m->ctx->compute == AX_BF16;
-    EXPECT((m->weight->use.data != m->weight->master.data) == rounds && (set->bytes_use > 0) == rounds);
-    EXPECT(m->weight->use.dtype == m->ctx->compute && m->weight->master.dtype == m->ctx->accum);
-    EXPECT(m->bias->use.data == m->bias->master.data && m->bias->use.dtype == m->ctx->accum);
+    EXPECT((m->weight->rest.data != m->weight->master.data) == rounds && (set->bytes_use > 0) == rounds);
+    EXPECT(m->weight->rest.dtype == m->ctx->compute && m->weight->master.dtype == m->ctx->accum);
+    EXPECT(m->bias->rest.data == m->bias->master.data && m->bias->rest.dtype == m->ctx->accum);
     EXPECT(set->bytes_state == 2 * set->bytes_master && set->bytes_grad == set->bytes_master);
     EXPECT(m->weight->decay && !m->bias->decay);
     return AX_OK;
@@ -71,8 +71,8 @@ static ax_status check_init(const model *m, world_case *w)
     double weight[OUT * IN], use[OUT * IN], bias[OUT];
     AX_TRY(ax_param_set_init(m->set));
     AX_TRY(ax_tensor_collect(m->ctx, &m->weight->master, weight));
-    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->use, use));
-    AX_TRY(ax_tensor_collect(m->ctx, &m->bias->use, bias));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->rest, use));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->bias->rest, bias));
     double sum = 0;
     for (int i = 0; i < OUT * IN; i++) {
         double x = ax_load(m->ctx->accum, weight, i);
@@ -148,12 +148,10 @@ static ax_status check_gradients(const model *m)
         AX_TRY(activation(m, (int)i, 1, (int64_t[]){OUT}, (int64_t[]){UNIT}, parts[i], m->ctx->accum, &part));
         AX_TRY(ax_param_add_grad(m->frame, m->bias, &part));
     }
-    AX_TRY(ax_param_grad_target(m->frame, m->bias, &m->bias->grad.layout, &part));
-    EXPECT(part.data == m->bias->grad.data);
-    if (ax_grid_effective(m->ctx->grid, ax_batch_axes(m->ctx))) {
-        EXPECT(ax_param_set_grad_sumsq(m->set, NULL, NULL) == AX_ERR_INTERNAL);
-        EXPECT(strstr(ax_error_message(), "the gradient of h.weight is still a partial sum"));
-    }
+    AX_TRY(ax_param_grad_target(m->frame, m->bias, &m->bias->sum.layout, &part, NULL));
+    EXPECT(part.data == m->bias->sum.data);
+    EXPECT(ax_param_set_grad_sumsq(m->set, NULL, NULL) == AX_ERR_INTERNAL);
+    EXPECT(strstr(ax_error_message(), "the gradients are still partial sums"));
     AX_TRY(ax_param_set_sync_grad(m->set));
     double weight[OUT * IN], bias[OUT], want_bias[OUT] = {0};
     AX_TRY(ax_tensor_collect(m->ctx, &m->weight->grad, weight));
@@ -181,7 +179,8 @@ static ax_status check_detour(const model *m)
                       m->ctx->compute, &dy));
     AX_TRY(ax_param_set_zero_grad(m->set));
     AX_TRY(ax_param_accumulate(m->frame, m->weight, "bto,bti->oi", &dy, &x));
-    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->grad, weight)); /* sums what is still partial */
+    AX_TRY(ax_param_set_sync_grad(m->set));
+    AX_TRY(ax_tensor_collect(m->ctx, &m->weight->grad, weight));
     for (int o = 0; o < OUT; o++)
         for (int i = 0; i < IN; i++)
             EXPECT(ax_load(m->ctx->accum, weight, o * IN + i) == weight_grad(o, i));
@@ -238,7 +237,7 @@ static ax_status misuse(ax_comm *world, void *arg)
     EXPECT(ax_param_set_zero_grad(m.set) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "without gradients"));
     ax_tensor target;
-    EXPECT(ax_param_grad_target(m.frame, m.bias, &m.bias->grad.layout, &target) == AX_ERR_INTERNAL);
+    EXPECT(ax_param_grad_target(m.frame, m.bias, &m.bias->sum.layout, &target, NULL) == AX_ERR_INTERNAL);
     ax_param *same, *split_by_batch;
     ax_param_set *set;
     AX_TRY(ax_param_create(m.ctx, "h.bias", 1, (int64_t[]){3}, NULL, weight_roles, AX_INIT_ZERO, 0, &same));

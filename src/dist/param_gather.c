@@ -1,0 +1,208 @@
+/* Weights on their way to kernels. Read param.h first.
+ *
+ * A weight that rests split is gathered for each use: in forward, in backward, and in recomputation again, as
+ * memory for it is the frame's and is void once it was last read. The order in which a task acquires weights
+ * is written down in its first run. In later runs each acquire starts the gathers of the next ones (OAG,
+ * 2502.08145 section on overlap), so that they travel beside the kernels of the present one; no layer knows
+ * that order. A weight in the cache is gathered once after each update. */
+#include "dist/param.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the order of a task ------------------------------------------------------------------------- */
+
+static ax_status find_order(ax_param_orders *orders, const char *task, int *out)
+{
+    for (*out = 0; *out < orders->n; ++*out)
+        if (!strcmp(orders->order[*out].task, task))
+            return AX_OK;
+    ax_param_order *order = realloc(orders->order, (size_t)(orders->n + 1) * sizeof *order);
+    AX_CHECK(order, AX_ERR_MEMORY, "cannot learn the order of task \"%s\"", task);
+    orders->order = order;
+    order[orders->n] = (ax_param_order){.n = 0};
+    snprintf(order[orders->n].task, sizeof order->task, "%s", task);
+    orders->n++;
+    return AX_OK;
+}
+
+static ax_status append(ax_param_order *order, int index)
+{
+    if (order->n == order->capacity) {
+        int capacity = order->capacity ? 2 * order->capacity : 64;
+        int *at = realloc(order->at, (size_t)capacity * sizeof *at);
+        AX_CHECK(at, AX_ERR_MEMORY, "cannot learn the order of task \"%s\"", order->task);
+        order->at = at;
+        order->capacity = capacity;
+    }
+    order->at[order->n++] = index;
+    return AX_OK;
+}
+
+/* Notes that the running task acquires this parameter now. A task that leaves its order is learnt anew from
+ * there on. */
+static ax_status follow(ax_param_set *set, ax_frame *frame, int index)
+{
+    ax_param_flow *f = set->flow;
+    if (f->running < 0) {
+        AX_TRY(ax_frame_at_end(frame, ax_param_set_end, set));
+        AX_TRY(find_order(&f->orders, ax_frame_task_name(frame), &f->running));
+        f->position = f->ahead = 0;
+        ax_param_order *order = &f->orders.order[f->running];
+        order->n = order->known ? order->n : 0;
+    }
+    ax_param_order *order = &f->orders.order[f->running];
+    if (order->known && (f->position == order->n || order->at[f->position] != index)) {
+        order->known = false;
+        order->n = f->position;
+    }
+    if (!order->known)
+        AX_TRY(append(order, index));
+    f->position++;
+    f->ahead = (int)ax_max(f->ahead, f->position);
+    return AX_OK;
+}
+
+/* ---- gathers ------------------------------------------------------------------------------------- */
+
+static ax_status start_gather(ax_frame *frame, ax_param *p)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_param_live *live = p->live;
+    ax_plan plan;
+    AX_TRY(ax_param_publish_wait(p));
+    AX_TRY(ax_plan_make(ctx->grid, &p->rest, &p->use, &plan));
+    AX_TRY(ax_frame_host(frame, sizeof *live->gather, (void **)&live->gather));
+    return ax_transfer_start(live->gather, ctx, frame, &plan, &p->rest, &p->use, true, live->cached.data);
+}
+
+static ax_status end_gather(ax_param *p, ax_tensor *out)
+{
+    ax_param_live *live = p->live;
+    while (!ax_transfer_done(live->gather))
+        AX_TRY(ax_transfer_next(live->gather));
+    *out = live->gather->now;
+    live->cache_valid = live->cached.data;
+    live->gather = NULL;
+    return AX_OK;
+}
+
+/* Starts what the order says comes next. The second of two uses in a row waits until the first was taken. */
+static ax_status look_ahead(ax_param_set *set, ax_frame *frame)
+{
+    ax_param_flow *f = set->flow;
+    const ax_param_order *order = &f->orders.order[f->running];
+    if (!order->known || !set->ctx->parallel.overlap.oag)
+        return AX_OK;
+    for (; f->ahead < order->n && f->ahead < f->position + AX_PARAM_AHEAD; f->ahead++) {
+        ax_param *next = set->param[order->at[f->ahead]];
+        if (next->live->gather)
+            break;
+        if (!next->live->cache_valid)
+            AX_TRY(start_gather(frame, next));
+    }
+    return AX_OK;
+}
+
+ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
+{
+    AX_CHECK(p->set, AX_ERR_INTERNAL, "parameter %s has no memory: create its ax_param_set first", p->name);
+    ax_param_live *live = p->live;
+    if (live->whole) {
+        *out = p->rest;
+        out->layout = p->use;
+        return ax_param_publish_wait(p);
+    }
+    AX_TRY(follow(p->set, frame, live->index));
+    if (!live->cache_valid && !live->gather)
+        AX_TRY(start_gather(frame, p));
+    *out = live->cached;
+    if (live->gather)
+        AX_TRY(end_gather(p, out));
+    return look_ahead(p->set, frame);
+}
+
+/* Those that were started and not taken, because a task left its order. */
+ax_status ax_param_gathers_end(ax_param_set *set)
+{
+    ax_param_flow *f = set->flow;
+    ax_tensor dropped;
+    for (int i = 0; i < set->n && f->running >= 0; i++)
+        if (f->live[i].gather)
+            AX_TRY(end_gather(set->param[i], &dropped));
+    if (f->running >= 0)
+        f->orders.order[f->running].known = true;
+    f->running = -1;
+    return AX_OK;
+}
+
+/* ---- after an update ----------------------------------------------------------------------------- */
+
+ax_status ax_param_publish_wait(ax_param *p) { return ax_wait(&p->live->publish); }
+
+/* The parts of a resting weight lie one chunk apart in it, this rank's among them. */
+ax_status ax_param_publish(ax_param *p)
+{
+    ax_ctx *ctx = p->set->ctx;
+    ax_layout coarse = p->rest.layout, fine = p->rounded.layout;
+    p->live->cache_valid = false;
+    if (ax_layout_equal(ctx->grid, &coarse, &fine, p->rest.ndim))
+        return AX_OK;
+    ax_axis axis = fine.dim[0].a[fine.dim[0].n - 1];
+    AX_ASSERT(fine.dim[0].fine == coarse.dim[0].fine + 1);
+    AX_TRY(ax_param_publish_wait(p));
+    ax_wire wire = ax_wire_make(ctx->grid, &p->rounded, 0, axis);
+    return ax_all_gather(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis)), ctx->stream, p->rounded.data,
+                         p->rest.data, wire.count, p->rest.dtype, &p->live->publish);
+}
+
+/* ---- orders from run to run ---------------------------------------------------------------------- */
+
+void ax_param_orders_fini(ax_param_orders *orders)
+{
+    for (int i = 0; i < orders->n; i++)
+        free(orders->order[i].at);
+    free(orders->order);
+    *orders = (ax_param_orders){0};
+}
+
+void ax_param_orders_destroy(ax_param_orders **orders)
+{
+    if (*orders)
+        ax_param_orders_fini(*orders);
+    free(*orders);
+    *orders = NULL;
+}
+
+static ax_status copy_orders(const ax_param_orders *from, ax_param_orders *to)
+{
+    for (int i = 0; i < from->n; i++) {
+        int to_index;
+        const ax_param_order *order = &from->order[i];
+        AX_TRY(find_order(to, order->task, &to_index));
+        to->order[to_index].n = 0;
+        for (int k = 0; k < order->n; k++)
+            AX_TRY(append(&to->order[to_index], order->at[k]));
+        to->order[to_index].known = order->known;
+    }
+    return AX_OK;
+}
+
+ax_status ax_param_set_take_orders(const ax_param_set *set, ax_param_orders **out)
+{
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    ax_status status = copy_orders(&set->flow->orders, *out);
+    if (status != AX_OK)
+        ax_param_orders_destroy(out);
+    return status;
+}
+
+ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *orders)
+{
+    for (int i = 0; i < orders->n; i++)
+        for (int k = 0; k < orders->order[i].n; k++)
+            AX_CHECK(orders->order[i].at[k] < set->n, AX_ERR_INTERNAL,
+                     "the order of task \"%s\" is that of other parameters", orders->order[i].task);
+    return copy_orders(orders, &set->flow->orders);
+}

@@ -1,0 +1,303 @@
+/* Gradients on their way to the optimizer. Read param.h first.
+ *
+ * Within a micro-batch, a contribution dW in layout U, partial along the axes that split the batch, is
+ * reduce-scattered along z into the gradient's layout (2502.08145, Alg. 1, line 12) and added there; with
+ * zero 2, 3 along data too. A bounded number of contributions is on its way at a time, first in first out, so
+ * that sums have one order whatever is overlapped (ORS). Where the layouts agree kernels add to the gradient
+ * themselves. The first contribution of a step overwrites, so that nothing is cleared before.
+ *
+ * Over micro-batches, gradients stay partial along what is left of those axes (data; all of them for biases
+ * and norms). In the last one each bucket's reduction starts as soon as its contributions have come. */
+#include "dist/param.h"
+
+#include <stdlib.h>
+
+static ax_status zero(ax_ctx *ctx, const ax_tensor *t)
+{
+    ax_fill_args fill = {.n = ax_tensor_count(ctx->grid, t), .y = t->data, .dtype = t->dtype};
+    return fill.n ? ax_run_fill(ctx->stream, &fill) : AX_OK;
+}
+
+static ax_status needs_memory(const ax_param *p)
+{
+    AX_CHECK(p->set && p->sum.data, AX_ERR_INTERNAL, "parameter %s has no memory for gradients", p->name);
+    return AX_OK;
+}
+
+/* ---- reductions ---------------------------------------------------------------------------------- */
+
+static ax_status start_bucket(ax_param_set *set, ax_param_bucket *b)
+{
+    ax_ctx *ctx = set->ctx;
+    b->started = true;
+    if (b->count)
+        return ax_all_reduce(ax_grid_comm(ctx->grid, b->axes), ctx->stream, b->data, b->count, ctx->accum,
+                             AX_SUM, &b->work);
+    const ax_param *p = b->first;
+    ax_plan plan;
+    AX_TRY(ax_plan_make(ctx->grid, &p->sum, &p->grad.layout, &plan));
+    return ax_transfer_start(&b->transfer, ctx, NULL, &plan, &p->sum, &p->grad.layout, true,
+                             p->grad.data == p->sum.data ? NULL : p->grad.data);
+}
+
+static ax_status wait_bucket(ax_param_bucket *b)
+{
+    while (!b->count && !ax_transfer_done(&b->transfer))
+        AX_TRY(ax_transfer_next(&b->transfer));
+    return ax_wait(&b->work);
+}
+
+/* The next bucket's first parameter: neighbours that are summed along the same axes join the last bucket. */
+static void extend_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
+{
+    ax_param_flow *f = set->flow;
+    int64_t size = (int64_t)ax_dtype_size(set->ctx->accum), room = ax_param_room(set->ctx, p, &p->sum);
+    bool flat = plan->n == 1 && plan->step[0].kind == AX_STEP_REDUCE;
+    ax_axisset axes = flat ? plan->step[0].axes : 0;
+    ax_param_bucket *b = f->buckets ? &f->bucket[f->buckets - 1] : NULL;
+    int64_t before = b ? ax_round_up(b->count * size, AX_PARAM_ALIGN) : 0, end = before / size + room;
+    bool next = b && b->count && (char *)b->data + before == (char *)p->sum.data;
+    if (!flat || !next || b->axes != axes || end > AX_PARAM_BUCKET) {
+        b = &f->bucket[f->buckets++];
+        *b = (ax_param_bucket){.first = p, .axes = axes, .data = p->sum.data};
+        end = room;
+    }
+    b->n++;
+    b->count = flat ? end : 0;
+    p->live->bucket = f->buckets - 1;
+}
+
+ax_status ax_param_buckets_make(ax_param_set *set)
+{
+    AX_TRY(ax_calloc((size_t)set->n, sizeof *set->flow->bucket, &set->flow->bucket));
+    for (int vectors = 0; vectors < 2; vectors++)
+        for (int i = 0; i < set->n; i++) {
+            ax_param *p = set->param[i];
+            ax_plan plan;
+            if (vectors != (p->sum.ndim < 2))
+                continue;
+            AX_TRY(ax_plan_make(set->ctx->grid, &p->sum, &p->grad.layout, &plan));
+            if (plan.n)
+                extend_buckets(set, p, &plan);
+        }
+    return AX_OK;
+}
+
+/* ---- contributions ------------------------------------------------------------------------------- */
+
+/* A contribution is in the gradient. */
+static ax_status arrived(ax_param *p)
+{
+    ax_param_set *set = p->set;
+    ax_param_live *live = p->live;
+    live->done++;
+    if (++live->now != live->expected || !set->flow->last || live->bucket < 0)
+        return AX_OK;
+    ax_param_bucket *b = &set->flow->bucket[live->bucket];
+    return --b->missing ? AX_OK : start_bucket(set, b);
+}
+
+static ax_status end_oldest(ax_param_set *set)
+{
+    ax_param_flow *f = set->flow;
+    ax_param_contribution c = f->ring[f->oldest];
+    f->oldest = (f->oldest + 1) % AX_PARAM_RING;
+    f->pending--;
+    while (!ax_transfer_done(c.transfer))
+        AX_TRY(ax_transfer_next(c.transfer));
+    ax_tensor *sum = &c.param->sum;
+    ax_add_args add = {.n = ax_tensor_count(set->ctx->grid, sum),
+                       .a = sum->data,
+                       .b = c.transfer->now.data,
+                       .y = sum->data,
+                       .dtype = sum->dtype};
+    if (c.add && add.n)
+        AX_TRY(ax_run_add(set->ctx->stream, &add));
+    return arrived(c.param);
+}
+
+ax_status ax_param_contributions_end(ax_param_set *set)
+{
+    while (set->flow->pending)
+        AX_TRY(end_oldest(set));
+    return AX_OK;
+}
+
+/* Those before it that have several steps to go make one; the oldest gives up its place if there is none. */
+static ax_status push(ax_param_set *set, const ax_param_contribution *c)
+{
+    ax_param_flow *f = set->flow;
+    for (int i = 0; i < f->pending; i++) {
+        ax_transfer *t = f->ring[(f->oldest + i) % AX_PARAM_RING].transfer;
+        if (t->step + 1 < t->plan.n)
+            AX_TRY(ax_transfer_next(t));
+    }
+    if (f->pending == AX_PARAM_RING)
+        AX_TRY(end_oldest(set));
+    f->ring[(f->oldest + f->pending++) % AX_PARAM_RING] = *c;
+    return set->ctx->parallel.overlap.ors ? AX_OK : ax_param_contributions_end(set);
+}
+
+static bool is_direct(const ax_param *p, const ax_layout *produced)
+{
+    return ax_layout_equal(p->set->ctx->grid, produced, &p->sum.layout, p->sum.ndim);
+}
+
+ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *produced, ax_tensor *out,
+                               bool *fresh)
+{
+    AX_TRY(needs_memory(p));
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_param_live *live = p->live;
+    AX_CHECK(
+        live->bucket < 0 || !p->set->flow->bucket[live->bucket].started, AX_ERR_INTERNAL,
+        "the gradient of %s gets more contributions than in the micro-batch before: all micro-batches of a "
+        "step must run the same layers",
+        p->name);
+    ax_tensor target = p->sum;
+    bool overwrite = !live->started;
+    if (is_direct(p, produced)) {
+        if (live->started != live->done)
+            AX_TRY(ax_param_contributions_end(p->set));
+    } else {
+        ax_plan plan;
+        target.layout = *produced;
+        ax_layout split = p->sum.layout;
+        split.partial &= produced->partial;
+        AX_TRY(ax_plan_make(ctx->grid, &target, &split, &plan));
+        AX_TRY(ax_frame_scratch(frame, target.dtype, ax_plan_room_sent(ctx->grid, &target, &plan),
+                                &target.data));
+        live->target = target.data;
+        overwrite = true;
+    }
+    if (fresh)
+        *fresh = overwrite;
+    else if (overwrite)
+        AX_TRY(zero(ctx, &target));
+    *out = target;
+    return AX_OK;
+}
+
+/* Whether the coordinates of this rank along `axes` are all 0. */
+static bool at_origin(const ax_grid *grid, ax_axisset axes)
+{
+    for (int a = 0; a < ax_grid_axes(grid); a++)
+        if ((axes >> a & 1) && ax_grid_coord(grid, ax_grid_rank(grid), (ax_axis)a))
+            return false;
+    return true;
+}
+
+/* Starts bringing `part` into the gradient's layout. Memory is asked for whether or not this contribution,
+ * the step's first, goes straight to the gradient: a plan of the frame holds for all micro-batches. */
+static ax_status send(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_layout target = p->sum.layout;
+    target.partial &= part->layout.partial;
+    ax_axisset whole = ax_grid_effective(ctx->grid, p->sum.layout.partial) &
+                       (ax_axisset)~ax_grid_effective(ctx->grid, target.partial);
+    ax_plan plan;
+    AX_TRY(ax_plan_make(ctx->grid, part, &target, &plan));
+    ax_param_contribution c = {.param = p, .add = at_origin(ctx->grid, whole)};
+    void *result = NULL;
+    int64_t room = ax_plan_room_received(ctx->grid, part, &plan);
+    bool moves = plan.n > 1 || (plan.n && plan.step[0].kind != AX_STEP_REDUCE);
+    if (moves)
+        AX_TRY(ax_frame_scratch(frame, part->dtype, room, &result));
+    if (first && moves && !whole && room <= ax_param_room(ctx, p, &p->sum)) {
+        result = p->sum.data;
+        c.add = false;
+    } else if (first) {
+        AX_TRY(zero(ctx, &p->sum));
+    }
+    AX_TRY(ax_frame_host(frame, sizeof *c.transfer, (void **)&c.transfer));
+    AX_TRY(ax_transfer_start(c.transfer, ctx, frame, &plan, part, &target, part->data == p->live->target,
+                             result));
+    return push(p->set, &c);
+}
+
+ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
+{
+    AX_TRY(needs_memory(p));
+    AX_CHECK(part->dtype == p->sum.dtype, AX_ERR_INTERNAL, "gradient of parameter %s is %s where %s adds up",
+             p->name, ax_dtype_name(part->dtype), ax_dtype_name(p->sum.dtype));
+    bool first = !p->live->started++;
+    AX_TRY(ax_frame_at_end(frame, ax_param_set_end, p->set));
+    return part->data == p->sum.data ? arrived(p) : send(frame, p, part, first);
+}
+
+ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
+                              const ax_tensor *b)
+{
+    ax_tensor rule, target;
+    bool fresh;
+    AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, a, b, &rule));
+    AX_TRY(ax_param_grad_target(frame, p, &rule.layout, &target, &fresh));
+    AX_TRY(ax_contract_run(frame, spec, a, b, !fresh, &target));
+    return ax_param_add_grad(frame, p, &target);
+}
+
+/* ---- steps --------------------------------------------------------------------------------------- */
+
+static ax_status needs_gradients(const ax_param_set *set)
+{
+    AX_CHECK(set->slots >= 0, AX_ERR_INTERNAL, "these parameters were made without gradients");
+    return AX_OK;
+}
+
+ax_status ax_param_set_end(void *user)
+{
+    ax_param_set *set = user;
+    AX_TRY(ax_param_contributions_end(set));
+    AX_TRY(ax_param_gathers_end(set));
+    for (int i = 0; i < set->n; i++) {
+        ax_param_live *live = &set->flow->live[i];
+        live->expected = live->now ? live->now : live->expected;
+        live->now = 0;
+    }
+    return AX_OK;
+}
+
+ax_status ax_param_set_zero_grad(ax_param_set *set)
+{
+    AX_TRY(needs_gradients(set));
+    AX_TRY(ax_param_set_end(set));
+    for (int i = 0; i < set->n; i++)
+        set->flow->live[i].started = set->flow->live[i].done = 0;
+    for (int i = 0; i < set->flow->buckets; i++) {
+        if (set->flow->bucket[i].started)
+            AX_TRY(wait_bucket(&set->flow->bucket[i]));
+        set->flow->bucket[i].started = false;
+    }
+    set->flow->last = set->flow->synced = false;
+    return AX_OK;
+}
+
+ax_status ax_param_set_last_micro_batch(ax_param_set *set)
+{
+    AX_TRY(needs_gradients(set));
+    AX_TRY(ax_param_set_end(set));
+    for (int i = 0; i < set->flow->buckets; i++)
+        set->flow->bucket[i].missing = set->flow->bucket[i].n;
+    set->flow->last = true;
+    return AX_OK;
+}
+
+ax_status ax_param_set_sync_grad(ax_param_set *set)
+{
+    AX_TRY(needs_gradients(set));
+    ax_param_flow *f = set->flow;
+    AX_TRY(ax_param_set_end(set));
+    for (int i = 0; i < set->n; i++)
+        if (!f->live[i].started)
+            AX_TRY(zero(set->ctx, &set->param[i]->sum));
+    for (int i = 0; i < f->buckets; i++)
+        if (!f->bucket[i].started)
+            AX_TRY(start_bucket(set, &f->bucket[i]));
+    for (int i = 0; i < f->buckets; i++)
+        AX_TRY(wait_bucket(&f->bucket[i]));
+    for (int i = 0; i < set->n; i++)
+        AX_TRY(ax_param_publish_wait(set->param[i]));
+    f->synced = true;
+    return AX_OK;
+}

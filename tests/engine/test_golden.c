@@ -156,7 +156,6 @@ static void check_gradients(golden *g, int64_t terms)
         int64_t n = ax_tensor_global_count(&set->param[i]->grad);
         ax_tensor grad = set->param[i]->grad;
         float *host = calloc((size_t)n, sizeof *host);
-        grad.layout.partial = 0;
         must(ax_tensor_collect(g->ctx, &grad, host));
         mine[i] = calloc((size_t)n, sizeof(double));
         for (int64_t k = 0; k < n; k++)

@@ -1,58 +1,36 @@
-/* Sums and maxima over ranks, in rank order: the same bits wherever they are computed. */
+/* Which of the compiled reductions this processor runs. */
 #include "comm/reduce.h"
 
-#define PLAIN(x) (x)
-
-/* One function per element type: `acc` is the type of accumulation, `load` and `save` convert. */
-#define DEFINE_REDUCE(name, type, acc_type, load, save)                                                      \
-    static void name(ax_reduce_op op, int n, const void *const *src, int64_t first, int64_t count,           \
-                     void *out)                                                                              \
-    {                                                                                                        \
-        acc_type acc[AX_REDUCE_BLOCK];                                                                       \
-        const type *x = (const type *)src[0] + first;                                                        \
-        for (int64_t i = 0; i < count; i++)                                                                  \
-            acc[i] = load(x[i]);                                                                             \
-        for (int r = 1; r < n; r++) {                                                                        \
-            x = (const type *)src[r] + first;                                                                \
-            for (int64_t i = 0; i < count && op == AX_SUM; i++)                                              \
-                acc[i] += load(x[i]);                                                                        \
-            for (int64_t i = 0; i < count && op == AX_MAX; i++) {                                            \
-                acc_type v = load(x[i]);                                                                     \
-                acc[i] = v > acc[i] || v != v ? v : acc[i];                                                  \
-            }                                                                                                \
-        }                                                                                                    \
-        type *y = out;                                                                                       \
-        for (int64_t i = 0; i < count; i++)                                                                  \
-            y[i] = save(acc[i]);                                                                             \
-    }
-
-DEFINE_REDUCE(reduce_f64, double, double, PLAIN, PLAIN)
-DEFINE_REDUCE(reduce_f32, float, float, PLAIN, PLAIN)
-DEFINE_REDUCE(reduce_bf16, uint16_t, float, ax_bf16_to_float, ax_bf16_from_float)
-DEFINE_REDUCE(reduce_i32, int32_t, int32_t, PLAIN, PLAIN)
-DEFINE_REDUCE(reduce_i64, int64_t, int64_t, PLAIN, PLAIN)
-
-void ax_reduce_block(ax_dtype dtype, ax_reduce_op op, int n, const void *const *src, int64_t first,
-                     int64_t count, void *out)
+static const ax_reduce_table *table(void)
 {
-    AX_ASSERT(count <= AX_REDUCE_BLOCK);
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+        return &ax_reduce_avx512;
+    if (__builtin_cpu_supports("avx2"))
+        return &ax_reduce_avx2;
+#endif
+    return &ax_reduce_generic;
+}
+
+static int type_of(ax_dtype dtype)
+{
     switch (dtype) {
     case AX_F64:
-        reduce_f64(op, n, src, first, count, out);
-        break;
-    case AX_F32:
-        reduce_f32(op, n, src, first, count, out);
-        break;
+        return AX_REDUCE_F64;
     case AX_BF16:
-        reduce_bf16(op, n, src, first, count, out);
-        break;
+        return AX_REDUCE_BF16;
     case AX_I32:
-        reduce_i32(op, n, src, first, count, out);
-        break;
+        return AX_REDUCE_I32;
     case AX_I64:
-        reduce_i64(op, n, src, first, count, out);
-        break;
+        return AX_REDUCE_I64;
     default:
-        AX_ASSERT(!"the public collectives refuse other dtypes");
+        AX_ASSERT(dtype == AX_F32); /* the public collectives refuse others */
+        return AX_REDUCE_F32;
     }
+}
+
+ax_reduce_fn *ax_reduce_for(ax_dtype dtype, ax_reduce_op op)
+{
+    return (*table())[type_of(dtype)][op == AX_MAX];
 }

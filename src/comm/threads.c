@@ -24,7 +24,8 @@ typedef struct slot {
     int color, key;
     group *sub; /* of a split: the group this rank became a member of, and its rank in it */
     int sub_rank;
-    const void **src; /* every rank's send buffer, for this rank's reductions */
+    const void **src; /* every rank's send buffer, for this rank's reductions; */
+    void **dst;       /* and receive buffer */
 } slot;
 
 struct group {
@@ -36,7 +37,8 @@ struct group {
     pthread_cond_t released;
     int *world_rank;
     slot *slot;
-    const void **src; /* size × size, behind the slots' src */
+    const void **src; /* size × size, behind the slots' src, */
+    void **dst;       /* and dst */
 };
 
 struct world {
@@ -63,6 +65,7 @@ static void group_free(group *g)
     free(g->world_rank);
     free(g->slot);
     free(g->src);
+    free(g->dst);
     free(g);
 }
 
@@ -79,12 +82,16 @@ static ax_status group_create(world *w, int size, group **out)
         status = ax_calloc((size_t)size, sizeof *g->world_rank, &g->world_rank);
     if (status == AX_OK)
         status = ax_calloc((size_t)size * (size_t)size, sizeof *g->src, &g->src);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)size * (size_t)size, sizeof *g->dst, &g->dst);
     if (status != AX_OK) {
         group_free(g);
         return status;
     }
-    for (int r = 0; r < size; r++)
+    for (int r = 0; r < size; r++) {
         g->slot[r].src = g->src + (size_t)r * (size_t)size;
+        g->slot[r].dst = g->dst + (size_t)r * (size_t)size;
+    }
     g->next = w->groups;
     g->link = &w->groups;
     if (g->next)
@@ -257,24 +264,21 @@ static void part(group *g, int rank)
 
 /* ---- moving -------------------------------------------------------------------------------------- */
 
-/* Reduces elements [first, first + count) of all send buffers; block by block `out` receives them, and so
- * does every other rank's recv at `first` if `everywhere`. */
-static void reduce(group *g, int rank, int64_t first, int64_t count, char *out, bool everywhere)
+/* Reduces elements [first, first + count) of all send buffers, into `out`, or into every rank's receive
+ * buffer at `first` if out is NULL. */
+static void reduce(group *g, int rank, int64_t first, int64_t count, void *out)
 {
     slot *mine = &g->slot[rank];
     const ax_coll_args *a = &mine->args;
-    size_t size = ax_dtype_size(a->dtype);
-    for (int r = 0; r < g->size; r++)
-        mine->src[r] = g->slot[r].args.send;
-    _Alignas(16) char block[AX_REDUCE_BLOCK * 8];
-    for (int64_t done = 0; done < count; done += AX_REDUCE_BLOCK) {
-        int64_t n = ax_min(count - done, AX_REDUCE_BLOCK);
-        ax_reduce_block(a->dtype, a->op, g->size, mine->src, first + done, n, block);
-        if (!everywhere)
-            memcpy(out + (size_t)done * size, block, (size_t)n * size);
-        for (int r = 0; r < g->size && everywhere; r++)
-            memcpy((char *)g->slot[r].args.recv + (size_t)(first + done) * size, block, (size_t)n * size);
+    size_t offset = (size_t)first * ax_dtype_size(a->dtype);
+    for (int r = 0; r < g->size; r++) {
+        mine->src[r] = (const char *)g->slot[r].args.send + offset;
+        mine->dst[r] = (char *)g->slot[r].args.recv + offset;
     }
+    if (out)
+        mine->dst[0] = out;
+    if (count > 0)
+        ax_reduce_for(a->dtype, a->op)(g->size, mine->src, out ? 1 : g->size, mine->dst, count);
 }
 
 static void copy(void *to, const void *from, size_t bytes)
@@ -293,11 +297,11 @@ static void move(group *g, int rank)
     case AX_ALL_REDUCE: {
         /* This rank's slice, for everyone: the slices are apart, so the ranks write in place. */
         int64_t lo = a->count * rank / g->size, hi = a->count * (rank + 1) / g->size;
-        reduce(g, rank, lo, hi - lo, NULL, true);
+        reduce(g, rank, lo, hi - lo, NULL);
         break;
     }
     case AX_REDUCE_SCATTER:
-        reduce(g, rank, a->count * rank, a->count, recv, false);
+        reduce(g, rank, a->count * rank, a->count, recv);
         break;
     case AX_ALL_GATHER:
         for (int r = 0; r < g->size; r++)

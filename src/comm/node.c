@@ -1,0 +1,291 @@
+/* Heaps that the ranks of a node see of each other. Read node.h first.
+ *
+ * A heap is one mapping of one sparse file, as large as it may ever become; everything but what was allocated
+ * is inaccessible to its owner, so that an overrun faults. The peers' mappings are open as a whole: they
+ * touch only what its owner has named to them. The file's blocks are reserved as memory is allocated, because
+ * touching a page that a full file system cannot supply would kill the process. */
+#include "comm/node.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
+/* The first page of each heap, which is never given out. */
+typedef struct header {
+    _Atomic uint64_t token; /* the heap is what its card says */
+} header;
+
+typedef struct span {
+    int64_t begin, end; /* in the file, whole pages */
+} span;
+
+typedef struct peer {
+    char *base;
+    size_t bytes; /* of the mapping; 0: it is another rank's of this process */
+} peer;
+
+struct ax_node {
+    int rank, size, fd;
+    pthread_mutex_t lock; /* of used and n */
+    span *used;           /* ascending; [0] is the header */
+    int n, capacity;
+    ax_node_card card;
+    peer *peer; /* peer[rank] is this rank's own */
+};
+
+static header *header_of(const ax_node *node, int rank) { return (header *)node->peer[rank].base; }
+
+static bool is_unnamed(const ax_node_card *card) { return !strncmp(card->path, "/proc/", 6); }
+
+/* ---- the file ------------------------------------------------------------------------------------ */
+
+static ax_status open_file(ax_node *node, const char *dir)
+{
+    ax_node_card *card = &node->card;
+    AX_CHECK(getrandom(&card->token, sizeof card->token, 0) == (ssize_t)sizeof card->token, AX_ERR_INTERNAL,
+             "getrandom: %s", strerror(errno));
+    if (!dir) {
+        node->fd = memfd_create("axonn", MFD_CLOEXEC);
+        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "memfd_create: %s", strerror(errno));
+        snprintf(card->path, sizeof card->path, "/proc/%d/fd/%d", (int)getpid(), node->fd);
+    } else {
+        int n = snprintf(card->path, sizeof card->path, "%s/axonn-%d-%016llx", dir, (int)getpid(),
+                         (unsigned long long)card->token);
+        AX_CHECK(n < (int)sizeof card->path, AX_ERR_USAGE, "the directory's name is too long: %s", dir);
+        node->fd = open(card->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "%s: %s", card->path, strerror(errno));
+    }
+    AX_CHECK(!ftruncate(node->fd, (off_t)card->bytes), AX_ERR_MEMORY, "%s cannot be %zu bytes long: %s",
+             card->path, (size_t)card->bytes, strerror(errno));
+    return AX_OK;
+}
+
+/* More than the machine's memory is never needed; all heaps of a node share the address space. */
+static size_t heap_bytes(int size)
+{
+    int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), space = (int64_t)1 << 46;
+    return (size_t)ax_round_up(ax_min(memory, space / (size + 1)), HUGE_PAGE);
+}
+
+/* Reserves the file's blocks and opens them to this rank. */
+static ax_status take(ax_node *node, span s)
+{
+    size_t bytes = (size_t)(s.end - s.begin);
+    char text[32], *base = node->peer[node->rank].base + s.begin;
+    int error;
+    while ((error = posix_fallocate(node->fd, s.begin, s.end - s.begin)) == EINTR) {
+    }
+    AX_CHECK(!error, AX_ERR_MEMORY, "cannot get %s of shared memory: %s",
+             ax_format_bytes((double)bytes, text), strerror(error));
+    AX_CHECK(!mprotect(base, bytes, PROT_READ | PROT_WRITE), AX_ERR_MEMORY, "mprotect: %s", strerror(errno));
+    if (bytes >= 4 * (size_t)HUGE_PAGE)
+        madvise(base, bytes, MADV_HUGEPAGE);
+    return AX_OK;
+}
+
+static void give(ax_node *node, span s)
+{
+    size_t bytes = (size_t)(s.end - s.begin);
+    if (fallocate(node->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s.begin, s.end - s.begin))
+        ax_log(AX_LOG_WARN, "shared memory is not given back: %s", strerror(errno));
+    mprotect(node->peer[node->rank].base + s.begin, bytes, PROT_NONE);
+}
+
+/* ---- creation ------------------------------------------------------------------------------------ */
+
+static ax_status build(ax_node *node, const char *dir)
+{
+    struct rlimit limit;
+    AX_CHECK(getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY, AX_ERR_MEMORY,
+             "the address space of this process is limited (ulimit -v)");
+    AX_TRY(ax_calloc((size_t)node->size, sizeof *node->peer, &node->peer));
+    AX_TRY(open_file(node, dir));
+    peer *mine = &node->peer[node->rank];
+    void *base = mmap(NULL, node->card.bytes, PROT_NONE, MAP_SHARED | MAP_NORESERVE, node->fd, 0);
+    AX_CHECK(base != MAP_FAILED, AX_ERR_MEMORY, "mmap: %s", strerror(errno));
+    *mine = (peer){base, node->card.bytes};
+    node->card.pid = getpid();
+    node->card.base = (uintptr_t)base;
+    node->capacity = 16;
+    AX_TRY(ax_calloc((size_t)node->capacity, sizeof *node->used, &node->used));
+    node->used[0] = (span){0, PAGE};
+    AX_TRY(take(node, node->used[0]));
+    node->n = 1;
+    atomic_store(&header_of(node, node->rank)->token, node->card.token);
+    return AX_OK;
+}
+
+ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out, ax_node_card *card)
+{
+    *out = NULL;
+    memset(card, 0, sizeof *card);
+    ax_node *node;
+    AX_TRY(ax_calloc(1, sizeof *node, &node));
+    node->rank = rank;
+    node->size = size;
+    node->fd = -1;
+    node->card.bytes = bytes ? (uint64_t)ax_round_up((int64_t)bytes, HUGE_PAGE) : heap_bytes(size);
+    pthread_mutex_init(&node->lock, NULL);
+    ax_status status = build(node, dir);
+    if (status != AX_OK) {
+        ax_node_destroy(&node);
+        return status;
+    }
+    *card = node->card;
+    *out = node;
+    return AX_OK;
+}
+
+static ax_status map_file(const ax_node_card *card, peer *out)
+{
+    int fd = open(card->path, O_RDWR | O_CLOEXEC);
+    AX_CHECK(fd >= 0, AX_ERR_COMM, "%s: %s", card->path, strerror(errno));
+    struct stat file;
+    bool whole = !fstat(fd, &file) && (uint64_t)file.st_size == card->bytes;
+    void *base = whole ? mmap(NULL, card->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
+                       : MAP_FAILED;
+    close(fd);
+    AX_CHECK(base != MAP_FAILED, AX_ERR_COMM, "%s cannot be mapped", card->path);
+    *out = (peer){base, card->bytes};
+    return AX_OK;
+}
+
+/* In another name space of processes the path can be another file: the token tells. */
+static ax_status attach(const ax_node_card *card, peer *out)
+{
+    AX_CHECK(card->token, AX_ERR_COMM, "it has none");
+    AX_TRY(map_file(card, out));
+    AX_CHECK(atomic_load(&((header *)out->base)->token) == card->token, AX_ERR_COMM, "%s is another file",
+             card->path);
+    if (is_unnamed(card) && card->pid == getpid()) {
+        munmap(out->base, out->bytes);
+        *out = (peer){(char *)(uintptr_t)card->base, 0};
+        return AX_OK;
+    }
+    madvise(out->base, out->bytes, MADV_DONTDUMP);
+    madvise(out->base, out->bytes, MADV_HUGEPAGE);
+    return AX_OK;
+}
+
+ax_status ax_node_attach(ax_node *node, const ax_node_card *cards)
+{
+    for (int r = 0; r < node->size; r++)
+        if (r != node->rank && attach(&cards[r], &node->peer[r]) != AX_OK) {
+            ax_error_context("the memory of rank %d of this node", r);
+            return AX_ERR_COMM;
+        }
+    return AX_OK;
+}
+
+void ax_node_seal(ax_node *node)
+{
+    if (!is_unnamed(&node->card))
+        unlink(node->card.path);
+}
+
+void ax_node_destroy(ax_node **node)
+{
+    ax_node *n = *node;
+    if (!n)
+        return;
+    for (int r = 0; n->peer && r < n->size; r++)
+        if (n->peer[r].bytes)
+            munmap(n->peer[r].base, n->peer[r].bytes);
+    if (n->fd >= 0) {
+        ax_node_seal(n);
+        close(n->fd);
+    }
+    pthread_mutex_destroy(&n->lock);
+    free(n->used);
+    free(n->peer);
+    free(n);
+    *node = NULL;
+}
+
+/* ---- memory -------------------------------------------------------------------------------------- */
+
+/* Inserts the first gap of `bytes`, a page away from its neighbours; large ones lie on huge pages. */
+static ax_status find(ax_node *node, int64_t bytes, int *index, span *out)
+{
+    int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;
+    int i = 1;
+    for (;; i++) {
+        begin = ax_round_up(node->used[i - 1].end + PAGE, align);
+        if (i == node->n || begin + bytes + PAGE <= node->used[i].begin)
+            break;
+    }
+    char text[32];
+    AX_CHECK(begin + bytes <= (int64_t)node->card.bytes, AX_ERR_MEMORY,
+             "the shared heap of this rank has no room for another %s", ax_format_bytes((double)bytes, text));
+    if (node->n == node->capacity) {
+        span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
+        AX_CHECK(used, AX_ERR_MEMORY, "cannot note another block of shared memory");
+        node->used = used;
+        node->capacity *= 2;
+    }
+    *index = i;
+    *out = (span){begin, begin + bytes};
+    return AX_OK;
+}
+
+static ax_status alloc_locked(ax_node *node, size_t bytes, void **out)
+{
+    int i;
+    span s;
+    AX_TRY(find(node, ax_round_up((int64_t)(bytes ? bytes : 1), PAGE), &i, &s));
+    AX_TRY(take(node, s));
+    memmove(node->used + i + 1, node->used + i, (size_t)(node->n - i) * sizeof s);
+    node->used[i] = s;
+    node->n++;
+    *out = node->peer[node->rank].base + s.begin;
+    return AX_OK;
+}
+
+ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out)
+{
+    *out = NULL;
+    pthread_mutex_lock(&node->lock);
+    ax_status status = alloc_locked(node, bytes, out);
+    pthread_mutex_unlock(&node->lock);
+    return status;
+}
+
+void ax_node_free(ax_node *node, void *memory)
+{
+    if (!memory)
+        return;
+    int64_t begin = (char *)memory - node->peer[node->rank].base;
+    pthread_mutex_lock(&node->lock);
+    int i = 1;
+    while (i < node->n && node->used[i].begin != begin)
+        i++;
+    AX_ASSERT(i < node->n);
+    if (i < node->n) {
+        give(node, node->used[i]);
+        node->n--;
+        memmove(node->used + i, node->used + i + 1, (size_t)(node->n - i) * sizeof *node->used);
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
+int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
+{
+    const peer *mine = &node->peer[node->rank];
+    uintptr_t at = (uintptr_t)memory - (uintptr_t)mine->base; /* huge if below */
+    return at < mine->bytes && bytes <= mine->bytes - at ? (int64_t)at : -1;
+}
+
+void *ax_node_at(const ax_node *node, int rank, int64_t offset) { return node->peer[rank].base + offset; }
+
+int ax_node_size(const ax_node *node) { return node->size; }

@@ -1,0 +1,528 @@
+/* Collectives among the ranks of a node: who may go on when. Read node.h and node_group.h first.
+ *
+ * A round is: every rank posts what it calls and where its buffers are; once all have posted, each moves its
+ * share; once all have moved, the buffers are their callers' again. An operation takes
+ *
+ *   small     one round; data lie beside the posts, so nobody waits for the moves of others
+ *   shared    one round on the ranks' own buffers
+ *   staged    one round in which it shows that not all buffers are in heaps, then rounds on parts of them,
+ * which are carried through the stages several   one round in which it shows that; then, part by part, a
+ * round that reduces what this rank nodes     carries outside, the exchange with other nodes, and a round
+ * that gives it to the node's ranks
+ *
+ * Which of them, all ranks derive from what all have posted. */
+#include "comm/node_group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PART_INSIDE = 128 << 10, /* of buffers that are not in heaps, on one node */
+    PART_OUTSIDE = 4 << 20,  /* of any buffers, with several nodes */
+    OUTSIDE_MIN = 64 << 10   /* bytes from which carrying by slices pays */
+};
+
+typedef enum phase {
+    POST,       /* room for the first round? */
+    MEET,       /* have all posted it? */
+    LEAVE,      /* have all moved? */
+    TURN,       /* have the operations before this one ended? */
+    PART,       /* the next part, or the end */
+    PART_POST,  /* a round of it: room for it? */
+    PART_MEET,  /* have all posted it? */
+    GO_OUTSIDE, /* to the other nodes … */
+    OUTSIDE,    /* … and back? */
+    PART_LEAVE, /* have all moved? */
+    END
+} phase;
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
+
+/* On one node there is a stage from the beginning: it must be there where heaps are full. */
+static ax_status need_stage(ax_node_group *g)
+{
+    return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
+}
+
+static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
+{
+    size_t n = (size_t)map->size, all = (size_t)map->nodes * n;
+    AX_TRY(ax_calloc(all, sizeof *g->rank_of, &g->rank_of));
+    memcpy(g->rank_of, map->rank_of, all * sizeof *g->rank_of);
+    g->map.rank_of = g->rank_of;
+    AX_TRY(ax_calloc(n, sizeof *g->member, &g->member));
+    AX_TRY(ax_calloc(n, sizeof(place *), &g->place));
+    AX_TRY(ax_calloc(n, sizeof(char *), &g->send));
+    AX_TRY(ax_calloc(n, sizeof(char *), &g->recv));
+    AX_TRY(ax_calloc(n, sizeof(void *), &g->src));
+    AX_TRY(ax_calloc(n, sizeof(void *), &g->dst));
+    void *mine;
+    AX_TRY(ax_node_alloc(g->node, sizeof(place), &mine));
+    g->place[g->rank] = mine;
+    *where = ax_node_offset(g->node, mine, 1);
+    /* At least one element of every rank, twice. */
+    g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
+    if (map->nodes > 1)
+        return ax_calloc(1, (size_t)g->part_bytes, &g->columns);
+    return need_stage(g);
+    return AX_OK;
+}
+
+ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank, ax_node_group **out,
+                               int64_t *where)
+{
+    *out = NULL;
+    ax_node_group *g;
+    AX_TRY(ax_calloc(1, sizeof *g, &g));
+    g->node = node;
+    g->map = *map;
+    g->rank = rank;
+    ax_status status = build(g, map, where);
+    if (status != AX_OK)
+        ax_node_group_destroy(&g);
+    *out = g;
+    return status;
+}
+
+void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *where,
+                        const ax_node_outer *outer)
+{
+    for (int r = 0; r < group->map.size; r++) {
+        group->member[r] = member[r];
+        group->place[r] = ax_node_at(group->node, member[r], where[r]);
+    }
+    group->outer = outer;
+}
+
+void ax_node_group_destroy(ax_node_group **group)
+{
+    ax_node_group *g = *group;
+    if (!g)
+        return;
+    if (g->place)
+        ax_node_free(g->node, g->place[g->rank]);
+    ax_node_free(g->node, g->stage);
+    free(g->columns);
+    free(g->dst);
+    free(g->src);
+    free(g->recv);
+    free(g->send);
+    free(g->place);
+    free(g->member);
+    free(g->rank_of);
+    free(g);
+    *group = NULL;
+}
+
+/* ---- what collectives move ----------------------------------------------------------------------- */
+
+/* A collective's buffers are blocks of `count` elements. */
+static int blocks_sent(const ax_node_group *g, const ax_coll_args *a)
+{
+    return a->coll == AX_REDUCE_SCATTER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
+}
+
+static int blocks_received(const ax_node_group *g, const ax_coll_args *a)
+{
+    return a->coll == AX_ALL_GATHER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
+}
+
+static bool in_place(const ax_coll_args *a) { return a->coll == AX_ALL_REDUCE || a->coll == AX_BROADCAST; }
+
+static size_t bytes_sent(const ax_node_group *g, const ax_coll_args *a)
+{
+    return (size_t)blocks_sent(g, a) * (size_t)a->count * ax_dtype_size(a->dtype);
+}
+
+static bool is_small(const ax_node_group *g, const ax_coll_args *a)
+{
+    return g->map.nodes == 1 && bytes_sent(g, a) <= BOX;
+}
+
+bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
+{
+    if (group->map.nodes == 1)
+        return true;
+    bool gains =
+        args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_GATHER;
+    return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
+}
+
+/* Elements of each block in one part. The same on all nodes, though a part may be staged on one alone. */
+static int64_t part_size(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    int blocks = blocks_sent(g, &op->args) + (in_place(&op->args) ? 0 : blocks_received(g, &op->args));
+    int64_t most = g->part_bytes / (blocks * (int64_t)ax_dtype_size(op->args.dtype));
+    return ax_min(op->args.count, most);
+}
+
+/* ---- rounds -------------------------------------------------------------------------------------- */
+
+/* True if every rank's count has reached `n`. */
+static bool all_posted(const ax_node_group *g, int c, uint32_t n)
+{
+    for (int r = 0; r < g->map.size; r++)
+        if ((int32_t)(atomic_load_explicit(&g->place[r]->channel[c].posted, memory_order_acquire) - n) < 0)
+            return false;
+    return true;
+}
+
+static bool all_moved(const ax_node_group *g, int c, uint32_t n)
+{
+    for (int r = 0; r < g->map.size; r++)
+        if ((int32_t)(atomic_load_explicit(&g->place[r]->channel[c].moved, memory_order_acquire) - n) < 0)
+            return false;
+    return true;
+}
+
+/* Operations post their first rounds in turn. */
+static bool may_post(const ax_node_op *op)
+{
+    return op->phase == PART_POST || op->group->entered == op->turn;
+}
+
+/* True once all have posted the round of channel c, and this rank has moved in those before it: an operation
+ * is not overtaken by the next, for which the last rank came a moment after this one was looked at. */
+static bool may_move(const ax_node_op *op, int c)
+{
+    const ax_node_group *g = op->group;
+    const channel *mine = &g->place[g->rank]->channel[c];
+    return atomic_load_explicit(&mine->moved, memory_order_relaxed) == op->round &&
+           all_posted(g, c, op->round + 1);
+}
+
+/* Posts the next round of channel c, if the post that it replaces was read by all. */
+static bool try_post(ax_node_op *op, int c, const post *p)
+{
+    ax_node_group *g = op->group;
+    channel *mine = &g->place[g->rank]->channel[c];
+    uint32_t round = atomic_load_explicit(&mine->posted, memory_order_relaxed);
+    if (!all_moved(g, c, round + 1 - RING))
+        return false;
+    mine->post[round % RING] = *p;
+    if (c == FIRST && is_small(g, &op->args) && bytes_sent(g, &op->args))
+        memcpy(g->place[g->rank]->box[round % RING], op->args.send, bytes_sent(g, &op->args));
+    op->round = round;
+    atomic_store_explicit(&mine->posted, round + 1, memory_order_release);
+    return true;
+}
+
+static void mark_moved(const ax_node_op *op, int c)
+{
+    const ax_node_group *g = op->group;
+    atomic_store_explicit(&g->place[g->rank]->channel[c].moved, op->round + 1, memory_order_release);
+}
+
+static const post *post_of(const ax_node_op *op, int c, int rank)
+{
+    return &op->group->place[rank]->channel[c].post[op->round % RING];
+}
+
+static void describe(const post *p, char out[96])
+{
+    bool reduces = p->coll == AX_ALL_REDUCE || p->coll == AX_REDUCE_SCATTER;
+    snprintf(out, 96, "%s%s of %lld %s", ax_coll_name((ax_coll)p->coll),
+             reduces && p->op == AX_MAX ? " (max)" : "", (long long)p->count,
+             ax_dtype_name((ax_dtype)p->dtype));
+    size_t len = strlen(out);
+    if (p->coll == AX_BROADCAST)
+        snprintf(out + len, 96 - len, " from %d", p->root);
+}
+
+static ax_status check_agreement(const ax_node_op *op, int c)
+{
+    const ax_node_group *g = op->group;
+    const post *a = post_of(op, c, 0);
+    for (int r = 1; r < g->map.size; r++) {
+        const post *b = post_of(op, c, r);
+        if (a->coll == b->coll && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
+            a->root == b->root)
+            continue;
+        char one[96], other[96];
+        describe(b, one);
+        describe(a, other);
+        const int *rank_of = g->rank_of + g->map.node * g->map.size;
+        return ax_fail(AX_ERR_COMM, "rank %d called %s where rank %d called %s", rank_of[r], one, rank_of[0],
+                       other);
+    }
+    return AX_OK;
+}
+
+/* ---- buffers ------------------------------------------------------------------------------------- */
+
+/* Others read what a rank sends, but where it is read outside first. */
+static bool can_share(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    bool outside = g->map.nodes > 1 && op->args.coll == AX_ALL_GATHER;
+    for (int r = 0; r < g->map.size; r++) {
+        const post *p = post_of(op, FIRST, r);
+        bool read = op->args.coll != AX_BROADCAST || r == op->args.root;
+        if (read && (outside ? p->recv : p->send) < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Where this rank's buffers of a part are: the stage has what is received behind what is sent. */
+static const char *part_send(const ax_node_op *op) { return op->staged ? op->group->stage : op->args.send; }
+
+static char *part_recv(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    if (!op->staged)
+        return op->args.recv;
+    int64_t sent = blocks_sent(g, &op->args) * op->n * (int64_t)ax_dtype_size(op->args.dtype);
+    return g->stage + (in_place(&op->args) ? 0 : ax_round_up(sent, LINE));
+}
+
+static post own_post(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    const ax_coll_args *a = &op->args;
+    size_t received = (size_t)blocks_received(g, a) * (size_t)a->count * ax_dtype_size(a->dtype);
+    return (post){.count = a->count,
+                  .send = ax_node_offset(g->node, part_send(op), op->staged ? 1 : bytes_sent(g, a)),
+                  .recv = ax_node_offset(g->node, part_recv(op), op->staged ? 1 : received),
+                  .coll = (int32_t)a->coll,
+                  .dtype = (int32_t)a->dtype,
+                  .op = (int32_t)a->op,
+                  .root = a->root};
+}
+
+/* Where this process sees the buffers of this round. Those that nobody else touches need not be in heaps. */
+static void find_buffers(const ax_node_op *op, int c)
+{
+    const ax_node_group *g = op->group;
+    for (int r = 0; r < g->map.size; r++) {
+        const post *p = post_of(op, c, r);
+        g->send[r] = ax_node_at(g->node, g->member[r], p->send);
+        g->recv[r] = ax_node_at(g->node, g->member[r], p->recv);
+    }
+    g->send[g->rank] = part_send(op);
+    g->recv[g->rank] = part_recv(op);
+}
+
+static void find_boxes(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    for (int r = 0; r < g->map.size; r++)
+        g->send[r] = g->place[r]->box[op->round % RING];
+    g->recv[g->rank] = op->args.recv;
+}
+
+static void copy_blocks(char *to, int64_t to_stride, const char *from, int64_t from_stride, int blocks,
+                        size_t bytes)
+{
+    for (int b = 0; b < blocks && bytes; b++)
+        memcpy(to + b * to_stride, from + b * from_stride, bytes);
+}
+
+static void pack(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    const ax_coll_args *a = &op->args;
+    int64_t size = (int64_t)ax_dtype_size(a->dtype);
+    if (a->coll != AX_BROADCAST || g->rank == a->root)
+        copy_blocks(g->stage, op->n * size, (const char *)a->send + op->first * size, a->count * size,
+                    blocks_sent(g, a), (size_t)(op->n * size));
+}
+
+static void unpack(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    const ax_coll_args *a = &op->args;
+    int64_t size = (int64_t)ax_dtype_size(a->dtype);
+    copy_blocks((char *)a->recv + op->first * size, a->count * size, part_recv(op), op->n * size,
+                blocks_received(g, a), (size_t)(op->n * size));
+}
+
+static ax_node_part part_of(const ax_node_op *op)
+{
+    return op->staged ? (ax_node_part){0, op->n, op->n} : (ax_node_part){op->first, op->n, op->args.count};
+}
+
+/* ---- outside ------------------------------------------------------------------------------------- */
+
+/* What this rank exchanges with its like on the other nodes; `columns` holds one block per node. */
+static ax_coll_args outside(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    ax_coll_args a = op->args;
+    ax_node_part p = part_of(op);
+    size_t size = ax_dtype_size(a.dtype);
+    int64_t lo = 0, hi = p.n;
+    if (a.coll == AX_ALL_REDUCE)
+        ax_node_slice(g, &a, p.n, g->rank, &lo, &hi);
+    a.count = hi - lo;
+    a.recv = a.coll == AX_ALL_GATHER ? g->columns : part_recv(op) + (size_t)(p.first + lo) * size;
+    a.send = a.coll == AX_ALL_GATHER   ? part_send(op) + (size_t)p.first * size
+             : a.coll == AX_ALL_REDUCE ? a.recv
+                                       : (void *)g->columns;
+    return a;
+}
+
+/* Puts gathered columns where the others look for them. */
+static void place_columns(const ax_node_op *op)
+{
+    const ax_node_group *g = op->group;
+    ax_node_part p = part_of(op);
+    size_t size = ax_dtype_size(op->args.dtype);
+    char *recv = part_recv(op);
+    for (int m = 0; m < g->map.nodes; m++)
+        memcpy(recv + (size_t)(g->rank_of[m * g->map.size + g->rank] * p.stride + p.first) * size,
+               g->columns + (size_t)(m * p.n) * size, (size_t)p.n * size);
+}
+
+/* ---- the order of things ------------------------------------------------------------------------- */
+
+/* All have posted: what can be done in this round is. */
+static ax_status first_round(ax_node_op *op)
+{
+    ax_node_group *g = op->group;
+    AX_TRY(check_agreement(op, FIRST));
+    bool small = is_small(g, &op->args);
+    op->staged = !small && !can_share(op);
+    bool now = g->map.nodes == 1 && !op->staged;
+    if (now) {
+        if (small)
+            find_boxes(op);
+        else
+            find_buffers(op, FIRST);
+        ax_node_part whole = {0, op->args.count, op->args.count};
+        ax_node_do(g, &op->args, whole, small || op->args.coll != AX_ALL_REDUCE ? MOVE_WHOLE : MOVE_SHARED);
+    }
+    mark_moved(op, FIRST);
+    op->chunk = part_size(op);
+    op->first = now ? op->args.count : 0;
+    op->phase = now && !small ? LEAVE : TURN;
+    return AX_OK;
+}
+
+static ax_status next_part(ax_node_op *op)
+{
+    ax_node_group *g = op->group;
+    op->n = ax_min(op->chunk, op->args.count - op->first);
+    if (op->n == 0) {
+        g->ended++;
+        op->phase = END;
+        return AX_OK;
+    }
+    if (op->staged) {
+        AX_TRY(need_stage(g));
+        pack(op);
+    }
+    op->out = g->map.nodes > 1 && op->args.coll == AX_ALL_GATHER;
+    op->phase = op->out ? GO_OUTSIDE : PART_POST;
+    return AX_OK;
+}
+
+/* All have posted a round of a part. */
+static ax_status part_round(ax_node_op *op)
+{
+    ax_node_group *g = op->group;
+    AX_TRY(check_agreement(op, MORE));
+    find_buffers(op, MORE);
+    ax_node_move alone = op->args.coll == AX_ALL_REDUCE ? MOVE_SHARED : MOVE_WHOLE;
+    ax_node_do(g, &op->args, part_of(op), op->out ? MOVE_OUT : g->map.nodes > 1 ? MOVE_IN : alone);
+    mark_moved(op, MORE);
+    op->phase = g->map.nodes > 1 && !op->out ? GO_OUTSIDE : PART_LEAVE;
+    return AX_OK;
+}
+
+static ax_status came_back(ax_node_op *op)
+{
+    if (op->args.coll == AX_ALL_GATHER)
+        place_columns(op);
+    op->out = true;
+    op->phase = op->args.coll == AX_REDUCE_SCATTER ? PART_LEAVE : PART_POST;
+    return AX_OK;
+}
+
+static void leave_part(ax_node_op *op)
+{
+    if (op->staged)
+        unpack(op);
+    op->first += op->n;
+    op->phase = PART;
+}
+
+static ax_status test_outside(ax_node_op *op, bool *go)
+{
+    const ax_node_outer *outer = op->group->outer;
+    *go = true;
+    if (op->exchanged)
+        AX_TRY(outer->test(outer->user, go));
+    return *go ? came_back(op) : AX_OK;
+}
+
+static ax_status go_outside(ax_node_op *op)
+{
+    const ax_node_outer *outer = op->group->outer;
+    ax_coll_args args = outside(op);
+    op->exchanged = args.count > 0; /* the same on the other nodes */
+    op->phase = OUTSIDE;
+    return op->exchanged ? outer->start(outer->user, &args) : AX_OK;
+}
+
+/* Takes the operation out of one phase, or says that it has to wait. */
+static ax_status step(ax_node_op *op, bool *go)
+{
+    ax_node_group *g = op->group;
+    post p;
+    *go = true;
+    switch ((phase)op->phase) {
+    case POST:
+    case PART_POST:
+        p = own_post(op);
+        *go = may_post(op) && try_post(op, op->phase == POST ? FIRST : MORE, &p);
+        g->entered += *go && op->phase == POST;
+        op->phase += *go;
+        return AX_OK;
+    case MEET:
+        *go = may_move(op, FIRST);
+        return *go ? first_round(op) : AX_OK;
+    case LEAVE:
+        *go = all_moved(g, FIRST, op->round + 1);
+        op->phase = *go ? TURN : LEAVE;
+        return AX_OK;
+    case TURN:
+        *go = g->ended == op->turn;
+        op->phase = *go ? PART : TURN;
+        return AX_OK;
+    case PART:
+        return next_part(op);
+    case PART_MEET:
+        *go = may_move(op, MORE);
+        return *go ? part_round(op) : AX_OK;
+    case GO_OUTSIDE:
+        return go_outside(op);
+    case OUTSIDE:
+        return test_outside(op, go);
+    case PART_LEAVE:
+        *go = all_moved(g, MORE, op->round + 1);
+        if (*go)
+            leave_part(op);
+        return AX_OK;
+    case END:
+        *go = false;
+    }
+    return AX_OK;
+}
+
+void ax_node_start(ax_node_group *group, const ax_coll_args *args, ax_node_op *op)
+{
+    *op = (ax_node_op){.group = group, .args = *args, .phase = POST, .turn = group->started++};
+}
+
+ax_status ax_node_test(ax_node_op *op, bool *done)
+{
+    for (bool go = true; go;)
+        AX_TRY(step(op, &go));
+    *done = op->phase == END;
+    return AX_OK;
+}

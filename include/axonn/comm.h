@@ -14,7 +14,8 @@
  * awaited, so that a plan keeps its buffers in between. Counts are in elements. All
  * collectives are collective along the communicator, and all its ranks must call them in the same order with
  * the same operation, count and dtype: a mismatch is AX_ERR_COMM on every rank, not a hang, and once any rank
- * has failed (ax_comm_abort) the others' calls return AX_ERR_COMM. Reductions add in rank order, so the
+ * has failed (ax_comm_abort) the others' calls return AX_ERR_COMM. Reductions add in rank order; where a
+ * group has several ranks on each of several nodes, large ones add those of each node first. Either way the
  * result is the same bits on every rank and in every run. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H

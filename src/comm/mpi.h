@@ -4,12 +4,13 @@
  * Other threads hand it operations (mpi.c) through a queue and wait for their completion. The thread
  * (mpi_thread.c) starts operations strictly in the order in which they were queued and drives all that are in
  * flight by testing; nothing that it does may block, because it also answers for the rank. A path moves the
- * data: mpi_flat.c by messages, and a path that shares memory where it can.
+ * data: mpi_flat.c by messages, mpi_node.c through memory that ranks of a node share.
  *
  * Who may touch what: members marked T belong to the communication thread. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
+#include "comm/node.h"
 #include "comm/world.h"
 
 #include <mpi.h>
@@ -19,6 +20,7 @@
 typedef struct ax_mpi_world ax_mpi_world;
 typedef struct ax_mpi_comm ax_mpi_comm;
 typedef struct ax_mpi_op ax_mpi_op;
+typedef struct ax_mpi_flat_state ax_mpi_flat_state;
 
 /* One way to carry collectives. All functions run on the communication thread and must not block, but attach
  * and detach, which all ranks of the communicator call together. */
@@ -38,7 +40,7 @@ typedef struct ax_mpi_path {
 
 /* In order of preference; the last takes everything. */
 extern const ax_mpi_path *const ax_mpi_paths[];
-extern const ax_mpi_path ax_mpi_flat;
+extern const ax_mpi_path ax_mpi_flat, ax_mpi_node;
 extern const ax_comm_ops ax_mpi_ops;
 
 struct ax_mpi_comm {
@@ -47,8 +49,9 @@ struct ax_mpi_comm {
     MPI_Comm mpi;
     int *world_rank; /* of each member */
     bool spans_nodes;
-    int tags;         /* T: given out so far; the same on all members */
-    void *path_state; /* T: of the path that shares memory */
+    int tags;                /* T: given out so far; the same on all members */
+    void *path_state;        /* T: of the path that shares memory */
+    ax_mpi_flat_state *flat; /* T: of the path by messages: the world's, or one of its own */
 };
 
 struct ax_mpi_op {
@@ -66,12 +69,11 @@ struct ax_mpi_op {
     int tag;                         /* the first of its tags */
     int64_t pieces, unstarted, open; /* of the flat path; any path may use them */
     int64_t wire;                    /* bytes sent to other nodes */
+    ax_node_op node;                 /* of the path that shares memory */
     /* The result, valid once done. */
     ax_status status;
     atomic_bool done;
 };
-
-typedef struct ax_mpi_flat_state ax_mpi_flat_state;
 
 struct ax_mpi_world {
     ax_mpi_comm *comm; /* the world's own */
@@ -98,6 +100,7 @@ struct ax_mpi_world {
     /* T: */
     ax_mpi_op *active;
     ax_mpi_flat_state *flat;
+    ax_node *shared;   /* the node's memory; NULL: none, on any rank */
     uint64_t progress; /* counts what moved */
     bool quit;
 };
@@ -121,7 +124,11 @@ void *ax_mpi_thread(void *world);
 /* Fails the world: all operations in flight and to come. The first message counts. Communication thread. */
 void ax_mpi_fail(ax_mpi_world *w, const char *message);
 
-AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_world *w);
-void ax_mpi_flat_destroy(ax_mpi_world *w);
+AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
+void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
+
+/* Finds out whether and how the ranks of each node can share memory. Collective along the world. */
+AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
+void ax_mpi_node_destroy(ax_mpi_world *w);
 
 #endif

@@ -41,23 +41,26 @@ struct ax_mpi_flat_state {
     piece piece[PIECES];
 };
 
-ax_status ax_mpi_flat_create(ax_mpi_world *w)
+ax_status ax_mpi_flat_create(ax_mpi_flat_state **out)
 {
     int size;
+    ax_mpi_flat_state *flat;
     AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    AX_TRY(ax_calloc(1, sizeof *w->flat, &w->flat));
-    return ax_calloc((size_t)size, sizeof *w->flat->src, &w->flat->src);
+    AX_TRY(ax_calloc(1, sizeof *flat, &flat));
+    *out = flat;
+    return ax_calloc((size_t)size, sizeof *flat->src, &flat->src);
 }
 
-void ax_mpi_flat_destroy(ax_mpi_world *w)
+void ax_mpi_flat_destroy(ax_mpi_flat_state **flat)
 {
-    if (!w->flat)
+    ax_mpi_flat_state *f = *flat;
+    if (!f)
         return;
     for (int i = 0; i < PIECES; i++)
-        free(w->flat->piece[i].scratch);
-    free(w->flat->src);
-    free(w->flat);
-    w->flat = NULL;
+        free(f->piece[i].scratch);
+    free(f->src);
+    free(f);
+    *flat = NULL;
 }
 
 /* ---- messages ------------------------------------------------------------------------------------ */
@@ -142,13 +145,11 @@ static void copy(void *to, const void *from, int64_t bytes)
         memcpy(to, from, (size_t)bytes);
 }
 
-/* to[i] = src[0][first + i] op src[1][first + i] …, `to` apart from all sources. */
-static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t count, char *to)
+/* to[i] = src[0][i] op src[1][i] …; `to` may be one of the sources. */
+static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t count, void *to)
 {
-    int64_t element = (int64_t)ax_dtype_size(a->dtype);
-    for (int64_t done = 0; done < count; done += AX_REDUCE_BLOCK)
-        ax_reduce_block(a->dtype, a->op, g, src, done, ax_min(count - done, AX_REDUCE_BLOCK),
-                        to + done * element);
+    if (count)
+        ax_reduce_for(a->dtype, a->op)(g, src, 1, &to, count);
 }
 
 /* ---- the algorithms: each posts what comes next, once all that was posted has come ---------------- */
@@ -180,7 +181,7 @@ static ax_status small_gather(piece *p, bool *done)
     AX_TRY(double_known(p, bytes, done));
     if (!*done || !bytes)
         return AX_OK;
-    const void **src = p->op->c->world->flat->src;
+    const void **src = p->op->c->flat->src;
     for (int r = 0; r < g; r++)
         src[r] = p->scratch + (r - me + g) % g * bytes;
     if (a->coll == AX_ALL_REDUCE)
@@ -209,7 +210,7 @@ static ax_status pairwise_move(piece *p, bool *done)
 /* Sets src to the parts of this rank's block: the others' in scratch, its own where it is. */
 static const void *const *parts(piece *p, int64_t bytes, const char *own)
 {
-    const void **src = p->op->c->world->flat->src;
+    const void **src = p->op->c->flat->src;
     for (int r = 0; r < p->op->c->comm.size; r++)
         src[r] = r == p->op->c->comm.rank ? own : p->scratch + r * bytes;
     return src;
@@ -232,8 +233,7 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     return AX_OK;
 }
 
-/* Scatters slices to their ranks, which add them; then all gather the sums. The sum is made in the part of
- * the scratch that belongs to this rank itself. */
+/* Scatters slices to their ranks, which add them, each in its own; then all gather the sums. */
 static ax_status pairwise_all_reduce(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -249,8 +249,7 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
         AX_TRY(exchange(p, whole, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, &met));
         if (!met)
             return AX_OK;
-        reduce(a, g, parts(p, bytes, own), bytes / element, p->scratch + me * bytes);
-        copy(own, p->scratch + me * bytes, bytes);
+        reduce(a, g, parts(p, bytes, own), bytes / element, own);
         p->phase = 1;
         p->step = 1;
     }
@@ -371,7 +370,7 @@ static ax_status drive(piece *p, advance_fn *advance)
 static ax_status flat_test(ax_mpi_op *op, bool *done)
 {
     plan how = choose(op);
-    ax_mpi_flat_state *flat = op->c->world->flat;
+    ax_mpi_flat_state *flat = op->c->flat;
     for (int i = 0; i < PIECES; i++) {
         piece *p = &flat->piece[i];
         if (!p->op && op->unstarted)

@@ -23,7 +23,7 @@ ax_status ax_mpi_check(int code, const char *call)
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-const ax_mpi_path *const ax_mpi_paths[] = {&ax_mpi_flat, NULL};
+const ax_mpi_path *const ax_mpi_paths[] = {&ax_mpi_node, &ax_mpi_flat, NULL};
 
 static ax_status members(ax_mpi_comm *c)
 {
@@ -55,6 +55,7 @@ ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, ax_mpi_comm **out)
     AX_TRY(ax_calloc(1, sizeof *c, &c));
     c->world = w;
     c->mpi = mpi;
+    c->flat = w->flat;
     c->comm = (ax_comm){.ops = &ax_mpi_ops, .impl = c};
     *out = c;
     AX_MPI(MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN));
@@ -200,6 +201,29 @@ static void rest(ax_mpi_world *w, int idle)
 
 /* ---- life ---------------------------------------------------------------------------------------- */
 
+/* AXONN_RANKS_PER_NODE=N cuts each node into nodes of N ranks, as if these were machines: rank 0's counts. */
+static ax_status pretend_nodes(ax_mpi_world *w, int size)
+{
+    const char *text = getenv("AXONN_RANKS_PER_NODE");
+    int n = text ? (int)strtol(text, NULL, 10) : 0;
+    AX_MPI(MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD));
+    if (n <= 0)
+        return AX_OK;
+    int *seen; /* how many ranks of the node that begins with r were met */
+    AX_TRY(ax_calloc((size_t)size, sizeof *seen, &seen));
+    int *first; /* of the pretended node that is being filled */
+    ax_status status = ax_calloc((size_t)size, sizeof *first, &first);
+    for (int r = 0; r < size && status == AX_OK; r++) {
+        int node = w->node[r];
+        if (seen[node]++ % n == 0)
+            first[node] = r;
+        w->node[r] = first[node];
+    }
+    free(first);
+    free(seen);
+    return status;
+}
+
 static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
 {
     MPI_Comm node;
@@ -209,7 +233,7 @@ static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
     AX_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
     AX_MPI(MPI_Comm_free(&node));
     AX_MPI(MPI_Allgather(&first, 1, MPI_INT, w->node, 1, MPI_INT, MPI_COMM_WORLD));
-    return AX_OK;
+    return pretend_nodes(w, size);
 }
 
 /* A program that has initialised MPI itself keeps it; then MPI must stand calls from several threads. */
@@ -256,7 +280,8 @@ static ax_status create(ax_mpi_world *w)
     AX_TRY(check_launch(w, size));
     ax_log_set_rank(rank, size);
     AX_TRY(find_nodes(w, rank, size));
-    AX_TRY(ax_mpi_flat_create(w));
+    AX_TRY(ax_mpi_flat_create(&w->flat));
+    AX_TRY(ax_mpi_node_create(w));
     AX_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &own));
     return ax_mpi_comm_make(w, own, &w->comm);
 }
@@ -273,9 +298,10 @@ static void announce(ax_mpi_world *w, ax_status status)
 
 static void end(ax_mpi_world *w)
 {
-    ax_mpi_flat_destroy(w);
     if (w->comm)
         ax_mpi_comm_free(w->comm);
+    ax_mpi_node_destroy(w);
+    ax_mpi_flat_destroy(&w->flat);
     int initialized;
     MPI_Initialized(&initialized);
     if (w->owns_mpi && initialized)

@@ -18,9 +18,9 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 128 << 10, /* of buffers that are not in heaps, on one node */
-    PART_OUTSIDE = 4 << 20,  /* of any buffers, with several nodes */
-    OUTSIDE_MIN = 64 << 10   /* bytes from which carrying by slices pays */
+    PART_INSIDE = 1 << 20,  /* of buffers that are not in heaps, on one node */
+    PART_OUTSIDE = 4 << 20, /* of any buffers, with several nodes */
+    OUTSIDE_MIN = 64 << 10  /* bytes from which carrying by slices pays */
 };
 
 typedef enum phase {

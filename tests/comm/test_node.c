@@ -298,7 +298,7 @@ static void several_nodes(void **state)
     run(4, 2, NULL, many);
 }
 
-/* More than one part: 4 MiB with several nodes, 128 KiB where buffers are not in heaps. */
+/* More than one part: 4 MiB with several nodes, 1 MiB where buffers are not in heaps. */
 static ax_status large(team *t, member *m)
 {
     int ranks = t->nodes * t->size;

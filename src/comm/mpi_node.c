@@ -1,0 +1,301 @@
+/* The path of collectives through the memory that ranks of a node share (node.h), and, for groups that span
+ * nodes, through messages between ranks of the same number in their nodes. Read mpi.h first.
+ *
+ * Whether there is such memory is agreed on by the whole world when it is created, and whether a communicator
+ * uses it, by its ranks when it is made: a collective takes the same path everywhere. */
+#include "comm/mpi.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a communicator has of this path. */
+typedef struct state {
+    ax_node_group *group;
+    ax_node_outer outer;
+    ax_mpi_comm *column; /* the ranks of this one's number in all nodes; NULL: there is one node */
+    ax_mpi_op exchange;  /* what is in flight on it */
+    int64_t wire;        /* bytes sent on it so far */
+} state;
+
+/* ---- the world ----------------------------------------------------------------------------------- */
+
+/* True on all ranks if it is on each. */
+static ax_status agreed(MPI_Comm comm, bool mine, bool *all)
+{
+    int yes = mine;
+    AX_MPI(MPI_Allreduce(MPI_IN_PLACE, &yes, 1, MPI_INT, MPI_MIN, comm));
+    *all = yes;
+    return AX_OK;
+}
+
+static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_card *mine, bool *attached)
+{
+    int size;
+    ax_node_card *cards;
+    AX_MPI(MPI_Comm_size(local, &size));
+    AX_TRY(ax_calloc((size_t)size, sizeof *cards, &cards));
+    ax_status status = ax_mpi_check(
+        MPI_Allgather(mine, sizeof *mine, MPI_BYTE, cards, sizeof *mine, MPI_BYTE, local), "MPI_Allgather");
+    if (status == AX_OK && w->shared)
+        *attached = ax_node_attach(w->shared, cards) == AX_OK;
+    free(cards);
+    return status;
+}
+
+/* Makes heaps in `dir` (NULL: in no file system). w->shared is NULL afterwards on all ranks or on none; *why
+ * is this rank's reason, if it has one. */
+static ax_status try_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
+{
+    int rank, size;
+    ax_node_card card;
+    bool attached = false, all;
+    AX_MPI(MPI_Comm_rank(local, &rank));
+    AX_MPI(MPI_Comm_size(local, &size));
+    attached = ax_node_create(rank, size, dir, 0, &w->shared, &card) == AX_OK;
+    if (attached)
+        AX_TRY(exchange_cards(w, local, &card, &attached));
+    else
+        AX_TRY(exchange_cards(w, local, &card, &(bool){false}));
+    if (!attached) {
+        free(*why);
+        AX_TRY(ax_strdup(ax_error_message(), why));
+    }
+    AX_TRY(agreed(MPI_COMM_WORLD, attached, &all));
+    if (w->shared)
+        ax_node_seal(w->shared);
+    if (!all)
+        ax_node_destroy(&w->shared);
+    return AX_OK;
+}
+
+/* One line for the whole world, from the first rank that knows a reason. */
+static ax_status explain(const char *why)
+{
+    int rank, first;
+    AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    first = why ? rank : INT_MAX;
+    AX_MPI(MPI_Allreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD));
+    if (first == rank)
+        ax_log(
+            AX_LOG_WARN,
+            "the ranks of a node do not share memory (%s): collectives between them go through MPI, several "
+            "times slower (AXONN_SHARED_MEMORY says where to share)",
+            why);
+    return AX_OK;
+}
+
+ax_status ax_mpi_node_create(ax_mpi_world *w)
+{
+    const char *where = getenv("AXONN_SHARED_MEMORY");
+    if (where && !strcmp(where, "off"))
+        return AX_OK;
+    int rank, alone;
+    bool all_alone;
+    char *why = NULL;
+    MPI_Comm local;
+    AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    AX_MPI(MPI_Comm_split(MPI_COMM_WORLD, w->node[rank], rank, &local));
+    AX_MPI(MPI_Comm_size(local, &alone));
+    ax_status status = agreed(MPI_COMM_WORLD, alone == 1, &all_alone);
+    bool automatic = !where || !*where || !strcmp(where, "auto");
+    if (status == AX_OK && !all_alone)
+        status = try_heaps(w, local, automatic ? NULL : where, &why);
+    /* Processes may not see one another's files in /proc; then one in a directory serves. */
+    if (status == AX_OK && !all_alone && !w->shared && automatic)
+        status = try_heaps(w, local, "/dev/shm", &why);
+    if (status == AX_OK && !all_alone && !w->shared)
+        status = explain(why);
+    free(why);
+    MPI_Comm_free(&local);
+    return status;
+}
+
+void ax_mpi_node_destroy(ax_mpi_world *w) { ax_node_destroy(&w->shared); }
+
+/* ---- exchanges between nodes --------------------------------------------------------------------- */
+
+static ax_status outer_start(void *user, const ax_coll_args *args)
+{
+    state *s = user;
+    s->exchange = (ax_mpi_op){.c = s->column, .args = *args};
+    return ax_mpi_flat.start(&s->exchange);
+}
+
+static ax_status outer_test(void *user, bool *done)
+{
+    state *s = user;
+    AX_TRY(ax_mpi_flat.test(&s->exchange, done));
+    s->wire += *done ? s->exchange.wire : 0;
+    return AX_OK;
+}
+
+/* ---- communicators ------------------------------------------------------------------------------- */
+
+/* Where the ranks of a communicator are: nodes in the order of their first ranks. */
+typedef struct topology {
+    ax_node_map map;
+    int *rank_of; /* nodes × size */
+    int at;       /* this rank's number in its node's group */
+    bool even;    /* as many ranks on each node */
+} topology;
+
+static int node_of(const ax_mpi_comm *c, int rank) { return c->world->node[c->world_rank[rank]]; }
+
+static ax_status find_topology(const ax_mpi_comm *c, topology *t)
+{
+    int n = c->comm.size, *first, *count;
+    *t = (topology){.even = true};
+    AX_TRY(ax_calloc((size_t)n, sizeof *t->rank_of, &t->rank_of));
+    AX_TRY(ax_calloc((size_t)n, sizeof *first, &first));
+    AX_TRY(ax_calloc((size_t)n, sizeof *count, &count));
+    for (int r = 0; r < n; r++) {
+        int m = 0;
+        while (m < t->map.nodes && first[m] != node_of(c, r))
+            m++;
+        t->map.nodes += m == t->map.nodes;
+        first[m] = node_of(c, r);
+        if (r == c->comm.rank) {
+            t->map.node = m;
+            t->at = count[m];
+        }
+        count[m]++;
+    }
+    t->map.size = n / t->map.nodes;
+    for (int m = 0; m < t->map.nodes; m++) {
+        t->even &= count[m] == t->map.size;
+        count[m] = 0;
+    }
+    for (int r = 0; r < n && t->even; r++) {
+        int m = 0;
+        while (first[m] != node_of(c, r))
+            m++;
+        t->rank_of[m * t->map.size + count[m]++] = r;
+    }
+    t->map.rank_of = t->rank_of;
+    free(first);
+    free(count);
+    return AX_OK;
+}
+
+/* A rank's number among all ranks of the world on its node. */
+static int local_number(const ax_mpi_world *w, int world_rank)
+{
+    int number = 0;
+    for (int r = 0; r < world_rank; r++)
+        number += w->node[r] == w->node[world_rank];
+    return number;
+}
+
+static ax_status join(ax_mpi_comm *c, const topology *t, state *s, const int64_t *places)
+{
+    int n = t->map.size, *member;
+    int64_t *place;
+    AX_TRY(ax_calloc((size_t)n, sizeof *member, &member));
+    AX_TRY(ax_calloc((size_t)n, sizeof *place, &place));
+    for (int i = 0; i < n; i++) {
+        int r = t->rank_of[t->map.node * n + i];
+        member[i] = local_number(c->world, c->world_rank[r]);
+        place[i] = places[r];
+    }
+    s->outer = (ax_node_outer){outer_start, outer_test, s};
+    ax_node_group_join(s->group, member, place, &s->outer);
+    free(member);
+    free(place);
+    if (t->map.nodes == 1)
+        return AX_OK;
+    MPI_Comm column;
+    AX_MPI(MPI_Comm_split(c->mpi, t->at, t->map.node, &column));
+    AX_TRY(ax_mpi_comm_make(c->world, column, &s->column));
+    return ax_mpi_flat_create(&s->column->flat);
+}
+
+static void leave(state *s)
+{
+    if (s->column) {
+        ax_mpi_flat_destroy(&s->column->flat);
+        ax_mpi_comm_free(s->column);
+    }
+    ax_node_group_destroy(&s->group);
+    free(s);
+}
+
+/* Without a group on all ranks there is none on any. */
+static ax_status attach_to(ax_mpi_comm *c, const topology *t)
+{
+    state *s;
+    int64_t place = -1, *places;
+    AX_TRY(ax_calloc(1, sizeof *s, &s));
+    AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *places, &places));
+    if (ax_node_group_create(c->world->shared, &t->map, t->at, &s->group, &place) != AX_OK) {
+        ax_log(AX_LOG_WARN, "%s: a communicator goes through MPI", ax_error_message());
+        place = -1;
+    }
+    AX_MPI(MPI_Allgather(&place, 1, MPI_INT64_T, places, 1, MPI_INT64_T, c->mpi));
+    bool all = true;
+    for (int r = 0; r < c->comm.size; r++)
+        all &= places[r] >= 0;
+    ax_status status = all ? join(c, t, s, places) : AX_OK;
+    free(places);
+    if (all && status == AX_OK)
+        c->path_state = s;
+    else
+        leave(s);
+    return status;
+}
+
+static ax_status node_attach(ax_mpi_comm *c)
+{
+    if (!c->world->shared || c->comm.size == 1)
+        return AX_OK;
+    topology t;
+    AX_TRY(find_topology(c, &t));
+    ax_status status = t.even && t.map.size > 1 ? attach_to(c, &t) : AX_OK;
+    free(t.rank_of);
+    return status;
+}
+
+static void node_detach(ax_mpi_comm *c)
+{
+    state *s = c->path_state;
+    if (!s)
+        return;
+    MPI_Barrier(c->mpi); /* nobody reads a place any more */
+    leave(s);
+    c->path_state = NULL;
+}
+
+/* ---- operations ---------------------------------------------------------------------------------- */
+
+static bool node_takes(const ax_mpi_comm *c, const ax_coll_args *args)
+{
+    const state *s = c->path_state;
+    return s && ax_node_takes(s->group, args);
+}
+
+static ax_status node_start(ax_mpi_op *op)
+{
+    const state *s = op->c->path_state;
+    ax_node_start(s->group, &op->args, &op->node);
+    return AX_OK;
+}
+
+static ax_status node_test(ax_mpi_op *op, bool *done)
+{
+    state *s = op->c->path_state;
+    int phase = op->node.phase;
+    AX_TRY(ax_node_test(&op->node, done));
+    op->c->world->progress += op->node.phase != phase;
+    if (*done) {
+        op->wire = s->wire;
+        s->wire = 0;
+    }
+    return AX_OK;
+}
+
+const ax_mpi_path ax_mpi_node = {.name = "node",
+                                 .attach = node_attach,
+                                 .detach = node_detach,
+                                 .takes = node_takes,
+                                 .start = node_start,
+                                 .test = node_test};

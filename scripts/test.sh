@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds axonn three times (release with gcc; dev with clang, address and undefined-behaviour sanitizers;
-# tsan), runs the tests in each and the checks of the sources. Installs what is missing on Debian 12.
+# tsan), and what needs MPI once more with MPICH, runs the tests in each and the checks of the sources. Installs what is missing on Debian 12.
 #   scripts/test.sh [--long]         --long adds the campaigns, tests/*/test_long_*.c
 # Every test program and every check counts as one. The last line is
 # "N passed, N failed" or "N passed, N failed, N skipped"; the exit code is 0 if none failed.
@@ -71,6 +71,12 @@ build() {
     cmake --preset "$preset" "${how[@]}" && cmake --build "$dir" -j "$jobs"
 }
 
+# What needs MPI, with the other library than the one that the builds above found.
+build_mpich() {
+    cmake -S . -B build-mpich -G Ninja -DAXONN_MPI=mpicc.mpich -DAXONN_TESTS=ON &&
+        cmake --build build-mpich -j "$jobs" --target mpi_tests
+}
+
 # run_tests NAME DIR CTEST-OPTION…: adds ctest's own counts.
 run_tests() {
     local name=$1 dir=$2 start=$SECONDS log result tests bad left
@@ -111,6 +117,7 @@ step "build release" build release gcc && {
         run_tests "test campaigns" build -L long
     fi
 }
+step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.ends_(fail|kill)$'
 step "build dev" build dev clang && run_tests "test dev" build-dev -LE long
 step "build tsan" build tsan clang && run_tests "test tsan" build-tsan -LE long -R "$threaded"
 step "check tidy" scripts/check-tidy.sh

@@ -69,6 +69,13 @@ AX_MUST_CHECK ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm
 /* Nothing may be in flight. Collective along comm, unless the world has failed. */
 void ax_comm_destroy(ax_comm **comm);
 
+/* A caller that waits in vain: if nothing moves on a rank for `seconds` although it waits (0: never; default
+ * 30), and another rank does not answer, or all wait for one another or for ranks that have left, the job
+ * ends with exit code AX_ERR_COMM and a message that names the operation and the ranks. Ranks that are merely
+ * late, because they compute, are warned of. Over MPI only: threads find such ranks at once. Not collective.
+ */
+void ax_comm_set_timeout(ax_comm *world, double seconds);
+
 /* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return:
  * it ends the job with exit code `status`, after `message` (NULL: none) was logged as an error if this rank
  * is the first to abort. Not collective. */
@@ -143,6 +150,7 @@ typedef struct ax_comm_ops {
     const char *name;
     ax_status (*run)(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work);
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
+    void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
     void (*destroy)(ax_comm *comm);
 } ax_comm_ops;

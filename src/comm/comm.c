@@ -197,6 +197,12 @@ ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)
     return comm->ops->split(comm, color, key, out);
 }
 
+void ax_comm_set_timeout(ax_comm *world, double seconds)
+{
+    if (world->ops->set_timeout)
+        world->ops->set_timeout(world, seconds);
+}
+
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
 {
     comm->ops->abort(comm, status, message);

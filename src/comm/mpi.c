@@ -2,6 +2,7 @@
  * waited for. Read mpi.h first. */
 #include "comm/mpi.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 /* ---- operations ---------------------------------------------------------------------------------- */
 
-enum { OPS_PER_BLOCK = 256, SPINS = 200, ABORT_SECONDS = 20 };
+enum { OPS_PER_BLOCK = 256, SPINS = 200, ABORT_SECONDS = 20, TIMEOUT_MS = 30000 };
 
 /* Work handles live as long as the process: MPI is initialised once. They grow to the most that were ever in
  * flight together; a step allocates none. */
@@ -87,6 +88,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         *op = *what;
         op->work.wait = op_wait;
         op->c = c;
+        op->seq = c->called + 1;
+        c->called += op->kind != AX_MPI_DESTROY; /* who destroys has left */
         op->next = NULL;
         *w->queue_end = op;
         w->queue_end = &op->next;
@@ -126,12 +129,14 @@ static ax_status split_now(ax_mpi_op *op)
 {
     MPI_Comm made;
     AX_MPI(MPI_Comm_split(op->c->mpi, op->color < 0 ? MPI_UNDEFINED : op->color, op->key, &made));
-    return made == MPI_COMM_NULL ? AX_OK : ax_mpi_comm_make(op->c->world, made, &op->made);
+    /* The same on all members, and another one for every split and colour. */
+    uint64_t id = ax_rng_key(op->c->id, "split", (uint64_t)op->seq << 32 | (uint32_t)op->color);
+    return made == MPI_COMM_NULL ? AX_OK : ax_mpi_comm_make(op->c->world, made, id, &op->made);
 }
 
 static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
 {
-    ax_mpi_op what = {.finish = split_now, .color = color, .key = key};
+    ax_mpi_op what = {.kind = AX_MPI_SPLIT, .finish = split_now, .color = color, .key = key};
     AX_TRY(meet(mpi_comm_of(comm), &what));
     *out = what.made ? &what.made->comm : NULL;
     return AX_OK;
@@ -145,6 +150,11 @@ static ax_status free_now(ax_mpi_op *op)
     else
         ax_mpi_comm_free(c);
     return AX_OK;
+}
+
+static void mpi_set_timeout(ax_comm *comm, double seconds)
+{
+    atomic_store(&mpi_comm_of(comm)->world->timeout_ms, (int)(fmin(fmax(seconds, 0), 1e6) * 1000));
 }
 
 /* The communication thread ends the job, and with it this call. If it cannot, the end of this process has to
@@ -182,7 +192,9 @@ static void mpi_destroy(ax_comm *comm)
     ax_mpi_comm *c = mpi_comm_of(comm);
     ax_mpi_world *w = c->world;
     bool world = c == w->comm;
-    ax_mpi_op what = {.finish = free_now};
+    ax_mpi_op what = {.kind = AX_MPI_DESTROY, .finish = free_now};
+    if (world)
+        atomic_store(&w->leaving, true);
     ax_status status = meet(c, &what);
     if (world && status == AX_OK) {
         pthread_join(w->thread, NULL);
@@ -190,8 +202,12 @@ static void mpi_destroy(ax_comm *comm)
     }
 }
 
-const ax_comm_ops ax_mpi_ops = {
-    .name = "mpi", .run = mpi_run, .split = mpi_split, .abort = mpi_abort, .destroy = mpi_destroy};
+const ax_comm_ops ax_mpi_ops = {.name = "mpi",
+                                .run = mpi_run,
+                                .split = mpi_split,
+                                .set_timeout = mpi_set_timeout,
+                                .abort = mpi_abort,
+                                .destroy = mpi_destroy};
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
@@ -215,6 +231,7 @@ ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out)
     AX_TRY(ax_calloc(1, sizeof *w, &w));
     w->launch = launch;
     w->queue_end = &w->queue;
+    atomic_init(&w->timeout_ms, TIMEOUT_MS);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

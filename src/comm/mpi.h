@@ -46,18 +46,25 @@ extern const ax_comm_ops ax_mpi_ops;
 struct ax_mpi_comm {
     ax_comm comm;
     ax_mpi_world *world;
+    ax_mpi_comm *next; /* among the world's (lock) */
     MPI_Comm mpi;
+    uint64_t id;     /* the same on all members */
     int *world_rank; /* of each member */
     bool spans_nodes;
+    int64_t called;          /* operations so far (lock) */
     int tags;                /* T: given out so far; the same on all members */
     void *path_state;        /* T: of the path that shares memory */
     ax_mpi_flat_state *flat; /* T: of the path by messages: the world's, or one of its own */
 };
 
+typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_DESTROY } ax_mpi_kind;
+
 struct ax_mpi_op {
     ax_work work;
     ax_mpi_op *next; /* in the queue, among the active, or among the free */
     ax_mpi_comm *c;
+    ax_mpi_kind kind;
+    int64_t seq; /* the how-manieth on its communicator, from 1 */
     ax_coll_args args;
     /* What follows the collective on the communication thread, on all ranks of the group: a call of MPI that
      * blocks until they have come. NULL: nothing. */
@@ -66,6 +73,7 @@ struct ax_mpi_op {
     ax_mpi_comm *made;
     /* T: */
     const ax_mpi_path *path;
+    bool checking;                   /* whether all call the same; it has not started yet */
     int tag;                         /* the first of its tags */
     int64_t pieces, unstarted, open; /* of the flat path; any path may use them */
     int64_t wire;                    /* bytes sent to other nodes */
@@ -74,6 +82,21 @@ struct ax_mpi_op {
     ax_status status;
     atomic_bool done;
 };
+
+/* What a rank called, in plain data. */
+typedef struct ax_mpi_call {
+    int kind, coll, dtype, op, root, size;
+    uint64_t comm;
+    int64_t count, seq;
+} ax_mpi_call;
+
+ax_mpi_call ax_mpi_call_of(const ax_mpi_op *op);
+/* "all_reduce of 8 f32" */
+void ax_mpi_call_describe(const ax_mpi_call *call, char *out, size_t size);
+
+typedef struct ax_mpi_checks ax_mpi_checks;
+typedef struct ax_mpi_control ax_mpi_control;
+typedef struct ax_mpi_watch ax_mpi_watch;
 
 struct ax_mpi_world {
     ax_mpi_comm *comm; /* the world's own */
@@ -84,6 +107,7 @@ struct ax_mpi_world {
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
     ax_mpi_op *queue, **queue_end, *free_ops;
+    ax_mpi_comm *comms;   /* all */
     ax_mpi_op *op_blocks; /* all handles; the first of each block links to the next */
     int abort_status;     /* asked for by ax_comm_abort; 0: not */
     const char *abort_message;
@@ -96,12 +120,16 @@ struct ax_mpi_world {
     atomic_int waiting; /* callers in ax_wait, and those of them that sleep */
     atomic_int sleeping;
     atomic_bool resting; /* the communication thread sleeps */
-    atomic_bool failed, aborting;
+    atomic_bool failed, aborting, leaving;
+    atomic_int timeout_ms; /* of the watchdog; 0: off */
     /* T: */
     ax_mpi_op *active;
     ax_mpi_flat_state *flat;
-    ax_node *shared;   /* the node's memory; NULL: none, on any rank */
-    uint64_t progress; /* counts what moved */
+    ax_node *shared;       /* the node's memory; NULL: none, on any rank */
+    ax_mpi_checks *checks; /* NULL: not checked */
+    ax_mpi_control *control;
+    ax_mpi_watch *watch;
+    uint64_t progress; /* counts what moved: any path adds to it */
     bool quit;
 };
 
@@ -115,14 +143,13 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
 }
 
 /* Makes a communicator of `mpi`, which it takes over. Communication thread; collective. */
-AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, ax_mpi_comm **out);
+AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
 /* The life of the communication thread. */
 void *ax_mpi_thread(void *world);
 
-/* Fails the world: all operations in flight and to come. The first message counts. Communication thread. */
-void ax_mpi_fail(ax_mpi_world *w, const char *message);
+/* Everything below is for the communication thread. */
 
 AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
 void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
@@ -130,5 +157,48 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
 /* Finds out whether and how the ranks of each node can share memory. Collective along the world. */
 AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
+
+/* Fails the world: all operations in flight and to come, on all ranks or on this one. The first message
+ * counts. */
+void ax_mpi_fail(ax_mpi_world *w, const char *message);
+void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message);
+
+/* mpi_check.c: the ranks of a group compare what they call. One operation at a time. */
+AX_MUST_CHECK ax_status ax_mpi_checks_create(ax_mpi_world *w, int size);
+void ax_mpi_checks_destroy(ax_mpi_world *w);
+AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
+AX_MUST_CHECK ax_status ax_mpi_check_test(ax_mpi_op *op, bool *done);
+
+/* mpi_control.c: notes between communication threads. */
+enum { AX_NOTE_TEXT = 512 };
+typedef enum ax_note_kind {
+    AX_NOTE_FAIL,   /* text: the world has failed */
+    AX_NOTE_CLAIM,  /* to rank 0: may I speak for the job? */
+    AX_NOTE_GRANT,  /* state 1 or -1: yes, no */
+    AX_NOTE_ASK,    /* ask, comm: what do you do? */
+    AX_NOTE_ANSWER, /* ask, state, progress, called, text */
+} ax_note_kind;
+typedef struct ax_mpi_note {
+    int kind, from, state;
+    int64_t ask, called;
+    uint64_t comm, progress;
+    char text[AX_NOTE_TEXT];
+} ax_mpi_note;
+
+AX_MUST_CHECK ax_status ax_mpi_control_create(ax_mpi_world *w);
+void ax_mpi_control_destroy(ax_mpi_world *w);
+AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
+/* False: it could not be sent. */
+bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
+void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
+/* Says why, if no other rank did, and ends the job. */
+void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message) __attribute__((noreturn));
+
+/* mpi_watch.c: looks now and then whether a caller waits in vain. */
+AX_MUST_CHECK ax_status ax_mpi_watch_create(ax_mpi_world *w, int size);
+void ax_mpi_watch_destroy(ax_mpi_world *w);
+void ax_mpi_watch_look(ax_mpi_world *w);
+void ax_mpi_watch_answer(ax_mpi_world *w, const ax_mpi_note *question);
+void ax_mpi_watch_hear(ax_mpi_world *w, const ax_mpi_note *note);
 
 #endif

@@ -23,7 +23,8 @@ enum {
     REDUCE_BLOCK_BYTES = 32 << 10, /* or this times the ranks if that is more */
     MOVE_BYTES = 4 << 20,          /* of one message of a piece that only moves */
     SMALL_BYTES = 16 << 10,        /* gathered size of what is gathered by doubling */
-    TAGS = 4096 /* tags in use repeat after so many pieces; times 2 it is below MPI's least bound */
+    PHASES = 4,
+    TAGS = 4096 /* tags repeat after so many pieces; times PHASES they stay below MPI's least bound, 32767 */
 };
 
 typedef struct piece {
@@ -312,9 +313,9 @@ static ax_status begin(piece *p, ax_mpi_op *op, int64_t cut)
 {
     int64_t index = op->pieces - op->unstarted;
     p->op = op;
-    p->tag = (int)((op->tag + index) % TAGS) * 2;
+    p->tag = (int)((op->tag + index) % TAGS) * PHASES;
     p->step = 1;
-    p->phase = 0;
+    p->phase = op->kind == AX_MPI_COLLECTIVE ? 0 : 2; /* a split is no barrier to those who call one */
     p->first = index * cut;
     p->count = ax_min(cut, op->args.count - p->first);
     p->requests = 0;

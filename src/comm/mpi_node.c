@@ -206,7 +206,7 @@ static ax_status join(ax_mpi_comm *c, const topology *t, state *s, const int64_t
         return AX_OK;
     MPI_Comm column;
     AX_MPI(MPI_Comm_split(c->mpi, t->at, t->map.node, &column));
-    AX_TRY(ax_mpi_comm_make(c->world, column, &s->column));
+    AX_TRY(ax_mpi_comm_make(c->world, column, ax_rng_key(c->id, "column", 0), &s->column));
     return ax_mpi_flat_create(&s->column->flat);
 }
 

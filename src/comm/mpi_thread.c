@@ -49,13 +49,14 @@ static ax_status members(ax_mpi_comm *c)
     return AX_OK;
 }
 
-ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, ax_mpi_comm **out)
+ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out)
 {
     ax_mpi_comm *c;
     AX_TRY(ax_calloc(1, sizeof *c, &c));
     c->world = w;
     c->mpi = mpi;
     c->flat = w->flat;
+    c->id = id;
     c->comm = (ax_comm){.ops = &ax_mpi_ops, .impl = c};
     *out = c;
     AX_MPI(MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN));
@@ -65,11 +66,22 @@ ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, ax_mpi_comm **out)
     for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
         if ((*p)->attach)
             AX_TRY((*p)->attach(c));
+    pthread_mutex_lock(&w->lock);
+    c->next = w->comms;
+    w->comms = c;
+    pthread_mutex_unlock(&w->lock);
     return AX_OK;
 }
 
 void ax_mpi_comm_free(ax_mpi_comm *c)
 {
+    pthread_mutex_lock(&c->world->lock);
+    ax_mpi_comm **link = &c->world->comms;
+    while (*link && *link != c)
+        link = &(*link)->next;
+    if (*link)
+        *link = c->next;
+    pthread_mutex_unlock(&c->world->lock);
     for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
         if ((*p)->detach)
             (*p)->detach(c);
@@ -92,14 +104,23 @@ static void complete(ax_mpi_world *w, ax_mpi_op *op, ax_status status)
     }
 }
 
+void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message)
+{
+    pthread_mutex_lock(&w->lock);
+    if (!atomic_load(&w->failed))
+        snprintf(w->message, sizeof w->message, "%s", message);
+    atomic_store(&w->failed, true);
+    pthread_mutex_unlock(&w->lock);
+}
+
 void ax_mpi_fail(ax_mpi_world *w, const char *message)
 {
     if (atomic_load(&w->failed))
         return;
-    pthread_mutex_lock(&w->lock);
-    snprintf(w->message, sizeof w->message, "%s", message);
-    atomic_store(&w->failed, true);
-    pthread_mutex_unlock(&w->lock);
+    ax_mpi_note note = {.kind = AX_NOTE_FAIL};
+    snprintf(note.text, sizeof note.text, "%s", message);
+    ax_mpi_fail_quietly(w, message);
+    ax_mpi_note_send_all(w, &note);
 }
 
 static ax_mpi_op *take(ax_mpi_world *w)
@@ -129,6 +150,15 @@ static void drop_all(ax_mpi_world *w)
         complete(w, op, AX_ERR_COMM);
 }
 
+static ax_status start(ax_mpi_op *op)
+{
+    const ax_mpi_path *const *p = ax_mpi_paths;
+    while ((*p)->takes && !(*p)->takes(op->c, &op->args))
+        p++;
+    op->path = op->kind == AX_MPI_COLLECTIVE ? *p : &ax_mpi_flat;
+    return op->path->start(op);
+}
+
 /* Starts what is queued, in order; an operation that cannot start whole holds up the later ones. */
 static bool start_queued(ax_mpi_world *w)
 {
@@ -136,19 +166,31 @@ static bool start_queued(ax_mpi_world *w)
     ax_mpi_op **end = &w->active, *op, *last = NULL;
     for (; *end; end = &(*end)->next)
         last = *end;
-    while ((!last || !last->unstarted) && (op = take(w))) {
+    while ((!last || (!last->checking && !last->unstarted)) && (op = take(w))) {
         op->next = NULL;
         *end = last = op;
         end = &op->next;
-        const ax_mpi_path *const *p = ax_mpi_paths;
-        while ((*p)->takes && !(*p)->takes(op->c, &op->args))
-            p++;
-        op->path = *p;
-        if (op->path->start(op) != AX_OK)
+        op->checking = w->checks && op->c->comm.size > 1;
+        if ((op->checking ? ax_mpi_check_start(op) : start(op)) != AX_OK)
             ax_mpi_fail(w, ax_error_message());
         moved = true;
     }
     return moved;
+}
+
+/* Goes on with an operation. */
+static ax_status step(ax_mpi_op *op, bool *done)
+{
+    if (op->checking) {
+        bool checked = false;
+        AX_TRY(ax_mpi_check_test(op, &checked));
+        if (!checked)
+            return AX_OK;
+        op->checking = false;
+        op->c->world->progress++;
+        AX_TRY(start(op));
+    }
+    return op->path->test(op, done);
 }
 
 static bool drive(ax_mpi_world *w)
@@ -157,7 +199,7 @@ static bool drive(ax_mpi_world *w)
     for (ax_mpi_op **link = &w->active; *link && !atomic_load(&w->failed);) {
         ax_mpi_op *op = *link;
         bool done = false;
-        ax_status status = op->path->test(op, &done);
+        ax_status status = step(op, &done);
         if (status == AX_OK && done) {
             *link = op->next;
             status = op->finish ? op->finish(op) : AX_OK;
@@ -172,7 +214,15 @@ static bool drive(ax_mpi_world *w)
 
 /* ---- resting ------------------------------------------------------------------------------------- */
 
-enum { EAGER_ROUNDS = 100 };
+/* Rounds without progress after which a core is given up, at first for a short while, then for longer. */
+enum {
+    LOOK_EVERY = 64,
+    YIELDS = 100,
+    YIELDS_WAITING = 2000,
+    NAP = 20000,
+    LONGEST_NAP = 200000,
+    IDLE_NAP = 10000000
+};
 
 static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
 {
@@ -189,14 +239,18 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Nothing moved for `idle` rounds. Where a caller waits, the core is free for testing; where all compute, it
- * is theirs, and an operation in flight is looked at every so often. */
-static void rest(ax_mpi_world *w, int idle)
+/* Nothing moved for `idle` rounds. Where a caller waits, its core is free for testing, unless others need it;
+ * where all compute, the core is theirs, and what is in flight is looked at every so often. True after a nap.
+ */
+static bool rest(ax_mpi_world *w, unsigned idle)
 {
-    if (atomic_load(&w->waiting) || idle < EAGER_ROUNDS)
+    unsigned yields = atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
+    if (idle < yields)
         sched_yield();
     else
-        sleep_until_called(w, w->active ? 30000 : idle < 2 * EAGER_ROUNDS ? 1000000 : 10000000);
+        sleep_until_called(w, w->active ? (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10))
+                                        : IDLE_NAP);
+    return idle >= yields;
 }
 
 /* ---- life ---------------------------------------------------------------------------------------- */
@@ -280,10 +334,15 @@ static ax_status create(ax_mpi_world *w)
     AX_TRY(check_launch(w, size));
     ax_log_set_rank(rank, size);
     AX_TRY(find_nodes(w, rank, size));
+    AX_TRY(ax_mpi_control_create(w));
+    AX_TRY(ax_mpi_watch_create(w, size));
+#ifndef NDEBUG
+    AX_TRY(ax_mpi_checks_create(w, size));
+#endif
     AX_TRY(ax_mpi_flat_create(&w->flat));
     AX_TRY(ax_mpi_node_create(w));
     AX_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &own));
-    return ax_mpi_comm_make(w, own, &w->comm);
+    return ax_mpi_comm_make(w, own, 1, &w->comm);
 }
 
 static void announce(ax_mpi_world *w, ax_status status)
@@ -298,6 +357,10 @@ static void announce(ax_mpi_world *w, ax_status status)
 
 static void end(ax_mpi_world *w)
 {
+    if (w->control)
+        ax_mpi_control_destroy(w);
+    ax_mpi_watch_destroy(w);
+    ax_mpi_checks_destroy(w);
     if (w->comm)
         ax_mpi_comm_free(w->comm);
     ax_mpi_node_destroy(w);
@@ -314,9 +377,17 @@ static void abort_job(ax_mpi_world *w)
     const char *message = w->abort_message;
     int status = w->abort_status;
     pthread_mutex_unlock(&w->lock);
-    if (message)
-        ax_log(AX_LOG_ERROR, "%s", message);
-    MPI_Abort(w->comm->mpi, status);
+    ax_mpi_end_job(w, status, message);
+}
+
+/* What need not be looked at in every round. */
+static void look_around(ax_mpi_world *w)
+{
+    if (atomic_load(&w->aborting))
+        abort_job(w);
+    if (ax_mpi_control_poll(w) != AX_OK)
+        ax_mpi_fail(w, ax_error_message());
+    ax_mpi_watch_look(w);
 }
 
 void *ax_mpi_thread(void *world)
@@ -325,19 +396,19 @@ void *ax_mpi_thread(void *world)
     prctl(PR_SET_TIMERSLACK, 1000UL);
     ax_status status = create(w);
     announce(w, status);
-    for (int idle = 0; status == AX_OK && !w->quit;) {
-        bool moved = false;
+    for (unsigned idle = 0, rounds = 0; status == AX_OK && !w->quit; rounds++) {
+        bool moved = false, napped = false;
         if (atomic_load(&w->failed))
             drop_all(w);
         else {
             moved = start_queued(w);
             moved |= drive(w);
         }
-        if (atomic_load(&w->aborting))
-            abort_job(w);
         idle = moved ? 0 : idle + 1;
         if (!moved)
-            rest(w, idle);
+            napped = rest(w, idle);
+        if (napped || rounds % LOOK_EVERY == 0)
+            look_around(w);
     }
     end(w);
     return NULL;

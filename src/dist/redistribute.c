@@ -268,7 +268,7 @@ static ax_status transfer_wait(ax_work *work)
 ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                             const ax_tensor *src, const ax_layout *target, bool roomy, void *result)
 {
-    *t = (ax_transfer){.base = {transfer_wait},
+    *t = (ax_transfer){.base = {.wait = transfer_wait},
                        .ctx = ctx,
                        .frame = frame,
                        .plan = *plan,

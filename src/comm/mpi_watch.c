@@ -1,0 +1,263 @@
+/* The watchdog: a caller that waits in vain ends the job with a message instead of waiting for ever.
+ *
+ * When nothing has moved for `timeout` seconds although a caller waits, the communication thread asks those
+ * of all other ranks what they do. They answer whatever their rank computes, so
+ *   - a rank that does not answer is stopped, dead or unreachable: the job ends;
+ *   - if somebody computes, that rank is late: a warning, and patience;
+ *   - if nobody does, and asked again all stand where they stood, they wait for one another, or for ranks
+ * that have left: the job ends. The lowest rank that waits speaks. Read mpi.h first. */
+#include "comm/mpi.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COMPUTES, WAITS, LEFT };
+
+typedef struct answer {
+    bool came;
+    int state;
+    uint64_t progress, before; /* at this round and at the last */
+    int64_t called;            /* operations that the rank has called on the communicator in question */
+    char text[AX_NOTE_TEXT];
+} answer;
+
+struct ax_mpi_watch {
+    double since; /* when something last moved */
+    uint64_t seen;
+    double ask_at, warn_at, judge_by;
+    int round;   /* of questions; 0: none asked */
+    int64_t ask; /* number of the question, so that late answers are not taken for another's */
+    answer *answer;
+};
+
+ax_status ax_mpi_watch_create(ax_mpi_world *w, int size)
+{
+    AX_TRY(ax_calloc(1, sizeof *w->watch, &w->watch));
+    w->watch->seen = UINT64_MAX; /* the clock runs from the first look */
+    return ax_calloc((size_t)size, sizeof *w->watch->answer, &w->watch->answer);
+}
+
+void ax_mpi_watch_destroy(ax_mpi_world *w)
+{
+    if (w->watch)
+        free(w->watch->answer);
+    free(w->watch);
+    w->watch = NULL;
+}
+
+/* ---- questions ----------------------------------------------------------------------------------- */
+
+static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeout_ms) / 1000; }
+
+/* How long an answer may take: far longer than the rest of a communication thread, whatever the load. */
+static double patience(double timeout) { return timeout < 2 ? 1 : timeout < 20 ? timeout / 2 : 10; }
+
+/* "all_reduce of 8 f32, operation 3 of ranks 0, 2, 4" */
+static void describe(const ax_mpi_op *op, char *out, size_t size)
+{
+    const ax_mpi_comm *c = op->c;
+    ax_mpi_call call = ax_mpi_call_of(op);
+    ax_mpi_call_describe(&call, out, size);
+    size_t len = strlen(out);
+    len += (size_t)snprintf(out + len, size - len, ", operation %lld of ranks", (long long)op->seq);
+    for (int r = 0; r < c->comm.size && len < size; r++)
+        if (r < 8 || r == c->comm.size - 1)
+            len += (size_t)snprintf(out + len, size - len, "%s %d",
+                                    r == 0  ? ""
+                                    : r > 8 ? " …"
+                                            : ",",
+                                    c->world_rank[r]);
+}
+
+static int64_t called_on(ax_mpi_world *w, uint64_t id)
+{
+    int64_t called = 0;
+    pthread_mutex_lock(&w->lock);
+    for (const ax_mpi_comm *c = w->comms; c; c = c->next)
+        if (c->id == id)
+            called = c->called;
+    pthread_mutex_unlock(&w->lock);
+    return called;
+}
+
+static void ask(ax_mpi_world *w, double now)
+{
+    ax_mpi_watch *k = w->watch;
+    ax_mpi_note note = {.kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active->c->id};
+    k->round++;
+    k->judge_by = now + patience(timeout_of(w));
+    for (int r = 0; r < w->comm->comm.size; r++) {
+        answer *a = &k->answer[r];
+        a->before = a->progress;
+        a->came = r == w->comm->comm.rank;
+        a->state = WAITS;
+    }
+    answer *mine = &k->answer[w->comm->comm.rank];
+    mine->called = w->active->seq;
+    describe(w->active, mine->text, sizeof mine->text);
+    ax_mpi_note_send_all(w, &note);
+}
+
+void ax_mpi_watch_answer(ax_mpi_world *w, const ax_mpi_note *question)
+{
+    ax_mpi_note note = {.kind = AX_NOTE_ANSWER, .ask = question->ask, .progress = w->progress};
+    note.called = called_on(w, question->comm);
+    note.state = atomic_load(&w->leaving) ? LEFT : atomic_load(&w->waiting) ? WAITS : COMPUTES;
+    if (w->active)
+        describe(w->active, note.text, sizeof note.text);
+    ax_mpi_note_send(w, question->from, &note);
+}
+
+void ax_mpi_watch_hear(ax_mpi_world *w, const ax_mpi_note *note)
+{
+    ax_mpi_watch *k = w->watch;
+    answer *a = &k->answer[note->from];
+    if (note->ask != k->ask)
+        return;
+    a->came = true;
+    a->state = note->state;
+    a->progress = note->progress;
+    a->called = note->called;
+    memcpy(a->text, note->text, sizeof a->text);
+}
+
+/* ---- judgement ----------------------------------------------------------------------------------- */
+
+typedef bool which_fn(const ax_mpi_world *w, int rank);
+
+static bool is_silent(const ax_mpi_world *w, int rank) { return !w->watch->answer[rank].came; }
+static bool computes(const ax_mpi_world *w, int rank)
+{
+    return w->watch->answer[rank].came && w->watch->answer[rank].state == COMPUTES;
+}
+static bool waits(const ax_mpi_world *w, int rank)
+{
+    return w->watch->answer[rank].came && w->watch->answer[rank].state == WAITS;
+}
+static bool has_moved(const ax_mpi_world *w, int rank)
+{
+    return w->watch->answer[rank].progress != w->watch->answer[rank].before;
+}
+/* A rank of the group that has not called the operation. */
+static bool is_missing(const ax_mpi_world *w, int rank)
+{
+    const ax_mpi_comm *c = w->active->c;
+    bool member = false;
+    for (int r = 0; r < c->comm.size; r++)
+        member |= c->world_rank[r] == rank;
+    return member && w->watch->answer[rank].called < w->active->seq;
+}
+static bool has_left(const ax_mpi_world *w, int rank)
+{
+    return is_missing(w, rank) && w->watch->answer[rank].state == LEFT;
+}
+
+static int first(const ax_mpi_world *w, which_fn *which)
+{
+    for (int r = 0; r < w->comm->comm.size; r++)
+        if (which(w, r))
+            return r;
+    return -1;
+}
+
+/* "rank 2", "ranks 2, 5" */
+static void list(const ax_mpi_world *w, which_fn *which, char *out, size_t size)
+{
+    int n = 0;
+    size_t len = 0;
+    *out = 0;
+    for (int r = 0; r < w->comm->comm.size && len < size; r++)
+        if (which(w, r)) {
+            char *s = n == 1 && !strncmp(out, "rank ", 5) ? out : NULL;
+            if (s) { /* "rank 2" becomes "ranks 2" */
+                memmove(out + 5, out + 4, strlen(out + 4) + 1);
+                out[4] = 's';
+                len++;
+            }
+            len += (size_t)snprintf(out + len, size - len, n ? ", %d" : "rank %d", r);
+            n++;
+        }
+}
+
+/* Why the job cannot go on, in words. */
+static void reason(const ax_mpi_world *w, char *out, size_t size)
+{
+    char what[AX_NOTE_TEXT], who[160];
+    describe(w->active, what, sizeof what);
+    int seconds = (int)(ax_now() - w->watch->since + 0.5);
+    if (first(w, is_silent) >= 0) {
+        list(w, is_silent, who, sizeof who);
+        snprintf(out, size, "%s, has waited %d s, and %s does not answer: stopped, dead, or out of reach",
+                 what, seconds, who);
+    } else if (first(w, has_left) >= 0) {
+        list(w, has_left, who, sizeof who);
+        snprintf(out, size, "%s, has waited %d s for %s, which left the world without calling it", what,
+                 seconds, who);
+    } else if (first(w, is_missing) < 0) {
+        snprintf(out, size, "%s, has not moved for %d s, though all its ranks have called it", what, seconds);
+    } else {
+        size_t len = (size_t)snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);
+        for (int r = 0, n = 0; r < w->comm->comm.size && len < size; r++)
+            if (waits(w, r))
+                len += (size_t)snprintf(out + len, size - len, "%s rank %d in %s", n++ ? ";" : "", r,
+                                        w->watch->answer[r].text);
+    }
+}
+
+static void warn(ax_mpi_world *w, double now)
+{
+    ax_mpi_watch *k = w->watch;
+    char what[AX_NOTE_TEXT], who[160];
+    if (now < k->warn_at || first(w, waits) != w->comm->comm.rank)
+        return;
+    k->warn_at = now + (now - k->since);
+    describe(w->active, what, sizeof what);
+    list(w, first(w, is_missing) < 0 ? computes : is_missing, who, sizeof who);
+    ax_log(AX_LOG_WARN, "%s, has waited %d s for %s; all ranks answer, so this one goes on waiting", what,
+           (int)(now - k->since + 0.5), who);
+}
+
+static void judge(ax_mpi_world *w, double now)
+{
+    ax_mpi_watch *k = w->watch;
+    bool hopeless = first(w, is_silent) >= 0;
+    if (!hopeless && first(w, computes) < 0) {
+        if (k->round == 1) {
+            if (now >= k->judge_by)
+                ask(w, now);
+            return;
+        }
+        hopeless = first(w, has_moved) < 0;
+    }
+    if (!hopeless) {
+        warn(w, now);
+        k->round = 0;
+        k->ask_at = now + timeout_of(w);
+    } else if (first(w, waits) == w->comm->comm.rank || now >= k->judge_by + patience(timeout_of(w))) {
+        char text[900];
+        reason(w, text, sizeof text);
+        ax_mpi_end_job(w, AX_ERR_COMM, text);
+    }
+}
+
+void ax_mpi_watch_look(ax_mpi_world *w)
+{
+    ax_mpi_watch *k = w->watch;
+    double now = ax_now(), timeout = timeout_of(w);
+    bool waiting = timeout > 0 && w->active && atomic_load(&w->waiting) && !atomic_load(&w->failed);
+    if (!waiting || w->progress != k->seen) {
+        k->seen = w->progress;
+        k->since = now;
+        k->ask_at = k->warn_at = now + timeout;
+        k->round = 0;
+        return;
+    }
+    if (k->round == 0) {
+        if (now >= k->ask_at)
+            ask(w, now);
+        return;
+    }
+    if (first(w, is_silent) < 0 || now >= k->judge_by)
+        judge(w, now);
+}

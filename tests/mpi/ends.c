@@ -1,0 +1,124 @@
+/* mpi: how jobs end whose ranks fail, stop, leave or disagree. `ends KIND` ends as its kind does; ends.sh
+ * says what the launcher and the messages must make of it. */
+#include "axonn/comm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static ax_status done(ax_status status, ax_work *work) { return status == AX_OK ? ax_wait(&work) : status; }
+
+/* The odd rank calls something else than the others: `which` says what. */
+static ax_status mismatch(ax_comm *c, int which)
+{
+    float a[64] = {0}, b[256];
+    ax_work *work = NULL;
+    bool odd = ax_comm_rank(c) == 1;
+    switch (which) {
+    case 0:
+        return done(odd ? ax_all_gather(c, NULL, a, b, 12, AX_F32, &work)
+                        : ax_all_reduce(c, NULL, a, 8, AX_F32, AX_SUM, &work),
+                    work);
+    case 1:
+        return done(ax_all_gather(c, NULL, a, b, odd ? 4 : 8, AX_F32, &work), work);
+    case 2:
+        return done(ax_all_gather(c, NULL, a, b, 8, odd ? AX_BF16 : AX_F32, &work), work);
+    case 3:
+        return done(ax_all_reduce(c, NULL, a, 8, AX_F32, odd ? AX_MAX : AX_SUM, &work), work);
+    case 4:
+        return done(ax_broadcast(c, NULL, a, 8, AX_F32, odd, &work), work);
+    default: {
+        ax_comm *sub = NULL;
+        return odd ? ax_comm_split(c, 0, 0, &sub) : ax_barrier(c);
+    }
+    }
+}
+
+/* Two operations on two communicators that both ranks share, in two orders, and no wait between them. */
+static ax_status crossed_order(ax_comm *world)
+{
+    float a = 0, b = 0;
+    ax_comm *sub;
+    ax_work *one, *two;
+    AX_TRY(ax_comm_split(world, 0, 0, &sub));
+    bool odd = ax_comm_rank(world) == 1;
+    AX_TRY(ax_all_reduce(odd ? sub : world, NULL, &a, 1, AX_F32, AX_SUM, &one));
+    AX_TRY(ax_all_reduce(odd ? world : sub, NULL, &b, 1, AX_F32, AX_SUM, &two));
+    AX_TRY(ax_wait(&one));
+    return ax_wait(&two);
+}
+
+static ax_status crossed_waits(ax_comm *world)
+{
+    ax_comm *sub;
+    AX_TRY(ax_comm_split(world, 0, 0, &sub));
+    return ax_barrier(ax_comm_rank(world) == 1 ? sub : world);
+}
+
+static ax_status fails(ax_comm *world)
+{
+    AX_CHECK(ax_comm_rank(world) != 2, AX_ERR_DATA, "the file is short");
+    for (;;)
+        AX_TRY(ax_barrier(world));
+}
+
+/* Rank 1 computes for a time that is long beside the timeout. */
+static ax_status late(ax_comm *world)
+{
+    for (double begin = ax_now(); ax_comm_rank(world) == 1 && ax_now() < begin + 1.7;)
+        continue;
+    return ax_barrier(world);
+}
+
+static ax_status signals(ax_comm *world, int number)
+{
+    AX_TRY(ax_barrier(world));
+    if (ax_comm_rank(world) == 1)
+        raise(number);
+    return ax_barrier(world);
+}
+
+static ax_status run(ax_comm **world, const char *kind)
+{
+    bool odd = ax_comm_rank(*world) == 1;
+    if (!strncmp(kind, "mismatch", 8))
+        return mismatch(*world, atoi(kind + 8));
+    if (!strcmp(kind, "order"))
+        return crossed_order(*world);
+    if (!strcmp(kind, "deadlock"))
+        return crossed_waits(*world);
+    if (!strcmp(kind, "late"))
+        return late(*world);
+    if (!strcmp(kind, "stop"))
+        return signals(*world, SIGSTOP);
+    if (!strcmp(kind, "kill"))
+        return signals(*world, SIGKILL);
+    if (!strcmp(kind, "fail"))
+        return fails(*world);
+    if (!strcmp(kind, "fail_all"))
+        return ax_fail(AX_ERR_USAGE, "the grid does not fit");
+    if (!strcmp(kind, "exit") && odd)
+        exit(0);
+    if (!strcmp(kind, "leave") && odd) {
+        ax_comm_destroy(world);
+        return AX_OK;
+    }
+    return ax_barrier(*world);
+}
+
+int main(int argc, char **argv)
+{
+    ax_comm *world;
+    if (argc != 2 || ax_comm_world_create(&world) != AX_OK) {
+        fprintf(stderr, "axonn: error: %s\n", ax_error_message());
+        return (int)ax_error_status();
+    }
+    ax_comm_set_timeout(world, 1);
+    ax_status status = run(&world, argv[1]);
+    if (status != AX_OK)
+        ax_comm_abort(world, status, ax_error_message());
+    ax_comm_destroy(&world);
+    return 0;
+}

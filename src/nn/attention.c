@@ -1,5 +1,6 @@
 /* Multi-head causal self-attention: q, k, v and output projections around the attention operation. */
 #include "nn/attention.h"
+#include "nn/linear.h"
 
 #include <stdio.h>
 
@@ -65,7 +66,7 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
 {
     attention *a = (attention *)self;
     const ax_batch *batch = ax_frame_batch(frame);
-    ax_tensor in[3], grad[3], part[3], o, lse, dout, both, no_documents = {0};
+    ax_tensor in[3], grad[3], o, lse, dout, no_documents = {0};
     AX_TRY(ax_layer_backward(self->child[PROJ], frame, dy, &dout));
     AX_TRY(ax_frame_restore(frame, &lse));
     AX_TRY(ax_frame_restore(frame, &o));
@@ -74,10 +75,7 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
     AX_TRY(ax_op_attention_grad(frame, &in[Q], &in[K], &in[V], &o, &lse,
                                 batch ? &batch->doc_start : &no_documents, a->head_dim, &dout, &grad[Q],
                                 &grad[K], &grad[V]));
-    for (int i = V; i >= Q; i--)
-        AX_TRY(ax_layer_backward(self->child[i], frame, &grad[i], &part[i]));
-    AX_TRY(ax_op_add(frame, &part[Q], &part[K], &both));
-    return ax_op_add(frame, &both, &part[V], dx);
+    return ax_linear_backward_shared(&self->child[Q], V - Q + 1, frame, grad, dx);
 }
 
 const ax_layer_ops ax_attention_ops = {"attention", attention_forward, attention_backward};

@@ -1,6 +1,6 @@
 /* The linear layer. It names no axis: with the hidden width on x and the residual width on y this is the 3D
  * algorithm of 2502.08145 (Alg. 1), with one axis Megatron's, on the grid of ones the serial layer. */
-#include "axonn/nn.h"
+#include "nn/linear.h"
 
 #include <stdio.h>
 
@@ -33,21 +33,46 @@ static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor
     return ax_frame_save(frame, &in);
 }
 
+static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
+
+/* The part of dx that one of several layers adds: the sum over all of them travels once. */
+static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy, bool first,
+                                ax_tensor *partial)
+{
+    static const char spec[] = "bto,oi->bti";
+    ax_tensor w;
+    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
+    return first ? ax_contract(frame, spec, dy, &w, partial)
+                 : ax_contract_run(frame, spec, dy, &w, true, partial);
+}
+
+static ax_status add_param_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
+                                 const ax_tensor *x)
+{
+    AX_TRY(ax_param_accumulate(frame, self->param[WEIGHT], "bto,bti->oi", dy, x));
+    return self->param[BIAS] ? ax_op_bias_grad(frame, dy, self->param[BIAS]) : AX_OK;
+}
+
+ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame, const ax_tensor *dy,
+                                    ax_tensor *dx)
+{
+    ax_tensor x, partial;
+    ax_work *work;
+    for (int i = n - 1; i >= 0; i--) {
+        AX_TRY(ax_frame_restore(frame, &x)); /* the same for all */
+        AX_TRY(add_input_grad(layers[i], frame, &dy[i], i == n - 1, &partial));
+    }
+    AX_TRY(ax_redistribute(frame, &partial, input_layout(layers[0]), dx, &work));
+    if (!layers[0]->ctx->parallel.overlap.oar)
+        AX_TRY(ax_wait(&work));
+    for (int i = n - 1; i >= 0; i--)
+        AX_TRY(add_param_grads(layers[i], frame, &dy[i], &x));
+    return ax_wait(&work);
+}
+
 static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    linear *l = (linear *)self;
-    ax_tensor x, w, partial;
-    ax_work *work;
-    AX_TRY(ax_frame_restore(frame, &x));
-    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    AX_TRY(ax_contract(frame, "bto,oi->bti", dy, &w, &partial));
-    AX_TRY(ax_redistribute(frame, &partial, &l->x_layout, dx, &work));
-    if (!self->ctx->parallel.overlap.oar)
-        AX_TRY(ax_wait(&work));
-    AX_TRY(ax_param_accumulate(frame, self->param[WEIGHT], "bto,bti->oi", dy, &x));
-    if (self->param[BIAS])
-        AX_TRY(ax_op_bias_grad(frame, dy, self->param[BIAS]));
-    return ax_wait(&work);
+    return ax_linear_backward_shared(&self, 1, frame, dy, dx);
 }
 
 static const ax_layer_ops linear_ops = {"linear", linear_forward, linear_backward};

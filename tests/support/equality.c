@@ -1,0 +1,370 @@
+/* Training on a grid against training on one rank: see equality.h. */
+#include "support/equality.h"
+
+#include "model/family.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+const char *const eq_model_names[] = {"gpt2", "grouped", "odd"};
+
+/* ---- the models ---------------------------------------------------------------------------------- */
+
+/* x += layers(x) */
+static ax_layer *branch(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers)
+{
+    return ax_residual(ctx, name, ax_sequence_of(ctx, name, n, layers));
+}
+
+static ax_layer *linear(ax_ctx *ctx, const char *name, int64_t in, int64_t out, bool up)
+{
+    return ax_linear(ctx, name,
+                     &(ax_linear_config){.in = in,
+                                         .out = out,
+                                         .in_role = up ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
+                                         .out_role = up ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
+                                         .init_std = 0.2});
+}
+
+static ax_layer *block(ax_model *m, int i)
+{
+    const ax_model_config *c = &m->config;
+    char name[6][32];
+    static const char *const parts[] = {"n1", "attn", "n2", "up", "act", "down"};
+    for (int k = 0; k < 6; k++)
+        snprintf(name[k], sizeof name[k], "h%d.%s", i, parts[k]);
+    ax_attention_config heads = {.width = c->hidden,
+                                 .heads = c->heads,
+                                 .kv_heads = c->kv_heads,
+                                 .init_std = 0.2,
+                                 .proj_init_std = 0.2,
+                                 .no_bias = i % 2}; /* with and without */
+    ax_layer *attn[] = {ax_layernorm(m->ctx, name[0], c->hidden, AX_ROLE_MODEL, 1e-5),
+                        ax_attention(m->ctx, name[1], &heads)};
+    ax_layer *mlp[] = {ax_layernorm(m->ctx, name[2], c->hidden, AX_ROLE_MODEL, 1e-5),
+                       linear(m->ctx, name[3], c->hidden, c->ffn, true),
+                       ax_gelu(m->ctx, name[4], AX_GELU_EXACT),
+                       linear(m->ctx, name[5], c->ffn, c->hidden, false)};
+    return ax_sequence_of(m->ctx, "block", 2,
+                          (ax_layer *[]){branch(m->ctx, "r1", 2, attn), branch(m->ctx, "r2", 4, mlp)});
+}
+
+/* Grouped key heads, a head of its own with a bias: what no family has yet. */
+static ax_status build_grouped(ax_model *m, int64_t recompute)
+{
+    const ax_model_config *c = &m->config;
+    ax_embedding_config table = {
+        .vocab = c->vocab, .positions = c->seq_len, .width = c->hidden, .init_std = 0.5};
+    AX_TRY(ax_layer_add(m->body, ax_embedding(m->ctx, "embed", &table)));
+    for (int i = 0; i < c->layers; i++) {
+        ax_layer *one = block(m, i);
+        AX_TRY(ax_layer_add(m->body, recompute ? ax_recompute(m->ctx, "again", one) : one));
+    }
+    AX_TRY(ax_layer_add(m->body, ax_layernorm(m->ctx, "norm", c->hidden, AX_ROLE_MODEL, 1e-5)));
+    m->head = ax_linear(m->ctx, "head",
+                        &(ax_linear_config){.in = c->hidden,
+                                            .out = c->vocab,
+                                            .in_role = AX_ROLE_MODEL,
+                                            .out_role = AX_ROLE_VOCAB,
+                                            .init_std = 0.2});
+    return ax_layer_add(m->root, m->head);
+}
+
+static const ax_family grouped = {
+    .name = "grouped", .architecture = "Grouped", .build = build_grouped, .prefix = ""};
+
+static ax_status make_config(eq_model model, ax_model_config *out)
+{
+    static const ax_model_config shapes[] = {
+        {.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 4, .ffn = 64, .vocab = 64, .dropout = 0.1},
+        {.layers = 2, .hidden = 32, .heads = 8, .kv_heads = 2, .ffn = 48, .vocab = 40},
+        {.layers = 2, .hidden = 21, .heads = 3, .kv_heads = 3, .ffn = 23, .vocab = 29}};
+    *out = shapes[model];
+    out->seq_len = EQ_T;
+    out->init_std = 0.2;
+    out->norm_eps = 1e-5;
+    out->tie = true;
+    out->family = &grouped;
+    return model == EQ_GROUPED ? AX_OK : ax_family_find("gpt2", &out->family);
+}
+
+/* ---- data ---------------------------------------------------------------------------------------- */
+
+static bool is_masked(int64_t at) { return at % 7 == 3; }
+
+/* Rows that are a function of their index: documents of uneven lengths, some targets masked; a token decides
+ * much of the next, so that the loss falls. */
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    int64_t vocab = *(const int64_t *)source;
+    for (int64_t row = first; row < end; row++)
+        for (int64_t i = 0, start = 0; i < EQ_T; i++) {
+            int64_t at = row * EQ_T + i, to = (row - first) * EQ_T + i;
+            if (ax_rng_uniform(5, (uint64_t)at) < 0.15f)
+                start = i;
+            int64_t token = (row * 5 + i * i + i / 3) % vocab;
+            out->tokens[to] = (int32_t)token;
+            out->targets[to] = is_masked(at) ? -1 : (int32_t)((token * 3 + i % 2) % vocab);
+            out->doc_start[to] = (int32_t)start;
+            out->position[to] = (int32_t)(i - start);
+        }
+    return AX_OK;
+}
+
+static int64_t count_targets(void)
+{
+    int64_t n = 0;
+    for (int64_t at = 0; at < EQ_ROWS * EQ_T; at++)
+        n += !is_masked(at);
+    return n;
+}
+
+/* ---- a run --------------------------------------------------------------------------------------- */
+
+static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, eq_run *r)
+{
+    AX_CHECK(set->n <= EQ_PARAMS, AX_ERR_INTERNAL, "%d parameters", set->n);
+    for (int i = 0; i < set->n; i++, r->params++) {
+        const ax_tensor *g = &set->param[i]->grad;
+        void *host;
+        r->count[i] = ax_tensor_global_count(g);
+        AX_TRY(ax_strdup(set->param[i]->name, &r->name[i]));
+        AX_TRY(ax_calloc((size_t)r->count[i], sizeof(double), &r->grad[i]));
+        AX_TRY(ax_calloc((size_t)r->count[i], sizeof(double), &host));
+        ax_status status = ax_tensor_collect(ctx, g, host);
+        for (int64_t k = 0; k < r->count[i]; k++)
+            r->grad[i][k] = ax_load(g->dtype, host, k);
+        free(host);
+        AX_TRY(status);
+    }
+    return AX_OK;
+}
+
+static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run *r)
+{
+    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    for (int i = 0; i < r->steps; i++) {
+        ax_step_result result;
+        ax_hyper h = {
+            .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
+        AX_TRY(ax_engine_step(engine, i + 1, read_rows, &vocab, count_targets(), &h, &result));
+        EXPECT(result.finite);
+        r->loss[i] = result.loss;
+        if (i == 0) {
+            r->norm = result.grad_norm;
+            AX_TRY(take_gradients(ctx, ax_engine_params(engine), r));
+        }
+    }
+    return ax_engine_eval(engine, read_rows, &vocab, EQ_ROWS - 3, &r->eval);
+}
+
+void eq_free(eq_run *r)
+{
+    for (int i = 0; i < r->params; i++) {
+        free(r->name[i]);
+        free(r->grad[i]);
+    }
+    r->params = 0;
+}
+
+static ax_status on_rank(ax_comm *world, void *arg)
+{
+    eq_run mine = *(const eq_run *)arg;
+    ax_model_config config;
+    int64_t per_rank =
+        EQ_ROWS / (mine.grid.z * mine.grid.data); /* in two micro-steps where there are two rows */
+    ax_engine_options options = {.model = &config,
+                                 .seq_len = EQ_T,
+                                 .micro_batch = per_rank > 1 ? per_rank / 2 : 1,
+                                 .global_batch = EQ_ROWS,
+                                 .recompute = mine.recompute,
+                                 .clip = 1.0};
+    ax_ctx *ctx = NULL;
+    ax_engine *engine = NULL;
+    ax_engine_plan plan = {.frame = NULL};
+    AX_TRY(make_config(mine.model, &config));
+    AX_TRY(ax_optim_find("adamw", &options.optim));
+    ax_status status = ax_ctx_create(world, mine.grid, mine.device, 1, mine.compute, mine.seed, &ctx);
+    if (status == AX_OK) {
+        ctx->parallel = mine.parallel;
+        status = ax_engine_plan_make(&options, world, mine.grid, &mine.parallel, mine.device, 1, mine.compute,
+                                     &plan);
+    }
+    if (status == AX_OK)
+        status = ax_engine_create(ctx, &options, &plan, 0, &engine);
+    if (status == AX_OK)
+        status = run_steps(ctx, engine, config.vocab, &mine);
+    ax_engine_destroy(&engine);
+    ax_engine_plan_fini(&plan);
+    ax_ctx_destroy(&ctx);
+    if (ax_comm_rank(world) == 0)
+        *(eq_run *)arg = mine;
+    else
+        eq_free(&mine);
+    return status;
+}
+
+static void describe(const eq_run *r, char out[160])
+{
+    const ax_strategy *s = r->parallel.strategy;
+    snprintf(out, 160, "%s %s x=%d y=%d z=%d data=%d %s zero=%d%s", eq_model_names[r->model],
+             ax_dtype_name(r->compute), r->grid.x, r->grid.y, r->grid.z, r->grid.data, s ? s->name : "axonn",
+             r->parallel.zero, r->recompute ? " recompute" : "");
+}
+
+eq_run eq_do(eq_run r)
+{
+    char text[160];
+    describe(&r, text);
+    if (ax_comm_threads_run(grid_ranks(r.grid), on_rank, &r) != AX_OK)
+        fail_msg("%s: %s", text, ax_error_message());
+    return r;
+}
+
+/* ---- comparing ----------------------------------------------------------------------------------- */
+
+static double rms(const double *v, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += v[i] * v[i];
+    return sqrt(sum / (double)n);
+}
+
+/* The rms of all gradients together. */
+static double global_rms(const eq_run *r)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int p = 0; p < r->params; p++) {
+        sum += rms(r->grad[p], r->count[p]) * rms(r->grad[p], r->count[p]) * (double)r->count[p];
+        n += r->count[p];
+    }
+    return sqrt(sum / (double)n);
+}
+
+/* What differences of the gradients of parameter p are relative to. A bias of keys shifts all scores of a
+ * query alike: its gradient is zero but for roundings, and is judged against the others'. */
+static double unit_of(const eq_run *serial, int p)
+{
+    double global = global_rms(serial);
+    return strstr(serial->name[p], "attn.k.bias")
+               ? global
+               : fmax(rms(serial->grad[p], serial->count[p]), 1e-3 * global);
+}
+
+/* Largest and root mean square difference of the gradients of parameter p. */
+static double largest_gap(const eq_run *a, const eq_run *serial, int p)
+{
+    double worst = 0;
+    for (int64_t i = 0; i < serial->count[p]; i++)
+        worst = fmax(worst, fabs(a->grad[p][i] - serial->grad[p][i]));
+    return worst / unit_of(serial, p);
+}
+
+static double rms_gap(const eq_run *a, const eq_run *serial, int p)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < serial->count[p]; i++)
+        sum += (a->grad[p][i] - serial->grad[p][i]) * (a->grad[p][i] - serial->grad[p][i]);
+    return sqrt(sum / (double)serial->count[p]) / unit_of(serial, p);
+}
+
+static double relative(double a, double b) { return fabs(a - b) / fabs(b); }
+
+double eq_worst_loss_gap(const eq_run *a, const eq_run *serial)
+{
+    double worst = relative(a->eval, serial->eval);
+    for (int i = 0; i < serial->steps; i++)
+        worst = fmax(worst, relative(a->loss[i], serial->loss[i]));
+    return worst;
+}
+
+double eq_mean_loss_gap(const eq_run *a, const eq_run *serial)
+{
+    double sum = relative(a->eval, serial->eval);
+    for (int i = 0; i < serial->steps; i++)
+        sum += relative(a->loss[i], serial->loss[i]);
+    return sum / (serial->steps + 1);
+}
+
+void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound)
+{
+    char text[160];
+    describe(a, text);
+    double loss = eq_worst_loss_gap(a, serial), norm = relative(a->norm, serial->norm);
+    if (!(loss <= loss_bound && norm <= loss_bound))
+        fail_msg("%s: losses off by %.1e, the norm by %.1e", text, loss, norm);
+    assert_int_equal(a->params, serial->params);
+    for (int p = 0; p < serial->params; p++) {
+        double gap = largest_gap(a, serial, p);
+        if (!(gap <= grad_bound))
+            fail_msg("%s: the gradient of %s is off by %.1e", text, serial->name[p], gap);
+    }
+}
+
+eq_gap eq_bf16_gap(eq_model model, const char *device, int steps)
+{
+    enum { SEEDS = 4 };
+    eq_gap gap = {0};
+    for (int i = 0; i < SEEDS; i++) {
+        eq_run exact = eq_serial(model, device, AX_F32, steps), rounded;
+        exact.seed += (uint64_t)i;
+        rounded = exact;
+        rounded.compute = AX_BF16;
+        exact = eq_do(exact);
+        rounded = eq_do(rounded);
+        gap.loss += eq_mean_loss_gap(&rounded, &exact) / SEEDS;
+        for (int p = 0; p < exact.params; p++) {
+            gap.grad[p] = fmax(gap.grad[p], rms_gap(&rounded, &exact, p));
+            gap.all += rms_gap(&rounded, &exact, p) / SEEDS / exact.params;
+        }
+        eq_free(&exact);
+        eq_free(&rounded);
+    }
+    return gap;
+}
+
+void eq_assert_as_near(const eq_run *a, const eq_run *exact, const eq_gap *gap)
+{
+    char text[160];
+    describe(a, text);
+    double loss = eq_mean_loss_gap(a, exact), norm = relative(a->norm, exact->norm);
+    if (!(loss <= 2 * gap->loss && norm <= 2 * gap->all))
+        fail_msg("%s: losses are %.1e from fp32, one rank's %.1e; the norm %.1e, gradients %.1e", text, loss,
+                 gap->loss, norm, gap->all);
+    for (int p = 0; p < exact->params; p++) {
+        double bound = 2 * fmax(gap->grad[p], gap->all);
+        if (!(rms_gap(a, exact, p) <= bound))
+            fail_msg("%s: the gradient of %s is %.1e from fp32, above %.1e", text, exact->name[p],
+                     rms_gap(a, exact, p), bound);
+    }
+}
+
+int eq_factorizations(int ranks, ax_grid_size out[64])
+{
+    int n = 0;
+    for (int x = 1; x <= ranks; x++)
+        for (int y = 1; x * y <= ranks; y++)
+            for (int z = 1; x * y * z <= ranks; z++)
+                if (ranks % (x * y * z) == 0)
+                    out[n++] = (ax_grid_size){x, y, z, 1, ranks / (x * y * z)};
+    return n;
+}
+
+eq_run eq_serial(eq_model model, const char *device, ax_dtype compute, int steps)
+{
+    return (eq_run){.grid = {1, 1, 1, 1, 1},
+                    .parallel = ax_parallel_default,
+                    .model = model,
+                    .device = device,
+                    .compute = compute,
+                    .steps = steps,
+                    .seed = 3};
+}

@@ -153,10 +153,10 @@ enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 /* Worst error of the sample's gradients (input and parameters) against finite differences, in float64 on the
  * reference device, relative to max(rms of the tensor, 1e-3 × the largest rms). Not collective. */
 AX_MUST_CHECK ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst);
-/* Worst deviation of output and gradients on `grid`, run as threads on `device`, from the serial run in
- * float64; relative as above. */
+/* Worst deviation of output and gradients on `grid`, run as threads on `device` and `parallel` (NULL: the
+ * defaults), from the serial run in float64; relative as above. */
 AX_MUST_CHECK ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid,
-                                            const char *device, double *worst);
+                                            const ax_parallel *parallel, const char *device, double *worst);
 
 #ifdef __cplusplus
 }

@@ -42,7 +42,7 @@ static ax_status check_sample(tally *t, const ax_layer_sample *sample)
     AX_TRY(ax_layer_check_gradient(sample, &worst));
     AX_TRY(say(t, "gradient", sample->name, worst, gradient_bound));
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
-        AX_TRY(ax_layer_check_grid(sample, grids[i].size, grids[i].device, &worst));
+        AX_TRY(ax_layer_check_grid(sample, grids[i].size, NULL, grids[i].device, &worst));
         AX_TRY(say(t, grids[i].name, sample->name, worst, grid_bound));
     }
     return AX_OK;

@@ -82,38 +82,46 @@ void ax_param_destroy(ax_param **param)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* The parameter with its rows split by the first `fine` of the axes that the state's layout, the finest, adds
- * to U; and what travels when the last of them is put on or taken off. */
-static ax_wire wire_at(const ax_ctx *ctx, const ax_param *p, int fine)
+/* Axis i of those that the state's layout, the finest, adds to U. */
+static ax_axis fine_axis(const ax_param *p, int i)
+{
+    const ax_axes *rows = &p->master.layout.dim[0];
+    return rows->a[rows->n - rows->fine + i];
+}
+
+/* What travels when axis i is put on or taken off. */
+static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;
     ax_axes *rows = &t.layout.dim[0];
-    rows->n = (uint8_t)(rows->n - rows->fine + fine);
-    rows->fine = (uint8_t)fine;
-    return ax_wire_make(ctx->grid, &t, 0, rows->a[rows->n - 1]);
+    rows->n = (uint8_t)(rows->n - rows->fine + i + 1);
+    rows->fine = (uint8_t)(i + 1);
+    return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
+/* What it is sent as to a coarser layout, one part, and gathered into from finer ones, all of them at once
+ * and in place: the room for this rank's part, where the last part would lie. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
-    int fine = t->layout.dim[0].fine;
-    const ax_axes *finest = &p->master.layout.dim[0];
-    int64_t room = ax_tensor_count(ctx->grid, t);
-    if (fine > 0)
-        room = ax_max(room, wire_at(ctx, p, fine).count);
-    if (fine < finest->fine) {
-        ax_axis next = finest->a[finest->n - finest->fine + fine];
-        room = ax_max(room, wire_at(ctx, p, fine + 1).count * ax_grid_axis_size(ctx->grid, next));
+    int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;
+    int64_t room = ax_tensor_count(ctx->grid, t), before = 0;
+    for (int i = fine - 1, size = 1; i >= 0 && size == 1; i--) {
+        size = ax_grid_axis_size(ctx->grid, fine_axis(p, i));
+        room = ax_max(room, wire_of(ctx, p, i).count);
+    }
+    for (int i = fine; i < last; i++) {
+        int64_t part = wire_of(ctx, p, i).count;
+        before += (ax_grid_axis_size(ctx->grid, fine_axis(p, i)) - 1) * part;
+        room = ax_max(room, before + part);
     }
     return room;
 }
 
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *p, const ax_layout *fine, const ax_layout *coarse)
 {
-    const ax_axes *rows = &fine->dim[0];
     int64_t offset = 0;
-    for (int i = coarse->dim[0].fine; i < rows->fine; i++) {
-        ax_axis axis = rows->a[rows->n - rows->fine + i];
-        offset += ax_grid_coord(ctx->grid, ax_grid_rank(ctx->grid), axis) * wire_at(ctx, p, i + 1).count;
-    }
+    for (int i = coarse->dim[0].fine; i < fine->dim[0].fine; i++)
+        offset +=
+            ax_grid_coord(ctx->grid, ax_grid_rank(ctx->grid), fine_axis(p, i)) * wire_of(ctx, p, i).count;
     return offset;
 }

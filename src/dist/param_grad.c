@@ -165,8 +165,7 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
         ax_layout split = p->sum.layout;
         split.partial &= produced->partial;
         AX_TRY(ax_plan_make(ctx->grid, &target, &split, &plan));
-        AX_TRY(ax_frame_scratch(frame, target.dtype, ax_plan_room_sent(ctx->grid, &target, &plan),
-                                &target.data));
+        AX_TRY(ax_frame_scratch(frame, target.dtype, ax_plan_room_sent(ctx, &target, &plan), &target.data));
         live->target = target.data;
         overwrite = true;
     }
@@ -200,7 +199,7 @@ static ax_status send(ax_frame *frame, ax_param *p, const ax_tensor *part, bool 
     AX_TRY(ax_plan_make(ctx->grid, part, &target, &plan));
     ax_param_contribution c = {.param = p, .add = at_origin(ctx->grid, whole)};
     void *result = NULL;
-    int64_t room = ax_plan_room_received(ctx->grid, part, &plan);
+    int64_t room = ax_plan_room_received(ctx, part, &plan);
     bool moves = plan.n > 1 || (plan.n && plan.step[0].kind != AX_STEP_REDUCE);
     if (moves)
         AX_TRY(ax_frame_scratch(frame, part->dtype, room, &result));

@@ -30,12 +30,12 @@ typedef struct ax_transfer {
 
 /* Elements that a tensor's memory must have for the plan's first step to send it, or for its last to receive
  * it, as it is: there is room behind its end for the padding of parts to the uniform chunk. */
-int64_t ax_plan_room_sent(const ax_grid *grid, const ax_tensor *src, const ax_plan *plan);
-int64_t ax_plan_room_received(const ax_grid *grid, const ax_tensor *src, const ax_plan *plan);
+int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
+int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 
 /* Starts `plan` from src to target. `roomy`: src's memory has room; that of `result` must have, and what the
  * frame gives has. result NULL: the frame's, or src's if the plan works in place. `frame` may be NULL if src
- * is roomy and only one step of the plan makes something. */
+ * is roomy, result is given, and what follows the first step that makes something are gathers in place. */
 AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                                           const ax_tensor *src, const ax_layout *target, bool roomy,
                                           void *result);

@@ -80,20 +80,7 @@ static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Elements that step k sends, or receives, of memory for src, or for what it makes of src. */
-static int64_t room(const ax_grid *grid, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
-{
-    const ax_plan_step *step = &plan->step[k];
-    if (step->kind != AX_STEP_GATHER && step->kind != AX_STEP_SCATTER)
-        return 0;
-    bool gather = step->kind == AX_STEP_GATHER;
-    ax_tensor after = *src;
-    after.layout = step->after;
-    ax_wire w = ax_wire_make(grid, gather ? src : &after, step->dim, step->axis);
-    return gather == sent ? w.count : w.count * ax_grid_group_size(grid, step->axes);
-}
-
-/* The source of step k. */
+/* The source of step k, which began with `src`. */
 static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor t = *src;
@@ -102,13 +89,38 @@ static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
     return t;
 }
 
-/* Elements of memory for what step k makes, so that it and the next step need no packing. */
-static int64_t room_made(const ax_grid *grid, const ax_plan *plan, int k, const ax_tensor *src)
+/* Elements that step k sends, or receives, as it is. */
+static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
 {
+    ax_tensor from = source_of(plan, k, src);
+    step_run r = run_of(ctx, plan, k, &from);
+    if (r.step->kind != AX_STEP_GATHER && r.step->kind != AX_STEP_SCATTER)
+        return 0;
+    return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
+}
+
+/* Whether step k is a gather whose source can lie in its result, where this rank's part belongs. */
+static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
+{
+    if (k >= plan->n || plan->step[k].kind != AX_STEP_GATHER)
+        return false;
     ax_tensor from = source_of(plan, k, src), made = from;
     made.layout = plan->step[k].after;
-    int64_t count = ax_max(ax_tensor_count(grid, &made), room(grid, plan, k, &from, false));
-    return k + 1 < plan->n ? ax_max(count, room(grid, plan, k + 1, &made, true)) : count;
+    step_run r = run_of(ctx, plan, k, &from);
+    return in_place(&r, &from, &made);
+}
+
+/* Elements of memory for what step k makes, so that it and the next step need no packing, and a gather before
+ * it can be made in it. */
+static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
+{
+    ax_tensor made = *src;
+    made.layout = plan->step[k].after;
+    int64_t count = ax_max(ax_tensor_count(ctx->grid, &made), room(ctx, plan, k, src, false));
+    if (k > 0 && plan->step[k - 1].kind == AX_STEP_GATHER && gathers_in_place(ctx, plan, k, src))
+        count = ax_max(count, room(ctx, plan, k, src, false) - room(ctx, plan, k, src, true) +
+                                  room_made(ctx, plan, k - 1, src));
+    return k + 1 < plan->n ? ax_max(count, room(ctx, plan, k + 1, src, true)) : count;
 }
 
 /* The last step that makes something new, or -1: an all-reduce works in place. */
@@ -120,16 +132,33 @@ static int last_maker(const ax_plan *plan)
     return k;
 }
 
-int64_t ax_plan_room_sent(const ax_grid *grid, const ax_tensor *src, const ax_plan *plan)
+int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan)
 {
-    int64_t count = ax_tensor_count(grid, src);
-    return plan->n ? ax_max(count, room(grid, plan, 0, src, true)) : count;
+    int64_t count = ax_tensor_count(ctx->grid, src);
+    return plan->n ? ax_max(count, room(ctx, plan, 0, src, true)) : count;
 }
 
-int64_t ax_plan_room_received(const ax_grid *grid, const ax_tensor *src, const ax_plan *plan)
+int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan)
 {
     int k = last_maker(plan);
-    return k < 0 ? ax_tensor_count(grid, src) : room_made(grid, plan, k, src);
+    return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
+}
+
+/* Memory for what step k makes: the plan's result, or, if nothing but gathers in place follows, this rank's
+ * part of it, or the frame's. */
+static ax_status memory_for(ax_transfer *t, int k, void **out)
+{
+    int last = last_maker(&t->plan), m = k + 1;
+    int64_t offset = 0;
+    for (; m <= last && gathers_in_place(t->ctx, &t->plan, m, &t->src); m++) {
+        ax_axis axis = t->plan.step[m].axis;
+        offset += ax_grid_coord(t->ctx->grid, ax_grid_rank(t->ctx->grid), axis) *
+                  room(t->ctx, &t->plan, m, &t->src, true);
+    }
+    if (m <= last || (k < last && t->plan.step[k].kind != AX_STEP_GATHER))
+        return ax_frame_scratch(t->frame, t->src.dtype, room_made(t->ctx, &t->plan, k, &t->src), out);
+    *out = (char *)t->result + offset * (int64_t)ax_dtype_size(t->src.dtype);
+    return AX_OK;
 }
 
 /* ---- steps --------------------------------------------------------------------------------------- */
@@ -197,11 +226,7 @@ static ax_status start_step(ax_transfer *t)
     if (r.step->kind == AX_STEP_REDUCE)
         return ax_all_reduce(r.comm, r.ctx->stream, src.data, ax_tensor_count(r.ctx->grid, &src), src.dtype,
                              AX_SUM, &t->work);
-    if (k == last_maker(&t->plan))
-        t->now.data = t->result;
-    else
-        AX_TRY(ax_frame_scratch(t->frame, src.dtype, room_made(t->ctx->grid, &t->plan, k, &t->src),
-                                &t->now.data));
+    AX_TRY(memory_for(t, k, &t->now.data));
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
     AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
@@ -279,7 +304,7 @@ ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const 
                        .result = result};
     int last = last_maker(plan);
     if (last >= 0 && !result)
-        AX_TRY(ax_frame_scratch(frame, src->dtype, room_made(ctx->grid, plan, last, src), &t->result));
+        AX_TRY(ax_frame_scratch(frame, src->dtype, room_made(ctx, plan, last, src), &t->result));
     return run_on(t);
 }
 

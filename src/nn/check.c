@@ -18,6 +18,7 @@ typedef struct outcome {
 typedef struct job {
     const ax_layer_sample *sample;
     ax_grid_size grid;
+    const ax_parallel *parallel; /* NULL: the defaults */
     const char *device;
     outcome *out; /* filled by rank 0 */
 } job;
@@ -92,6 +93,8 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
 {
     *b = (bench){0};
     AX_TRY(ax_ctx_create(world, j->grid, j->device, 1, AX_F64, 11, &b->ctx));
+    if (j->parallel)
+        b->ctx->parallel = *j->parallel;
     b->layer = j->sample->make(b->ctx);
     if (!b->layer)
         return ax_error_status();
@@ -296,11 +299,12 @@ ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst)
 
 /* ---- grids --------------------------------------------------------------------------------------- */
 
-ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid, const char *device,
-                              double *worst)
+ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid, const ax_parallel *parallel,
+                              const char *device, double *worst)
 {
     outcome serial = {0}, split = {0};
-    job one = {sample, {1, 1, 1, 1, 1}, "ref", &serial}, many = {sample, grid, device, &split};
+    job one = {sample, {1, 1, 1, 1, 1}, NULL, "ref", &serial},
+        many = {sample, grid, parallel, device, &split};
     ax_status status = ax_comm_threads_run(1, run_rank, &one);
     if (status == AX_OK)
         status = ax_comm_threads_run(grid.x * grid.y * grid.z * grid.pipe * grid.data, run_rank, &many);

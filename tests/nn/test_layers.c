@@ -38,21 +38,25 @@ static bool is_refused(const ax_layer_sample *sample, int x)
 }
 
 /* In float64 a grid only reorders sums of at most a few hundred terms: 1e-12 is 1e4 roundings. */
-static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, const char *device)
+static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, const char *device)
 {
     double worst;
-    ax_status status = ax_layer_check_grid(sample, grid, device, &worst);
+    bool overlap = zero != 2;
+    ax_parallel parallel = {.zero = zero,
+                            .overlap = {.oar = overlap, .ors = overlap, .oag = overlap},
+                            .weight_cache = zero == 3 ? 1 << 20 : 0};
+    ax_status status = ax_layer_check_grid(sample, grid, &parallel, device, &worst);
     if (is_refused(sample, grid.x)) {
         assert_int_equal(status, AX_ERR_USAGE);
         assert_non_null(strstr(ax_error_message(), "ranks along x cannot share"));
         return;
     }
     if (status != AX_OK)
-        fail_msg("%s on x=%d y=%d z=%d data=%d: %s", sample->name, grid.x, grid.y, grid.z, grid.data,
-                 ax_error_message());
+        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d: %s", sample->name, grid.x, grid.y, grid.z, grid.data,
+                 zero, ax_error_message());
     if (!(worst < 1e-12))
-        fail_msg("%s on x=%d y=%d z=%d data=%d, %s: off by %.1e", sample->name, grid.x, grid.y, grid.z,
-                 grid.data, device, worst);
+        fail_msg("%s on x=%d y=%d z=%d data=%d, zero %d, %s: off by %.1e", sample->name, grid.x, grid.y,
+                 grid.z, grid.data, zero, device, worst);
 }
 
 static void all_grids_equal_serial(void **state)
@@ -63,8 +67,9 @@ static void all_grids_equal_serial(void **state)
         for (int x = 1; x <= 8; x++)
             for (int y = 1; x * y <= 8; y++)
                 for (int z = 1; x * y * z <= 8; z++)
-                    for (int d = 1; x * y * z * d <= 8; d++, runs++)
-                        on_grid(&ax_layer_samples[s], (ax_grid_size){x, y, z, 1, d}, "ref");
+                    for (int d = 1; x * y * z * d <= 8; d++)
+                        for (int zero = 0; zero < (d > 1 ? 4 : 1); zero++, runs++)
+                            on_grid(&ax_layer_samples[s], (ax_grid_size){x, y, z, 1, d}, zero, "ref");
     }
     printf("%d layer and grid pairs\n", runs);
 }

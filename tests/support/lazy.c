@@ -1,0 +1,175 @@
+/* See lazy.h. All communicators of a rank share one queue, as they would share a thread that makes the calls.
+ */
+#include "support/lazy.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct queue queue;
+
+typedef struct operation {
+    ax_work work;
+    queue *queue;
+    struct operation *next;
+    ax_comm *inner;
+    ax_stream *stream;
+    ax_coll_args args;
+    char *sent; /* what was to be sent when the operation began */
+    size_t send_bytes, recv_bytes;
+    bool done;
+    ax_status status;
+} operation;
+
+struct queue {
+    operation *first, **end;
+    int users, length, *outstanding;
+};
+
+typedef struct lazy {
+    ax_comm *inner;
+    queue *queue;
+} lazy;
+
+/* Where in what is received the send buffer lies, of a gather in place; else behind its end. */
+static size_t own_part(const operation *o)
+{
+    size_t at = (size_t)((uintptr_t)o->args.send - (uintptr_t)o->args.recv);
+    return o->args.coll == AX_ALL_GATHER && at < o->recv_bytes ? at : o->recv_bytes;
+}
+
+static ax_status untouched(const operation *o)
+{
+    const char *recv = o->args.recv;
+    size_t own = own_part(o);
+    bool same = o->args.send == recv || !o->send_bytes || !memcmp(o->args.send, o->sent, o->send_bytes);
+    AX_CHECK(same || own < o->recv_bytes, AX_ERR_INTERNAL,
+             "%s: what is sent was changed before it was awaited", ax_coll_name(o->args.coll));
+    for (size_t i = 0; i < o->recv_bytes; i++)
+        AX_CHECK((i >= own && i < own + o->send_bytes) || recv[i] == (char)0xff, AX_ERR_INTERNAL,
+                 "%s: memory that it receives was written before it was awaited", ax_coll_name(o->args.coll));
+    return AX_OK;
+}
+
+static ax_status perform(operation *o)
+{
+    AX_TRY(untouched(o));
+    ax_work *work = NULL;
+    if (o->send_bytes)
+        memcpy((void *)o->args.send, o->sent, o->send_bytes);
+    AX_TRY(o->inner->ops->run(o->inner, o->stream, &o->args, &work));
+    return work ? work->wait(work) : AX_OK;
+}
+
+/* Runs the queue up to and with `last`. */
+static ax_status lazy_wait(ax_work *work)
+{
+    operation *last = (operation *)work;
+    queue *q = last->queue;
+    while (!last->done) {
+        operation *o = q->first;
+        q->first = o->next;
+        q->length--;
+        if (!q->first)
+            q->end = &q->first;
+        o->done = true;
+        o->status = perform(o);
+        free(o->sent);
+    }
+    ax_status status = last->status;
+    free(last);
+    return status;
+}
+
+static ax_status lazy_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    lazy *l = comm->impl;
+    queue *q = l->queue;
+    operation *o;
+    AX_TRY(ax_calloc(1, sizeof *o, &o));
+    size_t part = (size_t)args->count * ax_dtype_size(args->dtype), whole = part * (size_t)comm->size;
+    bool gathers = args->coll == AX_ALL_GATHER, scatters = args->coll == AX_REDUCE_SCATTER,
+         all = args->coll == AX_ALL_TO_ALL, root = args->coll == AX_BROADCAST && comm->rank == args->root;
+    *o = (operation){.work = {.wait = lazy_wait},
+                     .queue = q,
+                     .inner = l->inner,
+                     .stream = stream,
+                     .args = *args,
+                     .send_bytes = scatters || all ? whole : part,
+                     .recv_bytes = root             ? 0
+                                   : gathers || all ? whole
+                                                    : part};
+    AX_TRY(ax_calloc(o->send_bytes + 1, 1, &o->sent));
+    if (o->send_bytes)
+        memcpy(o->sent, args->send, o->send_bytes);
+    if (o->recv_bytes)
+        memset(args->recv, 0xff, o->recv_bytes);
+    if (own_part(o) < o->recv_bytes)
+        memcpy((void *)args->send, o->sent, o->send_bytes);
+    *q->end = o;
+    q->end = &o->next;
+    q->length++;
+    if (q->outstanding && q->length > *q->outstanding)
+        *q->outstanding = q->length;
+    if (args->coll == AX_BARRIER)
+        return lazy_wait(&o->work);
+    *work = &o->work;
+    return AX_OK;
+}
+
+static const ax_comm_ops lazy_ops;
+
+static ax_status wrap(ax_comm *inner, queue *q, ax_comm **out)
+{
+    lazy *l;
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    AX_TRY(ax_calloc(1, sizeof *l, &l));
+    *l = (lazy){inner, q};
+    q->users++;
+    **out = (ax_comm){.ops = &lazy_ops, .rank = inner->rank, .size = inner->size, .impl = l};
+    return AX_OK;
+}
+
+static ax_status lazy_split(ax_comm *comm, int color, int key, ax_comm **out)
+{
+    lazy *l = comm->impl;
+    ax_comm *inner;
+    *out = NULL;
+    AX_TRY(ax_comm_split(l->inner, color, key, &inner));
+    return inner ? wrap(inner, l->queue, out) : AX_OK;
+}
+
+static void lazy_abort(ax_comm *comm, ax_status status, const char *message)
+{
+    ax_comm_abort(((lazy *)comm->impl)->inner, status, message);
+}
+
+/* The world's inner communicator is the caller's. */
+static void lazy_destroy(ax_comm *comm)
+{
+    lazy *l = comm->impl;
+    queue *q = l->queue;
+    if (--q->users == 0) {
+        for (operation *o = q->first, *next; o; o = next) {
+            next = o->next;
+            free(o->sent);
+            free(o);
+        }
+        free(q);
+    } else {
+        ax_comm_destroy(&l->inner);
+    }
+    free(l);
+    free(comm);
+}
+
+static const ax_comm_ops lazy_ops = {
+    .name = "lazy", .run = lazy_run, .split = lazy_split, .abort = lazy_abort, .destroy = lazy_destroy};
+
+ax_status lazy_create(ax_comm *inner, int *outstanding, ax_comm **out)
+{
+    queue *q;
+    AX_TRY(ax_calloc(1, sizeof *q, &q));
+    q->end = &q->first;
+    q->outstanding = outstanding;
+    return wrap(inner, q, out);
+}

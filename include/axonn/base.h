@@ -167,6 +167,8 @@ double ax_wall_clock(void); /* seconds since 1970 */
 /* Peak resident memory of this process in bytes as the system counts it (VmHWM), and the present one. */
 int64_t ax_memory_peak(void);
 int64_t ax_memory_now(void);
+/* Of the present one, memory that other processes see too (RssShmem). */
+int64_t ax_memory_shared(void);
 /* Returns freed memory to the system and lets VmHWM begin again from what is resident now. */
 void ax_memory_restart_peak(void);
 /* What this process may still use: the least of MemAvailable, of what its control groups leave (cached files

@@ -98,6 +98,17 @@ AX_MUST_CHECK ax_status ax_broadcast(ax_comm *comm, ax_stream *stream, void *dat
                                      ax_dtype dtype, int root, ax_work **work);
 AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
 
+/* Host memory for buffers of collectives: zeroed whole pages between guard pages, which the ranks of this
+ * one's node see too where they share memory, so that collectives on it copy nothing. Where that cannot be
+ * had, it is said once and the memory is this rank's own: collectives on it are slower, and the same. For
+ * set-up, never within a step. `bytes` is the same in both calls; NULL may be freed. Not collective.
+ * AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out);
+void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
+/* Bytes of other ranks' memory that this process has touched: the system counts them as resident here
+ * (ax_memory_peak) and with their owners. Not collective. */
+int64_t ax_comm_foreign_memory(const ax_comm *comm);
+
 /* Waits for *work (NULL: done already) and sets it to NULL. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 
@@ -153,6 +164,11 @@ typedef struct ax_comm_ops {
     void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
     void (*destroy)(ax_comm *comm);
+    /* Optional, all or none: memory that other ranks see. `alloc` may leave *out NULL; `free` says whether
+     * the memory was from there. */
+    ax_status (*alloc)(ax_comm *comm, size_t bytes, void **out);
+    bool (*free)(ax_comm *comm, void *memory);
+    int64_t (*foreign_memory)(const ax_comm *comm);
 } ax_comm_ops;
 
 struct ax_comm {

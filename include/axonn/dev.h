@@ -435,6 +435,9 @@ int ax_cores_usable(void);
 AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 
+/* True if the device's kernels work on any memory of this process, as ax_device_alloc gives it or not. */
+bool ax_device_uses_host_memory(const ax_device *dev);
+
 /* Runs or enqueues a kernel. One thread at a time launches on a device. An element type that the kernel does
  * not take: AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args);

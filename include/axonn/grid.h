@@ -110,6 +110,12 @@ AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const c
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);
 void ax_ctx_destroy(ax_ctx **ctx);
 
+/* Device memory for set-up, never within a step, in which collectives are fastest: ax_comm_alloc of the world
+ * where the device uses host memory, else ax_device_alloc. `bytes` is the same in both calls; NULL may be
+ * freed. Not collective. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out);
+void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes);
+
 #ifdef __cplusplus
 }
 #endif

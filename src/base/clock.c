@@ -40,6 +40,8 @@ int64_t base_proc_bytes(const char *path, const char *key)
 int64_t ax_memory_peak(void) { return base_proc_bytes("/proc/self/status", "VmHWM:"); }
 int64_t ax_memory_now(void) { return base_proc_bytes("/proc/self/status", "VmRSS:"); }
 
+int64_t ax_memory_shared(void) { return base_proc_bytes("/proc/self/status", "RssShmem:"); }
+
 void ax_memory_restart_peak(void)
 {
     malloc_trim(0);

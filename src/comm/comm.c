@@ -203,6 +203,34 @@ void ax_comm_set_timeout(ax_comm *world, double seconds)
         world->ops->set_timeout(world, seconds);
 }
 
+enum { PAGE = 4096 };
+
+ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out)
+{
+    *out = NULL;
+    if (comm->ops->alloc)
+        AX_TRY(comm->ops->alloc(comm, bytes, out));
+    if (*out)
+        return AX_OK;
+    ax_region region;
+    AX_TRY(ax_region_create(bytes, &region));
+    *out = region.base;
+    return AX_OK;
+}
+
+void ax_comm_free(ax_comm *comm, void *memory, size_t bytes)
+{
+    if (!memory || (comm->ops->free && comm->ops->free(comm, memory)))
+        return;
+    ax_region region = {memory, (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), PAGE)};
+    ax_region_destroy(&region);
+}
+
+int64_t ax_comm_foreign_memory(const ax_comm *comm)
+{
+    return comm->ops->foreign_memory ? comm->ops->foreign_memory(comm) : 0;
+}
+
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
 {
     comm->ops->abort(comm, status, message);

@@ -207,7 +207,10 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .split = mpi_split,
                                 .set_timeout = mpi_set_timeout,
                                 .abort = mpi_abort,
-                                .destroy = mpi_destroy};
+                                .destroy = mpi_destroy,
+                                .alloc = ax_mpi_node_alloc,
+                                .free = ax_mpi_node_free,
+                                .foreign_memory = ax_mpi_node_foreign};
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 

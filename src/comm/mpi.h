@@ -101,8 +101,9 @@ typedef struct ax_mpi_watch ax_mpi_watch;
 struct ax_mpi_world {
     ax_mpi_comm *comm; /* the world's own */
     pthread_t thread;
-    bool owns_mpi; /* T: MPI is ours to finalize */
-    int *node;     /* of each rank: the smallest rank with which it shares memory */
+    bool owns_mpi;   /* T: MPI is ours to finalize */
+    int *node;       /* of each rank: the smallest rank with which it shares memory */
+    ax_node *shared; /* the node's memory; NULL: none, on any rank */
     /* Under the lock: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
@@ -121,11 +122,11 @@ struct ax_mpi_world {
     atomic_int sleeping;
     atomic_bool resting; /* the communication thread sleeps */
     atomic_bool failed, aborting, leaving;
+    atomic_bool said_full; /* that shared memory is */
     atomic_int timeout_ms; /* of the watchdog; 0: off */
     /* T: */
     ax_mpi_op *active;
     ax_mpi_flat_state *flat;
-    ax_node *shared;       /* the node's memory; NULL: none, on any rank */
     ax_mpi_checks *checks; /* NULL: not checked */
     ax_mpi_control *control;
     ax_mpi_watch *watch;
@@ -157,6 +158,10 @@ void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
 /* Finds out whether and how the ranks of each node can share memory. Collective along the world. */
 AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
+/* Those of ax_comm_ops. */
+ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
+bool ax_mpi_node_free(ax_comm *comm, void *memory);
+int64_t ax_mpi_node_foreign(const ax_comm *comm);
 
 /* Fails the world: all operations in flight and to come, on all ranks or on this one. The first message
  * counts. */

@@ -111,6 +111,36 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     return status;
 }
 
+ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out)
+{
+    ax_mpi_world *w = ((ax_mpi_comm *)comm->impl)->world;
+    if (!w->shared || ax_node_alloc(w->shared, bytes, out) == AX_OK)
+        return AX_OK;
+    if (!atomic_exchange(&w->said_full, true))
+        ax_log(
+            AX_LOG_WARN,
+            "%s: some buffers of this rank are copied on their way through collectives, which takes several "
+            "times longer; make the file system larger (mount -o remount,size=…, docker run --shm-size), or "
+            "unset AXONN_SHARED_MEMORY",
+            ax_error_message());
+    return AX_OK;
+}
+
+bool ax_mpi_node_free(ax_comm *comm, void *memory)
+{
+    const ax_mpi_world *w = ((ax_mpi_comm *)comm->impl)->world;
+    bool ours = w->shared && ax_node_offset(w->shared, memory, 1) >= 0;
+    if (ours)
+        ax_node_free(w->shared, memory);
+    return ours;
+}
+
+int64_t ax_mpi_node_foreign(const ax_comm *comm)
+{
+    const ax_mpi_world *w = ((const ax_mpi_comm *)comm->impl)->world;
+    return w->shared ? ax_node_foreign(w->shared) : 0;
+}
+
 void ax_mpi_node_destroy(ax_mpi_world *w) { ax_node_destroy(&w->shared); }
 
 /* ---- exchanges between nodes --------------------------------------------------------------------- */

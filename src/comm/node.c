@@ -286,6 +286,18 @@ int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
     return at < mine->bytes && bytes <= mine->bytes - at ? (int64_t)at : -1;
 }
 
+/* All shared memory that is resident here, but this rank's own, which is taken whether it was touched or not.
+ */
+int64_t ax_node_foreign(ax_node *node)
+{
+    int64_t foreign = ax_memory_shared();
+    pthread_mutex_lock(&node->lock);
+    for (int i = 0; i < node->n; i++)
+        foreign -= node->used[i].end - node->used[i].begin;
+    pthread_mutex_unlock(&node->lock);
+    return ax_max(foreign, 0);
+}
+
 void *ax_node_at(const ax_node *node, int rank, int64_t offset) { return node->peer[rank].base + offset; }
 
 int ax_node_size(const ax_node *node) { return node->size; }

@@ -41,6 +41,8 @@ AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
 /* The offset of memory in this rank's heap, or -1 if not all of it is there. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
+/* Resident bytes of this process that belong to other ranks' heaps. */
+int64_t ax_node_foreign(ax_node *node);
 /* Where this process sees an offset of a rank's heap. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
 int ax_node_size(const ax_node *node);

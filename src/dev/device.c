@@ -145,6 +145,8 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes)
         dev->ops.free(dev, memory, bytes);
 }
 
+bool ax_device_uses_host_memory(const ax_device *dev) { return dev->ops.alloc == ax_host_alloc; }
+
 static void enter(ax_device *dev)
 {
     if (dev->ops.enter)

@@ -113,7 +113,7 @@ static ax_status allocate(ax_param_set *set)
     for (int block = 0; block < BLOCKS; block++) {
         size_t bytes = *block_bytes(set, block) = place_all(set, block, NULL);
         if (bytes)
-            AX_TRY(ax_device_alloc(set->ctx->dev, bytes, &set->block[block]));
+            AX_TRY(ax_ctx_alloc(set->ctx, bytes, &set->block[block]));
         place_all(set, block, set->block[block]);
     }
     return AX_OK;
@@ -194,7 +194,7 @@ void ax_param_set_destroy(ax_param_set **set)
         if (s->param[i]->set == s)
             forget(s->param[i]);
     for (int block = 0; block < BLOCKS; block++)
-        ax_device_free(s->ctx->dev, s->block[block], *block_bytes(s, block));
+        ax_ctx_free(s->ctx, s->block[block], *block_bytes(s, block));
     if (s->flow) {
         ax_param_orders_fini(&s->flow->orders);
         free(s->flow->live);

@@ -58,7 +58,7 @@ static ax_status make_batch(ax_engine *e)
     ax_tensor like = ax_tensor_make(AX_I32, 2, (int64_t[]){e->rows, e->options.seq_len}, NULL, &layout);
     ax_tensor_range(e->ctx->grid, &like, 0, ax_grid_rank(e->ctx->grid), &e->first, &e->n);
     AX_TRY(ax_calloc(1, batch_bytes(e), &e->host));
-    AX_TRY(ax_device_alloc(e->ctx->dev, batch_bytes(e), (void **)&e->device));
+    AX_TRY(ax_ctx_alloc(e->ctx, batch_bytes(e), (void **)&e->device));
     ax_tensor *const views[ARRAYS] = {&e->batch.tokens, &e->batch.targets, &e->batch.doc_start,
                                       &e->batch.positions};
     for (int i = 0; i < ARRAYS; i++) {
@@ -78,7 +78,7 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     if (plan)
         AX_TRY(ax_param_set_learn_orders(e->set, plan->orders));
     AX_TRY(make_batch(e));
-    AX_TRY(ax_device_alloc(e->ctx->dev, numbers_bytes(e), (void **)&e->numbers));
+    AX_TRY(ax_ctx_alloc(e->ctx, numbers_bytes(e), (void **)&e->numbers));
     AX_TRY(ax_calloc((size_t)e->set->n, sizeof *e->sumsq, &e->sumsq));
     return plan ? ax_frame_create_planned(e->ctx, plan->frame, &e->frame)
                 : ax_frame_create(e->ctx, frame_bytes, &e->frame);
@@ -107,9 +107,9 @@ void ax_engine_destroy(ax_engine **engine)
         return;
     ax_frame_destroy(&e->frame);
     if (e->device)
-        ax_device_free(e->ctx->dev, e->device, batch_bytes(e));
+        ax_ctx_free(e->ctx, e->device, batch_bytes(e));
     if (e->numbers)
-        ax_device_free(e->ctx->dev, e->numbers, numbers_bytes(e));
+        ax_ctx_free(e->ctx, e->numbers, numbers_bytes(e));
     ax_param_set_destroy(&e->set);
     ax_model_destroy(&e->model);
     free(e->host);

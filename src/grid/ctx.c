@@ -43,3 +43,17 @@ void ax_ctx_destroy(ax_ctx **ctx)
     free(*ctx);
     *ctx = NULL;
 }
+
+ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out)
+{
+    return ax_device_uses_host_memory(ctx->dev) ? ax_comm_alloc(ctx->world, bytes, out)
+                                                : ax_device_alloc(ctx->dev, bytes, out);
+}
+
+void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes)
+{
+    if (ax_device_uses_host_memory(ctx->dev))
+        ax_comm_free(ctx->world, memory, bytes);
+    else
+        ax_device_free(ctx->dev, memory, bytes);
+}

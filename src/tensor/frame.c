@@ -50,7 +50,7 @@ static ax_status frame_new(ax_ctx *ctx, size_t bytes, const ax_frame_plan *plan,
     frame->planned = plan;
     frame->recording = records(frame) && !plan;
     frame->bytes = frame->recording ? record_range : bytes;
-    ax_status status = ax_device_alloc(ctx->dev, frame->bytes, (void **)&frame->block);
+    ax_status status = ax_ctx_alloc(ctx, frame->bytes, (void **)&frame->block);
     if (status != AX_OK) {
         free(frame);
         return status;
@@ -85,7 +85,7 @@ void ax_frame_destroy(ax_frame **frame)
         return;
     if (f->ctx->dev->observe_user == f)
         f->ctx->dev->observe = NULL;
-    ax_device_free(f->ctx->dev, f->block, f->bytes);
+    ax_ctx_free(f->ctx, f->block, f->bytes);
     ax_frame_forget(f);
     for (int i = 0; i < f->host_blocks; i++)
         free(f->host[i]);

@@ -25,6 +25,7 @@ typedef struct ax_param_live {
     bool whole;          /* rests as kernels read it */
     ax_work *publish;    /* from master to rest */
     ax_transfer *gather; /* from rest to kernels, started and not yet taken; in the frame's host memory */
+    double gather_began; /* noted in the device's event ring */
     ax_tensor cached;    /* data NULL: not in the cache */
     bool cache_valid;
     int started, done;  /* contributions of this step; those that have arrived */

@@ -74,6 +74,7 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
     AX_TRY(ax_param_publish_wait(p));
     AX_TRY(ax_plan_make(ctx->grid, &p->rest, &p->use, &plan));
     AX_TRY(ax_frame_host(frame, sizeof *live->gather, (void **)&live->gather));
+    live->gather_began = ctx->dev->ring ? ax_now() : 0;
     return ax_transfer_start(live->gather, ctx, frame, &plan, &p->rest, &p->use, true, live->cached.data);
 }
 
@@ -83,6 +84,10 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     while (!ax_transfer_done(live->gather))
         AX_TRY(ax_transfer_next(live->gather));
     *out = live->gather->now;
+    ax_event_ring *ring = p->set->ctx->dev->ring;
+    if (ring)
+        ax_event_add(ring, "gather", p->name, live->gather_began, ax_now(),
+                     ax_tensor_bytes(p->set->ctx->grid, out));
     live->cache_valid = live->cached.data;
     live->gather = NULL;
     return AX_OK;

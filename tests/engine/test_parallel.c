@@ -36,6 +36,8 @@ typedef struct setup {
     int64_t n_weights;
     int outstanding;
     int64_t z_bytes, data_bytes; /* of the last step, on the communicators along exactly z and data */
+    bool traced;
+    int gathers, alone; /* of the last step; those that no kernel ran beside */
 } setup;
 
 static ax_status model_of(const setup *s, ax_model_config *out)
@@ -99,6 +101,29 @@ static int64_t bytes_along(const ax_ctx *ctx, ax_axis axis)
     return ax_comm_traffic_get(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis))).bytes;
 }
 
+/* Whether a kernel ran from begin to end between the gather's start and its end. Events are in the order of
+ * their ends. */
+static bool hidden(const ax_event_ring *ring, size_t first, size_t gather)
+{
+    double began = ax_event_get(ring, gather)->begin;
+    for (size_t i = gather; i-- > first;) {
+        const ax_event *e = ax_event_get(ring, i);
+        if (!strcmp(e->kind, "kernel") && e->begin >= began)
+            return true;
+    }
+    return false;
+}
+
+static void count_gathers(const ax_event_ring *ring, size_t first, setup *s)
+{
+    s->gathers = s->alone = 0;
+    for (size_t i = first; i < ax_event_count(ring); i++)
+        if (!strcmp(ax_event_get(ring, i)->kind, "gather")) {
+            s->gathers++;
+            s->alone += !hidden(ring, first, i);
+        }
+}
+
 static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
 {
     int64_t targets = 0;
@@ -110,10 +135,12 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
         ax_hyper h = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
         int64_t z = bytes_along(ctx, AX_Z), data = bytes_along(ctx, AX_DATA);
+        size_t events = ax_event_count(ctx->dev->ring);
         AX_TRY(ax_engine_step(engine, i + 1, rows, (void *)s->shape, targets, &h, &r));
         EXPECT(r.finite);
         s->z_bytes = bytes_along(ctx, AX_Z) - z;
         s->data_bytes = bytes_along(ctx, AX_DATA) - data;
+        count_gathers(ctx->dev->ring, events, s);
         s->loss[i] = r.loss;
         s->norm[i] = r.grad_norm;
         if (i == 0) /* between two steps, as a run does */
@@ -136,6 +163,9 @@ static ax_status on_world(ax_comm *world, setup *s)
     ax_engine *engine = NULL;
     ax_engine_plan plan = {.frame = NULL};
     AX_TRY(ax_optim_find("adamw", &options.optim));
+    ax_trace *trace = NULL;
+    if (s->traced)
+        AX_TRY(ax_trace_create(1 << 14, &trace));
     ax_status status =
         ax_engine_plan_make(&options, world, s->grid, &s->parallel, "ref", 1, s->compute, &plan);
     if (status == AX_OK)
@@ -143,12 +173,15 @@ static ax_status on_world(ax_comm *world, setup *s)
     if (status == AX_OK)
         ctx->parallel = s->parallel;
     if (status == AX_OK)
+        status = ax_trace_ring(trace, "compute", &ctx->dev->ring);
+    if (status == AX_OK)
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK)
         status = steps(ctx, engine, s);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);
+    ax_trace_destroy(&trace);
     return status;
 }
 
@@ -344,12 +377,42 @@ static void bytes_are_those_of_the_closed_forms(void **state)
             }
 }
 
+/* OAG: the gather of the next weight starts before the kernels of the present one end, in forward, in
+ * backward and in recomputation; only the first of a micro-batch has nothing to hide behind. */
+static void gathers_run_beside_kernels(void **state)
+{
+    (void)state;
+    enum { MICRO_STEPS = 2 };
+    for (int recompute = 0; recompute < 2; recompute++) {
+        setup s = {.shape = &even,
+                   .grid = {1, 1, 2, 1, 1},
+                   .parallel = together,
+                   .micro_batch = GLOBAL / 2 / MICRO_STEPS,
+                   .recompute = recompute,
+                   .compute = AX_F64,
+                   .traced = true};
+        setup with = run(s);
+        s.parallel.overlap.oag = false;
+        setup without = run(s);
+        /* Two layers of six weights, the embedding's two tables, the head: forward and backward of each but
+         * the tables, and forward again where it is recomputed. */
+        int blocks = 2 * 6, forward = 2 + blocks + 1, backward = blocks + 1;
+        assert_int_equal(with.gathers, MICRO_STEPS * (forward + backward + recompute * blocks));
+        assert_int_equal(without.gathers, with.gathers);
+        assert_int_equal(with.alone, MICRO_STEPS);
+        assert_int_equal(without.alone, without.gathers);
+        free(with.weights);
+        free(without.weights);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grids_train_as_one_rank_does),
         cmocka_unit_test(overlap_changes_no_bit_in_bf16),
         cmocka_unit_test(bytes_are_those_of_the_closed_forms),
+        cmocka_unit_test(gathers_run_beside_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,7 +78,8 @@ void ax_comm_set_timeout(ax_comm *world, double seconds);
 
 /* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return:
  * it ends the job with exit code `status`, after `message` (NULL: none) was logged as an error if this rank
- * is the first to abort. Not collective. */
+ * is the first to abort. A process that exits before it destroyed its world does the same with its exit code.
+ * Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
 /* data[i] <- reduction over ranks, in place. dtype F64, F32, BF16 (summed in F32), I32 or I64. */

@@ -172,6 +172,12 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     _exit((int)status);
 }
 
+/* Lives as long as the process: what runs at its end cannot be taken back. */
+struct ax_mpi_guard {
+    ax_mpi_world *world; /* NULL: not created, or destroyed */
+    pid_t pid;           /* of the rank; its children have no part in this */
+};
+
 /* ---- the world ----------------------------------------------------------------------------------- */
 
 static void world_free(ax_mpi_world *w)
@@ -198,6 +204,7 @@ static void mpi_destroy(ax_comm *comm)
     ax_status status = meet(c, &what);
     if (world && status == AX_OK) {
         pthread_join(w->thread, NULL);
+        w->guard->world = NULL;
         world_free(w);
     }
 }
@@ -211,6 +218,27 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .alloc = ax_mpi_node_alloc,
                                 .free = ax_mpi_node_free,
                                 .foreign_memory = ax_mpi_node_foreign};
+
+/* ---- the end of the process ---------------------------------------------------------------------- */
+
+/* A process that exits while its world lives would leave the others waiting. */
+static void at_exit(int status, void *arg)
+{
+    const ax_mpi_guard *g = arg;
+    if (!g->world || g->pid != getpid() || atomic_load(&g->world->ending))
+        return;
+    const char *message = "this rank's process exited without leaving the world (ax_comm_destroy)";
+    mpi_abort(&g->world->comm->comm, status ? (ax_status)(status & 255) : AX_ERR_COMM,
+              status ? NULL : message);
+}
+
+static ax_status guard_exit(ax_mpi_world *w)
+{
+    AX_TRY(ax_calloc(1, sizeof *w->guard, &w->guard));
+    w->guard->pid = getpid();
+    AX_CHECK(!on_exit(at_exit, w->guard), AX_ERR_MEMORY, "no memory to watch over the end of the process");
+    return AX_OK;
+}
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
@@ -242,8 +270,11 @@ ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out)
     pthread_cond_init(&w->to_thread, &monotonic);
     pthread_cond_init(&w->to_callers, NULL);
     pthread_condattr_destroy(&monotonic);
-    ax_status status = start_thread(w);
+    ax_status status = guard_exit(w);
+    if (status == AX_OK)
+        status = start_thread(w);
     if (status == AX_OK) {
+        w->guard->world = w;
         ax_log_set_rank(w->comm->comm.rank, w->comm->comm.size);
         *out = &w->comm->comm;
     } else

@@ -97,6 +97,7 @@ void ax_mpi_call_describe(const ax_mpi_call *call, char *out, size_t size);
 typedef struct ax_mpi_checks ax_mpi_checks;
 typedef struct ax_mpi_control ax_mpi_control;
 typedef struct ax_mpi_watch ax_mpi_watch;
+typedef struct ax_mpi_guard ax_mpi_guard;
 
 struct ax_mpi_world {
     ax_mpi_comm *comm; /* the world's own */
@@ -114,6 +115,7 @@ struct ax_mpi_world {
     const char *abort_message;
     char message[1024]; /* why the world failed */
     ax_launcher launch;
+    ax_mpi_guard *guard; /* of the end of the process */
     ax_status create_status;
     bool created; /* or not, says create_status */
     /* Read without it: */
@@ -121,7 +123,7 @@ struct ax_mpi_world {
     atomic_int waiting; /* callers in ax_wait, and those of them that sleep */
     atomic_int sleeping;
     atomic_bool resting; /* the communication thread sleeps */
-    atomic_bool failed, aborting, leaving;
+    atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full; /* that shared memory is */
     atomic_int timeout_ms; /* of the watchdog; 0: off */
     /* T: */
@@ -180,6 +182,7 @@ typedef enum ax_note_kind {
     AX_NOTE_FAIL,   /* text: the world has failed */
     AX_NOTE_CLAIM,  /* to rank 0: may I speak for the job? */
     AX_NOTE_GRANT,  /* state 1 or -1: yes, no */
+    AX_NOTE_END,    /* state, moment: the job ends with this exit code then */
     AX_NOTE_ASK,    /* ask, comm: what do you do? */
     AX_NOTE_ANSWER, /* ask, state, progress, called, text */
 } ax_note_kind;
@@ -187,6 +190,7 @@ typedef struct ax_mpi_note {
     int kind, from, state;
     int64_t ask, called;
     uint64_t comm, progress;
+    double moment; /* of the wall clock */
     char text[AX_NOTE_TEXT];
 } ax_mpi_note;
 
@@ -196,8 +200,9 @@ AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
 /* False: it could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
-/* Says why, if no other rank did, and ends the job. */
-void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message) __attribute__((noreturn));
+/* Says why, if no other rank did, and ends the job; all_hear false: also ranks that do not read notes. */
+void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
+    __attribute__((noreturn));
 
 /* mpi_watch.c: looks now and then whether a caller waits in vain. */
 AX_MUST_CHECK ax_status ax_mpi_watch_create(ax_mpi_world *w, int size);

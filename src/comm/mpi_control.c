@@ -2,12 +2,15 @@
  * job that ends, a rank asks what another one does. A note is sent and forgotten. Read mpi.h first. */
 #include "comm/mpi.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10 };
+/* What a note needs to arrive, however busy the machine is. */
+#define NOTICE_SECONDS 0.3
 
 struct ax_mpi_control {
     MPI_Comm mpi;
@@ -84,6 +87,16 @@ static bool grant(ax_mpi_control *k)
     return first;
 }
 
+/* All ranks end at one moment, with one code: a launcher kills what is left when the first has ended, and
+ * what it then returns differs. Only a rank that is stopped or out of reach is left to MPI_Abort. */
+static void __attribute__((noreturn)) exit_at(double moment, int status)
+{
+    double now = ax_wall_clock();
+    if (moment > now)
+        usleep((useconds_t)(fmin(moment - now, 2 * NOTICE_SECONDS) * 1e6));
+    _exit(status);
+}
+
 static void read_note(ax_mpi_world *w, const ax_mpi_note *note)
 {
     ax_mpi_note reply = {.kind = AX_NOTE_GRANT};
@@ -98,6 +111,8 @@ static void read_note(ax_mpi_world *w, const ax_mpi_note *note)
     case AX_NOTE_GRANT:
         w->control->granted = note->state;
         break;
+    case AX_NOTE_END:
+        exit_at(note->moment, note->state);
     case AX_NOTE_ASK:
         ax_mpi_watch_answer(w, note);
         break;
@@ -121,32 +136,39 @@ ax_status ax_mpi_control_poll(ax_mpi_world *w)
     return AX_OK;
 }
 
+/* Reads notes until one has answered this rank's claim, or for so many seconds. */
+static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
+{
+    for (double end = ax_now() + seconds; ax_now() < end && !(until_granted && w->control->granted);) {
+        if (ax_mpi_control_poll(w) != AX_OK)
+            return;
+        usleep(100);
+    }
+}
+
 /* True if this rank is the first that ends the job. Without an answer it takes it that nobody spoke. */
 static bool may_speak(ax_mpi_world *w)
 {
-    ax_mpi_control *k = w->control;
     const ax_mpi_note claim = {.kind = AX_NOTE_CLAIM};
     if (w->comm->comm.rank == 0)
-        return grant(k);
-    double begin = ax_now();
-    if (!ax_mpi_note_send(w, 0, &claim))
-        return true;
-    while (!k->granted && ax_now() < begin + CLAIM_SECONDS) {
-        if (ax_mpi_control_poll(w) != AX_OK)
-            return true;
-        usleep(100);
-    }
-    return k->granted >= 0;
+        return grant(w->control);
+    if (ax_mpi_note_send(w, 0, &claim))
+        poll_for(w, CLAIM_SECONDS, true);
+    return w->control->granted >= 0;
 }
 
-void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message)
+void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
 {
-    if (may_speak(w)) {
-        if (message)
-            ax_log(AX_LOG_ERROR, "%s", message);
-    } else {
-        sleep(SILENT_SECONDS); /* the one who spoke ends this process */
-    }
-    MPI_Abort(w->comm->mpi, status);
+    atomic_store(&w->ending, true);
+    if (!may_speak(w))
+        poll_for(w, SILENT_SECONDS, false); /* the one who spoke ends this process */
+    else if (message)
+        ax_log(AX_LOG_ERROR, "%s", message);
+    const ax_mpi_note end = {
+        .kind = AX_NOTE_END, .state = status, .moment = ax_wall_clock() + NOTICE_SECONDS};
+    ax_mpi_note_send_all(w, &end);
+    poll_for(w, end.moment - ax_wall_clock(), false);
+    if (!all_hear)
+        MPI_Abort(w->comm->mpi, status);
     _exit(status);
 }

@@ -377,7 +377,7 @@ static void abort_job(ax_mpi_world *w)
     const char *message = w->abort_message;
     int status = w->abort_status;
     pthread_mutex_unlock(&w->lock);
-    ax_mpi_end_job(w, status, message);
+    ax_mpi_end_job(w, status, message, true);
 }
 
 /* What need not be looked at in every round. */

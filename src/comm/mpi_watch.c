@@ -237,7 +237,7 @@ static void judge(ax_mpi_world *w, double now)
     } else if (first(w, waits) == w->comm->comm.rank || now >= k->judge_by + patience(timeout_of(w))) {
         char text[900];
         reason(w, text, sizeof text);
-        ax_mpi_end_job(w, AX_ERR_COMM, text);
+        ax_mpi_end_job(w, AX_ERR_COMM, text, first(w, is_silent) < 0);
     }
 }
 

@@ -99,8 +99,8 @@ static ax_status run(ax_comm **world, const char *kind)
         return fails(*world);
     if (!strcmp(kind, "fail_all"))
         return ax_fail(AX_ERR_USAGE, "the grid does not fit");
-    if (!strcmp(kind, "exit") && odd)
-        exit(0);
+    if (!strncmp(kind, "exit", 4) && odd)
+        exit(atoi(kind + 4));
     if (!strcmp(kind, "leave") && odd) {
         ax_comm_destroy(world);
         return AX_OK;

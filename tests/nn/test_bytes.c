@@ -1,0 +1,199 @@
+/* What a linear layer moves, counted at the communicators, against the closed forms of 2502.08145, section
+ * "Performance model": all-gathers of the weight and a reduce-scatter of its gradient along z, the
+ * all-reduces of outputs along the axis that splits the inputs and of input gradients along the one that
+ * splits the outputs, per micro-batch; and one reduction along data per step. Exactly, on every rank, of
+ * extents that divide by nothing: parts travel padded to the largest of their group. */
+#include "axonn/nn.h"
+#include "support/ranks.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { IN = 13, OUT = 22, ROWS = 7, T = 3, MICRO_BATCHES = 3 };
+
+typedef enum variant { PLAIN, RECOMPUTED, CACHED, VARIANTS } variant;
+
+typedef struct bytes_case {
+    ax_grid_size grid;
+    ax_dtype compute;
+    bool transposed; /* hidden → model, where x and y change places */
+    variant variant;
+} bytes_case;
+
+/* ---- closed forms -------------------------------------------------------------------------------- */
+
+/* Part `i` of n things dealt out to `parts`, the first ones getting one more. */
+static int64_t share(int64_t n, int parts, int i) { return n / parts + (i < n % parts); }
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* (g-1)/g of a gathered size that is g equal parts. */
+static int64_t gather_bytes(int g, int64_t part) { return (g - 1) * part; }
+static int64_t reduce_bytes(int g, int64_t size) { return 2 * (g - 1) * size / g; }
+
+/* Bytes per axis in one step. */
+typedef struct volumes {
+    int64_t x, y, z, data;
+} volumes;
+
+/* m rows, k inputs and n outputs of this rank; e and a: bytes of an element in kernels and of gradients. The
+ * axis that splits inputs has gk ranks, that of outputs gn. */
+static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
+{
+    ax_grid_size g = c->grid;
+    int gk = c->transposed ? g.x : g.y, gn = c->transposed ? g.y : g.x;
+    int64_t m = share(share(ROWS, g.data, data), g.z, z) * T;
+    int64_t k = share(IN, gk, c->transposed ? x : y), n = share(OUT, gn, c->transposed ? y : x);
+    int64_t e = (int64_t)ax_dtype_size(c->compute), a = c->compute == AX_F64 ? 8 : 4;
+    int forwards = c->variant == RECOMPUTED ? 2 : 1;
+    /* AG_z: for each forward and for backward; once per step if cached. RS_z: of the whole gradient. */
+    int64_t gathers = c->variant == CACHED ? 1 : (forwards + 1) * MICRO_BATCHES, part = ceil_div(n, g.z) * k;
+    volumes v = {.z = gathers * gather_bytes(g.z, part * e) + MICRO_BATCHES * gather_bytes(g.z, part * a)};
+    int64_t outputs = MICRO_BATCHES * forwards * reduce_bytes(gk, m * n * e);
+    int64_t inputs = MICRO_BATCHES * reduce_bytes(gn, m * k * e);
+    v.x = c->transposed ? outputs : inputs;
+    v.y = c->transposed ? inputs : outputs;
+    v.data = reduce_bytes(g.data, part * a);
+    return v;
+}
+
+/* ---- what is moved ------------------------------------------------------------------------------- */
+
+typedef struct bench {
+    ax_ctx *ctx;
+    ax_layer *net;
+    ax_param_set *set;
+    ax_frame *frame;
+} bench;
+
+static ax_status bench_open(ax_comm *world, const bytes_case *c, bench *b)
+{
+    ax_linear_config linear = {.in = IN,
+                               .out = OUT,
+                               .in_role = c->transposed ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
+                               .out_role = c->transposed ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
+                               .init_std = 0.1,
+                               .no_bias = true};
+    AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &b->ctx));
+    b->ctx->parallel.weight_cache = c->variant == CACHED ? 1 << 20 : 0;
+    b->net = ax_linear(b->ctx, "l", &linear);
+    if (b->net && c->variant == RECOMPUTED)
+        b->net = ax_recompute(b->ctx, "again", b->net);
+    if (!b->net)
+        return ax_error_status();
+    AX_TRY(ax_layer_param_set(b->net, 0, &b->set));
+    AX_TRY(ax_param_set_init(b->set));
+    return ax_frame_create(b->ctx, 1 << 20, &b->frame);
+}
+
+static void bench_close(bench *b)
+{
+    ax_frame_destroy(&b->frame);
+    ax_param_set_destroy(&b->set);
+    ax_layer_destroy(&b->net);
+    ax_ctx_destroy(&b->ctx);
+}
+
+static ax_status zeros(bench *b, ax_role role, int64_t width, ax_tensor *out)
+{
+    ax_layout layout = ax_activation_layout(b->ctx, role);
+    ax_tensor t = ax_tensor_make(b->ctx->compute, 3, (int64_t[]){ROWS, T, width}, NULL, &layout);
+    AX_TRY(ax_frame_alloc(b->frame, &t, out));
+    ax_fill_args fill = {.n = ax_tensor_count(b->ctx->grid, out), .y = out->data, .dtype = out->dtype};
+    return fill.n ? ax_run_fill(b->ctx->stream, &fill) : AX_OK;
+}
+
+static ax_status step(bench *b, bool transposed)
+{
+    ax_tensor x, y, dx;
+    AX_TRY(ax_param_set_zero_grad(b->set));
+    for (int i = 0; i < MICRO_BATCHES; i++) {
+        if (i == MICRO_BATCHES - 1)
+            AX_TRY(ax_param_set_last_micro_batch(b->set));
+        AX_TRY(ax_frame_begin(b->frame, "train", AX_MODE_TRAIN, NULL));
+        AX_TRY(zeros(b, transposed ? AX_ROLE_HIDDEN : AX_ROLE_MODEL, IN, &x));
+        AX_TRY(ax_layer_forward(b->net, b->frame, &x, &y));
+        AX_TRY(ax_layer_backward(b->net, b->frame, &y, &dx));
+    }
+    return ax_param_set_sync_grad(b->set);
+}
+
+static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
+{
+    return ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
+}
+
+/* On everything but single axes. */
+static int64_t other_bytes(const ax_grid *grid)
+{
+    int64_t bytes = 0;
+    for (ax_axisset axes = 0; axes < 1 << ax_grid_axes(grid); axes++)
+        if (ax_grid_effective(grid, axes) == axes && (axes & (axes - 1)))
+            bytes += bytes_along(grid, axes);
+    return bytes;
+}
+
+static ax_status compare(const ax_grid *grid, const bytes_case *c)
+{
+    int rank = ax_grid_rank(grid);
+    volumes want = closed_form(c, ax_grid_coord(grid, rank, AX_X), ax_grid_coord(grid, rank, AX_Y),
+                               ax_grid_coord(grid, rank, AX_Z), ax_grid_coord(grid, rank, AX_DATA));
+    const struct {
+        ax_axis axis;
+        int64_t want;
+    } axes[] = {{AX_X, want.x}, {AX_Y, want.y}, {AX_Z, want.z}, {AX_DATA, want.data}};
+    for (size_t i = 0; i < AX_COUNT(axes); i++) {
+        int64_t have = bytes_along(grid, (ax_axisset)(1u << axes[i].axis));
+        AX_CHECK(have == axes[i].want, AX_ERR_INTERNAL, "%lld bytes went along %s, the closed form says %lld",
+                 (long long)have, ax_grid_axis_name(grid, axes[i].axis), (long long)axes[i].want);
+    }
+    AX_CHECK(!other_bytes(grid), AX_ERR_INTERNAL, "%lld bytes went along several axes",
+             (long long)other_bytes(grid));
+    return AX_OK;
+}
+
+static ax_status run_rank(ax_comm *world, void *arg)
+{
+    const bytes_case *c = arg;
+    bench b = {0};
+    ax_status status = bench_open(world, c, &b);
+    if (status == AX_OK)
+        status = step(&b, c->transposed);
+    if (status == AX_OK)
+        status = compare(b.ctx->grid, c);
+    bench_close(&b);
+    return status;
+}
+
+static void run(const bytes_case *c)
+{
+    static const char *const names[] = {"plain", "recomputed", "cached"};
+    const ax_grid_size *g = &c->grid;
+    if (ax_comm_threads_run(grid_ranks(*g), run_rank, (void *)c) != AX_OK)
+        fail_msg("x=%d y=%d z=%d data=%d %s%s %s: %s", g->x, g->y, g->z, g->data, ax_dtype_name(c->compute),
+                 c->transposed ? " transposed" : "", names[c->variant], ax_error_message());
+}
+
+static void linear_layers_move_what_the_closed_forms_say(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 8; ranks++)
+        for (int x = 1; x <= ranks; x++)
+            for (int y = 1; x * y <= ranks; y++)
+                for (int z = 1; x * y * z <= ranks; z++)
+                    for (int i = 0; ranks % (x * y * z) == 0 && i < 2 * VARIANTS; i++)
+                        run(&(bytes_case){.grid = {x, y, z, 1, ranks / (x * y * z)},
+                                          .compute = ranks % 2 ? AX_F32 : AX_BF16,
+                                          .transposed = i % 2,
+                                          .variant = (variant)(i / 2)});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_layers_move_what_the_closed_forms_say)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,384 @@
+/* What a whole training step moves, counted at the communicators, every byte by name: the volumes of the
+ * linear layers (2502.08145, section "Performance model"; a layer alone, of sizes that divide by nothing, is
+ * in nn/test_bytes.c) and what stands beside them: norm statistics, vocabulary, loss, gradients of vectors,
+ * the norm of the gradient. And the degenerate grids against formulas of their own: they move what
+ * Megatron-LM, FSDP, hybrid sharding and DDP move. */
+#include "axonn/engine.h"
+#include "support/ranks.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* All divide by 8, and vectors fill whole lines of memory on 8 ranks: no padding between neighbours. */
+enum { L = 2, D = 128, H = 256, HEADS = 8, V = 512, T = 16, ROWS = 16, STEPS = 3, PARAMS = L * 16 + 4 };
+/* Parameters: of the blocks' matrices, and of all vectors. */
+enum { BLOCKS = L * (4 * D * D + 2 * D * H), VECTORS = L * (9 * D + H) + 2 * D };
+
+enum { X = 1 << AX_X, Y = 1 << AX_Y, Z = 1 << AX_Z, DATA = 1 << AX_DATA, ALL = X | Y | Z | DATA };
+
+typedef struct bytes_case {
+    ax_grid_size grid;
+    const char *strategy;
+    ax_dtype compute;
+    int recompute, zero;
+    bool cached;
+} bytes_case;
+
+/* ---- by name ------------------------------------------------------------------------------------- */
+
+typedef struct term {
+    const char *name;
+    ax_axisset axes;
+    double bytes;
+} term;
+
+typedef struct terms {
+    const bytes_case *of;
+    int n;
+    term term[128];
+} terms;
+
+static int axis_size(const bytes_case *c, int axis)
+{
+    const int size[] = {c->grid.x, c->grid.y, c->grid.z, c->grid.pipe, c->grid.data};
+    return size[axis];
+}
+
+static double group_size(const bytes_case *c, ax_axisset axes)
+{
+    int g = 1;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        g *= axes >> a & 1 ? axis_size(c, a) : 1;
+    return g;
+}
+
+static ax_axisset effective(const bytes_case *c, ax_axisset axes)
+{
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (axis_size(c, a) == 1)
+            axes &= (ax_axisset) ~(1u << a);
+    return axes;
+}
+
+/* (g-1)/g of what is gathered, or of what is reduced and scattered. */
+static void gather(terms *t, const char *name, ax_axisset axes, double times, double bytes)
+{
+    double g = group_size(t->of, axes);
+    t->term[t->n++] = (term){name, effective(t->of, axes), times * bytes * (g - 1) / g};
+}
+
+/* Twice that. */
+static void reduce(terms *t, const char *name, ax_axisset axes, double times, double bytes)
+{
+    gather(t, name, axes, 2 * times, bytes);
+}
+
+/* One matrix of k inputs on gk ranks of `in` and n outputs on those of `out`, used once per micro-batch. m:
+ * rows of a micro-batch on this rank; e, a: bytes of an element in kernels and in gradients; `inputs`: how
+ * often its input gradient is reduced (q, k and v share one). */
+static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axisset out, int inputs)
+{
+    const bytes_case *c = t->of;
+    double gk = group_size(c, in), gn = group_size(c, out), e = (double)ax_dtype_size(c->compute), a = 4;
+    double micro = ROWS * T / (m * group_size(c, Z | DATA)), forwards = c->recompute ? 2 : 1;
+    double block = k * n / (gk * gn);
+    gather(t, "AG_z: weights", Z, c->cached ? 1 : micro * (forwards + 1), block * e);
+    gather(t, "RS_z: gradients of weights", Z, micro, block * a);
+    reduce(t, "AR: outputs", in, micro * forwards, m * n / gn * e);
+    reduce(t, "AR: input gradients", out, micro * inputs, m * k / gk * e);
+    reduce(t, "AR_data: gradients of weights", DATA, 1, block / c->grid.z * a);
+}
+
+static void block_terms(terms *t, double m)
+{
+    linear(t, m, D, Y, D, X, 1); /* q */
+    linear(t, m, D, Y, D, X, 0); /* k */
+    linear(t, m, D, Y, D, X, 0); /* v */
+    linear(t, m, D, X, D, Y, 1);
+    linear(t, m, D, Y, H, X, 1);
+    linear(t, m, H, X, D, Y, 1);
+}
+
+/* The table serves as embedding and head: [v@x.y, d]. */
+static void vocabulary_terms(terms *t, double m, double micro)
+{
+    const bytes_case *c = t->of;
+    double e = (double)ax_dtype_size(c->compute), a = 4, width = m * D * e, y = c->grid.y;
+    double table = V * D / (double)(c->grid.x * c->grid.y), positions = T * D / y;
+    gather(t, "vocabulary: table gathered for embedding, head and its backward", Z, c->cached ? 1 : 3 * micro,
+           table * e);
+    gather(t, "vocabulary: gradient of the table, of head and embedding", Z, 2 * micro, table * a);
+    reduce(t, "vocabulary: gradient of the table", DATA, 1, table / c->grid.z * a);
+    gather(t, "positions gathered", Z, c->cached ? 1 : micro, positions * e);
+    gather(t, "positions: gradient", Z, micro, positions * a);
+    reduce(t, "positions: gradient", DATA, 1, positions / c->grid.z * a);
+    gather(t, "embedding: rows scattered to the residual width", Y, micro, width);
+    reduce(t, "embedding: rows", X, micro, width / y);
+    gather(t, "embedding: gradient gathered to whole rows", Y, micro, width);
+    gather(t, "head: residual width gathered", Y, micro, width);
+    gather(t, "head: input gradient scattered to the residual width", Y, micro, width);
+    reduce(t, "head: input gradient", X, micro, width / y);
+    reduce(t, "loss: maxima, sums and target logits", X | Y, micro, 3 * m * a);
+}
+
+static void step_terms(terms *t)
+{
+    const bytes_case *c = t->of;
+    double micro = ROWS / group_size(c, Z | DATA) > 1 ? 2 : 1, m = ROWS * T / group_size(c, Z | DATA) / micro,
+           a = 4;
+    for (int i = 0; i < L; i++)
+        block_terms(t, m);
+    int norms = (c->recompute ? 2 : 1) * 2 * L + 1;
+    reduce(t, "norms: sums and squares of rows", Y, micro * norms, 2 * m * a);
+    reduce(t, "norms: the same in backward", Y, micro * (2 * L + 1), 2 * m * a);
+    vocabulary_terms(t, m, micro);
+    /* Biases of q, k, v and up lie on x, all other vectors on y. */
+    double on_x = L * (3 * D + H), on_y = VECTORS - on_x;
+    reduce(t, "gradients of vectors", Z | DATA, 1, (on_x / c->grid.x + on_y / c->grid.y) * a);
+    reduce(t, "loss of the step", Z | DATA, 1, 8);
+    reduce(t, "norm of the gradient", ALL, 1, 8 * PARAMS);
+}
+
+/* ---- what is moved ------------------------------------------------------------------------------- */
+
+typedef struct measured {
+    const bytes_case *of;
+    double bytes[ALL + 1]; /* of one step, by set of axes; of rank 0 */
+} measured;
+
+static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
+{
+    return ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
+}
+
+static void take(const ax_grid *grid, double sign, double *bytes)
+{
+    for (ax_axisset axes = 0; axes <= ALL; axes++)
+        if (ax_grid_effective(grid, axes) == axes)
+            bytes[axes] += sign * (double)bytes_along(grid, axes);
+}
+
+static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    (void)source;
+    for (int64_t i = 0; i < (end - first) * T; i++) {
+        out->tokens[i] = (int32_t)((first * T + i) * 7 % V);
+        out->targets[i] = (int32_t)((first * T + i) * 5 % V);
+        out->doc_start[i] = 0;
+        out->position[i] = (int32_t)(i % T);
+    }
+    return AX_OK;
+}
+
+static ax_status run_steps(ax_engine *engine, const ax_grid *grid, double *bytes)
+{
+    ax_hyper h = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    ax_step_result result;
+    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    for (h.step = 1; h.step <= STEPS; h.step++) {
+        if (h.step == STEPS)
+            take(grid, -1, bytes);
+        AX_TRY(ax_engine_step(engine, h.step, read_rows, NULL, ROWS * T, &h, &result));
+    }
+    take(grid, 1, bytes);
+    EXPECT(ax_engine_params(engine)->n == PARAMS);
+    return AX_OK;
+}
+
+static ax_status run_rank(ax_comm *world, void *arg)
+{
+    measured *out = arg, mine = {.of = out->of};
+    const bytes_case *c = out->of;
+    ax_model_config config = {.layers = L,
+                              .hidden = D,
+                              .heads = HEADS,
+                              .kv_heads = HEADS,
+                              .ffn = H,
+                              .vocab = V,
+                              .seq_len = T,
+                              .init_std = 0.1,
+                              .norm_eps = 1e-5,
+                              .tie = true};
+    int rows = ROWS / (c->grid.z * c->grid.data);
+    ax_engine_options options = {.model = &config,
+                                 .seq_len = T,
+                                 .micro_batch = rows > 1 ? rows / 2 : 1,
+                                 .global_batch = ROWS,
+                                 .recompute = c->recompute,
+                                 .clip = 1};
+    ax_ctx *ctx = NULL;
+    ax_engine *engine = NULL;
+    AX_TRY(ax_family_find("gpt2", &config.family));
+    AX_TRY(ax_optim_find("adamw", &options.optim));
+    AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &ctx));
+    ctx->parallel.zero = c->zero;
+    ctx->parallel.weight_cache = c->cached ? 16 << 20 : 0;
+    ax_status status = ax_strategy_find(c->strategy, &ctx->parallel.strategy);
+    if (status == AX_OK)
+        status = ax_engine_create(ctx, &options, NULL, 24 << 20, &engine);
+    if (status == AX_OK)
+        status = run_steps(engine, ctx->grid, mine.bytes);
+    ax_engine_destroy(&engine);
+    ax_ctx_destroy(&ctx);
+    if (ax_comm_rank(world) == 0)
+        *out = mine;
+    return status;
+}
+
+static measured measure(const bytes_case *c)
+{
+    measured out = {.of = c};
+    const ax_grid_size *g = &c->grid;
+    if (ax_comm_threads_run(grid_ranks(*g), run_rank, &out) != AX_OK)
+        fail_msg("%s x=%d y=%d z=%d data=%d: %s", c->strategy, g->x, g->y, g->z, g->data, ax_error_message());
+    return out;
+}
+
+/* ---- comparing ----------------------------------------------------------------------------------- */
+
+static void name_axes(ax_axisset axes, char out[32])
+{
+    static const char *const names[] = {"x", "y", "z", "pipe", "data"};
+    out[0] = 0;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (axes >> a & 1)
+            snprintf(out + strlen(out), 32 - strlen(out), "%s%s", out[0] ? "." : "", names[a]);
+}
+
+static void equals_terms(const measured *m, const terms *t)
+{
+    char axes[32];
+    const bytes_case *c = m->of;
+    for (ax_axisset set = 0; set <= ALL; set++) {
+        double want = 0;
+        for (int i = 0; i < t->n; i++)
+            want += t->term[i].axes == set ? t->term[i].bytes : 0;
+        if (m->bytes[set] == want)
+            continue;
+        for (int i = 0; i < t->n; i++)
+            if (t->term[i].axes == set && t->term[i].bytes > 0)
+                printf("  %12.1f  %s\n", t->term[i].bytes, t->term[i].name);
+        name_axes(set, axes);
+        fail_msg("%s x=%d y=%d z=%d data=%d %s%s%s: %.1f bytes went along %s, %.1f are accounted for",
+                 c->strategy, c->grid.x, c->grid.y, c->grid.z, c->grid.data, ax_dtype_name(c->compute),
+                 c->recompute ? " recompute" : "", c->cached ? " cached" : "", m->bytes[set], axes, want);
+    }
+}
+
+static void every_byte_has_a_name(void **state)
+{
+    (void)state;
+    for (int x = 1; x <= 8; x *= 2)
+        for (int y = 1; x * y <= 8; y *= 2)
+            for (int z = 1; x * y * z <= 8; z *= 2)
+                for (int variant = 0; variant < 4; variant++) {
+                    bytes_case c = {.grid = {x, y, z, 1, 8 / (x * y * z)},
+                                    .strategy = "axonn",
+                                    .compute = variant % 2 ? AX_BF16 : AX_F32,
+                                    .recompute = variant == 1 || variant == 2,
+                                    .cached = variant >= 2};
+                    measured m = measure(&c);
+                    terms t = {.of = &c};
+                    step_terms(&t);
+                    equals_terms(&m, &t);
+                }
+}
+
+/* ---- degenerate grids ---------------------------------------------------------------------------- */
+
+static void moves(const bytes_case *c, ax_axisset axes, double want, const char *what)
+{
+    measured m = measure(c);
+    double all = 0;
+    for (ax_axisset set = 0; set <= ALL; set++)
+        all += set == axes ? 0 : m.bytes[set];
+    if (m.bytes[axes] != want || all != 0)
+        fail_msg("%s, %s: %.1f bytes were moved and %.1f along other axes; the formula says %.1f",
+                 c->strategy, what, m.bytes[axes], all, want);
+}
+
+enum { MATRICES = BLOCKS + V * D + T * D, TABLE = V * D };
+
+/* What every step adds, on g ranks: sums of the gradients of vectors, of the loss, and of the norm's squares.
+ */
+static double bookkeeping(double g) { return 2 * (g - 1) / g * (4.0 * VECTORS + 8 + 8 * PARAMS); }
+
+/* PyTorch DDP: an all-reduce of all gradients, however many micro-batches there are. */
+static void data_parallelism_moves_what_ddp_does(void **state)
+{
+    (void)state;
+    bytes_case c = {.grid = {1, 1, 1, 1, 8}, .strategy = "ddp", .compute = AX_BF16};
+    moves(&c, DATA, 2 * 7 / 8.0 * 4 * MATRICES + bookkeeping(8), "gradients all-reduced in fp32");
+}
+
+/* FSDP: weights gathered for forward and for backward, gradients reduce-scattered, in each of two
+ * micro-batches. The tied table is used in two places: three gathers (its two uses in forward and the head's
+ * in backward) and two reductions. Positions are not needed in backward. */
+static void z_moves_what_fsdp_does(void **state)
+{
+    (void)state;
+    for (int recompute = 0; recompute < 2; recompute++) {
+        bytes_case c = {
+            .grid = {1, 1, 8, 1, 1}, .strategy = "fsdp", .compute = AX_BF16, .recompute = recompute};
+        double gathered = (2 + recompute) * BLOCKS + 3 * TABLE + T * D, reduced = BLOCKS + 2 * TABLE + T * D;
+        moves(&c, Z, 2 * 7 / 8.0 * (2 * gathered + 4 * reduced) + bookkeeping(8), "two micro-batches");
+        c.cached = true;
+        moves(&c, Z, 7 / 8.0 * (2 * MATRICES + 2 * 4 * reduced) + bookkeeping(8),
+              "weights kept for the step");
+    }
+}
+
+/* Hybrid sharding: FSDP in groups of z, and an all-reduce of the shards between the groups, once per step. */
+static void z_and_data_move_what_hybrid_sharding_does(void **state)
+{
+    (void)state;
+    bytes_case c = {.grid = {1, 1, 4, 1, 2}, .strategy = "hsdp", .compute = AX_BF16};
+    measured m = measure(&c);
+    double gathered = 2 * BLOCKS + 3 * TABLE + T * D, reduced = BLOCKS + 2 * TABLE + T * D;
+    assert_true(m.bytes[Z] == 2 * 3 / 4.0 * (2 * gathered + 4 * reduced));
+    assert_true(m.bytes[DATA] == 2 * 1 / 2.0 * 4 * MATRICES / 4);
+    assert_true(m.bytes[Z | DATA] == bookkeeping(8));
+    assert_true(m.bytes[X] == 0 && m.bytes[Y] == 0);
+}
+
+/* Megatron-LM: two all-reduces of activations in each block's forward and two in its backward, one of the
+ * embedding, one of the head's input gradient, and three numbers per row of the loss. No gradient is reduced
+ * along x. */
+static void x_moves_what_megatron_does(void **state)
+{
+    (void)state;
+    bytes_case c = {.grid = {8, 1, 1, 1, 1}, .strategy = "megatron", .compute = AX_BF16};
+    double rows = ROWS * T, activations = (4 * L + 2) * rows * D * 2;
+    moves(&c, X, 2 * 7 / 8.0 * (activations + 3 * rows * 4 + 8 * PARAMS), "activations all-reduced");
+}
+
+/* ZeRO along data: 1 reduces to shards and gathers what the optimizer updated, as much as DDP's all-reduce
+ * but for the dtype; 2 reduces in each micro-batch; 3 gathers for each use instead. */
+static void zero_moves_what_zero_does(void **state)
+{
+    (void)state;
+    double reduced = BLOCKS + 2 * TABLE + T * D, gathered = 2 * BLOCKS + 3 * TABLE + T * D;
+    bytes_case c = {.grid = {1, 1, 1, 1, 8}, .strategy = "ddp", .compute = AX_BF16, .zero = 1};
+    moves(&c, DATA, 7 / 8.0 * (4 * MATRICES + 2 * MATRICES) + bookkeeping(8), "ZeRO-1");
+    c.zero = 2;
+    moves(&c, DATA, 7 / 8.0 * (2 * 4 * reduced + 2 * MATRICES) + bookkeeping(8), "ZeRO-2");
+    c.zero = 3;
+    moves(&c, DATA, 2 * 7 / 8.0 * (4 * reduced + 2 * gathered) + bookkeeping(8), "ZeRO-3");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_byte_has_a_name),
+        cmocka_unit_test(data_parallelism_moves_what_ddp_does),
+        cmocka_unit_test(z_moves_what_fsdp_does),
+        cmocka_unit_test(z_and_data_move_what_hybrid_sharding_does),
+        cmocka_unit_test(x_moves_what_megatron_does),
+        cmocka_unit_test(zero_moves_what_zero_does),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -57,6 +57,7 @@ static inline float known_value(const char *name, int what, int64_t step, int64_
 
 typedef struct known_model {
     int n; /* only the first so many parameters; 0: all. The last is by far the largest */
+    int zero;
     ax_ctx *ctx;
     ax_param *param[KNOWN_PARAMS];
     ax_param_set *set;
@@ -65,6 +66,7 @@ typedef struct known_model {
 static inline ax_status known_open(ax_comm *world, ax_grid_size size, int slots, known_model *m)
 {
     AX_TRY(ax_ctx_create(world, size, "check", 1, AX_F32, 1, &m->ctx));
+    m->ctx->parallel.zero = m->zero;
     m->n = m->n ? m->n : KNOWN_PARAMS;
     for (int i = 0; i < m->n; i++) {
         AX_TRY(ax_param_create(m->ctx, known[i].name, known[i].ndim, known[i].dim, known[i].unit,

@@ -13,8 +13,10 @@ static void assert_runs(int size, ax_rank_fn *fn, void *arg)
 
 /* ---- grids --------------------------------------------------------------------------------------- */
 
-static const ax_grid_size grids[] = {
-    {1, 1, 1, 1, 1}, {2, 2, 1, 1, 1}, {4, 1, 1, 1, 2}, {1, 3, 2, 1, 1}, {3, 2, 1, 1, 1}};
+static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 2, 1, 1, 1}, {4, 1, 1, 1, 2}, {1, 3, 2, 1, 1},
+                                     {3, 2, 1, 1, 1}, {1, 1, 2, 1, 3}, {2, 1, 1, 1, 3}};
+/* Stage of ZeRO on each: master weights and optimizer state rest split along data too. */
+static const int zero[AX_COUNT(grids)] = {0, 0, 1, 0, 0, 2, 3};
 
 typedef struct job {
     const char *run;
@@ -22,14 +24,14 @@ typedef struct job {
     int64_t step;
     ax_dtype dtype;
     int64_t shard_bytes;
-    int keep;
+    int keep, zero;
     uint64_t sum; /* over the parameters' checksums */
 } job;
 
 static ax_status save_rank(ax_comm *world, void *arg)
 {
     job *j = arg;
-    known_model m = {0};
+    known_model m = {.zero = j->zero};
     uint64_t sums[KNOWN_PARAMS], sum = 0;
     AX_TRY(known_open(world, j->size, 2, &m));
     AX_TRY(known_fill(&m, j->step));
@@ -46,7 +48,7 @@ static ax_status save_rank(ax_comm *world, void *arg)
 static ax_status load_rank(ax_comm *world, void *arg)
 {
     const job *j = arg;
-    known_model m = {0};
+    known_model m = {.zero = j->zero};
     char *dir;
     AX_TRY(known_open(world, j->size, 2, &m));
     AX_TRY(ax_ckpt_find_latest(j->run, &dir));
@@ -68,6 +70,7 @@ static void any_grid_reads_what_any_wrote(void **state)
         job j = {.run = run,
                  .size = grids[w],
                  .step = 7,
+                 .zero = zero[w],
                  .dtype = w % 2 ? AX_BF16 : AX_F32,
                  .shard_bytes = w % 3 == 1 ? 100 : 0};
         assert_runs(ranks_of(j.size), save_rank, &j);
@@ -76,6 +79,7 @@ static void any_grid_reads_what_any_wrote(void **state)
         assert_int_equal(ax_path_exists(at(run, "ckpt/step-7/model.safetensors.index.json")), w % 3 == 1);
         for (size_t r = 0; r < AX_COUNT(grids); r++) {
             j.size = grids[r];
+            j.zero = zero[r];
             assert_runs(ranks_of(j.size), load_rank, &j);
         }
     }

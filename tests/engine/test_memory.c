@@ -295,6 +295,98 @@ static void a_step_allocates_nothing(void **state)
         }
 }
 
+/* ---- on grids ------------------------------------------------------------------------------------ */
+
+typedef struct grid_case {
+    ax_grid_size grid;
+    ax_parallel parallel;
+    int64_t recompute;
+} grid_case;
+
+static ax_status any_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    int64_t n = (end - first) * *(const int64_t *)source;
+    for (int64_t i = 0; i < n; i++) {
+        out->tokens[i] = out->targets[i] = (int32_t)(i % 7);
+        out->doc_start[i] = 0;
+        out->position[i] = (int32_t)(i % *(const int64_t *)source);
+    }
+    return AX_OK;
+}
+
+/* Counts what all ranks ask for in steps 3 … 6. */
+static ax_status count_steps(ax_ctx *ctx, ax_engine *engine, int64_t seq_len, int64_t targets)
+{
+    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    for (int i = 1; i <= 6; i++) {
+        ax_step_result r;
+        double loss;
+        ax_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = i};
+        AX_TRY(ax_barrier(ctx->world));
+        counting = i > 2;
+        AX_TRY(ax_engine_step(engine, i, any_rows, &seq_len, targets, &hyper, &r));
+        AX_TRY(ax_engine_eval(engine, any_rows, &seq_len, 8, &loss));
+        AX_TRY(ax_barrier(ctx->world));
+        counting = 0;
+    }
+    return AX_OK;
+}
+
+static ax_status grid_rank(ax_comm *world, void *arg)
+{
+    const grid_case *c = arg;
+    training t = {.plan = {.frame = NULL}};
+    t.config = (ax_model_config){.layers = 2,
+                                 .hidden = 24,
+                                 .heads = 3,
+                                 .kv_heads = 3,
+                                 .ffn = 50,
+                                 .vocab = 61,
+                                 .seq_len = 16,
+                                 .tie = true,
+                                 .init_std = 0.02,
+                                 .norm_eps = 1e-5};
+    t.options = (ax_engine_options){.model = &t.config,
+                                    .seq_len = 16,
+                                    .micro_batch = 1,
+                                    .global_batch = 24,
+                                    .recompute = c->recompute,
+                                    .clip = 1};
+    AX_TRY(ax_family_find("gpt2", &t.config.family));
+    AX_TRY(ax_optim_find("adamw", &t.options.optim));
+    ax_status status =
+        ax_engine_plan_make(&t.options, world, c->grid, &c->parallel, "ref", 1, AX_BF16, &t.plan);
+    if (status == AX_OK)
+        status = ax_ctx_create(world, c->grid, "ref", 1, AX_BF16, 1, &t.ctx);
+    if (status == AX_OK) {
+        t.ctx->parallel = c->parallel;
+        status = ax_engine_create(t.ctx, &t.options, &t.plan, 0, &t.engine);
+    }
+    if (status == AX_OK)
+        status = count_steps(t.ctx, t.engine, 16, 24 * 16);
+    ax_engine_destroy(&t.engine);
+    ax_engine_plan_fini(&t.plan);
+    ax_ctx_destroy(&t.ctx);
+    return status;
+}
+
+/* What travels, uneven parts included, needs no memory that was not there before. */
+static void a_step_on_a_grid_allocates_nothing(void **state)
+{
+    (void)state;
+    if (SANITIZED)
+        skip();
+    for (int zero = 0; zero < 4; zero++) {
+        grid_case c = {.grid = {1, 2, 2, 1, 2}, .parallel = ax_parallel_default, .recompute = zero % 2};
+        c.parallel.zero = zero;
+        c.parallel.weight_cache = zero % 3 ? 4000 : 0;
+        calls = 0;
+        if (ax_comm_threads_run(8, grid_rank, &c) != AX_OK)
+            fail_msg("zero %d: %s", zero, ax_error_message());
+        assert_int_equal(calls, 0);
+    }
+}
+
 static void the_plan_is_what_is_measured(void **state)
 {
     (void)state;
@@ -337,6 +429,7 @@ static int tear_down(void **state) { return chdir("/") || ax_remove_tree(*state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_allocates_nothing),
+                                       cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
                                        cmocka_unit_test(the_plan_is_what_is_measured)};
     return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
 }

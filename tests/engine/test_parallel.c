@@ -149,6 +149,16 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
     return collect_weights(ctx, ax_engine_params(engine), s);
 }
 
+/* The rehearsal asked for the memory that the steps asked for. */
+static ax_status is_as_planned(ax_engine *engine, const ax_engine_plan *plan)
+{
+    const ax_param_set *set = ax_engine_params(engine);
+    EXPECT(ax_frame_high_water(ax_engine_frame(engine)) == plan->memory.activations);
+    EXPECT(set->bytes_master == plan->memory.weights && set->bytes_use == plan->memory.copies);
+    EXPECT(set->bytes_grad == plan->memory.gradients && set->bytes_state == plan->memory.optimizer);
+    return AX_OK;
+}
+
 static ax_status on_world(ax_comm *world, setup *s)
 {
     ax_model_config config;
@@ -178,6 +188,8 @@ static ax_status on_world(ax_comm *world, setup *s)
         status = ax_engine_create(ctx, &options, &plan, 0, &engine);
     if (status == AX_OK)
         status = steps(ctx, engine, s);
+    if (status == AX_OK)
+        status = is_as_planned(engine, &plan);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

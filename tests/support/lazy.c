@@ -14,7 +14,7 @@ typedef struct operation {
     ax_comm *inner;
     ax_stream *stream;
     ax_coll_args args;
-    char *sent; /* what was to be sent when the operation began */
+    char *sent, *received; /* copies of what is sent, and of what arrived: NULL if that replaces it */
     size_t send_bytes, recv_bytes;
     bool done;
     ax_status status;
@@ -50,22 +50,30 @@ static ax_status untouched(const operation *o)
     return AX_OK;
 }
 
+/* Between buffers of its own: other ranks, and what was called later, do not wait for the owner to look. */
 static ax_status perform(operation *o)
 {
-    AX_TRY(untouched(o));
     ax_work *work = NULL;
-    if (o->send_bytes)
-        memcpy((void *)o->args.send, o->sent, o->send_bytes);
-    AX_TRY(o->inner->ops->run(o->inner, o->stream, &o->args, &work));
+    ax_coll_args args = o->args;
+    args.send = o->sent;
+    args.recv = o->args.coll == AX_ALL_REDUCE || o->args.coll == AX_BROADCAST ? o->sent : o->received;
+    AX_TRY(o->inner->ops->run(o->inner, o->stream, &args, &work));
     return work ? work->wait(work) : AX_OK;
 }
 
-/* Runs the queue up to and with `last`. */
+static void operation_free(operation *o)
+{
+    free(o->sent);
+    free(o->received);
+    free(o);
+}
+
+/* Runs the queue up to and with this operation, and shows its result. */
 static ax_status lazy_wait(ax_work *work)
 {
-    operation *last = (operation *)work;
-    queue *q = last->queue;
-    while (!last->done) {
+    operation *mine = (operation *)work;
+    queue *q = mine->queue;
+    while (!mine->done) {
         operation *o = q->first;
         q->first = o->next;
         q->length--;
@@ -73,10 +81,11 @@ static ax_status lazy_wait(ax_work *work)
             q->end = &q->first;
         o->done = true;
         o->status = perform(o);
-        free(o->sent);
     }
-    ax_status status = last->status;
-    free(last);
+    ax_status status = mine->status == AX_OK ? untouched(mine) : mine->status;
+    if (status == AX_OK && mine->recv_bytes)
+        memcpy(mine->args.recv, mine->received == NULL ? mine->sent : mine->received, mine->recv_bytes);
+    operation_free(mine);
     return status;
 }
 
@@ -99,6 +108,8 @@ static ax_status lazy_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *
                                    : gathers || all ? whole
                                                     : part};
     AX_TRY(ax_calloc(o->send_bytes + 1, 1, &o->sent));
+    if (gathers || scatters || all)
+        AX_TRY(ax_calloc(o->recv_bytes + 1, 1, &o->received));
     if (o->send_bytes)
         memcpy(o->sent, args->send, o->send_bytes);
     if (o->recv_bytes)
@@ -151,8 +162,7 @@ static void lazy_destroy(ax_comm *comm)
     if (--q->users == 0) {
         for (operation *o = q->first, *next; o; o = next) {
             next = o->next;
-            free(o->sent);
-            free(o);
+            operation_free(o);
         }
         free(q);
     } else {

@@ -28,6 +28,7 @@ extern "C" {
 
 typedef struct ax_comm ax_comm;
 typedef struct ax_work ax_work;
+struct ax_coll_args;
 
 typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
 
@@ -110,6 +111,14 @@ void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
  * (ax_memory_peak) and with their owners. Not collective. */
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
+/* How a collective would travel: "node" (memory that the ranks of a node share), "flat" (messages),
+ * "threads", "self". args: coll, count and dtype are looked at. Not collective. */
+const char *ax_comm_path(const ax_comm *comm, const struct ax_coll_args *args);
+/* Seconds that the MPI library's own blocking collective takes on the same arguments (f32 or f64), for
+ * comparison: from when all ranks are there until this one has its result. Collective along comm.
+ * AX_ERR_USAGE where there is no MPI. */
+AX_MUST_CHECK ax_status ax_comm_time_mpi(ax_comm *comm, const struct ax_coll_args *args, double *seconds);
+
 /* Waits for *work (NULL: done already) and sets it to NULL. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
 
@@ -170,6 +179,9 @@ typedef struct ax_comm_ops {
     ax_status (*alloc)(ax_comm *comm, size_t bytes, void **out);
     bool (*free)(ax_comm *comm, void *memory);
     int64_t (*foreign_memory)(const ax_comm *comm);
+    /* Optional: for measurements. */
+    const char *(*path)(const ax_comm *comm, const ax_coll_args *args);
+    ax_status (*time_mpi)(ax_comm *comm, const ax_coll_args *args, double *seconds);
 } ax_comm_ops;
 
 struct ax_comm {

@@ -231,6 +231,17 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm)
     return comm->ops->foreign_memory ? comm->ops->foreign_memory(comm) : 0;
 }
 
+const char *ax_comm_path(const ax_comm *comm, const ax_coll_args *args)
+{
+    return comm->ops->path ? comm->ops->path(comm, args) : comm->ops->name;
+}
+
+ax_status ax_comm_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds)
+{
+    AX_CHECK(comm->ops->time_mpi, AX_ERR_USAGE, "these ranks do not communicate over MPI");
+    return comm->ops->time_mpi(comm, args, seconds);
+}
+
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
 {
     comm->ops->abort(comm, status, message);

@@ -11,7 +11,14 @@
 
 /* ---- operations ---------------------------------------------------------------------------------- */
 
-enum { OPS_PER_BLOCK = 256, SPINS = 200, ABORT_SECONDS = 20, TIMEOUT_MS = 30000 };
+enum {
+    OPS_PER_BLOCK = 256,
+    SPINS = 200,
+    SPINS_HELPING = 2000,
+    YIELDS_HELPING = 500,
+    ABORT_SECONDS = 20,
+    TIMEOUT_MS = 30000
+};
 
 /* Work handles live as long as the process: MPI is initialised once. They grow to the most that were ever in
  * flight together; a step allocates none. */
@@ -36,14 +43,43 @@ static ax_status world_error(ax_mpi_world *w)
     return status;
 }
 
+static void pause_core(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Drives the operation itself, if that needs only memory, as long as this seems to lead somewhere. The core
+ * is kept for a while where each rank of the node has one: giving it up for a moment can mean a whole slice
+ * of another process. */
+static void help(ax_mpi_world *w, const ax_mpi_op *op)
+{
+    atomic_fetch_add(&w->helping, 1);
+    for (int idle = 0; idle < SPINS_HELPING + YIELDS_HELPING && !atomic_load(&op->done); idle++)
+        if (ax_mpi_help(w))
+            idle = 0;
+        else if (idle < SPINS_HELPING && !w->crowded)
+            pause_core();
+        else
+            sched_yield();
+    atomic_fetch_sub(&w->helping, 1);
+}
+
 static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
 {
+    if (op->local)
+        help(w, op);
+    if (atomic_load(&op->done))
+        return;
     atomic_fetch_add(&w->waiting, 1);
     for (int spins = 0; spins < SPINS && !atomic_load(&op->done); spins++)
         sched_yield();
     if (!atomic_load(&op->done)) {
         pthread_mutex_lock(&w->lock);
         atomic_fetch_add(&w->sleeping, 1);
+        if (atomic_load(&w->resting))
+            pthread_cond_signal(&w->to_thread);
         while (!atomic_load(&op->done))
             pthread_cond_wait(&w->to_callers, &w->lock);
         atomic_fetch_sub(&w->sleeping, 1);
@@ -88,6 +124,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         *op = *what;
         op->work.wait = op_wait;
         op->c = c;
+        op->path = op->kind == AX_MPI_COLLECTIVE ? ax_mpi_path_of(c, &op->args) : &ax_mpi_flat;
+        op->local = op->path == &ax_mpi_node && !op->finish && !c->spans_nodes && !w->checks;
         op->seq = c->called + 1;
         c->called += op->kind != AX_MPI_DESTROY; /* who destroys has left */
         op->next = NULL;
@@ -142,6 +180,53 @@ static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
     return AX_OK;
 }
 
+static const char *mpi_path(const ax_comm *comm, const ax_coll_args *args)
+{
+    return ax_mpi_path_of(comm->impl, args)->name;
+}
+
+static ax_status call_library(const ax_mpi_comm *c, const ax_coll_args *a)
+{
+    int n = (int)a->count;
+    MPI_Datatype type = a->dtype == AX_F64 ? MPI_DOUBLE : MPI_FLOAT;
+    MPI_Op op = a->op == AX_MAX ? MPI_MAX : MPI_SUM;
+    switch (a->coll) {
+    case AX_ALL_REDUCE:
+        return ax_mpi_check(MPI_Allreduce(MPI_IN_PLACE, a->recv, n, type, op, c->mpi), "MPI_Allreduce");
+    case AX_ALL_GATHER:
+        return ax_mpi_check(MPI_Allgather(a->send, n, type, a->recv, n, type, c->mpi), "MPI_Allgather");
+    case AX_REDUCE_SCATTER:
+        return ax_mpi_check(MPI_Reduce_scatter_block(a->send, a->recv, n, type, op, c->mpi),
+                            "MPI_Reduce_scatter_block");
+    case AX_ALL_TO_ALL:
+        return ax_mpi_check(MPI_Alltoall(a->send, n, type, a->recv, n, type, c->mpi), "MPI_Alltoall");
+    case AX_BROADCAST:
+        return ax_mpi_check(MPI_Bcast(a->recv, n, type, a->root, c->mpi), "MPI_Bcast");
+    case AX_BARRIER:
+        break;
+    }
+    return ax_mpi_check(MPI_Barrier(c->mpi), "MPI_Barrier");
+}
+
+static ax_status time_now(ax_mpi_op *op)
+{
+    AX_MPI(MPI_Barrier(op->c->mpi));
+    double begin = ax_now();
+    AX_TRY(call_library(op->c, op->timed));
+    op->seconds = ax_now() - begin;
+    return AX_OK;
+}
+
+static ax_status mpi_time(ax_comm *comm, const ax_coll_args *args, double *seconds)
+{
+    AX_CHECK((args->dtype == AX_F32 || args->dtype == AX_F64) && args->count <= INT32_MAX, AX_ERR_USAGE,
+             "MPI's collectives are timed on up to 2^31 elements of f32 or f64");
+    ax_mpi_op what = {.finish = time_now, .timed = args};
+    AX_TRY(meet(mpi_comm_of(comm), &what));
+    *seconds = what.seconds;
+    return AX_OK;
+}
+
 static ax_status free_now(ax_mpi_op *op)
 {
     ax_mpi_comm *c = op->c;
@@ -189,6 +274,7 @@ static void world_free(ax_mpi_world *w)
     pthread_cond_destroy(&w->to_thread);
     pthread_cond_destroy(&w->to_callers);
     pthread_mutex_destroy(&w->lock);
+    pthread_mutex_destroy(&w->driving);
     free(w->node);
     free(w);
 }
@@ -217,7 +303,9 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .destroy = mpi_destroy,
                                 .alloc = ax_mpi_node_alloc,
                                 .free = ax_mpi_node_free,
-                                .foreign_memory = ax_mpi_node_foreign};
+                                .foreign_memory = ax_mpi_node_foreign,
+                                .path = mpi_path,
+                                .time_mpi = mpi_time};
 
 /* ---- the end of the process ---------------------------------------------------------------------- */
 
@@ -267,6 +355,7 @@ ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&w->lock, NULL);
+    pthread_mutex_init(&w->driving, NULL);
     pthread_cond_init(&w->to_thread, &monotonic);
     pthread_cond_init(&w->to_callers, NULL);
     pthread_condattr_destroy(&monotonic);

@@ -6,7 +6,10 @@
  * flight by testing; nothing that it does may block, because it also answers for the rank. A path moves the
  * data: mpi_flat.c by messages, mpi_node.c through memory that ranks of a node share.
  *
- * Who may touch what: members marked T belong to the communication thread. */
+ * An operation that needs only memory (`local`) may also be driven by a caller that waits: that saves two
+ * switches between threads. Who drives holds the lock `driving`, and callers leave alone what needs MPI.
+ *
+ * Who may touch what: members marked T belong to the communication thread, D to who drives. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -71,8 +74,11 @@ struct ax_mpi_op {
     ax_status (*finish)(ax_mpi_op *op);
     int color, key; /* of a split, and its result */
     ax_mpi_comm *made;
-    /* T: */
+    const ax_coll_args *timed; /* of a measurement of the library, and its result */
+    double seconds;
     const ax_mpi_path *path;
+    bool local; /* it needs no MPI */
+    /* D, and T unless it is local: */
     bool checking;                   /* whether all call the same; it has not started yet */
     int tag;                         /* the first of its tags */
     int64_t pieces, unstarted, open; /* of the flat path; any path may use them */
@@ -105,6 +111,7 @@ struct ax_mpi_world {
     bool owns_mpi;   /* T: MPI is ours to finalize */
     int *node;       /* of each rank: the smallest rank with which it shares memory */
     ax_node *shared; /* the node's memory; NULL: none, on any rank */
+    bool crowded;    /* the node has fewer cores than ranks */
     /* Under the lock: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
@@ -120,21 +127,26 @@ struct ax_mpi_world {
     bool created; /* or not, says create_status */
     /* Read without it: */
     atomic_int queued;  /* operations in the queue */
-    atomic_int waiting; /* callers in ax_wait, and those of them that sleep */
-    atomic_int sleeping;
+    atomic_int waiting; /* callers in ax_wait, those of them that sleep, and those that drive */
+    atomic_int sleeping, helping;
     atomic_bool resting; /* the communication thread sleeps */
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full; /* that shared memory is */
     atomic_int timeout_ms; /* of the watchdog; 0: off */
-    /* T: */
+    pthread_mutex_t driving;
+    /* D: */
     ax_mpi_op *active;
+    uint64_t progress; /* counts what moved: any path adds to it */
+    /* T: */
     ax_mpi_flat_state *flat;
     ax_mpi_checks *checks; /* NULL: not checked */
     ax_mpi_control *control;
     ax_mpi_watch *watch;
-    uint64_t progress; /* counts what moved: any path adds to it */
     bool quit;
 };
+
+/* The path of a collective. */
+const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args);
 
 /* AX_OK, or the failure of a call of MPI in words. */
 AX_MUST_CHECK ax_status ax_mpi_check(int code, const char *call);
@@ -149,6 +161,8 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
+/* Drives what needs no MPI, if nobody else drives now; true if something moved. Callers that wait. */
+bool ax_mpi_help(ax_mpi_world *w);
 /* The life of the communication thread. */
 void *ax_mpi_thread(void *world);
 

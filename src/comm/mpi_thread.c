@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/sysinfo.h>
 #include <time.h>
 
 ax_status ax_mpi_check(int code, const char *call)
@@ -123,12 +124,15 @@ void ax_mpi_fail(ax_mpi_world *w, const char *message)
     ax_mpi_note_send_all(w, &note);
 }
 
-static ax_mpi_op *take(ax_mpi_world *w)
+/* The head of the queue, or NULL; with `local`, only if it needs no MPI. */
+static ax_mpi_op *take(ax_mpi_world *w, bool local)
 {
     if (!atomic_load(&w->queued))
         return NULL;
     pthread_mutex_lock(&w->lock);
     ax_mpi_op *op = w->queue;
+    if (op && local && !op->local)
+        op = NULL;
     if (op) {
         w->queue = op->next;
         if (!w->queue)
@@ -146,32 +150,32 @@ static void drop_all(ax_mpi_world *w)
         w->active = op->next;
         complete(w, op, AX_ERR_COMM);
     }
-    for (ax_mpi_op *op; (op = take(w));)
+    for (ax_mpi_op *op; (op = take(w, false));)
         complete(w, op, AX_ERR_COMM);
 }
 
-static ax_status start(ax_mpi_op *op)
+const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args)
 {
     const ax_mpi_path *const *p = ax_mpi_paths;
-    while ((*p)->takes && !(*p)->takes(op->c, &op->args))
+    while ((*p)->takes && !(*p)->takes(c, args))
         p++;
-    op->path = op->kind == AX_MPI_COLLECTIVE ? *p : &ax_mpi_flat;
-    return op->path->start(op);
+    return *p;
 }
 
-/* Starts what is queued, in order; an operation that cannot start whole holds up the later ones. */
-static bool start_queued(ax_mpi_world *w)
+/* Starts what is queued, in order; an operation that cannot start whole holds up the later ones, and so does,
+ * with `local`, one that needs MPI. */
+static bool start_queued(ax_mpi_world *w, bool local)
 {
     bool moved = false;
     ax_mpi_op **end = &w->active, *op, *last = NULL;
     for (; *end; end = &(*end)->next)
         last = *end;
-    while ((!last || (!last->checking && !last->unstarted)) && (op = take(w))) {
+    while ((!last || (!last->checking && !last->unstarted)) && (op = take(w, local))) {
         op->next = NULL;
         *end = last = op;
         end = &op->next;
         op->checking = w->checks && op->c->comm.size > 1;
-        if ((op->checking ? ax_mpi_check_start(op) : start(op)) != AX_OK)
+        if ((op->checking ? ax_mpi_check_start(op) : op->path->start(op)) != AX_OK)
             ax_mpi_fail(w, ax_error_message());
         moved = true;
     }
@@ -188,28 +192,50 @@ static ax_status step(ax_mpi_op *op, bool *done)
             return AX_OK;
         op->checking = false;
         op->c->world->progress++;
-        AX_TRY(start(op));
+        AX_TRY(op->path->start(op));
     }
     return op->path->test(op, done);
 }
 
-static bool drive(ax_mpi_world *w)
+/* With `local`, only what needs no MPI; what fails then is left to fail on the communication thread. */
+static bool drive(ax_mpi_world *w, bool local)
 {
     uint64_t before = w->progress;
     for (ax_mpi_op **link = &w->active; *link && !atomic_load(&w->failed);) {
         ax_mpi_op *op = *link;
         bool done = false;
-        ax_status status = step(op, &done);
+        ax_status status = local && !op->local ? AX_OK : step(op, &done);
         if (status == AX_OK && done) {
             *link = op->next;
             status = op->finish ? op->finish(op) : AX_OK;
             complete(w, op, status);
         } else
             link = &op->next;
-        if (status != AX_OK)
+        if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
     }
     return w->progress != before;
+}
+
+/* What is in flight. */
+typedef enum in_flight { NOTHING, NEEDS_MEMORY, NEEDS_MPI } in_flight;
+
+static in_flight look_at_active(const ax_mpi_world *w)
+{
+    in_flight most = NOTHING;
+    for (const ax_mpi_op *op = w->active; op && most != NEEDS_MPI; op = op->next)
+        most = op->local ? NEEDS_MEMORY : NEEDS_MPI;
+    return most;
+}
+
+bool ax_mpi_help(ax_mpi_world *w)
+{
+    if (atomic_load(&w->failed) || pthread_mutex_trylock(&w->driving))
+        return false;
+    bool moved = start_queued(w, true);
+    moved |= drive(w, true);
+    pthread_mutex_unlock(&w->driving);
+    return moved;
 }
 
 /* ---- resting ------------------------------------------------------------------------------------- */
@@ -240,16 +266,19 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
 }
 
 /* Nothing moved for `idle` rounds. Where a caller waits, its core is free for testing, unless others need it;
- * where all compute, the core is theirs, and what is in flight is looked at every so often. True after a nap.
- */
-static bool rest(ax_mpi_world *w, unsigned idle)
+ * where all compute, the core is theirs, and what is in flight is looked at every so often; callers that
+ * drive themselves need nobody. True after a nap. */
+static bool rest(ax_mpi_world *w, in_flight now, unsigned idle)
 {
-    unsigned yields = atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
+    bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
+    unsigned yields = helped ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
     if (idle < yields)
         sched_yield();
+    else if (helped)
+        sleep_until_called(w, LONGEST_NAP);
     else
-        sleep_until_called(w, w->active ? (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10))
-                                        : IDLE_NAP);
+        sleep_until_called(w, now == NOTHING ? IDLE_NAP
+                                             : (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10)));
     return idle >= yields;
 }
 
@@ -281,10 +310,12 @@ static ax_status pretend_nodes(ax_mpi_world *w, int size)
 static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
 {
     MPI_Comm node;
-    int first = rank;
+    int first = rank, local;
     AX_TRY(ax_calloc((size_t)size, sizeof *w->node, &w->node));
     AX_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
     AX_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, node));
+    AX_MPI(MPI_Comm_size(node, &local));
+    w->crowded = local > get_nprocs();
     AX_MPI(MPI_Comm_free(&node));
     AX_MPI(MPI_Allgather(&first, 1, MPI_INT, w->node, 1, MPI_INT, MPI_COMM_WORLD));
     return pretend_nodes(w, size);
@@ -385,9 +416,26 @@ static void look_around(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))
         abort_job(w);
+    pthread_mutex_lock(&w->driving); /* notes tell what is active */
     if (ax_mpi_control_poll(w) != AX_OK)
         ax_mpi_fail(w, ax_error_message());
     ax_mpi_watch_look(w);
+    pthread_mutex_unlock(&w->driving);
+}
+
+static bool drive_all(ax_mpi_world *w, in_flight *now)
+{
+    bool moved = false;
+    pthread_mutex_lock(&w->driving);
+    if (atomic_load(&w->failed))
+        drop_all(w);
+    else {
+        moved = start_queued(w, false);
+        moved |= drive(w, false);
+    }
+    *now = look_at_active(w);
+    pthread_mutex_unlock(&w->driving);
+    return moved;
 }
 
 void *ax_mpi_thread(void *world)
@@ -397,16 +445,11 @@ void *ax_mpi_thread(void *world)
     ax_status status = create(w);
     announce(w, status);
     for (unsigned idle = 0, rounds = 0; status == AX_OK && !w->quit; rounds++) {
-        bool moved = false, napped = false;
-        if (atomic_load(&w->failed))
-            drop_all(w);
-        else {
-            moved = start_queued(w);
-            moved |= drive(w);
-        }
+        in_flight now;
+        bool moved = drive_all(w, &now), napped = false;
         idle = moved ? 0 : idle + 1;
         if (!moved)
-            napped = rest(w, idle);
+            napped = rest(w, now, idle);
         if (napped || rounds % LOOK_EVERY == 0)
             look_around(w);
     }

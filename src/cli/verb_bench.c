@@ -1,0 +1,339 @@
+/* axonn bench comm: collectives of all ranks, beside those of the MPI library itself. */
+#include "verb.h"
+
+#include "axonn/comm.h"
+
+#include <hwloc.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_RUNS = 1001, MOST_CALLS = 16 };
+
+typedef struct args {
+    int64_t runs, smallest, largest;
+    ax_strings only;
+    bool json;
+} args;
+
+static const ax_option comm_options[] = {
+    {"collective", AX_OPT_STRINGS, offsetof(args, only), .meta = "NAME",
+     .help = "measure only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier"},
+    {"min", AX_OPT_INT, offsetof(args, smallest), "4096", "[4, 1073741824]", .meta = "BYTES",
+     .help = "the smallest buffer; sizes grow by factors of four"},
+    {"max", AX_OPT_INT, offsetof(args, largest), "67108864", "[4, 1073741824]", .meta = "BYTES",
+     .help = "the largest buffer"},
+    {"runs", AX_OPT_INT, offsetof(args, runs), "15", "[1, 1001]", .meta = "N",
+     .help = "measurements of each case; the two libraries take turns"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
+};
+
+/* The buffers of both libraries: ours as the engine's are, those of MPI from malloc. */
+typedef struct bench {
+    ax_comm *world;
+    const args *args;
+    char *send[2], *recv[2]; /* [0]: ours */
+    char *sweep;             /* twice the last-level cache */
+    size_t sweep_bytes;
+    char machine[160];
+} bench;
+
+typedef struct spread {
+    double median, min, max; /* seconds */
+} spread;
+
+/* ---- one call ------------------------------------------------------------------------------------ */
+
+/* `bytes` is the larger of the buffers of a rank. */
+static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int library)
+{
+    int64_t n = bytes / (int64_t)sizeof(float);
+    bool by_rank = coll == AX_ALL_GATHER || coll == AX_REDUCE_SCATTER || coll == AX_ALL_TO_ALL;
+    bool in_place = coll == AX_ALL_REDUCE || coll == AX_BROADCAST;
+    return (ax_coll_args){.coll = coll,
+                          .send = in_place ? b->recv[library] : b->send[library],
+                          .recv = b->recv[library],
+                          .count = by_rank              ? ax_max(1, n / ax_comm_size(b->world))
+                                   : coll == AX_BARRIER ? 0
+                                                        : n,
+                          .dtype = AX_F32};
+}
+
+static ax_status call_ours(ax_comm *comm, const ax_coll_args *a)
+{
+    ax_work *work = NULL;
+    switch (a->coll) {
+    case AX_ALL_REDUCE:
+        AX_TRY(ax_all_reduce(comm, NULL, a->recv, a->count, a->dtype, a->op, &work));
+        break;
+    case AX_ALL_GATHER:
+        AX_TRY(ax_all_gather(comm, NULL, a->send, a->recv, a->count, a->dtype, &work));
+        break;
+    case AX_REDUCE_SCATTER:
+        AX_TRY(ax_reduce_scatter(comm, NULL, a->send, a->recv, a->count, a->dtype, a->op, &work));
+        break;
+    case AX_ALL_TO_ALL:
+        AX_TRY(ax_all_to_all(comm, NULL, a->send, a->recv, a->count, a->dtype, &work));
+        break;
+    case AX_BROADCAST:
+        AX_TRY(ax_broadcast(comm, NULL, a->recv, a->count, a->dtype, a->root, &work));
+        break;
+    case AX_BARRIER:
+        return ax_barrier(comm);
+    }
+    return ax_wait(&work);
+}
+
+/* Everything included: from the call until ax_wait returns. */
+static ax_status time_ours(ax_comm *comm, const ax_coll_args *a, double *seconds)
+{
+    AX_TRY(ax_barrier(comm));
+    double begin = ax_now();
+    AX_TRY(call_ours(comm, a));
+    *seconds = ax_now() - begin;
+    return AX_OK;
+}
+
+/* Puts other memory into the caches. */
+static void sweep(bench *b)
+{
+    for (size_t i = 0; i < b->sweep_bytes; i += 64)
+        b->sweep[i]++;
+}
+
+/* ---- one case ------------------------------------------------------------------------------------ */
+
+static ax_status time_call(bench *b, const ax_coll_args *a, int library, double *seconds)
+{
+    return library ? ax_comm_time_mpi(b->world, a, seconds) : time_ours(b->world, a, seconds);
+}
+
+/* Caches hold other things (cold), or the buffers: then the mean of several calls, short ones being hard to
+ * time. */
+static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library, double *out)
+{
+    double once;
+    if (!warm) {
+        sweep(b);
+        return time_call(b, a, library, out);
+    }
+    int64_t bytes = a->count * (int64_t)sizeof(float);
+    int calls = (int)ax_max(1, ax_min(MOST_CALLS, ((int64_t)1 << 20) / ax_max(1, bytes)));
+    *out = 0;
+    AX_TRY(time_call(b, a, library, &once));
+    for (int i = 0; i < calls; i++) {
+        AX_TRY(time_call(b, a, library, &once));
+        *out += once / calls;
+    }
+    return AX_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A call has taken as long as on the slowest rank. */
+static ax_status spread_of(ax_comm *world, double *seconds, int64_t n, spread *out)
+{
+    ax_work *work;
+    AX_TRY(ax_all_reduce(world, NULL, seconds, n, AX_F64, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
+    *out = (spread){n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2, seconds[0],
+                    seconds[n - 1]};
+    return AX_OK;
+}
+
+static json_t *spread_json(const spread *s)
+{
+    return json_pack("{s:f, s:f, s:f}", "median", s->median * 1e6, "min", s->min * 1e6, "max", s->max * 1e6);
+}
+
+static ax_status print_json(const bench *b, const char *name, const ax_coll_args *a, int64_t bytes, bool warm,
+                            const spread s[2])
+{
+    json_t *out = spread_json(&s[0]);
+    json_t *more = json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case",
+                             name, "unit", "us", "runs", (json_int_t)b->args->runs, "collective",
+                             ax_coll_name(a->coll), "bytes", (json_int_t)bytes, "caches",
+                             warm ? "warm" : "cold", "path", ax_comm_path(b->world, a), "gb_per_s",
+                             (double)bytes / s[0].median * 1e-9, "mpi", spread_json(&s[1]), "mpi_over_this",
+                             s[1].median / s[0].median, "ranks", ax_comm_size(b->world), "machine",
+                             b->machine, "mpi_library", ax_comm_mpi_library(), "version", ax_version());
+    if (!out || !more || json_object_update(out, more)) {
+        json_decref(out);
+        out = NULL;
+    }
+    json_decref(more);
+    return cli_print_json(out);
+}
+
+static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool warm, const spread s[2])
+{
+    char size[32];
+    printf("%-15s %10s %-5s %10.1f %8.1f %9.1f %8.2f %10.1f %6.2f  %s\n", ax_coll_name(a->coll),
+           a->coll == AX_BARRIER ? "-" : ax_format_bytes((double)bytes, size), warm ? "warm" : "cold",
+           s[0].median * 1e6, s[0].min * 1e6, s[0].max * 1e6, (double)bytes / s[0].median * 1e-9,
+           s[1].median * 1e6, s[1].median / s[0].median, ax_comm_path(b->world, a));
+    fflush(stdout);
+}
+
+static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
+{
+    double seconds[2][MOST_RUNS];
+    int64_t runs = b->args->runs;
+    ax_coll_args a[2] = {call_of(b, coll, bytes, 0), call_of(b, coll, bytes, 1)};
+    spread s[2];
+    for (int64_t i = 0; i < runs; i++)
+        for (int library = 0; library < 2; library++)
+            AX_TRY(sample(b, &a[library], warm, library, &seconds[library][i]));
+    for (int library = 0; library < 2; library++)
+        AX_TRY(spread_of(b->world, seconds[library], runs, &s[library]));
+    if (ax_comm_rank(b->world) != 0)
+        return AX_OK;
+    char name[96], size[32];
+    snprintf(name, sizeof name, "%s %s %s", ax_coll_name(coll), ax_format_bytes((double)bytes, size),
+             warm ? "warm" : "cold");
+    if (b->args->json)
+        return print_json(b, name, &a[0], bytes, warm, s);
+    print_row(b, &a[0], bytes, warm, s);
+    return AX_OK;
+}
+
+static bool wanted(const args *a, ax_coll coll)
+{
+    bool found = a->only.count == 0;
+    for (size_t i = 0; i < a->only.count; i++)
+        found |= !strcmp(a->only.items[i], ax_coll_name(coll));
+    return found;
+}
+
+static ax_status run_cases(bench *b)
+{
+    if (ax_comm_rank(b->world) == 0 && !b->args->json)
+        printf("%d ranks on %s\nbeside %s; times in us, GB/s of the buffer\n\n%-15s %10s %-5s %10s %8s %9s "
+               "%8s %10s %6s  %s\n",
+               ax_comm_size(b->world), b->machine, ax_comm_mpi_library(), "collective", "buffer", "cache",
+               "median", "min", "max", "GB/s", "MPI", "times", "path");
+    for (int coll = AX_ALL_REDUCE; coll <= AX_BARRIER; coll++)
+        for (int64_t bytes = b->args->smallest; bytes <= b->args->largest && wanted(b->args, (ax_coll)coll);
+             bytes *= 4) {
+            AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
+            if (coll == AX_BARRIER)
+                break;
+            AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
+        }
+    return AX_OK;
+}
+
+/* ---- preparation --------------------------------------------------------------------------------- */
+
+/* The processor, and the size of its last-level cache. */
+static size_t look_at_machine(char *name, size_t size)
+{
+    size_t cache = 0;
+    hwloc_topology_t topology;
+    if (hwloc_topology_init(&topology) || hwloc_topology_load(topology)) {
+        snprintf(name, size, "an unknown machine");
+        return 0;
+    }
+    hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+    const char *model = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
+    for (int level = 0; level < 3; level++) {
+        static const hwloc_obj_type_t types[] = {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L3CACHE};
+        hwloc_obj_t c = hwloc_get_obj_by_type(topology, types[level], 0);
+        cache = c ? (size_t)c->attr->cache.size : cache;
+    }
+    snprintf(name, size, "%s, %d cores, %zu MiB last-level cache", model ? model : "an unknown processor",
+             hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE), cache >> 20);
+    hwloc_topology_destroy(topology);
+    return cache;
+}
+
+static ax_status prepare(bench *b)
+{
+    enum { LEAST_SWEEP = 32 << 20 };
+    size_t bytes = (size_t)b->args->largest + 4096;
+    b->sweep_bytes = 2 * look_at_machine(b->machine, sizeof b->machine);
+    b->sweep_bytes = b->sweep_bytes < LEAST_SWEEP ? LEAST_SWEEP : b->sweep_bytes;
+    AX_TRY(ax_calloc(b->sweep_bytes, 1, &b->sweep));
+    AX_TRY(ax_comm_alloc(b->world, bytes, (void **)&b->send[0]));
+    AX_TRY(ax_comm_alloc(b->world, bytes, (void **)&b->recv[0]));
+    AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
+    AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
+    for (int library = 0; library < 2; library++) { /* touched by their owner */
+        memset(b->send[library], 0, bytes);
+        memset(b->recv[library], 0, bytes);
+    }
+    return ax_barrier(b->world);
+}
+
+static void release(bench *b)
+{
+    size_t bytes = (size_t)b->args->largest + 4096;
+    ax_comm_free(b->world, b->send[0], bytes);
+    ax_comm_free(b->world, b->recv[0], bytes);
+    free(b->send[1]);
+    free(b->recv[1]);
+    free(b->sweep);
+}
+
+static ax_status check(const args *a)
+{
+    for (size_t i = 0; i < a->only.count; i++) {
+        bool known = false;
+        for (int coll = AX_ALL_REDUCE; coll <= AX_BARRIER; coll++)
+            known |= !strcmp(a->only.items[i], ax_coll_name((ax_coll)coll));
+        AX_CHECK(
+            known, AX_ERR_USAGE,
+            "no collective is named \"%s\"; there are all_reduce, all_gather, reduce_scatter, all_to_all, "
+            "broadcast and barrier",
+            a->only.items[i]);
+    }
+    AX_CHECK(a->smallest <= a->largest, AX_ERR_USAGE, "--min is above --max");
+    return AX_OK;
+}
+
+static ax_status run_comm(const void *raw)
+{
+    bench b = {.args = raw};
+    AX_TRY(check(b.args));
+    /* What MPI allocates within is kept, instead of being mapped anew each time; on the communication thread
+     * too. */
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    AX_TRY(ax_comm_world_create(&b.world));
+    ax_status status =
+        ax_comm_size(b.world) > 1
+            ? prepare(&b)
+            : ax_fail(AX_ERR_USAGE,
+                      "one rank has nobody to communicate with; start several: mpirun -n 2 axonn "
+                      "bench comm");
+    if (status == AX_OK)
+        status = run_cases(&b);
+    if (status != AX_OK && ax_comm_size(b.world) > 1)
+        ax_comm_abort(b.world, status, ax_error_message());
+    release(&b);
+    ax_comm_destroy(&b.world);
+    return status;
+}
+
+const cli_verb verb_bench_comm = {
+    .name = "bench comm",
+    .summary = "time collectives of all ranks, beside those of the MPI library",
+    .details =
+        "Started by a launcher (mpirun, srun). A time is that of the slowest rank, from the call until its\n"
+        "result is there. warm: the buffers stay in the caches where they fit; cold: other memory was\n"
+        "touched in between. times: MPI's median over this library's, above 1 is faster. path: node is\n"
+        "memory that the ranks of a node share, flat is messages.",
+    .examples = "mpirun -n 2 --bind-to none axonn bench comm\n"
+                "mpirun -n 4 axonn bench comm --collective all_reduce --max 16777216 --json",
+    .options = comm_options,
+    .option_count = AX_COUNT(comm_options),
+    .args_size = sizeof(args),
+    .run = run_comm,
+};

@@ -1,0 +1,72 @@
+/* mpi: whole training steps over MPI, where what is in flight really is, on grids of four ranks that use
+ * every axis and every stage of ZeRO: the serial run's numbers, and no bit that depends on what is
+ * overlapped. */
+#include "support/steps.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ax_parallel together = {.overlap = {.oar = true, .ors = true, .oag = true}};
+
+static ax_status serial_run(setup *serial)
+{
+    ax_comm *self;
+    AX_TRY(ax_comm_self_create(&self));
+    ax_status status = steps_run(self, serial);
+    ax_comm_destroy(&self);
+    return status;
+}
+
+static ax_status on_grid(ax_comm *world, setup s, const setup *serial)
+{
+    setup plain = s;
+    char text[160];
+    plain.parallel.overlap.oar = plain.parallel.overlap.ors = plain.parallel.overlap.oag = false;
+    AX_TRY(steps_run(world, &s));
+    AX_TRY(steps_run(world, &plain));
+    AX_TRY(steps_check(&s, serial));
+    AX_CHECK(!memcmp(s.loss, plain.loss, sizeof s.loss) &&
+                 !memcmp(s.weights, plain.weights, (size_t)s.n_weights * sizeof *s.weights),
+             AX_ERR_INTERNAL, "%s: overlap changes bits", steps_describe(&s, text));
+    free(s.weights);
+    free(plain.weights);
+    return AX_OK;
+}
+
+static ax_status run(ax_comm *world)
+{
+    static const ax_grid_size grids[] = {{1, 1, 2, 1, 2}, {1, 1, 4, 1, 1}, {1, 1, 1, 1, 4},
+                                         {2, 1, 2, 1, 1}, {1, 2, 1, 1, 2}, {2, 2, 1, 1, 1}};
+    setup serial = {
+        .shape = &odd, .grid = {1, 1, 1, 1, 1}, .parallel = together, .micro_batch = 3, .compute = AX_F64};
+    AX_TRY(serial_run(&serial));
+    for (size_t i = 0; i < AX_COUNT(grids); i++)
+        for (int zero = (int)i % 4, last = i ? zero : 3; zero <= last; zero++) { /* all four on the first */
+            setup s = serial;
+            s.weights = NULL;
+            s.n_weights = 0;
+            s.grid = grids[i];
+            s.parallel.zero = zero;
+            s.parallel.weight_cache = zero % 2 ? 6000 : 0;
+            s.recompute = zero / 2;
+            AX_TRY(on_grid(world, s, &serial));
+        }
+    free(serial.weights);
+    return AX_OK;
+}
+
+int main(void)
+{
+    ax_comm *world;
+    if (ax_comm_world_create(&world) != AX_OK) {
+        fprintf(stderr, "%s\n", ax_error_message());
+        return 1;
+    }
+    if (ax_comm_size(world) != 4)
+        ax_comm_abort(world, AX_ERR_USAGE, "this test has four ranks");
+    if (run(world) != AX_OK)
+        ax_comm_abort(world, AX_ERR_INTERNAL, ax_error_message());
+    ax_comm_destroy(&world);
+    return 0;
+}

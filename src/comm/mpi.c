@@ -14,6 +14,7 @@
 enum {
     OPS_PER_BLOCK = 256,
     SPINS = 200,
+    SHORT_BYTES = 64 << 10,
     SPINS_HELPING = 2000,
     YIELDS_HELPING = 500,
     ABORT_SECONDS = 20,
@@ -72,8 +73,11 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
         help(w, op);
     if (atomic_load(&op->done))
         return;
+    /* The core is worth more to the communication thread while that has much to do. */
+    bool short_wait = op->args.count * (int64_t)ax_dtype_size(op->args.dtype) <= SHORT_BYTES;
+    int most = short_wait ? SPINS : 0;
     atomic_fetch_add(&w->waiting, 1);
-    for (int spins = 0; spins < SPINS && !atomic_load(&op->done); spins++)
+    for (int spins = 0; spins < most && !atomic_load(&op->done); spins++)
         sched_yield();
     if (!atomic_load(&op->done)) {
         pthread_mutex_lock(&w->lock);

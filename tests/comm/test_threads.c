@@ -48,6 +48,7 @@ static void operations_overlap(void **state)
 {
     (void)state;
     assert_ranks(8, check_overlap, NULL);
+    assert_ranks(4, check_random, NULL);
 }
 
 static ax_status traffic_of_four(ax_comm *c, void *arg)

@@ -13,6 +13,7 @@ static ax_status run(ax_comm *world)
                   {"rank order", check_rank_order},
                   {"splits", check_splits},
                   {"overlap", check_overlap},
+                  {"random operations", check_random},
                   {"large collectives", check_large_collectives}};
     ax_status status = AX_OK;
     for (size_t i = 0; i < AX_COUNT(checks) && status == AX_OK; i++) {

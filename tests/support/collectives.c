@@ -118,7 +118,7 @@ ax_status check_collectives(ax_comm *c, void *arg)
 ax_status check_large_collectives(ax_comm *c, void *arg)
 {
     (void)arg;
-    static const int64_t sizes[] = {4096, 65537, 1234567};
+    static const int64_t sizes[] = {65537, 600001};
     return check_sizes(c, AX_COUNT(sizes), sizes);
 }
 
@@ -219,5 +219,123 @@ ax_status check_overlap(ax_comm *world, void *arg)
     free(gathered);
     ax_comm_destroy(&own);
     ax_comm_destroy(&row);
+    return status;
+}
+
+/* ---- anything in any order ----------------------------------------------------------------------- */
+
+enum { SLOTS = 6, LARGEST = 70000 };
+
+/* One operation in flight, and what must come of it. */
+typedef struct slot {
+    ax_comm *comm;
+    ax_work *work;
+    int kind; /* an ax_coll */
+    int64_t n;
+    int root;
+    float *send, *recv;
+} slot;
+
+static int64_t random_count(uint64_t *state)
+{
+    static const int bound[] = {4, 100, 5000, LARGEST};
+    return random_below(state, bound[random_below(state, 4)]);
+}
+
+/* All ranks of the world draw the same numbers, so that all call the same. */
+static ax_status start_random(slot *s, uint64_t *state)
+{
+    int g = ax_comm_size(s->comm), me = ax_comm_rank(s->comm);
+    s->kind = random_below(state, 5);
+    s->n = random_count(state);
+    s->root = random_below(state, 1 << 20) % g;
+    bool in_place = random_below(state, 2);
+    fill(AX_F32, s->send, me, 0, g * s->n);
+    fill(AX_F32, s->recv, me, 0, s->n);
+    switch (s->kind) {
+    case AX_ALL_REDUCE:
+        return ax_all_reduce(s->comm, NULL, s->recv, s->n, AX_F32, AX_SUM, &s->work);
+    case AX_ALL_GATHER:
+        if (in_place)
+            memcpy(s->recv + me * s->n, s->send, (size_t)s->n * sizeof *s->send);
+        return ax_all_gather(s->comm, NULL, in_place ? s->recv + me * s->n : s->send, s->recv, s->n, AX_F32,
+                             &s->work);
+    case AX_REDUCE_SCATTER:
+        return ax_reduce_scatter(s->comm, NULL, s->send, s->recv, s->n, AX_F32, AX_MAX, &s->work);
+    case AX_ALL_TO_ALL:
+        return ax_all_to_all(s->comm, NULL, s->send, s->recv, s->n, AX_F32, &s->work);
+    default:
+        return ax_broadcast(s->comm, NULL, s->recv, s->n, AX_F32, s->root, &s->work);
+    }
+}
+
+static double expected(const slot *s, int64_t i)
+{
+    int g = ax_comm_size(s->comm), me = ax_comm_rank(s->comm);
+    switch (s->kind) {
+    case AX_ALL_REDUCE:
+        return reduced(g, AX_SUM, i);
+    case AX_ALL_GATHER:
+        return value((int)(i / s->n), i % s->n);
+    case AX_REDUCE_SCATTER:
+        return reduced(g, AX_MAX, me * s->n + i);
+    case AX_ALL_TO_ALL:
+        return value((int)(i / s->n), me * s->n + i % s->n);
+    default:
+        return value(s->root, i);
+    }
+}
+
+static ax_status end_random(slot *s)
+{
+    AX_TRY(ax_wait(&s->work));
+    bool whole = s->kind == AX_ALL_GATHER || s->kind == AX_ALL_TO_ALL;
+    int64_t n = whole ? ax_comm_size(s->comm) * s->n : s->n;
+    for (int64_t i = 0; i < n; i++)
+        if (s->recv[i] != expected(s, i))
+            return ax_fail(AX_ERR_INTERNAL, "%s of %lld elements: element %lld is %g, not %g",
+                           ax_coll_name((ax_coll)s->kind), (long long)s->n, (long long)i, s->recv[i],
+                           expected(s, i));
+    return AX_OK;
+}
+
+/* The world as a grid of `width` columns: its rows, its columns, and itself. */
+static ax_status random_rounds(ax_comm *world, slot *slots, ax_comm **comms, int rounds)
+{
+    uint64_t shared = 7, own = 1000 + (uint64_t)ax_comm_rank(world);
+    for (int round = 0; round < rounds; round++) {
+        slot *s = &slots[random_below(&shared, SLOTS)];
+        if (s->work)
+            AX_TRY(end_random(s));
+        s->comm = comms[random_below(&shared, 3)];
+        AX_TRY(start_random(s, &shared));
+        for (volatile int late = random_below(&own, 4) ? 0 : random_below(&own, 100000); late > 0; late--)
+            continue;
+    }
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].work)
+            AX_TRY(end_random(&slots[i]));
+    return AX_OK;
+}
+
+ax_status check_random(ax_comm *world, void *arg)
+{
+    (void)arg;
+    int me = ax_comm_rank(world), g = ax_comm_size(world), width = g % 2 ? g : 2;
+    slot slots[SLOTS] = {0};
+    ax_comm *comms[3] = {world};
+    float *memory;
+    size_t each = (size_t)g * LARGEST;
+    AX_TRY(ax_comm_split(world, me / width, me, &comms[1]));
+    AX_TRY(ax_comm_split(world, me % width, -me, &comms[2]));
+    AX_TRY(ax_calloc(2 * SLOTS * each, sizeof *memory, &memory));
+    for (int i = 0; i < SLOTS; i++) {
+        slots[i].send = memory + (size_t)(2 * i) * each;
+        slots[i].recv = memory + (size_t)(2 * i + 1) * each;
+    }
+    ax_status status = random_rounds(world, slots, comms, 300);
+    ax_comm_destroy(&comms[2]);
+    ax_comm_destroy(&comms[1]);
+    free(memory);
     return status;
 }

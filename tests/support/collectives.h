@@ -9,5 +9,6 @@ ax_rank_fn check_large_collectives; /* the same up to millions of bytes */
 ax_rank_fn check_rank_order;        /* sums have the bits of addition in rank order */
 ax_rank_fn check_splits;            /* groups of groups, some empty, in any order of ranks */
 ax_rank_fn check_overlap;           /* many operations in flight */
+ax_rank_fn check_random; /* any operations on a grid's communicators, in flight and waited for at will */
 
 #endif

@@ -6,9 +6,12 @@
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-static void split_further(ax_layout *layout, ax_axis axis)
+/* An axis of size 1 is left out, so that layouts that differ are different boxes. */
+static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 {
     ax_axes *rows = &layout->dim[0];
+    if (ax_grid_axis_size(grid, axis) == 1)
+        return;
     rows->a[rows->n++] = axis;
     rows->fine++;
 }
@@ -21,9 +24,9 @@ static ax_layout resting(const ax_ctx *ctx, const ax_layout *use, int ndim, bool
     if (ndim < 2)
         return layout;
     for (int i = 0; i < rest->n; i++)
-        split_further(&layout, rest->a[i]);
+        split_further(ctx->grid, &layout, rest->a[i]);
     if (data && (ax_batch_axes(ctx) >> AX_DATA & 1))
-        split_further(&layout, AX_DATA);
+        split_further(ctx->grid, &layout, AX_DATA);
     return layout;
 }
 

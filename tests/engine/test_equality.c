@@ -103,9 +103,10 @@ static void options_of_distribution_change_nothing(void **state)
         {"hsdp", {1, 1, 4, 1, 2}, 0, true, 0},         {"hsdp", {1, 1, 2, 1, 4}, 2, false, 0},
         {"ddp", {1, 1, 1, 1, 8}, 0, true, 0},          {"ddp", {1, 1, 1, 1, 8}, 1, true, 0},
         {"ddp", {1, 1, 1, 1, 8}, 2, true, 0},          {"ddp", {1, 1, 1, 1, 8}, 3, true, 0},
-        {"axonn", {1, 2, 2, 1, 2}, 1, true, 1 << 20},  {"axonn", {2, 1, 2, 1, 2}, 3, true, 0},
+        {"axonn", {1, 2, 2, 1, 2}, 1, true, 1 << 20},  {"axonn", {2, 1, 2, 1, 2}, 3, true, 1 << 14},
         {"axonn", {2, 2, 1, 1, 2}, 2, false, 0},       {"axonn", {4, 1, 1, 1, 2}, 3, false, 1 << 20},
-        {"axonn", {2, 2, 2, 1, 1}, 0, false, 1 << 20},
+        {"axonn", {2, 2, 2, 1, 1}, 0, false, 1 << 20}, {"axonn", {2, 2, 2, 1, 1}, 1, true, 0},
+        {"axonn", {1, 1, 1, 1, 1}, 1, true, 0},        {"axonn", {1, 1, 2, 1, 1}, 3, true, 0},
     };
     for (int m = 0; m < EQ_MODELS; m++) {
         eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, 4), one = eq_do(serial);

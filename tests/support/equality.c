@@ -173,7 +173,7 @@ void eq_free(eq_run *r)
     r->params = 0;
 }
 
-static ax_status on_rank(ax_comm *world, void *arg)
+ax_status eq_on_rank(ax_comm *world, void *arg)
 {
     eq_run mine = *(const eq_run *)arg;
     ax_model_config config;
@@ -222,7 +222,7 @@ eq_run eq_do(eq_run r)
 {
     char text[160];
     describe(&r, text);
-    if (ax_comm_threads_run(grid_ranks(r.grid), on_rank, &r) != AX_OK)
+    if (ax_comm_threads_run(grid_ranks(r.grid), eq_on_rank, &r) != AX_OK)
         fail_msg("%s: %s", text, ax_error_message());
     return r;
 }
@@ -294,19 +294,26 @@ double eq_mean_loss_gap(const eq_run *a, const eq_run *serial)
     return sum / (serial->steps + 1);
 }
 
-void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound)
+ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound)
 {
     char text[160];
     describe(a, text);
     double loss = eq_worst_loss_gap(a, serial), norm = relative(a->norm, serial->norm);
-    if (!(loss <= loss_bound && norm <= loss_bound))
-        fail_msg("%s: losses off by %.1e, the norm by %.1e", text, loss, norm);
-    assert_int_equal(a->params, serial->params);
+    AX_CHECK(loss <= loss_bound && norm <= loss_bound, AX_ERR_INTERNAL,
+             "%s: losses off by %.1e, the norm by %.1e", text, loss, norm);
+    AX_CHECK(a->params == serial->params, AX_ERR_INTERNAL, "%s: %d parameters", text, a->params);
     for (int p = 0; p < serial->params; p++) {
         double gap = largest_gap(a, serial, p);
-        if (!(gap <= grad_bound))
-            fail_msg("%s: the gradient of %s is off by %.1e", text, serial->name[p], gap);
+        AX_CHECK(gap <= grad_bound, AX_ERR_INTERNAL, "%s: the gradient of %s is off by %.1e", text,
+                 serial->name[p], gap);
     }
+    return AX_OK;
+}
+
+void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound)
+{
+    if (eq_check_equal(a, serial, loss_bound, grad_bound) != AX_OK)
+        fail_msg("%s", ax_error_message());
 }
 
 eq_gap eq_bf16_gap(eq_model model, const char *device, int steps)

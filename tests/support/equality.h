@@ -34,6 +34,8 @@ typedef struct eq_run {
 eq_run eq_serial(eq_model model, const char *device, ax_dtype compute, int steps);
 /* Does it, on rank threads; the test fails if it does. eq_free releases the result. */
 eq_run eq_do(eq_run r);
+/* The same as one rank of `world`: `run` points to an eq_run, which rank 0 completes. */
+ax_status eq_on_rank(ax_comm *world, void *run);
 void eq_free(eq_run *r);
 
 /* Relative differences of the losses of all steps and of the evaluation: the worst, and their mean. */
@@ -43,6 +45,7 @@ double eq_mean_loss_gap(const eq_run *a, const eq_run *serial);
 /* Fails unless losses and norm of `a`, and each element of each gradient (relative to max(the tensor's rms,
  * 1e-3 of the global rms)), are within the bounds of the serial run. */
 void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
+ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 /* How far one rank's bf16 is from its fp32 in four runs from other weights: the mean gap of the losses, the
  * largest of each tensor's gradient (root mean square), and the mean of all gradients. */
 typedef struct eq_gap {

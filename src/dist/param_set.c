@@ -52,14 +52,17 @@ static void place_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t
     place(c, p, &p->live->cached);
 }
 
-static bool same_split(const ax_param *p) { return p->sum.layout.dim[0].fine == p->grad.layout.dim[0].fine; }
+static bool same_split(const ax_grid *grid, const ax_param *p)
+{
+    return ax_axes_equal(grid, &p->sum.layout.dim[0], &p->grad.layout.dim[0]);
+}
 
 /* Sums lie side by side, to be reduced together; what they are scattered into lies apart. */
 static void place_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
         place(c, p, &p->sum);
-    else if (!same_split(p))
+    else if (!same_split(c->ctx->grid, p))
         place(c, p, &p->grad);
     else if (c->base)
         p->grad.data = p->sum.data;

@@ -1,0 +1,125 @@
+/* shared PATH TOUCHED: collectives on memory that the ranks of a node share, on other memory, and on both at
+ * once. PATH is the one that the world's large all-reduces must take: node or flat. TOUCHED MiB of others'
+ * memory must have been. */
+#include "support/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LARGE = 1500000 };
+
+typedef struct buffers {
+    char *shared, *plain;
+    size_t bytes;
+} buffers;
+
+/* Sums over up to eight ranks are exact in bf16. */
+static double value(int rank, int64_t i) { return (double)((i * 5 + rank * 3) % 17) - 8; }
+
+/* Of which kind this rank's buffer is: all shared, one rank not, none, each as it comes; off a cache line. */
+static char *choose(const buffers *b, int how, int rank, size_t element)
+{
+    bool shared = how == 0 || (how == 1 && rank != 1) || (how == 3 && rank % 2);
+    return (shared ? b->shared : b->plain) + (size_t)(how % 2) * element;
+}
+
+static double sum_at(int ranks, int64_t i)
+{
+    double sum = 0;
+    for (int r = 0; r < ranks; r++)
+        sum += value(r, i);
+    return sum;
+}
+
+static void fill(ax_dtype dtype, char *x, int rank, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ax_store(dtype, x, i, value(rank, i));
+}
+
+/* `stride` leaves out elements of large buffers. */
+static ax_status check_all(ax_comm *c, const buffers *b, int how, ax_dtype dtype, int64_t n)
+{
+    int g = ax_comm_size(c), me = ax_comm_rank(c);
+    size_t element = ax_dtype_size(dtype);
+    char *x = choose(b, how, me, element), *y = x + b->bytes / 2;
+    int64_t each = n / g, stride = 1 + n / 5000;
+    ax_work *work;
+    fill(dtype, x, me, n);
+    AX_TRY(ax_all_reduce(c, NULL, x, n, dtype, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < n; i += stride)
+        EXPECT(ax_load(dtype, x, i) == sum_at(g, i));
+    fill(dtype, x, me, n);
+    AX_TRY(ax_reduce_scatter(c, NULL, x, y, each, dtype, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < each; i += stride)
+        EXPECT(ax_load(dtype, y, i) == sum_at(g, me * each + i));
+    /* In place. */
+    fill(dtype, y + (size_t)(me * each) * element, me, each);
+    AX_TRY(ax_all_gather(c, NULL, y + (size_t)(me * each) * element, y, each, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < each * g; i += stride)
+        EXPECT(ax_load(dtype, y, i) == value((int)(i / each), i % each));
+    AX_TRY(ax_all_to_all(c, NULL, x, y, each, dtype, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < each * g; i += stride)
+        EXPECT(ax_load(dtype, y, i) == value((int)(i / each), me * each + i % each));
+    AX_TRY(ax_broadcast(c, NULL, x, n, dtype, g - 1, &work));
+    AX_TRY(ax_wait(&work));
+    for (int64_t i = 0; i < n; i += stride)
+        EXPECT(ax_load(dtype, x, i) == value(g - 1, i));
+    return AX_OK;
+}
+
+static ax_status check_sizes(ax_comm *c, const buffers *b)
+{
+    static const int64_t sizes[] = {0, 1, 7, 4097, 100003, LARGE};
+    static const ax_dtype dtypes[] = {AX_F32, AX_BF16, AX_I64};
+    for (size_t s = 0; s < AX_COUNT(sizes); s++)
+        for (int how = 0; how < 4; how++)
+            for (size_t d = 0; d < AX_COUNT(dtypes); d++)
+                if (sizes[s] < LARGE || dtypes[d] != AX_I64)
+                    AX_TRY(check_all(c, b, how, dtypes[d], sizes[s]));
+    return AX_OK;
+}
+
+static ax_status run(ax_comm *world, const char *path, size_t least)
+{
+    buffers b = {.bytes = (size_t)4 * LARGE * sizeof(float)};
+    ax_comm *pairs, *reversed;
+    int rank = ax_comm_rank(world), size = ax_comm_size(world);
+    ax_coll_args large = {.coll = AX_ALL_REDUCE, .count = LARGE, .dtype = AX_F32};
+    EXPECT(!strcmp(ax_comm_path(world, &large), path));
+    AX_TRY(ax_comm_alloc(world, b.bytes, (void **)&b.shared));
+    AX_TRY(ax_calloc(1, b.bytes, &b.plain));
+    EXPECT(!memcmp(b.shared, b.plain, b.bytes)); /* zeroed */
+    AX_TRY(ax_comm_split(world, rank / 2, rank, &pairs));
+    AX_TRY(ax_comm_split(world, 0, size - rank, &reversed));
+    AX_TRY(check_sizes(world, &b));
+    AX_TRY(check_sizes(pairs, &b));
+    AX_TRY(check_sizes(reversed, &b));
+    /* Peers' memory that was touched is known as such, and own memory is not taken for it. */
+    int64_t foreign = ax_comm_foreign_memory(world);
+    EXPECT(foreign >= (int64_t)least);
+    ax_comm_destroy(&reversed);
+    ax_comm_destroy(&pairs);
+    ax_comm_free(world, b.shared, b.bytes);
+    free(b.plain);
+    return AX_OK;
+}
+
+int main(int argc, char **argv)
+{
+    ax_comm *world;
+    if (ax_comm_world_create(&world) != AX_OK) {
+        fprintf(stderr, "%s\n", ax_error_message());
+        return 1;
+    }
+    size_t least = argc == 3 ? strtoull(argv[2], NULL, 10) << 20 : 0;
+    if (argc != 3 || run(world, argv[1], least) != AX_OK)
+        ax_comm_abort(world, AX_ERR_INTERNAL, argc == 3 ? ax_error_message() : "usage: shared PATH TOUCHED");
+    ax_comm_destroy(&world);
+    return 0;
+}

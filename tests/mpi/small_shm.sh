@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# small_shm.sh COMMAND…: runs it with AXONN_SHARED_MEMORY at a memory file system that is much too small, as
+# containers have: it must succeed, and one line per rank at most must say what happens. Exits with 77 where
+# nothing can be mounted.
+set -uo pipefail
+if [ "${1:-}" != --mounted ]; then
+    [ "$(id -u)" -eq 0 ] && unshare --mount true 2>/dev/null || {
+        echo "only root can mount a small file system"
+        exit 77
+    }
+    exec unshare --mount "$0" --mounted "$@"
+fi
+shift
+dir=$(mktemp -d) out=$(mktemp)
+trap 'umount "$dir"; rm -rf "$dir" "$out"' EXIT
+mount -t tmpfs -o size=16m axonn "$dir" || exit 77
+AXONN_SHARED_MEMORY=$dir "$@" >"$out" 2>&1
+status=$?
+cat "$out"
+[ $status -eq 0 ] || exit 1
+[ "$(grep -c 'cannot get .* of shared memory: No space left on device' "$out")" -ge 1 ] || exit 1
+[ -z "$(ls "$dir")" ] || {
+    echo "left in $dir: $(ls "$dir")"
+    exit 1
+}

@@ -1,0 +1,47 @@
+/* wire BYTES: collectives of that many bytes over all ranks; each prints its host and the bytes that, as it
+ * counts them, it sent to other nodes. */
+#include "axonn/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static ax_status run(ax_comm *world, size_t bytes)
+{
+    int g = ax_comm_size(world);
+    int64_t n = (int64_t)(bytes / sizeof(float));
+    float *x, *y;
+    ax_work *work;
+    AX_TRY(ax_comm_alloc(world, bytes, (void **)&x));
+    AX_TRY(ax_comm_alloc(world, bytes, (void **)&y));
+    AX_TRY(ax_all_reduce(world, NULL, x, n, AX_F32, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_reduce_scatter(world, NULL, x, y, n / g, AX_F32, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_all_gather(world, NULL, x, y, n / g, AX_F32, &work));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_all_to_all(world, NULL, x, y, n / g, AX_F32, &work));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_broadcast(world, NULL, x, n, AX_F32, 0, &work));
+    AX_TRY(ax_wait(&work));
+    ax_comm_free(world, x, bytes);
+    ax_comm_free(world, y, bytes);
+    char host[64];
+    gethostname(host, sizeof host);
+    printf("wire %s %lld\n", host, (long long)ax_comm_traffic_get(world).wire);
+    return AX_OK;
+}
+
+int main(int argc, char **argv)
+{
+    ax_comm *world;
+    if (ax_comm_world_create(&world) != AX_OK) {
+        fprintf(stderr, "%s\n", ax_error_message());
+        return 1;
+    }
+    if (run(world, argc == 2 ? strtoull(argv[1], NULL, 10) : 0) != AX_OK)
+        ax_comm_abort(world, AX_ERR_INTERNAL, ax_error_message());
+    ax_comm_destroy(&world);
+    return 0;
+}

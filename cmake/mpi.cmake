@@ -1,5 +1,5 @@
 # AXONN_MPI: auto (Open MPI or MPICH if one is found), off, or a compiler wrapper such as mpicc.mpich. Sets
-# AXONN_MPI_FOUND, the target MPI::MPI_C, and AXONN_MPIEXEC, the launcher that belongs to the library.
+# AXONN_MPI_FOUND, the target MPI::MPI_C, AXONN_MPIEXEC, the launcher that belongs to the library, and AXONN_MPI_KIND.
 set(AXONN_MPI auto CACHE STRING "auto, off, or the compiler wrapper of an MPI library (mpicc, mpicc.openmpi, mpicc.mpich)")
 set(AXONN_MPI_FOUND FALSE)
 if(AXONN_MPI STREQUAL "auto")
@@ -21,6 +21,11 @@ if(AXONN_MPI_FOUND)
   get_filename_component(AXONN_MPI_NAME ${AXONN_MPICC} NAME)
   string(REPLACE mpicc mpirun AXONN_MPI_NAME ${AXONN_MPI_NAME})
   find_program(AXONN_MPIEXEC NAMES ${AXONN_MPI_NAME} mpiexec HINTS ${AXONN_MPI_BIN})
+  execute_process(COMMAND ${AXONN_MPIEXEC} --version OUTPUT_VARIABLE AXONN_MPIEXEC_VERSION ERROR_QUIET)
+  set(AXONN_MPI_KIND mpich) # how its launcher is spoken to
+  if(AXONN_MPIEXEC_VERSION MATCHES "Open MPI|OpenRTE")
+    set(AXONN_MPI_KIND openmpi)
+  endif()
   message(STATUS "MPI: ${AXONN_MPICC}, started by ${AXONN_MPIEXEC}")
 else()
   message(STATUS "MPI: none (AXONN_MPI=${AXONN_MPI})")

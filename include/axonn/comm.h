@@ -54,6 +54,13 @@ AX_MUST_CHECK ax_status ax_comm_self_create(ax_comm **out);
  * split from it are; once in the life of a process. Collective along all ranks. */
 AX_MUST_CHECK ax_status ax_comm_world_create(ax_comm **out);
 
+/* What the environment says of the launcher that started this process. Not collective. */
+typedef struct ax_launcher {
+    const char *launcher; /* NULL: none */
+    int rank, size;       /* size 0: a launcher that does not say it */
+} ax_launcher;
+ax_launcher ax_launcher_find(void);
+
 /* The MPI library that was built in, as it names itself ("Open MPI v4.1.4"); NULL: none. */
 const char *ax_comm_mpi_library(void);
 

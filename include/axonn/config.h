@@ -54,6 +54,9 @@ typedef struct ax_config {
         bool oar, ors, oag;
     } overlap;
     struct {
+        double timeout; /* seconds */
+    } watchdog;
+    struct {
         char *dir; /* absolute */
         int64_t checkpoint_interval, keep_latest, eval_interval, eval_batches, log_interval;
         bool eval_start;

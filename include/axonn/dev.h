@@ -427,6 +427,15 @@ void ax_device_close(ax_device **dev);
  * it. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
+/* The machine's physical cores, and which of them the affinity mask leaves to this process. Cores beyond
+ * AX_CORES_MAX are not seen. */
+enum { AX_CORES_MAX = 1024 };
+typedef struct ax_cores {
+    int machine;                        /* how many there are */
+    double quota;                       /* CPUs' worth of time that the control group allows; infinite: all */
+    uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i */
+} ax_cores;
+void ax_cores_find(ax_cores *out);
 /* Physical cores that this process may use (affinity mask and cgroup quota respected), at least 1. */
 int ax_cores_usable(void);
 

@@ -100,12 +100,17 @@ typedef struct ax_ctx {
     ax_parallel parallel; /* not to be changed once there are layers or parameters */
 } ax_ctx;
 
+/* Threads to compute with on each rank: `wanted`, or if that is 0 the rank's share of the cores that the
+ * ranks of its machine may use, at least 1. Warns where the launcher's binding makes threads share cores, or
+ * leaves cores idle. Collective along world. */
+AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, int *out);
+
 /* ZeRO 0 with all three overlaps and no weight cache, by the strategy axonn. */
 extern const ax_parallel ax_parallel_default;
 
-/* Opens device `device` with `threads` threads and lays a grid over `world`; ->parallel has its defaults and
- * is the caller's to change. The context owns device, stream
- * and grid and borrows world. Collective along world. */
+/* Opens device `device` with `threads` threads (0: ax_threads_share) and lays a grid over `world`; ->parallel
+ * has its defaults and is the caller's to change. The context owns device, stream and grid and borrows world.
+ * Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);
 void ax_ctx_destroy(ax_ctx **ctx);

@@ -1,10 +1,16 @@
 /* The program `axonn`: finds the verb, reads its options, runs it; the status is the exit code. */
-#include "verb.h"
+#include "launch.h"
 
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* What the user typed, for the ranks that run it again. */
+static struct {
+    size_t n;
+    char *const *words;
+} command;
 
 static bool wants_help(size_t n, char *const *words)
 {
@@ -12,6 +18,15 @@ static bool wants_help(size_t n, char *const *words)
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h"))
             return true;
     return false;
+}
+
+/* Runs the verb, here or on the ranks that it asks for. */
+static ax_status start_verb(const cli_verb *verb, const void *args)
+{
+    bool launch = false;
+    if (verb->launches)
+        AX_TRY(cli_launch_wanted(args, &launch));
+    return launch ? cli_launch_run(args, verb->stop, command.n, command.words) : verb->run(args);
 }
 
 static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
@@ -28,7 +43,7 @@ static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
             (void)ax_fail(status, "%s\nSee 'axonn %s --help'.", ax_error_message(), verb->name);
         ax_option_set_destroy(&set);
         if (status == AX_OK)
-            status = verb->run(args);
+            status = start_verb(verb, args);
         cli_stop_die();
         ax_option_fini(verb->options, verb->option_count, args);
     }
@@ -81,15 +96,11 @@ static ax_status run(size_t n, char *const *words)
 int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error with a message, not a death */
-    ax_status status = run(argc > 0 ? (size_t)argc - 1 : 0, argv + 1);
+    command.n = argc > 0 ? (size_t)argc - 1 : 0;
+    command.words = argv + 1;
+    ax_status status = run(command.n, command.words);
     if (fflush(stdout) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");
-    if (status == AX_ERR_SIGNAL) /* asked for, and done as asked: no error to the eye */
-        fprintf(stderr, "axonn: %s\n", ax_error_message());
-    else if (status != AX_OK) {
-        bool colour = cli_colour(stderr);
-        fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
-                ax_error_message());
-    }
+    cli_tell(status);
     return (int)status;
 }

@@ -12,6 +12,14 @@
 #include <jansson.h>
 #include <stdio.h>
 
+/* The first field of the arguments of verbs that run on several ranks; LAUNCH_OPTIONS (launch.h) has its
+ * rows.
+ */
+typedef struct cli_launch {
+    int64_t ranks;
+    char *hosts;
+} cli_launch;
+
 typedef struct cli_verb {
     const char *name;     /* "tok train" */
     const char *summary;  /* one line, lower case, no full stop */
@@ -23,6 +31,8 @@ typedef struct cli_verb {
     ax_status (*run)(const void *args);
     /* The configuration keys that the verb takes as key=value, for its help; or NULL. */
     const ax_option *(*keys)(size_t *count);
+    bool launches; /* args begin with a cli_launch */
+    int stop;      /* launches: the signal that asks its ranks to stop; 0: SIGTERM */
 } cli_verb;
 
 #define VERB(name) extern const cli_verb verb_##name;

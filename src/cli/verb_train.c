@@ -1,10 +1,12 @@
 /* axonn train: a training run from a configuration. */
 #include "axonn/engine.h"
-#include "verb.h"
+#include "launch.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 typedef struct args {
+    cli_launch launch;
     char *config;
     ax_strings overrides;
     bool json;
@@ -14,6 +16,7 @@ static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
      .help = "the configuration of the run"},
     {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    LAUNCH_OPTIONS(args, launch),
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print one JSON object about the finished run"},
 };
@@ -31,38 +34,26 @@ static ax_status report(const args *a, const ax_config *config, const ax_train_r
     return AX_OK;
 }
 
-/* N processes of a launcher would be N runs. */
-static ax_status check_launcher(void)
+static ax_status train(const args *a, ax_comm *world)
 {
-    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
-    for (size_t i = 0; i < AX_COUNT(sizes); i++) {
-        const char *size = getenv(sizes[i]);
-        AX_CHECK(
-            !size || strtol(size, NULL, 10) <= 1, AX_ERR_USAGE,
-            "a launcher started %s processes (%s), and this version trains with one: start one, or unset "
-            "the variable",
-            size, sizes[i]);
-    }
-    return AX_OK;
+    ax_config config;
+    ax_train_result result = {0};
+    ax_status status =
+        ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
+    if (status == AX_OK)
+        status = ax_train(world, &config, &result);
+    if (status == AX_OK)
+        status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(a, &config, &result));
+    free(result.checkpoint);
+    ax_config_fini(&config);
+    return status;
 }
 
 static ax_status run(const void *raw)
 {
-    const args *a = raw;
-    AX_TRY(check_launcher());
-    ax_config config;
     ax_comm *world;
-    ax_train_result result = {0};
-    AX_TRY(ax_comm_self_create(&world));
-    ax_status status = ax_config_load(a->config, a->overrides.items, a->overrides.count, &config);
-    if (status == AX_OK)
-        status = ax_train(world, &config, &result);
-    if (status == AX_OK)
-        status = report(a, &config, &result);
-    free(result.checkpoint);
-    ax_config_fini(&config);
-    ax_comm_destroy(&world);
-    return status;
+    AX_TRY(cli_world_open(&world));
+    return cli_world_close(&world, train(raw, world));
 }
 
 const cli_verb verb_train = {
@@ -72,10 +63,14 @@ const cli_verb verb_train = {
         "Metrics, checkpoints and the resolved configuration go to run.dir; the same command continues\n"
         "a run that was stopped. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C save and stop at the\n"
         "next step; Ctrl-C again, a second or more later, ends at once without saving.",
-    .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500",
+    .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500\n"
+                "axonn train gpt.yaml --ranks 4 grid.x=2 grid.data=2\nmpirun -n 4 --bind-to none axonn train "
+                "gpt.yaml grid.data=4",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),
     .run = run,
     .keys = ax_config_options,
+    .launches = true,
+    .stop = SIGUSR1,
 };

@@ -28,8 +28,8 @@ ax_launcher ax_launcher_find(void)
     ax_launcher found = {0};
     for (size_t i = 0; i < AX_COUNT(launchers) && found.size < 2; i++) {
         int rank = number(launchers[i].rank, -1), size = number(launchers[i].size, 0);
-        if (rank >= 0 && (!found.launcher || size > 1))
-            found = (ax_launcher){launchers[i].launcher, rank, size};
+        if ((rank >= 0 || size > 1) && (!found.launcher || size > 1))
+            found = (ax_launcher){launchers[i].launcher, (int)ax_max(rank, 0), size};
     }
     return found;
 }

@@ -4,14 +4,6 @@
 
 #include "axonn/comm.h"
 
-/* What the environment says of a launcher. */
-typedef struct ax_launcher {
-    const char *launcher; /* NULL: none */
-    int rank, size;       /* size 0: a launcher that does not say it */
-} ax_launcher;
-
-ax_launcher ax_launcher_find(void);
-
 #ifdef AXONN_HAVE_MPI
 /* The ranks of MPI_COMM_WORLD. AX_ERR_USAGE where MPI finds other ranks than the launcher speaks of. */
 AX_MUST_CHECK ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out);

@@ -6,30 +6,43 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-/* Physical cores with at least one hardware thread in this process's affinity mask; 0 if unknown. */
-static int cores_allowed(void)
+static void set(ax_cores *cores, int i)
+{
+    if (i < AX_CORES_MAX)
+        cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
+}
+
+/* Physical cores, of which those are usable that have a hardware thread in the affinity mask. */
+static bool find_by_topology(ax_cores *out)
 {
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology))
-        return 0;
-    int cores = 0;
+        return false;
     hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
     hwloc_bitmap_t mine = hwloc_bitmap_alloc();
     if (mine && !hwloc_topology_load(topology) && !hwloc_get_cpubind(topology, mine, HWLOC_CPUBIND_PROCESS))
-        for (hwloc_obj_t core = NULL; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core));)
-            cores += hwloc_bitmap_intersects(core->cpuset, mine);
+        for (hwloc_obj_t core = NULL; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core));
+             out->machine++)
+            if (hwloc_bitmap_intersects(core->cpuset, mine))
+                set(out, out->machine);
     hwloc_bitmap_free(mine);
     hwloc_topology_destroy(topology);
-    return cores;
+    return out->machine > 0;
 }
 
-/* Hardware threads in the affinity mask, for machines whose topology is hidden. */
-static int threads_allowed(void)
+/* Hardware threads stand for cores on machines whose topology is hidden. */
+static void find_by_mask(ax_cores *out)
 {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    cpu_set_t mask;
+    out->machine = (int)ax_max(sysconf(_SC_NPROCESSORS_ONLN), 1);
+    if (sched_getaffinity(0, sizeof mask, &mask))
+        CPU_SET(0, &mask);
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &mask))
+            set(out, i);
 }
 
 static bool read_numbers(const char *path, double *a, double *b)
@@ -78,13 +91,21 @@ static double quota(void)
     return tightest;
 }
 
+void ax_cores_find(ax_cores *out)
+{
+    *out = (ax_cores){.quota = quota()};
+    if (!find_by_topology(out))
+        find_by_mask(out);
+}
+
 int ax_cores_usable(void)
 {
-    int cores = cores_allowed();
-    if (cores <= 0)
-        cores = threads_allowed();
-    double limit = quota();
-    if (limit < cores)
-        cores = (int)limit;
+    ax_cores found;
+    int cores = 0;
+    ax_cores_find(&found);
+    for (size_t i = 0; i < AX_COUNT(found.usable); i++)
+        cores += __builtin_popcountll(found.usable[i]);
+    if (found.quota < cores)
+        cores = (int)found.quota;
     return cores > 1 ? cores : 1;
 }

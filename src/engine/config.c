@@ -73,6 +73,9 @@ static const ax_option options[] = {
     {"overlap.ors", AX_OPT_BOOL, AT(overlap.ors), "true", .help = "reduce-scatters of weight gradients are awaited by the optimizer only"},
     {"overlap.oag", AX_OPT_BOOL, AT(overlap.oag), "true", .help = "all-gathers of the next layers' weights are started ahead"},
 
+    {"watchdog.timeout", AX_OPT_FLOAT, AT(watchdog.timeout), "30", "[0, inf)", .meta = "SECONDS",
+     .help = "seconds after which a rank that does not answer ends the run; 0: never"},
+
     {"run.dir", AX_OPT_PATH, AT(run.dir), .meta = "DIR",
      .help = "directory of the run (default: runs/NAME for the configuration NAME.yaml)"},
     {"run.checkpoint_interval", AX_OPT_INT, AT(run.checkpoint_interval), "200", "[0, inf)", .help = "steps between checkpoints; 0: at the end only"},

@@ -7,6 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+static ax_status choose_threads(ax_run *run)
+{
+    return ax_threads_share(run->world, (int)run->config->threads, &run->threads);
+}
+
 static ax_status choose_optimizer(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -33,7 +38,7 @@ static ax_status allocate(ax_run *run)
     const ax_config *c = run->config;
     ax_memory_restart_peak(); /* tokenizing is over */
     run->baseline = ax_memory_now();
-    AX_TRY(ax_ctx_create(run->world, ax_run_grid(c), c->device, (int)c->threads, ax_run_compute_dtype(c),
+    AX_TRY(ax_ctx_create(run->world, ax_run_grid(c), c->device, run->threads, ax_run_compute_dtype(c),
                          (uint64_t)c->train.seed, &run->ctx));
     run->ctx->parallel = ax_run_parallel(c);
     AX_TRY(ax_comm_agree(run->world, ax_run_measure_peak(run)));
@@ -87,6 +92,7 @@ static ax_status start(ax_run *run)
                  {"inputs", ax_run_find_inputs, EACH},
                  {"model", ax_run_open_model, EACH},
                  {"lock", ax_run_lock, FIRST},
+                 {"threads", choose_threads, EACH},
                  {"optimizer", choose_optimizer, EACH},
                  {"memory plan", ax_run_plan_memory, EACH},
                  {"checkpoints", ax_run_find_resume, EACH},
@@ -247,6 +253,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     ax_run run = {.world = world, .config = config, .result = result, .saved_step = -1};
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
     ax_signals_install();
+    ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = start(&run);
     if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)
         ax_log(AX_LOG_INFO, "nothing to do: %lld of %lld steps are done", (long long)run.step,

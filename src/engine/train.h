@@ -39,6 +39,7 @@ typedef struct ax_run {
     const ax_optim *optim;
     ax_schedule schedule;
     ax_comm *world; /* borrowed */
+    int threads;    /* of this rank */
     ax_ctx *ctx;
     ax_engine *engine;
     ax_metrics *metrics; /* rank 0's */

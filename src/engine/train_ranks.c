@@ -127,11 +127,14 @@ ax_status ax_run_agree(ax_run *run)
 /* One small reduction for all that is a maximum, and one for the sum, started together. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
 {
-    enum { SIGNAL, TROUBLE, MEMORY, AXES };
+    enum { ANSWER_SECONDS = 2 }; /* in which the others answer a rank that was told to stop */
+    enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, AXES };
     double max[AXES + AX_RUN_AXES] = {
         [SIGNAL] = ax_signal_pending(), [TROUBLE] = run->trouble, [MEMORY] = (double)row->mem_bytes};
     for (int i = 0; i < run->n_axes; i++)
         max[AXES + i] = (double)(ax_comm_traffic_get(run->axes[i].comm).bytes - run->axes[i].before.bytes);
+    if (max[SIGNAL] > 0)
+        ax_comm_set_timeout(run->world, ANSWER_SECONDS);
     if (ax_comm_size(run->world) > 1) {
         ax_work *largest, *sum;
         AX_TRY(ax_all_reduce(run->world, NULL, max, AXES + run->n_axes, AX_F64, AX_MAX, &largest));
@@ -139,8 +142,11 @@ ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
         AX_TRY(ax_wait(&largest));
         AX_TRY(ax_wait(&sum));
     }
+    ax_comm_set_timeout(run->world, run->config->watchdog.timeout);
     run->signal = (int)max[SIGNAL];
     row->mem_bytes = (int64_t)max[MEMORY];
+    row->comm_wire_bytes = (int64_t)max[WIRE];
+    row->comm_exposed_ms = max[EXPOSED] * 1e3;
     for (int i = 0; i < run->n_axes; i++)
         run->row_axes[i] = (ax_metrics_axes){run->axes[i].name, (int64_t)max[AXES + i]};
     row->comm = run->row_axes;

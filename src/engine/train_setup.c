@@ -175,10 +175,20 @@ static ax_status new_model(ax_run *run)
     return ax_model_config_check(&run->model);
 }
 
+/* Whether the grid can carry the model: before anything is made or planned. */
+static ax_status check_grid(const ax_run *run)
+{
+    ax_parallel parallel = ax_run_parallel(run->config);
+    ax_grid_load load = {&run->model, parallel.strategy, run->config->train.micro_batch,
+                         run->config->train.global_batch};
+    return ax_model_check_grid(&load, ax_run_grid(run->config), ax_comm_size(run->world));
+}
+
 ax_status ax_run_open_model(ax_run *run)
 {
     ax_config *c = run->config;
     AX_TRY(c->model.from ? open_pretrained(run) : new_model(run));
+    AX_TRY(check_grid(run));
     if (c->data.tokenizer)
         AX_TRY(ax_tokenizer_load(c->data.tokenizer, &run->tokenizer));
     if (!run->tokenizer)

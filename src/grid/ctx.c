@@ -19,6 +19,10 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     ctx->seed = seed;
     ctx->parallel = ax_parallel_default;
     ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
+    if (!threads) {
+        ax_status shared = ax_threads_share(world, 0, &threads);
+        status = status == AX_OK ? shared : status;
+    }
     if (status == AX_OK)
         status = ax_device_open(device, threads, &ctx->dev);
     status = ax_comm_agree(world, status); /* laying the grid is collective */

@@ -1,0 +1,266 @@
+/* `--ranks N`: the program starts itself again through the launcher of the MPI library that was built in, and
+ * watches over it. The launcher gets a session of its own, so that what a terminal sends reaches this process
+ * alone: launchers kill their ranks a second after a SIGTERM or SIGINT, which is too soon to save, but pass
+ * SIGUSR1 on. If this process dies, the launcher is told to end. */
+#include "launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#if defined(AXONN_HAVE_MPI) && !defined(AXONN_MPIEXEC)
+#error "the build defines AXONN_MPIEXEC"
+#endif
+
+ax_status cli_launch_wanted(const cli_launch *launch, bool *out)
+{
+    ax_launcher started = ax_launcher_find();
+    *out = launch->ranks > 1 && started.size < 2;
+    AX_CHECK(!launch->hosts || launch->ranks > 0, AX_ERR_USAGE,
+             "--hosts: say with --ranks how many ranks to start");
+    AX_CHECK(!launch->ranks || *out || ax_max(started.size, 1) == launch->ranks, AX_ERR_USAGE,
+             "--ranks %lld, but %s started %d: leave the one or the other to it", (long long)launch->ranks,
+             started.launcher, started.size);
+    return AX_OK;
+}
+
+#ifndef AXONN_HAVE_MPI
+ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words)
+{
+    (void)stop, (void)n, (void)words;
+    return ax_fail(AX_ERR_USAGE,
+                   "--ranks %lld: this program was built without MPI; install a library "
+                   "(scripts/install-deps.sh does) and build it again",
+                   (long long)launch->ranks);
+}
+#else
+
+/* ---- the command line ---------------------------------------------------------------------------- */
+
+typedef struct command {
+    size_t n, room;
+    char **word; /* ends with NULL */
+    ax_status status;
+} command;
+
+static void add(command *c, const char *word)
+{
+    if (c->status == AX_OK && c->n + 2 > c->room) {
+        char **more;
+        c->status = ax_calloc(c->room * 2 + 16, sizeof *more, &more);
+        if (c->status != AX_OK)
+            return;
+        if (c->n)
+            memcpy(more, c->word, c->n * sizeof *more);
+        free(c->word);
+        c->word = more;
+        c->room = c->room * 2 + 16;
+    }
+    if (c->status == AX_OK)
+        c->status = ax_strdup(word, &c->word[c->n]);
+    c->n += c->status == AX_OK;
+}
+
+static void add_number(command *c, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    add(c, text);
+}
+
+static void command_fini(command *c)
+{
+    for (size_t i = 0; i < c->n; i++)
+        free(c->word[i]);
+    free(c->word);
+}
+
+/* Ranks for each host where the list does not say: the smallest number that is enough. */
+static int64_t per_host(const cli_launch *launch)
+{
+    int64_t hosts = 1;
+    for (const char *c = launch->hosts; *c; c++)
+        hosts += *c == ',';
+    return (launch->ranks + hosts - 1) / hosts;
+}
+
+/* "a,b:2" → "a:K,b:2" */
+static ax_status host_list(const cli_launch *launch, ax_buf *out)
+{
+    for (const char *at = launch->hosts; *at;) {
+        size_t n = strcspn(at, ",");
+        AX_CHECK(n, AX_ERR_USAGE, "--hosts %s: a name is empty", launch->hosts);
+        AX_TRY(ax_buf_printf(out, "%s%.*s", out->size ? "," : "", (int)n, at));
+        if (!memchr(at, ':', n))
+            AX_TRY(ax_buf_printf(out, ":%lld", (long long)per_host(launch)));
+        at += n + (at[n] == ',');
+    }
+    return AX_OK;
+}
+
+/* Open MPI: no binding, for it binds two ranks to one core each and their threads with them; and it has to be
+ * told that root, and more ranks than cores, are meant. */
+static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
+{
+    add(c, "-q"); /* how it ended is for us to tell */
+    add(c, "--bind-to");
+    add(c, "none");
+    add(c, "--oversubscribe");
+    if (!geteuid())
+        add(c, "--allow-run-as-root");
+    static const char *const passed[] = {"AXONN_LOG", "NO_COLOR"};
+    for (size_t i = 0; hosts && i < AX_COUNT(passed); i++)
+        if (getenv(passed[i])) {
+            add(c, "-x");
+            add(c, passed[i]);
+        }
+    if (hosts) {
+        add(c, "--host");
+        add(c, hosts);
+    }
+    add(c, "-n");
+    add_number(c, launch->ranks);
+}
+
+/* The family of MPICH binds nothing by itself. */
+static void add_mpich(command *c, const cli_launch *launch, const char *hosts)
+{
+    if (hosts) {
+        add(c, "-hosts");
+        add(c, hosts);
+    }
+    add(c, "-n");
+    add_number(c, launch->ranks);
+}
+
+static ax_status make_command(const cli_launch *launch, size_t n, char *const *words, command *c)
+{
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    AX_CHECK(length > 0, AX_ERR_INTERNAL, "the program cannot find its own file: %s", strerror(errno));
+    self[length] = 0;
+    ax_buf hosts = {0};
+    if (launch->hosts)
+        c->status = host_list(launch, &hosts);
+    add(c, AXONN_MPIEXEC);
+    (strcmp(AXONN_MPI_KIND, "openmpi") ? add_mpich : add_openmpi)(c, launch, hosts.data);
+    ax_buf_fini(&hosts);
+    add(c, self);
+    for (size_t i = 0; i < n; i++)
+        add(c, words[i]);
+    return c->status;
+}
+
+/* ---- running it ---------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t came;
+static volatile pid_t launcher;
+static int stop_as;
+
+/* A second signal of a terminal's user, not the same one that came twice, ends the job at once. */
+static void pass_on(int number)
+{
+    static volatile time_t first;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!came)
+        first = now.tv_sec;
+    bool again = came && number == SIGINT && now.tv_sec - first > 1;
+    came = number;
+    if (launcher > 0)
+        kill(launcher, again ? SIGTERM : stop_as);
+}
+
+static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+
+static void become_launcher(const command *c, pid_t parent)
+{
+    setsid();
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(AX_ERR_COMM);
+    for (size_t i = 0; i < AX_COUNT(passed_on); i++)
+        signal(passed_on[i], SIG_DFL);
+    /* A launcher that waits for the terminal's input would be stopped. */
+    int null = open("/dev/null", O_RDONLY);
+    if (null >= 0)
+        dup2(null, STDIN_FILENO);
+    execvp(c->word[0], c->word);
+    dprintf(STDERR_FILENO, "axonn: cannot start %s: %s\n", c->word[0], strerror(errno));
+    _exit(127);
+}
+
+static void print_command(const command *c, char *out, size_t size)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < c->n && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? " " : "",
+                                 strcmp(c->word[i], "-q") ? c->word[i] : "-v");
+}
+
+/* What an end of the launcher means. The ranks have told their own errors; code 1 may be the launcher's. */
+static ax_status judge(const command *c, int status)
+{
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (code > 1 && code <= AX_ERR_SIGNAL)
+        cli_told_by_ranks();
+    if (code == AX_ERR_INTERNAL) {
+        char text[1024];
+        print_command(c, text, sizeof text);
+        return ax_fail(AX_ERR_INTERNAL,
+                       "the ranks ended with code 1; if nothing says why, the launcher may: %s", text);
+    }
+    if (code <= AX_ERR_SIGNAL)
+        return (ax_status)code;
+    AX_CHECK(code != 127, AX_ERR_USAGE,
+             "--ranks: the launcher of the MPI library, %s, could not be started: install it, or start the "
+             "ranks with another (mpirun -n N axonn …)",
+             AXONN_MPIEXEC);
+    int number = code > 128 ? code - 128 : code;
+    return ax_fail(AX_ERR_COMM, "%s ended by signal %d (%s), and the job with it",
+                   WIFSIGNALED(status) ? "the launcher" : "a rank", number,
+                   number < NSIG ? strsignal(number) : "unknown");
+}
+
+static ax_status watch(const command *c, int *status)
+{
+    pid_t parent = getpid();
+    for (size_t i = 0; i < AX_COUNT(passed_on); i++) {
+        struct sigaction before, action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+        if (!sigaction(passed_on[i], NULL, &before) && before.sa_handler != SIG_IGN)
+            sigaction(passed_on[i], &action, NULL);
+    }
+    pid_t pid = fork();
+    AX_CHECK(pid >= 0, AX_ERR_MEMORY, "cannot start a process: %s", strerror(errno));
+    if (!pid)
+        become_launcher(c, parent);
+    launcher = pid;
+    if (came)
+        kill(pid, stop_as);
+    while (waitpid(pid, status, 0) < 0)
+        AX_CHECK(errno == EINTR, AX_ERR_INTERNAL, "cannot wait for %s: %s", c->word[0], strerror(errno));
+    launcher = 0;
+    return AX_OK;
+}
+
+ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words)
+{
+    command c = {0};
+    int status = 0;
+    stop_as = stop ? stop : SIGTERM;
+    ax_status result = make_command(launch, n, words, &c);
+    fflush(NULL);
+    if (result == AX_OK)
+        result = watch(&c, &status);
+    if (result == AX_OK)
+        result = judge(&c, status);
+    command_fini(&c);
+    return result;
+}
+#endif

@@ -1,0 +1,38 @@
+/* The ranks of a verb: starting them, being one of them. */
+#ifndef AX_CLI_LAUNCH_H
+#define AX_CLI_LAUNCH_H
+
+#include "axonn/grid.h"
+#include "verb.h"
+
+#define LAUNCH_OPTIONS(args, field)                                                                          \
+    {"ranks",                                                                                                \
+     AX_OPT_INT,                                                                                             \
+     offsetof(args, field.ranks),                                                                            \
+     "0",                                                                                                    \
+     "[0, 65536]",                                                                                           \
+     .meta = "N",                                                                                            \
+     .help = "start this many ranks and wait for them; 0: those that a launcher has started, or one"},       \
+    {                                                                                                        \
+        "hosts", AX_OPT_STRING, offsetof(args, field.hosts),                                                 \
+            .meta = "LIST", .help = "start them there: host,host,... or host:ranks,...; by default here"     \
+    }
+
+/* True if `launch` asks for ranks that nobody has started yet. AX_ERR_USAGE if a launcher started another
+ * number of them. */
+ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
+/* Runs this command (its n words behind the program's name) on launch->ranks ranks and waits; signals that
+ * come are passed on as `stop`. Returns what the ranks agreed on. */
+ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words);
+
+/* The world that this process is in. Collective. */
+ax_status cli_world_open(ax_comm **world);
+/* Leaves it, after telling the error: rank 0 does if all ranks have the same; an error that the others do not
+ * share ends the job, here. Returns `status`. */
+ax_status cli_world_close(ax_comm **world, ax_status status);
+/* Prints the error of `status`, once, unless another rank does. */
+void cli_tell(ax_status status);
+/* The ranks that this process has started did. */
+void cli_told_by_ranks(void);
+
+#endif

@@ -1,0 +1,37 @@
+/* Being one of the ranks of a verb, and telling errors once. */
+#include "launch.h"
+
+/* Whether this process may tell an error, has told it, or leaves it to another rank. Before there is a world,
+ * all ranks are taken to fail alike. */
+static enum { NO_WORLD, MAY_TELL, NEED_NOT } voice;
+
+void cli_tell(ax_status status)
+{
+    bool mine = voice == NO_WORLD ? ax_launcher_find().rank <= 0 : voice == MAY_TELL;
+    if (status == AX_OK || !mine)
+        return;
+    bool colour = cli_colour(stderr);
+    if (status == AX_ERR_SIGNAL) /* asked for, and done as asked: no error to the eye */
+        fprintf(stderr, "axonn: %s\n", ax_error_message());
+    else
+        fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
+                ax_error_message());
+    voice = NEED_NOT;
+}
+
+void cli_told_by_ranks(void) { voice = NEED_NOT; }
+
+ax_status cli_world_open(ax_comm **world) { return ax_comm_world_create(world); }
+
+ax_status cli_world_close(ax_comm **world, ax_status status)
+{
+    if (!*world)
+        return status;
+    if (status != AX_OK && ax_comm_size(*world) > 1 && !ax_error_is_shared())
+        ax_comm_abort(*world, status, ax_error_message());
+    voice = ax_comm_rank(*world) ? NEED_NOT : MAY_TELL;
+    fflush(stdout);
+    cli_tell(status); /* before a launcher can see a rank that failed, and ends the others */
+    ax_comm_destroy(world);
+    return status;
+}

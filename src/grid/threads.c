@@ -1,0 +1,124 @@
+/* How many threads each rank computes with: its share of the cores that the ranks of its machine may use. */
+#include "axonn/grid.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* What a rank tells the others of itself. */
+typedef struct member {
+    uint64_t host;
+    ax_cores cores;
+    int64_t wanted;  /* threads; 0: its share */
+    int64_t threads; /* that it takes */
+} member;
+
+static int count(const uint64_t *set)
+{
+    int n = 0;
+    for (int w = 0; w < AX_CORES_MAX / 64; w++)
+        n += __builtin_popcountll(set[w]);
+    return n;
+}
+
+/* Each core is shared equally by the ranks that may use it, and so is the time that a control group allows.
+ */
+static int64_t share(const member *all, int n, int rank)
+{
+    const member *mine = &all[rank];
+    double cores = 0;
+    int neighbours = 0;
+    for (int r = 0; r < n; r++)
+        neighbours += all[r].host == mine->host;
+    for (int c = 0; c < AX_CORES_MAX; c++) {
+        int users = 0;
+        uint64_t bit = UINT64_C(1) << (c % 64);
+        if (!(mine->cores.usable[c / 64] & bit))
+            continue;
+        for (int r = 0; r < n; r++)
+            users += all[r].host == mine->host && (all[r].cores.usable[c / 64] & bit);
+        cores += 1.0 / users;
+    }
+    cores = fmin(cores, mine->cores.quota / neighbours);
+    return ax_max((int64_t)(cores + 1e-6), 1);
+}
+
+/* The ranks of one machine together. */
+typedef struct together {
+    int ranks, first, cores, machine;
+    int64_t threads;
+    bool crowded; /* a rank, or all of them, have more threads than cores */
+} together;
+
+static together add_up(const member *all, int n, uint64_t host)
+{
+    together t = {.first = -1};
+    uint64_t set[AX_CORES_MAX / 64] = {0};
+    for (int r = 0; r < n; r++) {
+        if (all[r].host != host)
+            continue;
+        t.first = t.first < 0 ? r : t.first;
+        t.ranks++;
+        t.threads += all[r].threads;
+        t.machine = all[r].cores.machine;
+        t.crowded |= all[r].threads > count(all[r].cores.usable);
+        for (int w = 0; w < AX_CORES_MAX / 64; w++)
+            set[w] |= all[r].cores.usable[w];
+    }
+    t.cores = count(set);
+    t.crowded |= t.threads > t.cores;
+    return t;
+}
+
+/* Tells, once for each machine, of threads that share cores though there are enough, or of more than there
+ * are, and of cores that a launcher's binding leaves idle. */
+static void judge_binding(const member *all, int n, int rank)
+{
+    char name[64] = "this machine";
+    together t = add_up(all, n, all[rank].host);
+    bool launched = n > 1 || ax_launcher_find().launcher;
+    bool bound = count(all[rank].cores.usable) < t.machine;
+    if (t.first != rank || !launched)
+        return;
+    gethostname(name, sizeof name - 1);
+    if (t.threads > t.machine && all[rank].wanted)
+        ax_log(AX_LOG_WARN, "%lld threads of %d rank%s share the %d cores of %s: threads=%d would be enough",
+               (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.machine, name,
+               (int)ax_max(t.machine / t.ranks, 1));
+    else if (bound && t.crowded && t.threads <= t.machine)
+        ax_log(
+            AX_LOG_WARN,
+            "%lld threads of %d rank%s share cores, bound by the launcher to %d of the %d of %s: start with "
+            "--bind-to none, or --map-by slot:PE=%lld",
+            (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.cores, t.machine, name,
+            (long long)all[rank].threads);
+    else if (bound && t.cores < t.machine)
+        ax_log(AX_LOG_WARN,
+               "the launcher binds %d rank%s to %d of the %d cores of %s: --bind-to none gives all", t.ranks,
+               t.ranks == 1 ? "" : "s", t.cores, t.machine, name);
+}
+
+ax_status ax_threads_share(ax_comm *world, int wanted, int *out)
+{
+    int n = ax_comm_size(world), rank = ax_comm_rank(world);
+    char name[256] = "";
+    member mine = {.wanted = wanted}, *all;
+    ax_work *work;
+    gethostname(name, sizeof name - 1);
+    mine.host = ax_rng_key(0, name, 0);
+    ax_cores_find(&mine.cores);
+    AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
+    ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    if (status == AX_OK) {
+        for (int r = 0; r < n; r++)
+            if (all[r].host == mine.host)
+                all[r].threads = all[r].wanted ? all[r].wanted : share(all, n, r);
+        judge_binding(all, n, rank);
+        *out = (int)all[rank].threads;
+    }
+    free(all);
+    return status;
+}

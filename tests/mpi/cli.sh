@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# The program on several ranks: started by itself (--ranks) and by the launcher, equal to one rank; mistakes told
+# once with the documented exit code; signals; nothing left running.
+# Usage: cli.sh AXONN LAUNCHER [FLAG…]
+set -uo pipefail
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+axonn=$1
+shift
+launch=("$@")
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+
+die() {
+  echo "cli.sh: $*" >&2
+  [[ -f log ]] && cat log >&2
+  exit 1
+}
+
+# expect CODE PATTERN COMMAND…: the exit code, and on standard error the pattern, in the one line that is an error.
+expect() {
+  local code=$1 pattern=$2 got errors
+  shift 2
+  timeout 60 "$@" >out 2>log
+  got=$?
+  [[ $got == "$code" ]] || die "exit code $got, not $code: $*"
+  [[ -z $pattern ]] || grep -Eq -- "$pattern" log || die "\"$pattern\" is not said: $*"
+  errors=$(grep -c '^axonn: error:' log)
+  ((errors == (code != 0 && code != 7))) || die "$errors errors are told: $*"
+  none_left
+}
+
+# Ranks of this test, by the directory that they run in.
+left() {
+  local p
+  for p in $(pgrep -x axonn); do
+    [[ $(readlink "/proc/$p/cwd" 2>/dev/null) == "$dir"* ]] && echo "$p"
+  done
+}
+
+none_left() {
+  local i
+  for ((i = 0; i < 100; i++)); do
+    [[ -z $(left) ]] && return
+    sleep 0.1
+  done
+  die "still running: $(left)"
+}
+
+losses() { grep -o '"loss": [0-9.]*' "$1/metrics.jsonl" | cut -c9-; }
+
+same_losses() { # within 1e-5
+  paste <(losses "$1") <(losses "$2") |
+    awk '{d = $1 - $2; if (d < 0) d = -d; if (NF != 2 || d > 1e-5 * $1) bad = 1} END {exit bad || !NR}' ||
+    die "the losses of $1 and $2 differ"
+}
+
+for ((i = 0; i < 1500; i++)); do echo "the $((i % 7)) of $((i * i % 11)) and $((i % 5))"; done >text
+"$axonn" tok train --input text --vocab 280 --out tok >/dev/null 2>&1 || die "no tokenizer"
+cat >a.yaml <<'END'
+model: {family: gpt2, layers: 2, hidden: 32, heads: 4, vocab: 280, seq_len: 32}
+data:  {train: text, tokenizer: tok}
+train: {steps: 4, global_batch: 8, micro_batch: 2, precision: fp32}
+run:   {dir: run, checkpoint_interval: 0, log_interval: 1000}
+threads: 1
+END
+
+# One rank, and two and four of them.
+expect 0 '' "$axonn" train a.yaml run.dir=one
+expect 0 '' "$axonn" train a.yaml --ranks 2 grid.x=2 run.dir=two --json
+[[ $(wc -l <out) == 1 && $(<out) == '{"run":'*'"step":4,'* ]] || die "standard output is: $(<out)"
+same_losses one two
+expect 0 '' "${launch[@]}" -n 4 "$axonn" train a.yaml grid.y=2 grid.z=2 run.dir=four
+same_losses one four
+expect 0 'resuming .*step-4' "$axonn" train a.yaml --ranks 2 grid.data=2 run.dir=one train.steps=5
+
+# Mistakes: one message, the documented code, nothing made.
+expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
+expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5
+expect 2 'zero: must be from 0 to 3' "$axonn" train a.yaml --ranks 2 grid.x=2 zero=9
+expect 4 'cannot open no.yaml' "$axonn" train no.yaml --ranks 2
+expect 4 'data.train: there is no ' "$axonn" train a.yaml --ranks 2 grid.data=2 data.train=nothing
+expect 2 'rank 1: train.seed is 2 here \(command line\) and 1 on rank 0' \
+  "${launch[@]}" -n 1 "$axonn" train a.yaml grid.data=2 train.seed=1 : -n 1 "$axonn" train a.yaml grid.data=2 train.seed=2
+expect 4 'rank 1: cannot open b.yaml' \
+  "${launch[@]}" -n 1 "$axonn" train a.yaml grid.data=2 : -n 1 "$axonn" train b.yaml grid.data=2
+[[ ! -e run ]] || die "a refused run made its directory"
+expect 2 '--ranks 3, but .* started 2' "${launch[@]}" -n 2 "$axonn" train a.yaml --ranks 3
+
+# One rank that does not see the data, where the user may hide them from it.
+mkdir data && cp text data
+if unshare -m mount -t tmpfs none data 2>/dev/null; then
+  keys=(grid.data=2 run.dir=hidden data.train=data/text)
+  expect 4 'rank 1: .*data/text' "${launch[@]}" -n 1 "$axonn" train a.yaml "${keys[@]}" \
+    : -n 1 unshare -m sh -c 'mount -t tmpfs none data && exec "$@"' - "$axonn" train a.yaml "${keys[@]}"
+  [[ ! -e hidden ]] || die "a refused run made its directory"
+fi
+
+# A damaged and a missing shard: nothing is overwritten.
+cp -r one/ckpt/step-5 kept
+for damage in 'rm %' 'truncate -s 100 %' 'printf x | dd of=% bs=1 seek=3000 conv=notrunc status=none'; do
+  rm -rf one/ckpt/* && cp -r kept one/ckpt/step-5
+  sh -c "${damage//%/one\/ckpt\/step-5\/training\/optim.safetensors}"
+  cp one/metrics.jsonl before
+  expect 4 'step-5' "$axonn" train a.yaml --ranks 2 grid.data=2 run.dir=one train.steps=6
+  cmp -s one/metrics.jsonl before || die "a refused run wrote metrics"
+done
+
+# Signals, to the supervisor and to one rank: saved, and gone on with.
+start_long() { # runs in the background; returns when two steps are made
+  rm -rf run
+  "$axonn" train a.yaml --ranks 2 grid.z=2 train.steps=1000000 optim.schedule=constant 2>log &
+  long=$!
+  until [[ $(losses run 2>/dev/null | wc -l) -ge 2 ]]; do
+    kill -0 $long || die "it ended by itself"
+    sleep 0.05
+  done
+}
+for signal in TERM USR1 USR2; do
+  start_long
+  kill -$signal $long
+  wait $long
+  code=$?
+  [[ $code == 7 && -s run/latest && $(grep -c 'stopped by' log) == 1 ]] || die "SIG$signal: exit code $code"
+  none_left
+done
+start_long
+kill -TERM "$(left | tail -1)" # the last to start is a rank
+wait $long
+code=$?
+[[ $code == 7 && -s run/latest ]] || die "a rank's SIGTERM: exit code $code"
+none_left
+# A rank that is killed ends the job.
+start_long
+kill -KILL "$(left | tail -1)"
+wait $long
+code=$?
+[[ $code == 5 ]] && grep -q '^axonn: error: ' log || die "a rank's SIGKILL: exit code $code"
+none_left
+# So does the end of the supervisor.
+start_long
+kill -KILL $long
+wait $long 2>/dev/null
+none_left
+rm -f log

@@ -1,6 +1,10 @@
-/* A small language model over bytes, built from the public layers and trained on one file:
+/* A small language model over bytes, built from the public layers and trained on one file, on as many ranks
+ * as it is given:
  *
- *     cc charlm.c -o charlm $(pkg-config --cflags --libs axonn) && ./charlm charlm.c
+ *     cc charlm.c -o charlm $(pkg-config --cflags --libs axonn)
+ *     ./charlm charlm.c                       one rank
+ *     ./charlm charlm.c 2 2 1 1               four ranks as threads of this process: x=2 y=2 z=1 data=1
+ *     mpirun -n 4 ./charlm charlm.c 2 1 1 2   four processes: x=2, data=2
  *
  * The network is written once, sequentially: a layer is told the roles of its dims, never how many ranks
  * there are. The exit code is 0 if the loss fell to less than half that of a guess. B rows of T bytes. */
@@ -11,8 +15,13 @@
 #define GUESS 5.545 /* log VOCAB: the loss of all bytes being equally likely */
 enum { VOCAB = 256, WIDTH = 64, INNER = 256, B = 8, T = 64, STEPS = 200, FRAME = 32 << 20 };
 
+typedef struct job {
+    const char *path;
+    ax_grid_size grid;
+    double loss; /* result, of rank 0: of the last step */
+} job;
+
 typedef struct trainer {
-    ax_comm *self; /* a world of one rank */
     ax_ctx *ctx;
     ax_layer *net;
     ax_param_set *params;
@@ -58,7 +67,7 @@ static ax_status load(trainer *t, size_t size, int step, ax_batch *batch)
     return AX_OK;
 }
 
-/* *loss is the sum over the rows, before the update. */
+/* *loss is the mean over all bytes, before the update. */
 static ax_status train_step(trainer *t, size_t size, int step, double *loss)
 {
     ax_hyper hyper = {.lr = 3e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step, .grad_scale = 1};
@@ -76,41 +85,67 @@ static ax_status train_step(trainer *t, size_t size, int step, double *loss)
     AX_TRY(ax_layer_backward(t->net, t->frame, &logits, &none));
     AX_TRY(ax_param_set_sync_grad(t->params));
     AX_TRY(ax_optim_step(t->optim, &hyper, t->params));
-    return ax_copy_out(t->ctx->stream, loss, sum, sizeof *loss);
+    AX_TRY(ax_reduce_axes(t->ctx, ax_batch_axes(t->ctx), sum, 1, AX_F64, AX_SUM));
+    AX_TRY(ax_copy_out(t->ctx->stream, loss, sum, sizeof *loss));
+    *loss /= B * T;
+    return AX_OK;
 }
 
-static ax_status train(trainer *t, const char *path, double *loss)
+static ax_status train(trainer *t, ax_comm *world, job *mine)
 {
     size_t size;
-    AX_TRY(ax_file_read(path, &t->text, &size));
-    AX_CHECK(size > 2 * T, AX_ERR_DATA, "%s: a text of %zu bytes is too short", path, size);
-    AX_TRY(ax_comm_self_create(&t->self));
-    AX_TRY(ax_ctx_create(t->self, (ax_grid_size){1, 1, 1, 1, 1}, "cpu", 1, AX_F32, 1234, &t->ctx));
+    AX_TRY(ax_file_read(mine->path, &t->text, &size));
+    AX_CHECK(size > 2 * T, AX_ERR_DATA, "%s: a text of %zu bytes is too short", mine->path, size);
+    AX_TRY(ax_ctx_create(world, mine->grid, "cpu", 1, AX_F32, 1234, &t->ctx));
     AX_TRY(build(t->ctx, &t->net));
     AX_TRY(ax_optim_find("adamw", &t->optim));
     AX_TRY(ax_layer_param_set(t->net, t->optim->slots, &t->params));
     AX_TRY(ax_param_set_init(t->params));
     AX_TRY(ax_frame_create(t->ctx, FRAME, &t->frame));
     for (int step = 1; step <= STEPS; step++) {
-        AX_TRY(train_step(t, size, step, loss));
-        if (step == 1 || step % 20 == 0)
-            printf("step %3d  loss %.4f\n", step, *loss / (B * T));
+        AX_TRY(train_step(t, size, step, &mine->loss));
+        if (ax_comm_rank(world) == 0 && (step == 1 || step % 20 == 0))
+            printf("step %3d  loss %.4f\n", step, mine->loss);
     }
     return AX_OK;
 }
 
-int main(int argc, char **argv)
+/* What each rank does. */
+static ax_status run(ax_comm *world, void *arg)
 {
+    job mine = *(job *)arg;
     trainer t = {0};
-    double loss = 0;
-    ax_status status = train(&t, argc > 1 ? argv[1] : __FILE__, &loss);
-    if (status != AX_OK)
-        fprintf(stderr, "charlm: %s\n", ax_error_message());
+    ax_status status = train(&t, world, &mine);
     ax_frame_destroy(&t.frame);
     ax_param_set_destroy(&t.params);
     ax_layer_destroy(&t.net);
     ax_ctx_destroy(&t.ctx);
-    ax_comm_destroy(&t.self);
     free(t.text);
-    return status != AX_OK ? (int)status : !(loss < B * T * GUESS / 2);
+    if (ax_comm_rank(world) == 0)
+        *(job *)arg = mine;
+    return status;
+}
+
+/* The ranks that a launcher started; or, of a grid larger than that, threads. */
+static ax_status run_ranks(ax_comm *world, job *j)
+{
+    int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
+    return ax_comm_size(world) == 1 ? ax_comm_threads_run(ranks, run, j) : run(world, j);
+}
+
+int main(int argc, char **argv)
+{
+    ax_comm *world = NULL;
+    ax_status status = ax_comm_world_create(&world);
+    job j = {argc > 1 ? argv[1] : __FILE__, {1, 1, 1, 1, status == AX_OK ? ax_comm_size(world) : 1}, 0};
+    if (argc == 6)
+        j.grid = (ax_grid_size){atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), 1, atoi(argv[5])};
+    if (status == AX_OK)
+        status = run_ranks(world, &j);
+    if (status != AX_OK && world && ax_comm_size(world) > 1)
+        ax_comm_abort(world, status, ax_error_message()); /* ends all ranks */
+    if (status != AX_OK)
+        fprintf(stderr, "charlm: %s\n", ax_error_message());
+    ax_comm_destroy(&world);
+    return status != AX_OK ? (int)status : !(j.loss < GUESS / 2);
 }

@@ -176,8 +176,8 @@ typedef struct ax_train_result {
  * Returns AX_OK when all steps are done, AX_ERR_SIGNAL when a signal, to any of the ranks, stopped it after
  * saving. `config` is completed (from the model's own config.json) in place; each rank has its own, with the
  * same values. Whatever is wrong before the first step is returned by all ranks alike (ax_error_is_shared)
- * and leaves older checkpoints untouched; after an error that is not shared the others may be waiting for
- * this rank, and the caller ends the world (ax_comm_abort). Collective along world. */
+ * and leaves older checkpoints untouched; an error that the others cannot share, since they may be waiting
+ * for this rank, aborts the world (ax_comm_abort). Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
 #ifdef __cplusplus

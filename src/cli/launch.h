@@ -27,8 +27,12 @@ ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *con
 
 /* The world that this process is in. Collective. */
 ax_status cli_world_open(ax_comm **world);
+/* Ends the job, here, if `status` is an error that the others do not share: they may be waiting for this
+ * rank.
+ */
+void cli_world_judge(ax_comm *world, ax_status status);
 /* Leaves it, after telling the error: rank 0 does if all ranks have the same; an error that the others do not
- * share ends the job, here. Returns `status`. */
+ * share ends the job. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
 /* Prints the error of `status`, once, unless another rank does. */
 void cli_tell(ax_status status);

@@ -1,26 +1,104 @@
-/* Opening a MODEL argument on a device. */
+/* Opening a MODEL argument on the ranks of a grid. */
 #include "model.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-ax_status model_open(const model_args *args, opened_model *out)
+/* ---- the grid ------------------------------------------------------------------------------------ */
+
+typedef struct sizes {
+    int64_t x, y, z, pipe, data;
+} sizes;
+
+static const ax_option size_options[] = {
+    {"grid.x", AX_OPT_INT, offsetof(sizes, x), "1", "[1, 65536]",
+     .help = "ranks that split the hidden widths"},
+    {"grid.y", AX_OPT_INT, offsetof(sizes, y), "1", "[1, 65536]",
+     .help = "ranks that split the residual width"},
+    {"grid.z", AX_OPT_INT, offsetof(sizes, z), "1", "[1, 65536]",
+     .help = "ranks that share weights and rows"},
+    {"grid.pipe", AX_OPT_INT, offsetof(sizes, pipe), "1", "[1, 1]", .help = "pipeline stages"},
+    {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]", .help = "ranks that share rows"},
+};
+
+/* "x=2,y=1" as the words "grid.x=2", "grid.y=1". */
+static ax_status split_words(const char *text, ax_strings *out)
 {
-    *out = (opened_model){0};
-    ax_dtype compute = !strcmp(args->precision, "bf16") ? AX_BF16 : AX_F32;
-    ax_status status = ax_pretrained_open(args->model, &out->model);
+    size_t room = 1;
+    for (const char *c = text; *c; c++)
+        room += *c == ',' || *c == ' ';
+    AX_TRY(ax_calloc(room, sizeof *out->items, &out->items));
+    for (const char *at = text; *at;) {
+        size_t n = strcspn(at, ", ");
+        ax_buf word = {0};
+        if (n) {
+            AX_TRY(ax_buf_printf(&word, "%s%.*s", strncmp(at, "grid.", 5) ? "grid." : "", (int)n, at));
+            out->items[out->count++] = word.data;
+        }
+        at += n + (at[n] != 0);
+    }
+    return AX_OK;
+}
+
+static ax_status read_sizes(const model_args *args, const ax_strings *words, sizes *out)
+{
+    ax_option_set *set;
+    AX_TRY(ax_option_set_create(size_options, AX_COUNT(size_options), out, &set));
+    ax_status status = ax_option_read_overrides(set, args->keys.count, args->keys.items);
     if (status == AX_OK)
-        status = ax_comm_self_create(&out->self);
+        status = ax_option_read_overrides(set, words->count, words->items);
     if (status == AX_OK)
-        status = ax_ctx_create(out->self, (ax_grid_size){1, 1, 1, 1, 1}, args->device, (int)args->threads,
-                               compute, 0, &out->ctx);
-    if (status != AX_OK)
-        model_close(out);
+        status = ax_option_finish(set);
+    ax_option_set_destroy(&set);
     return status;
 }
 
-void model_close(opened_model *opened)
+/* The grid as it was given, or all ranks along the axis that suits the use. */
+static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {
+    ax_strings words = {0};
+    sizes s = {1, 1, 1, 1, 1};
+    ax_status status = args->grid ? split_words(args->grid, &words) : AX_OK;
+    if (status == AX_OK)
+        status = read_sizes(args, &words, &s);
+    *out = (ax_grid_size){(int)s.x, (int)s.y, (int)s.z, (int)s.pipe, (int)s.data};
+    if (!args->keys.count && !words.count)
+        *(use == MODEL_ROWS ? &out->data : &out->x) = ranks;
+    for (size_t i = 0; i < words.count; i++)
+        free(words.items[i]);
+    free(words.items);
+    return status;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+static ax_status open_on_rank(const model_args *args, model_use use, opened_model *m, ax_grid_size *grid)
+{
+    const ax_strategy *strategy = use == MODEL_SEQUENCE ? &ax_strategy_inference : ax_strategy_at(0);
+    AX_TRY(find_grid(args, use, ax_comm_size(m->world), grid));
+    AX_TRY(ax_pretrained_open(args->model, &m->model));
+    ax_grid_load load = {&m->model.config, strategy, 1, 0};
+    return ax_model_check_grid(&load, *grid, ax_comm_size(m->world));
+}
+
+ax_status model_open(const model_args *args, model_use use, opened_model *out)
+{
+    ax_grid_size grid;
+    *out = (opened_model){0};
+    ax_dtype compute = !strcmp(args->precision, "bf16") ? AX_BF16 : AX_F32;
+    AX_TRY(cli_world_open(&out->world));
+    out->first = ax_comm_rank(out->world) == 0;
+    AX_TRY(ax_comm_agree(out->world, open_on_rank(args, use, out, &grid)));
+    AX_TRY(ax_ctx_create(out->world, grid, args->device, (int)args->threads, compute, 0, &out->ctx));
+    if (use == MODEL_SEQUENCE)
+        out->ctx->parallel.strategy = &ax_strategy_inference;
+    return AX_OK;
+}
+
+ax_status model_close(opened_model *opened, ax_status status)
+{
+    cli_world_judge(opened->world, status);
     ax_ctx_destroy(&opened->ctx);
-    ax_comm_destroy(&opened->self);
     ax_pretrained_close(&opened->model);
+    return cli_world_close(&opened->world, status);
 }

@@ -3,23 +3,30 @@
 #define AX_CLI_MODEL_H
 
 #include "axonn/engine.h"
-#include "verb.h"
+#include "launch.h"
 
 /* The first fields of those verbs' arguments; MODEL_OPTIONS are their rows. */
 typedef struct model_args {
-    char *model, *precision, *device;
+    cli_launch launch;
+    char *model, *precision, *device, *grid;
+    ax_strings keys; /* grid.x=2 … */
     int64_t threads;
     bool json;
 } model_args;
 
 #define MODEL_OPTIONS(args, field)                                                                           \
+    {"MODEL", AX_OPT_PATH, offsetof(args, field.model), .required = true,                                    \
+     .help = "a Hugging Face directory, a run directory or a checkpoint"},                                   \
     {                                                                                                        \
-        "MODEL", AX_OPT_PATH, offsetof(args, field.model),                                                   \
-            .required = true, .help = "a Hugging Face directory, a run directory or a checkpoint"            \
+        "KEY=VALUE", AX_OPT_STRINGS, offsetof(args, field.keys),                                             \
+            .help = "sizes of the grid of ranks: grid.x=2 grid.data=2"                                       \
     }
 #define MODEL_DEVICE_OPTIONS(args, field)                                                                    \
-    {"precision", AX_OPT_STRING,          offsetof(args, field.precision),                                   \
-     "fp32",      .choices = "fp32|bf16", .help = "arithmetic of the layers"},                               \
+    LAUNCH_OPTIONS(args, field.launch),                                                                      \
+        {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
+         .help = "the same in one word; by default eval shares out the rows, the others the model (x)"},     \
+        {"precision", AX_OPT_STRING,          offsetof(args, field.precision),                               \
+         "fp32",      .choices = "fp32|bf16", .help = "arithmetic of the layers"},                           \
         {"threads", AX_OPT_INT,  offsetof(args, field.threads),                                              \
          "0",       "[0, 4096]", .help = "threads that compute; 0: one per physical core"},                  \
         {"device", AX_OPT_STRING,        offsetof(args, field.device),                                       \
@@ -30,11 +37,17 @@ typedef struct model_args {
 
 typedef struct opened_model {
     ax_pretrained model;
-    ax_comm *self;
+    ax_comm *world;
     ax_ctx *ctx;
+    bool first; /* this is rank 0, which prints */
 } opened_model;
 
-ax_status model_open(const model_args *args, opened_model *out);
-void model_close(opened_model *opened);
+/* What the ranks do with a batch: share its rows, or work on one sequence together. */
+typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
+
+/* Joins the world and opens the model on it. model_close is called whatever came of it. Collective. */
+ax_status model_open(const model_args *args, model_use use, opened_model *out);
+/* Closes and leaves the world; returns `status`, after telling it (cli_world_close). */
+ax_status model_close(opened_model *opened, ax_status status);
 
 #endif

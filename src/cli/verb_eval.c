@@ -49,22 +49,29 @@ static bool show(void *user, int64_t done, int64_t total)
     return !cli_stop_wanted();
 }
 
-static ax_status evaluate(const args *a, opened_model *m, const char *tokens)
+static ax_status evaluate(const args *a, opened_model *m, const ax_data *data)
 {
-    ax_data *data;
     ax_evaluation e;
-    const ax_tokenizer *tok = m->model.tokenizer;
     ax_row_shape shape = {a->seq_len ? a->seq_len : m->model.config.seq_len, !a->cross_documents};
-    AX_TRY(ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data));
-    ax_status status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
-    if (status == AX_OK) {
-        cli_progress progress;
-        cli_progress_start(&progress, "evaluating rows", false);
-        status = ax_pretrained_eval(m->ctx, &m->model, data, &shape, a->batch, show, &progress, &e);
-        cli_progress_end(&progress);
-    }
+    cli_progress progress;
+    cli_progress_start(&progress, "evaluating rows", false);
+    progress.terminal &= m->first;
+    ax_status status = ax_pretrained_eval(m->ctx, &m->model, data, &shape, a->batch, show, &progress, &e);
+    cli_progress_end(&progress);
+    AX_TRY(status);
+    return ax_comm_agree(m->world, m->first ? report(a, &e) : AX_OK);
+}
+
+static ax_status with_data(const args *a, opened_model *m, const char *tokens)
+{
+    ax_data *data = NULL;
+    const ax_tokenizer *tok = m->model.tokenizer;
+    ax_status status = ax_data_open(tokens, tok ? ax_tokenizer_eos(tok) : -1, &data);
     if (status == AX_OK)
-        status = report(a, &e);
+        status = ax_data_expect(data, m->model.config.vocab, tok ? ax_tokenizer_hash(tok) : 0);
+    status = ax_comm_agree(m->world, status);
+    if (status == AX_OK)
+        status = evaluate(a, m, data);
     ax_data_close(&data);
     return status;
 }
@@ -84,41 +91,52 @@ static bool show_build(void *user, const ax_data_progress *progress)
     return !cli_stop_wanted();
 }
 
-/* Text is tokenized into a directory that lives as long as the command. */
+/* Text is tokenized, by rank 0, into a directory that lives as long as the command. */
+static ax_status prepare(const args *a, const opened_model *m, char *dir, char **tokens)
+{
+    AX_CHECK(mkdtemp(dir), AX_ERR_DATA, "cannot create a temporary directory %s", dir);
+    cli_progress progress;
+    cli_progress_start(&progress, "tokenizing", true);
+    ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, show_build, &progress, tokens);
+    cli_progress_end(&progress);
+    return status;
+}
+
 static ax_status with_tokens(const args *a, opened_model *m)
 {
     char dir[4096], *tokens = NULL;
     const char *base = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/axonn-eval-XXXXXX", base ? base : "/tmp");
     cli_stop_catch();
-    AX_CHECK(mkdtemp(dir), AX_ERR_DATA, "cannot create a temporary directory %s", dir);
-    cli_progress progress;
-    cli_progress_start(&progress, "tokenizing", true);
-    ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, show_build, &progress, &tokens);
-    cli_progress_end(&progress);
+    ax_status status = ax_comm_agree(m->world, m->first ? prepare(a, m, dir, &tokens) : AX_OK);
     if (status == AX_OK)
-        status = evaluate(a, m, tokens);
+        status = ax_comm_share_text(m->world, 0, &tokens);
+    if (status == AX_OK)
+        status = with_data(a, m, tokens);
     free(tokens);
-    ax_status removed = ax_remove_tree(dir);
+    ax_status removed = m->first ? ax_remove_tree(dir) : AX_OK;
     return status != AX_OK ? status : removed;
+}
+
+static ax_status prepare_model(const args *a, opened_model *m)
+{
+    if (a->tokenizer) {
+        ax_tokenizer_destroy(&m->model.tokenizer);
+        AX_TRY(ax_tokenizer_load(a->tokenizer, &m->model.tokenizer));
+    }
+    return check_tokenizer(a, m);
 }
 
 static ax_status run(const void *raw)
 {
     const args *a = raw;
     opened_model m;
-    AX_TRY(model_open(&a->common, &m));
-    ax_status status = AX_OK;
-    if (a->tokenizer) {
-        ax_tokenizer_destroy(&m.model.tokenizer);
-        status = ax_tokenizer_load(a->tokenizer, &m.model.tokenizer);
-    }
+    ax_status status = model_open(&a->common, MODEL_ROWS, &m);
     if (status == AX_OK)
-        status = check_tokenizer(a, &m);
+        status = ax_comm_agree(m.world, prepare_model(a, &m));
     if (status == AX_OK)
         status = with_tokens(a, &m);
-    model_close(&m);
-    return status;
+    return model_close(&m, status);
 }
 
 const cli_verb verb_eval = {
@@ -127,9 +145,11 @@ const cli_verb verb_eval = {
     .details = "Every token is a target once, but the first of each document; bits per byte charge those\n"
                "log2(vocabulary) bits, so that they compare with a compressor's.",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
-                "512 --json",
+                "512 --json\n"
+                "axonn eval runs/name --data valid.tok --ranks 4 grid.x=2 grid.data=2",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),
     .run = run,
+    .launches = true,
 };

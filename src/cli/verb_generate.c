@@ -99,7 +99,7 @@ static ax_status show(session *s, int32_t id)
         AX_TRY(ax_decoder_push(&s->decoder, id, &s->text));
     else
         AX_TRY(ax_buf_printf(&s->text, "%s%d", s->text.size ? " " : "", id));
-    if (s->a->common.json || s->shown == s->text.size)
+    if (!s->m.first || s->a->common.json || s->shown == s->text.size)
         return AX_OK;
     AX_TRY(cli_print(s->text.data + s->shown, s->text.size - s->shown));
     s->shown = s->text.size;
@@ -110,11 +110,24 @@ static ax_status show(session *s, int32_t id)
 /* What the continuation follows: the text as it was given, or what the ids stand for. */
 static ax_status show_prompt(session *s)
 {
-    if (s->a->common.json)
+    if (!s->m.first || s->a->common.json)
         return AX_OK;
     for (size_t i = 0; i < s->a->tokens.count; i++)
         AX_TRY(show(s, s->ids.data[i]));
     return s->a->prompt ? cli_print(s->a->prompt, strlen(s->a->prompt)) : AX_OK;
+}
+
+/* Draws a token. All ranks have the same logits; that they continue alike does not rest on it. */
+static ax_status draw(session *s, const float *logits, int64_t i, int32_t *id)
+{
+    const args *a = s->a;
+    ax_work *work;
+    ax_sampling how = {a->temperature, (int)a->top_k, a->top_p};
+    uint64_t key = ax_rng_key((uint64_t)a->seed, "generate", 0);
+    AX_TRY(
+        ax_sample(logits, (int)s->m.model.config.vocab, &how, ax_rng_uniform(key, (uint64_t)i), s->work, id));
+    AX_TRY(ax_broadcast(s->m.world, NULL, id, 1, AX_I32, 0, &work));
+    return ax_wait(&work);
 }
 
 static ax_status generate(session *s)
@@ -125,8 +138,6 @@ static ax_status generate(session *s)
     AX_CHECK((int64_t)s->prompt < c->seq_len, AX_ERR_USAGE,
              "a prompt of %zu tokens leaves no room in the model's %lld positions", s->prompt,
              (long long)c->seq_len);
-    ax_sampling how = {a->temperature, (int)a->top_k, a->top_p};
-    uint64_t key = ax_rng_key((uint64_t)a->seed, "generate", 0);
     const float *logits;
     AX_TRY(ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, capacity, &s->generator));
     AX_TRY(ax_calloc((size_t)c->vocab, sizeof *s->work, &s->work));
@@ -135,7 +146,7 @@ static ax_status generate(session *s)
     s->reason = "length";
     for (int64_t i = 0; i < a->max_tokens; i++) {
         int32_t id;
-        AX_TRY(ax_sample(logits, (int)c->vocab, &how, ax_rng_uniform(key, (uint64_t)i), s->work, &id));
+        AX_TRY(draw(s, logits, i, &id));
         if (ends(s, id)) {
             s->reason = "stop";
             break;
@@ -171,19 +182,20 @@ static ax_status run(const void *raw)
     const args *a = raw;
     session s = {.a = a};
     double start = ax_now();
-    AX_TRY(model_open(&a->common, &s.m));
+    ax_status status = model_open(&a->common, MODEL_SEQUENCE, &s.m);
     ax_decoder_init(&s.decoder, s.m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
-    ax_status status = read_prompt(&s);
+    if (status == AX_OK)
+        status = ax_comm_agree(s.m.world, read_prompt(&s));
     if (status == AX_OK)
         status = generate(&s);
     if (status == AX_OK)
-        status = finish(&s, ax_now() - start);
+        status = ax_comm_agree(s.m.world, s.m.first ? finish(&s, ax_now() - start) : AX_OK);
+    cli_world_judge(s.m.world, status);
     ax_generator_destroy(&s.generator);
     free(s.work);
     ax_ids_fini(&s.ids);
     ax_buf_fini(&s.text);
-    model_close(&s.m);
-    return status;
+    return model_close(&s.m, status);
 }
 
 const cli_verb verb_generate = {
@@ -197,4 +209,5 @@ const cli_verb verb_generate = {
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),
     .run = run,
+    .launches = true,
 };

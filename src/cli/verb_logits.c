@@ -21,6 +21,7 @@ static const ax_option options[] = {
 typedef struct printer {
     const args *a;
     int64_t printed;
+    bool first; /* rank 0 prints */
 } printer;
 
 /* The five likeliest tokens, best first. */
@@ -48,7 +49,7 @@ static void print_best(int64_t position, const float *logits, int64_t vocab)
 static ax_status take(void *user, int64_t position, const float *logits, int64_t vocab)
 {
     printer *p = user;
-    if (p->a->last && position + 1 < (int64_t)p->a->tokens.count)
+    if (!p->first || (p->a->last && position + 1 < (int64_t)p->a->tokens.count))
         return AX_OK;
     if (!p->a->common.json) {
         print_best(position, logits, vocab);
@@ -67,27 +68,39 @@ static ax_status take(void *user, int64_t position, const float *logits, int64_t
     return AX_OK;
 }
 
+static ax_status read_ids(const args *a, const opened_model *m, int32_t *ids)
+{
+    for (size_t i = 0; i < a->tokens.count; i++) {
+        AX_CHECK(a->tokens.items[i] >= 0 && a->tokens.items[i] < m->model.config.vocab, AX_ERR_USAGE,
+                 "--tokens: %lld is not in the model's vocabulary, 0 … %lld", (long long)a->tokens.items[i],
+                 (long long)m->model.config.vocab - 1);
+        ids[i] = (int32_t)a->tokens.items[i];
+    }
+    return AX_OK;
+}
+
+static ax_status print_logits(const args *a, opened_model *m)
+{
+    int32_t *ids;
+    printer p = {a, 0, m->first};
+    AX_TRY(ax_calloc(a->tokens.count, sizeof *ids, &ids));
+    ax_status status = ax_comm_agree(m->world, read_ids(a, m, ids));
+    if (status == AX_OK)
+        status = ax_pretrained_logits(m->ctx, &m->model, ids, (int64_t)a->tokens.count, take, &p);
+    if (status == AX_OK && a->common.json && m->first)
+        printf("]}\n");
+    free(ids);
+    return status;
+}
+
 static ax_status run(const void *raw)
 {
     const args *a = raw;
     opened_model m;
-    int32_t *ids;
-    AX_TRY(model_open(&a->common, &m));
-    ax_status status = ax_calloc(a->tokens.count, sizeof *ids, &ids);
-    for (size_t i = 0; status == AX_OK && i < a->tokens.count; i++) {
-        if (a->tokens.items[i] < 0 || a->tokens.items[i] >= m.model.config.vocab)
-            status = ax_fail(AX_ERR_USAGE, "--tokens: %lld is not in the model's vocabulary, 0 … %lld",
-                             (long long)a->tokens.items[i], (long long)m.model.config.vocab - 1);
-        ids[i] = (int32_t)a->tokens.items[i];
-    }
-    printer p = {a, 0};
+    ax_status status = model_open(&a->common, MODEL_SEQUENCE, &m);
     if (status == AX_OK)
-        status = ax_pretrained_logits(m.ctx, &m.model, ids, (int64_t)a->tokens.count, take, &p);
-    if (status == AX_OK && a->common.json)
-        printf("]}\n");
-    free(ids);
-    model_close(&m);
-    return status;
+        status = print_logits(a, &m);
+    return model_close(&m, status);
 }
 
 const cli_verb verb_logits = {
@@ -100,4 +113,5 @@ const cli_verb verb_logits = {
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),
     .run = run,
+    .launches = true,
 };

@@ -23,12 +23,17 @@ void cli_told_by_ranks(void) { voice = NEED_NOT; }
 
 ax_status cli_world_open(ax_comm **world) { return ax_comm_world_create(world); }
 
+void cli_world_judge(ax_comm *world, ax_status status)
+{
+    if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
+        ax_comm_abort(world, status, ax_error_message());
+}
+
 ax_status cli_world_close(ax_comm **world, ax_status status)
 {
     if (!*world)
         return status;
-    if (status != AX_OK && ax_comm_size(*world) > 1 && !ax_error_is_shared())
-        ax_comm_abort(*world, status, ax_error_message());
+    cli_world_judge(*world, status);
     voice = ax_comm_rank(*world) ? NEED_NOT : MAY_TELL;
     fflush(stdout);
     cli_tell(status); /* before a launcher can see a rank that failed, and ends the others */

@@ -24,14 +24,10 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
 /* Each rank is asked: a signal need not reach all. */
 static ax_status go_on(ax_comm *world, const reader *r, ax_eval_progress_fn *progress, void *user)
 {
-    int32_t stop = progress && !progress(user, r->done, r->rows);
-    ax_work *work;
-    if (progress && ax_comm_size(world) > 1) {
-        AX_TRY(ax_all_reduce(world, NULL, &stop, 1, AX_I32, AX_MAX, &work));
-        AX_TRY(ax_wait(&work));
-    }
-    AX_CHECK(!stop, AX_ERR_SIGNAL, "evaluation interrupted");
-    return AX_OK;
+    if (!progress)
+        return AX_OK;
+    bool on = progress(user, r->done, r->rows);
+    return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
@@ -79,7 +75,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     ax_engine *engine;
     AX_TRY(ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), &ctx->parallel,
                                ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
-    ax_status status = ax_engine_create(ctx, &options, &plan, 0, &engine);
+    ax_status status = ax_comm_agree(ctx->world, ax_engine_create(ctx, &options, &plan, 0, &engine));
     if (status == AX_OK) {
         status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)

@@ -168,7 +168,8 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
              "%lld positions do not fit the model's %lld", (long long)ax_max(prompt, capacity),
              (long long)model->config.seq_len);
     AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
-             "one sequence cannot be shared by the ranks of the data and z axes: make both 1");
+             "one sequence cannot be shared out as a batch is: the context's strategy must be "
+             "ax_strategy_inference");
     ax_generator *g;
     AX_TRY(ax_calloc(1, sizeof *g, &g));
     g->ctx = ctx;
@@ -177,6 +178,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     ax_status status = plan(g, &model->config);
     if (status == AX_OK)
         status = build(g, &model->config);
+    status = ax_comm_agree(ctx->world, status);
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
     *out = g;

@@ -262,6 +262,8 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = loop(&run);
     if (status == AX_OK)
         status = ax_comm_agree(world, report(&run));
+    if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
+        ax_comm_abort(world, status, ax_error_message());
     finish(&run);
     ax_signals_restore();
     return status;

@@ -74,6 +74,29 @@ expect 0 '' "${launch[@]}" -n 4 "$axonn" train a.yaml grid.y=2 grid.z=2 run.dir=
 same_losses one four
 expect 0 'resuming .*step-4' "$axonn" train a.yaml --ranks 2 grid.data=2 run.dir=one train.steps=5
 
+# Evaluation, generation and logits on grids: what one rank says.
+same_output() { # VERB AND ARGUMENTS… ++ RANKS AND GRID…
+  local words=() one
+  while [[ $1 != ++ ]]; do words+=("$1") && shift; done
+  shift
+  "$axonn" "${words[@]}" >one.out 2>log || die "${words[*]}"
+  expect 0 '' "$axonn" "${words[@]}" "$@"
+  # Numbers may differ in their last digits.
+  paste -d'\n' one.out out | sed 's/"seconds":[^,}]*//; s/\([0-9]\.[0-9]\{6\}\)[0-9]*/\1/g' | uniq -u | grep . &&
+    die "${words[*]} $*: another output than of one rank"
+  :
+}
+for grid in '--grid x=2' '--grid y=2'; do
+  same_output eval two --data text --json ++ --ranks 2 $grid
+  same_output generate two --prompt 'the 1' --max-tokens 9 --temperature 0 ++ --ranks 2 $grid
+  same_output logits two --tokens 3,4,5 --last ++ --ranks 2 $grid
+done
+same_output eval two --data text --json ++ --ranks 2
+same_output generate two --tokens 9,8 --max-tokens 5 --seed 4 ++ --ranks 4 grid.x=2 grid.z=2
+expect 2 'it has 3 ranks, not 2; the nearest grids' "$axonn" generate two --tokens 1 --ranks 2 --grid x=3
+expect 4 'no such file' "$axonn" eval two --data nothing --ranks 2
+expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
+
 # Mistakes: one message, the documented code, nothing made.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5

@@ -47,6 +47,7 @@ typedef struct ax_config {
     } optim;
     struct {
         int64_t data, pipe, x, y, z;
+        char *order; /* for ax_grid_order_parse */
     } grid;
     char *strategy; /* a word of the table */
     int64_t zero;

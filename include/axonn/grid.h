@@ -1,7 +1,8 @@
 /* grid: the ranks as a grid of named axes, and one rank's world, the context.
  *
  * The axes are the papers' G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first:
- * rank = (((data·P + pipe)·Z + z)·Y + y)·X + x. "Axis" always means grid; "dim" always means tensor. */
+ * rank = (((data·P + pipe)·Z + z)·Y + y)·X + x, unless the ranks were put in another order (ax_grid_world).
+ * "Axis" always means grid; "dim" always means tensor. */
 #ifndef AXONN_GRID_H
 #define AXONN_GRID_H
 
@@ -64,6 +65,22 @@ int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
 /* That of all ranks of the grid. */
 ax_comm *ax_grid_comm_all(const ax_grid *grid);
+
+/* The axes in the order in which ranks are numbered, innermost first: consecutive ranks, which launchers
+ * place on one machine, differ along the first. */
+typedef struct ax_grid_order {
+    ax_axis axis[AX_AXES_STANDARD];
+} ax_grid_order;
+extern const ax_grid_order ax_grid_order_default; /* x, y, z, pipe, data */
+/* "y,x,z,pipe,data" and back; AX_ERR_USAGE if it does not name each axis once. Not collective. */
+AX_MUST_CHECK ax_status ax_grid_order_parse(const char *text, ax_grid_order *out);
+char *ax_grid_order_print(const ax_grid_order *order, char out[32]);
+/* The coordinates of rank `rank` under an order, by axis; returns the rank that has them by default. */
+int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD]);
+/* The ranks of `world` numbered anew, so that a grid laid over *out stands on `world` in that order. The size
+ * must fit. The caller owns *out and destroys it before world. Collective along world. */
+AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order,
+                                      ax_comm **out);
 
 /* Whether a grid would do; `arg` is the caller's. */
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);

@@ -53,6 +53,20 @@ static ax_status read_sizes(const model_args *args, const ax_strings *words, siz
     return status;
 }
 
+ax_status cli_grid_parse(const char *text, ax_grid_size *out)
+{
+    ax_strings words = {0};
+    sizes s = {1, 1, 1, 1, 1};
+    ax_status status = split_words(text, &words);
+    if (status == AX_OK)
+        status = read_sizes(&(model_args){.grid = NULL}, &words, &s);
+    *out = (ax_grid_size){(int)s.x, (int)s.y, (int)s.z, (int)s.pipe, (int)s.data};
+    for (size_t i = 0; i < words.count; i++)
+        free(words.items[i]);
+    free(words.items);
+    return status;
+}
+
 /* The grid as it was given, or all ranks along the axis that suits the use. */
 static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {

@@ -42,6 +42,9 @@ typedef struct opened_model {
     bool first; /* this is rank 0, which prints */
 } opened_model;
 
+/* "x=2,data=4" as a grid; what is not named is 1. */
+ax_status cli_grid_parse(const char *text, ax_grid_size *out);
+
 /* What the ranks do with a batch: share its rows, or work on one sequence together. */
 typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
 

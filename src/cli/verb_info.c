@@ -1,5 +1,5 @@
 /* axonn info: what this program is, what it was built with, and what it finds on this machine. */
-#include "verb.h"
+#include "info_grid.h"
 
 #include "axonn/comm.h"
 #include "axonn/config.h"
@@ -22,11 +22,20 @@
 
 typedef struct args {
     bool options, json;
+    info_grid_args grid;
 } args;
 
 static const ax_option options[] = {
     {"options", AX_OPT_BOOL, offsetof(args, options), "false",
      .help = "list the keys of a training configuration with their defaults"},
+    {"grid", AX_OPT_STRING, offsetof(args, grid.grid), .meta = "x=N,y=N,...",
+     .help = "instead of all that, draw this grid: which ranks form which groups on which hosts"},
+    {"order", AX_OPT_STRING, offsetof(args, grid.order), "x,y,z,pipe,data",
+     .help = "with --grid: the axes as ranks are numbered, innermost first (grid.order)"},
+    {"ranks-per-node", AX_OPT_INT, offsetof(args, grid.ranks_per_node), "0", "[0, 65536]", .meta = "K",
+     .help = "with --grid: ranks of a host; 0: all on one"},
+    {"hosts", AX_OPT_STRING, offsetof(args, grid.hosts), .meta = "LIST",
+     .help = "with --grid: host,host,... or host:ranks,..."},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
@@ -225,6 +234,8 @@ static ax_status print_keys(void)
 static ax_status run(const void *raw)
 {
     const args *a = raw;
+    if (a->grid.grid)
+        return info_grid(&a->grid, a->json);
     json_t *info = collect(a->options);
     AX_CHECK(info, AX_ERR_MEMORY, "no memory to collect what is known");
     if (a->json)
@@ -237,6 +248,7 @@ static ax_status run(const void *raw)
 const cli_verb verb_info = {
     .name = "info",
     .summary = "say what was built, what this machine has, and which options there are",
+    .examples = "axonn info --options\naxonn info --grid x=2,y=2,data=2 --ranks-per-node 4",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),

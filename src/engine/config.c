@@ -65,6 +65,8 @@ static const ax_option options[] = {
     {"grid.x", AX_OPT_INT, AT(grid.x), "1", "[1, 65536]", .help = "ranks that split the hidden widths"},
     {"grid.y", AX_OPT_INT, AT(grid.y), "1", "[1, 65536]", .help = "ranks that split the residual width"},
     {"grid.z", AX_OPT_INT, AT(grid.z), "1", "[1, 65536]", .help = "ranks that share the weights and the batch"},
+    {"grid.order", AX_OPT_STRING, AT(grid.order), "x,y,z,pipe,data",
+     .help = "the axes as ranks are numbered, innermost first: consecutive ranks are on one machine"},
     {"strategy", AX_OPT_STRING, AT(strategy), "axonn", .choices = "axonn|megatron|fsdp|hsdp|ddp",
      .help = "which axes split what: all of them; x and data; z; z and data; data. An axis that it lacks must be 1"},
     {"zero", AX_OPT_INT, AT(zero), "0", "[0, 3]",

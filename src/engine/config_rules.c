@@ -123,6 +123,9 @@ static void axis_sizes(const ax_config *cfg, int64_t size[AX_AXES_STANDARD])
 static void check_grid(ax_config *cfg)
 {
     const ax_strategy *s;
+    ax_grid_order order;
+    if (ax_option_ok(cfg->set, "grid.order") && ax_grid_order_parse(cfg->grid.order, &order) != AX_OK)
+        ax_option_error(cfg->set, "grid.order", "%s", ax_error_message());
     int64_t size[AX_AXES_STANDARD];
     axis_sizes(cfg, size);
     if (ax_option_ok(cfg->set, "grid.pipe") && cfg->grid.pipe != 1)

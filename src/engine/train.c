@@ -7,6 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
+static ax_status number_ranks(ax_run *run)
+{
+    ax_grid_order order;
+    AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
+    return ax_grid_world(run->world, ax_run_grid(run->config), &order, &run->placed);
+}
+
 static ax_status choose_threads(ax_run *run)
 {
     return ax_threads_share(run->world, (int)run->config->threads, &run->threads);
@@ -38,7 +45,7 @@ static ax_status allocate(ax_run *run)
     const ax_config *c = run->config;
     ax_memory_restart_peak(); /* tokenizing is over */
     run->baseline = ax_memory_now();
-    AX_TRY(ax_ctx_create(run->world, ax_run_grid(c), c->device, run->threads, ax_run_compute_dtype(c),
+    AX_TRY(ax_ctx_create(run->placed, ax_run_grid(c), c->device, run->threads, ax_run_compute_dtype(c),
                          (uint64_t)c->train.seed, &run->ctx));
     run->ctx->parallel = ax_run_parallel(c);
     AX_TRY(ax_comm_agree(run->world, ax_run_measure_peak(run)));
@@ -92,6 +99,7 @@ static ax_status start(ax_run *run)
                  {"inputs", ax_run_find_inputs, EACH},
                  {"model", ax_run_open_model, EACH},
                  {"lock", ax_run_lock, FIRST},
+                 {"ranks", number_ranks, EACH},
                  {"threads", choose_threads, EACH},
                  {"optimizer", choose_optimizer, EACH},
                  {"memory plan", ax_run_plan_memory, EACH},
@@ -226,6 +234,7 @@ static void finish(ax_run *run)
     ax_metrics_close(&run->metrics);
     ax_engine_destroy(&run->engine);
     ax_ctx_destroy(&run->ctx);
+    ax_comm_destroy(&run->placed);
     ax_engine_plan_fini(&run->plan);
     ax_sampler_destroy(&run->sampler);
     ax_sources_close(&run->train);

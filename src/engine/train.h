@@ -38,8 +38,9 @@ typedef struct ax_run {
     ax_engine_options options;
     const ax_optim *optim;
     ax_schedule schedule;
-    ax_comm *world; /* borrowed */
-    int threads;    /* of this rank */
+    ax_comm *world;  /* borrowed */
+    ax_comm *placed; /* the same ranks, numbered as the grid stands on them */
+    int threads;     /* of this rank */
     ax_ctx *ctx;
     ax_engine *engine;
     ax_metrics *metrics; /* rank 0's */

@@ -41,7 +41,7 @@ static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recom
     options.recompute = recompute;
     ax_parallel parallel = ax_run_parallel(run->config);
     ax_status status =
-        ax_engine_plan_make(&options, run->world, ax_run_grid(run->config), &parallel, run->config->device,
+        ax_engine_plan_make(&options, run->placed, ax_run_grid(run->config), &parallel, run->config->device,
                             run->threads, ax_run_compute_dtype(run->config), out);
     return ax_comm_agree(run->world, status);
 }

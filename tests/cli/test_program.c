@@ -1,6 +1,8 @@
 /* cli: the program from outside — help of every verb, exit codes, unknown words, man page, completion. */
 #include "cli/cli_test.h"
 
+#include <jansson.h>
+
 static void exit_codes_and_messages(void **state)
 {
     (void)state;
@@ -122,6 +124,35 @@ static void installation(void **state)
     ax_buf_fini(&out);
 }
 
+static void grids_are_drawn(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN " info --grid x=2,data=2 --ranks-per-node 2", &out), 0);
+    assert_contains(out.data, "4 ranks on 2 hosts, numbered x,y,z,pipe,data");
+    assert_contains(out.data, "     3  host1               1    0    0    0    1");
+    assert_contains(out.data, "one host      {0 1}  {2 3}");
+    assert_contains(out.data, "2 hosts       {0 2}  {1 3}");
+    assert_int_equal(
+        shell(AXONN " info --grid x=2,data=2 --hosts a:3,b --order data,x,y,z,pipe --json", &out), 0);
+    json_t *json = json_loads(out.data, 0, NULL), *groups = json_object_get(json, "groups");
+    assert_int_equal(json_integer_value(json_object_get(json, "hosts")), 2);
+    json_t *last = json_array_get(json_object_get(json, "ranks"), 3);
+    assert_string_equal(json_string_value(json_object_get(last, "host")), "b");
+    assert_int_equal(json_array_size(groups), 2);
+    char *text = json_dumps(groups, JSON_COMPACT | JSON_SORT_KEYS);
+    assert_string_equal(text, "[{\"axes\":\"x\",\"groups\":[[0,2],[1,3]],\"hosts\":2,\"size\":2},"
+                              "{\"axes\":\"data\",\"groups\":[[0,1],[2,3]],\"hosts\":2,\"size\":2}]");
+    free(text);
+    json_decref(json);
+    assert_int_equal(shell(AXONN " info --grid w=2 2>&1", &out), 2);
+    assert_contains(out.data, "grid.w: unknown key; did you mean grid.x?");
+    assert_int_equal(shell(AXONN " info --grid x=4 --hosts a:1,b:2 2>&1", &out), 2);
+    assert_contains(out.data, "there is room for 3 ranks, and the grid has 4");
+    assert_int_equal(shell(AXONN " info --grid x=4 --order x 2>&1", &out), 2);
+    ax_buf_fini(&out);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -130,6 +161,7 @@ int main(void)
         cmocka_unit_test(every_verb_has_help),
         cmocka_unit_test(completion),
         cmocka_unit_test(installation),
+        cmocka_unit_test(grids_are_drawn),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

@@ -9,7 +9,7 @@
     "model.family=gpt2 model.layers=2 model.hidden=24 model.heads=4 model.vocab=61 model.seq_len=16 "        \
     "train.global_batch=8 train.micro_batch=1 " OTHER_KEYS "train.global_batch=8 train.micro_batch=1 "
 
-/* Grids of up to eight ranks that use every axis. */
+/* Grids of up to eight ranks that use every axis, and the keys beside them. */
 static const char *const grids[] = {
     "ranks=2 grid.x=2",
     "ranks=2 grid.y=2",
@@ -19,6 +19,12 @@ static const char *const grids[] = {
     "ranks=4 grid.y=2 grid.z=2",
     "ranks=8 grid.x=2 grid.y=2 grid.z=2",
     "ranks=8 grid.x=2 grid.y=2 grid.data=2",
+    "ranks=4 grid.x=2 grid.data=2 grid.order=data,z,y,x,pipe",
+    "ranks=2 grid.data=2 zero=1",
+    "ranks=4 grid.z=2 grid.data=2 zero=3 train.weight_cache=1000000",
+    "ranks=4 grid.x=2 grid.data=2 zero=2 overlap.oar=false overlap.ors=false overlap.oag=false",
+    "ranks=2 grid.z=2 strategy=fsdp",
+    "ranks=4 grid.x=2 grid.data=2 strategy=megatron",
 };
 
 /* ---- what a run reported ------------------------------------------------------------------------- */
@@ -153,6 +159,8 @@ static void mistakes_are_told_once(void **state)
             RANK_KEYS "ranks=4 grid.data=4 @0:model.init_std=0.03 @1:model.init_std=0.03");
     refused(2, "rank 1: ", RANK_KEYS "ranks=2 grid.data=2 @1:model.hidden=25");
     refused(2, "model.heads: 5 must divide", RANK_KEYS "ranks=2 grid.data=2 model.heads=5");
+    refused(2, "grid.order: must name each of x, y, z, pipe and data once",
+            RANK_KEYS "ranks=2 grid.x=2 grid.order=x,y");
     refused(4, "error: command line: data.train: there is no ", RANK_KEYS "ranks=2 grid.x=2 data.train=no");
     assert_false(ax_path_exists("run"));
 }

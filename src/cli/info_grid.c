@@ -1,0 +1,281 @@
+/* axonn info --grid: which ranks form which groups, and on which hosts. Needs no ranks. */
+#include "info_grid.h"
+
+#include "axonn/grid.h"
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The grid as it stands on hosts. */
+typedef struct placed {
+    ax_grid_size size;
+    ax_grid_order order;
+    int ranks, hosts;
+    int *host;      /* of each rank */
+    int *rank_at;   /* the rank at each place of the default order */
+    char **name;    /* of each host; NULL: host0, host1, … */
+    int64_t *slots; /* ranks of each host */
+} placed;
+
+static void placed_fini(placed *p)
+{
+    for (int h = 0; p->name && h < p->hosts; h++)
+        free(p->name[h]);
+    free(p->name);
+    free(p->slots);
+    free(p->host);
+    free(p->rank_at);
+}
+
+static const char *host_name(const placed *p, int host, char out[64])
+{
+    if (p->name)
+        snprintf(out, 64, "%.63s", p->name[host]);
+    else
+        snprintf(out, 64, "host%d", host);
+    return out;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+/* "a:4,b": names and how many ranks each takes, 0: what is left evenly. */
+static ax_status read_hosts(const char *list, placed *p)
+{
+    for (const char *c = list; *c; c++)
+        p->hosts += *c == ',';
+    p->hosts++;
+    AX_TRY(ax_calloc((size_t)p->hosts, sizeof *p->name, &p->name));
+    AX_TRY(ax_calloc((size_t)p->hosts, sizeof *p->slots, &p->slots));
+    const char *at = list;
+    for (int h = 0; h < p->hosts; h++) {
+        size_t n = strcspn(at, ","), length = strcspn(at, ",:");
+        AX_CHECK(length, AX_ERR_USAGE, "--hosts %s: a name is empty", list);
+        AX_TRY(ax_strndup(at, length, &p->name[h]));
+        p->slots[h] = length < n ? strtol(at + length + 1, NULL, 10) : (p->ranks + p->hosts - 1) / p->hosts;
+        at += n + (at[n] == ',');
+    }
+    return AX_OK;
+}
+
+static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
+{
+    int64_t room = 0;
+    if (list)
+        AX_TRY(read_hosts(list, p));
+    else {
+        per_host = per_host ? per_host : p->ranks;
+        p->hosts = (int)((p->ranks + per_host - 1) / per_host);
+    }
+    AX_TRY(ax_calloc((size_t)p->ranks, sizeof *p->host, &p->host));
+    for (int h = 0, r = 0; h < p->hosts; h++) {
+        int64_t slots = p->slots ? p->slots[h] : per_host;
+        for (room += slots; r < p->ranks && r < room; r++)
+            p->host[r] = h;
+    }
+    AX_CHECK(room >= p->ranks, AX_ERR_USAGE, "--hosts %s: there is room for %lld ranks, and the grid has %d",
+             list, (long long)room, p->ranks);
+    return AX_OK;
+}
+
+static ax_status place(const info_grid_args *a, placed *p)
+{
+    AX_TRY(cli_grid_parse(a->grid, &p->size));
+    if (ax_grid_order_parse(a->order, &p->order) != AX_OK)
+        return ax_fail(AX_ERR_USAGE, "--order %s: %s", a->order, ax_error_message());
+    int64_t ranks = 1;
+    const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
+    for (size_t i = 0; i < AX_COUNT(n); i++)
+        ranks = ax_min(ranks * n[i], INT32_MAX);
+    AX_CHECK(ranks <= 1 << 20, AX_ERR_USAGE, "--grid %s: a grid of more than a million ranks is not drawn",
+             a->grid);
+    p->ranks = (int)ranks;
+    AX_TRY(fill_hosts(p, a->hosts, a->ranks_per_node));
+    AX_TRY(ax_calloc((size_t)p->ranks, sizeof *p->rank_at, &p->rank_at));
+    for (int r = 0, coord[AX_AXES_STANDARD]; r < p->ranks; r++)
+        p->rank_at[ax_grid_place(p->size, &p->order, r, coord)] = r;
+    return AX_OK;
+}
+
+/* ---- groups -------------------------------------------------------------------------------------- */
+
+/* The sets of axes whose groups are told: each axis, what shares out the batch, and the vocabulary. */
+static const struct {
+    const char *name;
+    ax_axisset axes;
+    const char *role;
+} sets[] = {{"x", 1 << AX_X, "hidden width, heads"},
+            {"y", 1 << AX_Y, "residual width"},
+            {"z", 1 << AX_Z, "weights at rest, rows"},
+            {"pipe", 1 << AX_PIPE, "stages"},
+            {"data", 1 << AX_DATA, "rows"},
+            {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
+            {"z.data", 1 << AX_Z | 1 << AX_DATA, "rows together"}};
+
+/* Ranks of a group along `axes`; 1: there is none to tell. */
+static int group_size(const placed *p, ax_axisset axes)
+{
+    const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
+    int size = 1;
+    bool single = false, several = axes & (axes - 1);
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if (axes >> a & 1) {
+            size *= n[a];
+            single |= n[a] == 1;
+        }
+    return several && single ? 1 : size;
+}
+
+/* Members of the group that `rank` leads: it has coordinate 0 along `axes`. Returns how many, 0 if it leads
+ * none. */
+static int members(const placed *p, ax_axisset axes, int rank, int *out)
+{
+    const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
+    int coord[AX_AXES_STANDARD], count = 0, size = group_size(p, axes);
+    ax_grid_place(p->size, &p->order, rank, coord);
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        if ((axes >> a & 1) && coord[a])
+            return 0;
+    for (; count < size; count++) {
+        int rest = count, at = 0;
+        for (int a = 0; a < AX_AXES_STANDARD; a++)
+            if (axes >> a & 1) {
+                coord[a] = rest % n[a];
+                rest /= n[a];
+            }
+        for (int a = AX_AXES_STANDARD - 1; a >= 0; a--)
+            at = at * n[a] + coord[a];
+        out[count] = p->rank_at[at];
+    }
+    return count;
+}
+
+static int hosts_of(const placed *p, const int *rank, int n)
+{
+    int hosts = 0;
+    for (int i = 0; i < n; i++) {
+        bool seen = false;
+        for (int j = 0; j < i; j++)
+            seen |= p->host[rank[j]] == p->host[rank[i]];
+        hosts += !seen;
+    }
+    return hosts;
+}
+
+/* The most hosts that a group along `axes` spans. */
+static int span(const placed *p, ax_axisset axes, int *scratch)
+{
+    int most = 0;
+    for (int r = 0; r < p->ranks; r++) {
+        int n = members(p, axes, r, scratch);
+        most = (int)ax_max(most, n ? hosts_of(p, scratch, n) : 0);
+    }
+    return most;
+}
+
+/* ---- telling ------------------------------------------------------------------------------------- */
+
+enum { SHOWN = 32, ROWS_SHOWN = 64 };
+
+static void print_groups(const placed *p, ax_axisset axes, int *scratch)
+{
+    int shown = 0, size = group_size(p, axes), groups = p->ranks / size;
+    for (int r = 0; r < p->ranks && shown * size < SHOWN; r++) {
+        int n = members(p, axes, r, scratch);
+        for (int i = 0; i < n; i++)
+            printf("%s%d", i ? " " : shown ? "  {" : "{", scratch[i]);
+        shown += n > 0;
+        if (n)
+            printf("}");
+    }
+    printf("%s\n", shown < groups ? "  ..." : "");
+}
+
+static void print_ranks(const placed *p)
+{
+    char name[64];
+    printf("\n%6s  %-16s%5s%5s%5s%5s%5s\n", "rank", "host", "x", "y", "z", "pipe", "data");
+    for (int r = 0, c[AX_AXES_STANDARD]; r < p->ranks && r < ROWS_SHOWN; r++) {
+        ax_grid_place(p->size, &p->order, r, c);
+        printf("%6d  %-16s%5d%5d%5d%5d%5d\n", r, host_name(p, p->host[r], name), c[AX_X], c[AX_Y], c[AX_Z],
+               c[AX_PIPE], c[AX_DATA]);
+    }
+    if (p->ranks > ROWS_SHOWN)
+        printf("   ...  (%d ranks; --json has all)\n", p->ranks);
+}
+
+static void print_all(const placed *p, int *scratch)
+{
+    char order[32];
+    printf("%d rank%s on %d host%s, numbered %s, the innermost axis first\n", p->ranks,
+           p->ranks == 1 ? "" : "s", p->hosts, p->hosts == 1 ? "" : "s",
+           ax_grid_order_print(&p->order, order));
+    print_ranks(p);
+    printf("\n%-8s%6s%8s  %-24s%-14s%s\n", "along", "ranks", "groups", "they share", "on", "members");
+    for (size_t i = 0; i < AX_COUNT(sets); i++) {
+        int size = group_size(p, sets[i].axes);
+        if (size == 1)
+            continue;
+        char on[32] = "one host";
+        int hosts = span(p, sets[i].axes, scratch);
+        if (hosts > 1)
+            snprintf(on, sizeof on, "%d hosts", hosts);
+        printf("%-8s%6d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].role, on);
+        print_groups(p, sets[i].axes, scratch);
+    }
+}
+
+static json_t *json_groups(const placed *p, int *scratch)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; i < AX_COUNT(sets); i++) {
+        json_t *groups = json_array();
+        int size = group_size(p, sets[i].axes);
+        for (int r = 0; size > 1 && r < p->ranks; r++) {
+            int n = members(p, sets[i].axes, r, scratch);
+            json_t *group = json_array();
+            for (int k = 0; k < n; k++)
+                json_array_append_new(group, json_integer(scratch[k]));
+            if (n)
+                json_array_append(groups, group);
+            json_decref(group);
+        }
+        if (size > 1)
+            json_array_append_new(all, json_pack("{s:s, s:i, s:i, s:O}", "axes", sets[i].name, "size", size,
+                                                 "hosts", span(p, sets[i].axes, scratch), "groups", groups));
+        json_decref(groups);
+    }
+    return all;
+}
+
+static ax_status print_json(const placed *p, int *scratch)
+{
+    char order[32], name[64];
+    json_t *ranks = json_array();
+    for (int r = 0, c[AX_AXES_STANDARD]; r < p->ranks; r++) {
+        ax_grid_place(p->size, &p->order, r, c);
+        json_array_append_new(ranks, json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i}", "rank", r, "host",
+                                               host_name(p, p->host[r], name), "x", c[AX_X], "y", c[AX_Y],
+                                               "z", c[AX_Z], "pipe", c[AX_PIPE], "data", c[AX_DATA]));
+    }
+    return cli_print_json(json_pack("{s:{s:i, s:i, s:i, s:i, s:i}, s:s, s:i, s:o, s:o}", "grid", "x",
+                                    p->size.x, "y", p->size.y, "z", p->size.z, "pipe", p->size.pipe, "data",
+                                    p->size.data, "order", ax_grid_order_print(&p->order, order), "hosts",
+                                    p->hosts, "ranks", ranks, "groups", json_groups(p, scratch)));
+}
+
+ax_status info_grid(const info_grid_args *args, bool json)
+{
+    placed p = {.hosts = 0};
+    int *scratch = NULL;
+    ax_status status = place(args, &p);
+    if (status == AX_OK)
+        status = ax_calloc((size_t)p.ranks, sizeof *scratch, &scratch);
+    if (status == AX_OK && json)
+        status = print_json(&p, scratch);
+    else if (status == AX_OK)
+        print_all(&p, scratch);
+    free(scratch);
+    placed_fini(&p);
+    return status;
+}

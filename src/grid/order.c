@@ -1,0 +1,58 @@
+/* Which ranks stand next to one another: the order of a grid's axes among the ranks. Launchers put
+ * consecutive ranks on one machine, so the first axes of an order talk inside machines and the last ones
+ * between them. */
+#include "axonn/grid.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const ax_grid_order ax_grid_order_default = {{AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA}};
+
+static const char *const names[AX_AXES_STANDARD] = {"x", "y", "z", "pipe", "data"};
+
+char *ax_grid_order_print(const ax_grid_order *order, char out[32])
+{
+    *out = 0;
+    for (int i = 0; i < AX_AXES_STANDARD; i++)
+        snprintf(out + strlen(out), 32 - strlen(out), "%s%s", i ? "," : "", names[order->axis[i]]);
+    return out;
+}
+
+ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
+{
+    unsigned seen = 0;
+    const char *at = text;
+    for (int i = 0; i < AX_AXES_STANDARD; i++) {
+        size_t n = strcspn(at, ",");
+        int a = 0;
+        while (a < AX_AXES_STANDARD && (strlen(names[a]) != n || memcmp(names[a], at, n) != 0))
+            a++;
+        bool more = i + 1 < AX_AXES_STANDARD;
+        AX_CHECK(a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
+                 "must name each of x, y, z, pipe and data once, with commas, the innermost first: "
+                 "x,y,z,pipe,data");
+        seen |= 1u << a;
+        out->axis[i] = (ax_axis)a;
+        at += n + more;
+    }
+    return AX_OK;
+}
+
+int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD])
+{
+    const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
+    int place = 0;
+    for (int i = 0; i < AX_AXES_STANDARD; i++) {
+        coord[order->axis[i]] = rank % n[order->axis[i]];
+        rank /= n[order->axis[i]];
+    }
+    for (int a = AX_AXES_STANDARD - 1; a >= 0; a--)
+        place = place * n[a] + coord[a];
+    return place;
+}
+
+ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order, ax_comm **out)
+{
+    int coord[AX_AXES_STANDARD];
+    return ax_comm_split(world, 0, ax_grid_place(size, order, ax_comm_rank(world), coord), out);
+}

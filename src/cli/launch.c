@@ -1,7 +1,9 @@
 /* `--ranks N`: the program starts itself again through the launcher of the MPI library that was built in, and
  * watches over it. The launcher gets a session of its own, so that what a terminal sends reaches this process
  * alone: launchers kill their ranks a second after a SIGTERM or SIGINT, which is too soon to save, but pass
- * SIGUSR1 on. If this process dies, the launcher is told to end. */
+ * SIGUSR1 on. If this process dies, the launcher is told to end. What launchers return is not always what
+ * ranks did, so rank 0, where it runs on this host, writes its exit code into memory that this process holds.
+ */
 #include "launch.h"
 
 #include <errno.h>
@@ -9,6 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -204,13 +207,33 @@ static void print_command(const command *c, char *out, size_t size)
                                  strcmp(c->word[i], "-q") ? c->word[i] : "-v");
 }
 
+/* Memory for rank 0's exit code, known to it by a path; -1 if there is none to be had. */
+static int open_note(void)
+{
+    char path[64];
+    int fd = memfd_create("axonn exit code", MFD_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
+    if (fd >= 0)
+        setenv(CLI_NOTE, path, 1);
+    return fd;
+}
+
+/* Rank 0's exit code, -1 if it left none. */
+static int read_note(int fd)
+{
+    char code;
+    return fd >= 0 && pread(fd, &code, 1, 0) == 1 ? code - '0' : -1;
+}
+
 /* What an end of the launcher means. The ranks have told their own errors; code 1 may be the launcher's. */
-static ax_status judge(const command *c, int status)
+static ax_status judge(const command *c, int status, int noted)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (code > 1 && code <= AX_ERR_SIGNAL)
+    if (noted > 0)
+        code = noted;
+    if (noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL))
         cli_told_by_ranks();
-    if (code == AX_ERR_INTERNAL) {
+    else if (code == AX_ERR_INTERNAL) {
         char text[1024];
         print_command(c, text, sizeof text);
         return ax_fail(AX_ERR_INTERNAL,
@@ -256,10 +279,13 @@ ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *con
     stop_as = stop ? stop : SIGTERM;
     ax_status result = make_command(launch, n, words, &c);
     fflush(NULL);
+    int note = open_note();
     if (result == AX_OK)
         result = watch(&c, &status);
     if (result == AX_OK)
-        result = judge(&c, status);
+        result = judge(&c, status, read_note(note));
+    if (note >= 0)
+        close(note);
     command_fini(&c);
     return result;
 }

@@ -18,6 +18,9 @@
             .meta = "LIST", .help = "start them there: host,host,... or host:ranks,...; by default here"     \
     }
 
+/* The environment variable that tells rank 0 where to write its exit code, a digit, for who started it. */
+#define CLI_NOTE "AXONN_EXIT_NOTE"
+
 /* True if `launch` asks for ranks that nobody has started yet. AX_ERR_USAGE if a launcher started another
  * number of them. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);

@@ -108,10 +108,8 @@ int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;
     int64_t room = ax_tensor_count(ctx->grid, t), before = 0;
-    for (int i = fine - 1, size = 1; i >= 0 && size == 1; i--) {
-        size = ax_grid_axis_size(ctx->grid, fine_axis(p, i));
-        room = ax_max(room, wire_of(ctx, p, i).count);
-    }
+    if (fine)
+        room = ax_max(room, wire_of(ctx, p, fine - 1).count);
     for (int i = fine; i < last; i++) {
         int64_t part = wire_of(ctx, p, i).count;
         before += (ax_grid_axis_size(ctx->grid, fine_axis(p, i)) - 1) * part;

@@ -153,7 +153,8 @@ const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* The name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);
 /* Has fn(user) called by the next ax_frame_begin while the memory is still what it was: to end what is in
- * flight on it. One at a time: an earlier `user`, if it is another, is called now. NULL: nobody. */
+ * flight on it. One at a time: an earlier `user`, if it is another, is called now. NULL: nobody. What `user`
+ * is must stay until then, or until the frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
 /* Bytes handed out since creation at most (bump: top; planned: end of the highest block). */

@@ -47,23 +47,30 @@ static ax_status wait_bucket(ax_param_bucket *b)
     return ax_wait(&b->work);
 }
 
-/* The next bucket's first parameter: neighbours that are summed along the same axes join the last bucket. */
-static void extend_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
+/* Elements that the bucket has with p's gradient, or 0: only what lies next to it and is summed along the
+ * same axes joins it. */
+static int64_t joined(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room)
+{
+    int64_t size = (int64_t)ax_dtype_size(p->sum.dtype),
+            before = ax_round_up(b->count * size, AX_PARAM_ALIGN);
+    bool next = b->count && (char *)b->data + before == (char *)p->sum.data;
+    int64_t count = before / size + room;
+    return next && axes && b->axes == axes && count <= AX_PARAM_BUCKET ? count : 0;
+}
+
+/* A plan that is one all-reduce joins the last bucket or begins one; any other has a bucket of its own. */
+static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
 {
     ax_param_flow *f = set->flow;
-    int64_t size = (int64_t)ax_dtype_size(set->ctx->accum), room = ax_param_room(set->ctx, p, &p->sum);
     bool flat = plan->n == 1 && plan->step[0].kind == AX_STEP_REDUCE;
     ax_axisset axes = flat ? plan->step[0].axes : 0;
-    ax_param_bucket *b = f->buckets ? &f->bucket[f->buckets - 1] : NULL;
-    int64_t before = b ? ax_round_up(b->count * size, AX_PARAM_ALIGN) : 0, end = before / size + room;
-    bool next = b && b->count && (char *)b->data + before == (char *)p->sum.data;
-    if (!flat || !next || b->axes != axes || end > AX_PARAM_BUCKET) {
-        b = &f->bucket[f->buckets++];
-        *b = (ax_param_bucket){.first = p, .axes = axes, .data = p->sum.data};
-        end = room;
-    }
+    int64_t room = ax_param_room(set->ctx, p, &p->sum),
+            count = f->buckets ? joined(&f->bucket[f->buckets - 1], p, axes, room) : 0;
+    if (!count)
+        f->bucket[f->buckets++] = (ax_param_bucket){.first = p, .axes = axes, .data = p->sum.data};
+    ax_param_bucket *b = &f->bucket[f->buckets - 1];
     b->n++;
-    b->count = flat ? end : 0;
+    b->count = count ? count : flat ? room : 0;
     p->live->bucket = f->buckets - 1;
 }
 
@@ -78,7 +85,7 @@ ax_status ax_param_buckets_make(ax_param_set *set)
                 continue;
             AX_TRY(ax_plan_make(set->ctx->grid, &p->sum, &p->grad.layout, &plan));
             if (plan.n)
-                extend_buckets(set, p, &plan);
+                add_to_buckets(set, p, &plan);
         }
     return AX_OK;
 }

@@ -225,6 +225,109 @@ static void parameters_are_the_same_on_all_grids(void **state)
     same_on_all_grids("check");
 }
 
+/* ---- when reductions start ----------------------------------------------------------------------- */
+
+enum { ROWS = 1500, COLS = 2000, BUCKET_PARAMS = 5 };
+
+/* Contributes `value` everywhere: the gradient's layout is what kernels produce here. */
+static ax_status contribute(ax_frame *frame, ax_param *p, double value)
+{
+    ax_tensor out;
+    bool fresh;
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    AX_TRY(ax_param_grad_target(frame, p, &p->sum.layout, &out, &fresh));
+    int64_t n = ax_tensor_count(ctx->grid, &out);
+    EXPECT(out.data == p->sum.data);
+    if (fresh)
+        AX_TRY(ax_run_fill(ctx->stream,
+                           &(ax_fill_args){.n = n, .value = value, .y = out.data, .dtype = out.dtype}));
+    for (int64_t i = 0; i < n && !fresh; i++)
+        ((float *)out.data)[i] += (float)value;
+    return ax_param_add_grad(frame, p, &out);
+}
+
+static int64_t calls_on_data(const ax_ctx *ctx)
+{
+    return ax_comm_traffic_get(ax_grid_comm(ctx->grid, 1 << AX_DATA)).calls;
+}
+
+/* One micro-batch backward through all parameters; `calls` collects how many reductions each one started. */
+static ax_status backward(ax_frame *frame, ax_param **param, int64_t *calls)
+{
+    AX_TRY(ax_frame_begin(frame, "backward", AX_MODE_TRAIN, NULL));
+    for (int i = BUCKET_PARAMS - 1; i >= 0; i--) {
+        int64_t before = calls_on_data(ax_frame_ctx(frame));
+        AX_TRY(contribute(frame, param[i], 1 + i));
+        if (i == 3) /* one that is used twice */
+            AX_TRY(contribute(frame, param[i], 1 + i));
+        calls[i] = calls_on_data(ax_frame_ctx(frame)) - before;
+    }
+    return AX_OK;
+}
+
+static ax_status reductions(ax_ctx *ctx, ax_frame *frame, ax_param_set *set, ax_param **param)
+{
+    /* Two matrices of 12 MB do not fit one bucket: the first has the small ones before it, the second the
+     * vector behind it. In the last micro-batch each is reduced when the last of its gradients is complete;
+     * while it is not known how many contributions that takes, none is. */
+    static const int64_t early[BUCKET_PARAMS] = {1, 0, 0, 1, 0}, none[BUCKET_PARAMS] = {0};
+    int64_t calls[BUCKET_PARAMS];
+    for (int step = 0; step < 2; step++)
+        for (int micro_steps = 1; micro_steps <= 2; micro_steps++) {
+            AX_TRY(ax_param_set_zero_grad(set));
+            if (micro_steps > 1)
+                AX_TRY(backward(frame, param, calls));
+            AX_TRY(ax_param_set_last_micro_batch(set));
+            AX_TRY(backward(frame, param, calls));
+            EXPECT(!memcmp(calls, step || micro_steps > 1 ? early : none, sizeof calls));
+            if (step || micro_steps > 1) {
+                ax_tensor out;
+                EXPECT(ax_param_grad_target(frame, param[0], &param[0]->sum.layout, &out, NULL) ==
+                       AX_ERR_INTERNAL);
+                EXPECT(strstr(ax_error_message(), "more contributions than in the micro-batch before"));
+            }
+            int64_t before = calls_on_data(ctx);
+            AX_TRY(ax_param_set_sync_grad(set));
+            EXPECT(calls_on_data(ctx) - before == (step || micro_steps > 1 ? 0 : 2));
+            for (int i = 0; i < BUCKET_PARAMS; i++)
+                EXPECT(*(float *)param[i]->grad.data ==
+                       (float)(2 * micro_steps * (1 + i) * (i == 3 ? 2 : 1)));
+        }
+    return AX_OK;
+}
+
+static ax_status on_two_ranks(ax_comm *world, void *arg)
+{
+    static const int64_t dim[BUCKET_PARAMS][2] = {{10, 10}, {3, 7}, {ROWS, COLS}, {ROWS, COLS}, {11}};
+    ax_ctx *ctx;
+    ax_frame *frame;
+    ax_param *param[BUCKET_PARAMS];
+    ax_param_set *set;
+    (void)arg;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 2}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_frame_create(ctx, 1 << 12, &frame));
+    for (int i = 0; i < BUCKET_PARAMS; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "p%d", i);
+        AX_TRY(ax_param_create(ctx, name, i < 4 ? 2 : 1, dim[i], NULL, weight_roles, AX_INIT_ZERO, 0,
+                               &param[i]));
+    }
+    AX_TRY(ax_param_set_create(ctx, param, BUCKET_PARAMS, 0, &set));
+    AX_TRY(reductions(ctx, frame, set, param));
+    ax_frame_destroy(&frame);
+    ax_param_set_destroy(&set);
+    for (int i = 0; i < BUCKET_PARAMS; i++)
+        ax_param_destroy(&param[i]);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void reductions_start_when_a_bucket_is_complete(void **state)
+{
+    (void)state;
+    assert_ranks(2, on_two_ranks, NULL);
+}
+
 /* ---- what is refused ----------------------------------------------------------------------------- */
 
 static ax_status misuse(ax_comm *world, void *arg)
@@ -261,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_the_same_on_all_grids),
+        cmocka_unit_test(reductions_start_when_a_bucket_is_complete),
         cmocka_unit_test(misuse_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

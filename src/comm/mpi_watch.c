@@ -188,8 +188,8 @@ static void reason(const ax_mpi_world *w, char *out, size_t size)
     int seconds = (int)(ax_now() - w->watch->since + 0.5);
     if (first(w, is_silent) >= 0) {
         list(w, is_silent, who, sizeof who);
-        snprintf(out, size, "%s, has waited %d s, and %s does not answer: stopped, dead, or out of reach",
-                 what, seconds, who);
+        snprintf(out, size, "%s, has waited %d s; no answer from %s: stopped, dead, or out of reach", what,
+                 seconds, who);
     } else if (first(w, has_left) >= 0) {
         list(w, has_left, who, sizeof who);
         snprintf(out, size, "%s, has waited %d s for %s, which left the world without calling it", what,

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- operations ---------------------------------------------------------------------------------- */
@@ -15,8 +16,10 @@ enum {
     OPS_PER_BLOCK = 256,
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
-    SPINS_HELPING = 2000,
-    YIELDS_HELPING = 500,
+    SPINS_HELPING = 10000, /* one to three ms; where ranks share cores, the last few of them */
+    SPINS_CROWDED = 50,
+    NAPS_HELPING = 100,
+    NAP_HELPING = 20000,
     ABORT_SECONDS = 20,
     TIMEOUT_MS = 30000
 };
@@ -51,19 +54,29 @@ static void pause_core(void)
 #endif
 }
 
-/* Drives the operation itself, if that needs only memory, as long as this seems to lead somewhere. The core
- * is kept for a while where each rank of the node has one: giving it up for a moment can mean a whole slice
- * of another process. */
+/* Gives the core up for a while when a wait gets long. Yielding it would not do: a processor that is shared
+ * may come back at once, and to this thread. */
+static void hesitate(const ax_mpi_world *w, int idle)
+{
+    if (idle >= SPINS_HELPING)
+        nanosleep(&(struct timespec){.tv_nsec = NAP_HELPING}, NULL);
+    else if (w->crowded)
+        sched_yield();
+    else
+        pause_core();
+}
+
+/* Drives the operation itself, if that needs only memory, as long as this seems to lead somewhere. */
 static void help(ax_mpi_world *w, const ax_mpi_op *op)
 {
+    int enough = SPINS_HELPING + NAPS_HELPING;
     atomic_fetch_add(&w->helping, 1);
-    for (int idle = 0; idle < SPINS_HELPING + YIELDS_HELPING && !atomic_load(&op->done); idle++)
+    for (int idle = w->crowded ? SPINS_HELPING - SPINS_CROWDED : 0; idle < enough && !atomic_load(&op->done);
+         idle++)
         if (ax_mpi_help(w))
             idle = 0;
-        else if (idle < SPINS_HELPING && !w->crowded)
-            pause_core();
         else
-            sched_yield();
+            hesitate(w, idle);
     atomic_fetch_sub(&w->helping, 1);
 }
 

@@ -247,6 +247,7 @@ enum {
     YIELDS_WAITING = 2000,
     NAP = 20000,
     LONGEST_NAP = 200000,
+    HELPED_NAP = 1000000,
     IDLE_NAP = 10000000
 };
 
@@ -275,7 +276,7 @@ static bool rest(ax_mpi_world *w, in_flight now, unsigned idle)
     if (idle < yields)
         sched_yield();
     else if (helped)
-        sleep_until_called(w, LONGEST_NAP);
+        sleep_until_called(w, HELPED_NAP);
     else
         sleep_until_called(w, now == NOTHING ? IDLE_NAP
                                              : (long)ax_min(LONGEST_NAP, NAP * (1 + (idle - yields) / 10)));

@@ -99,11 +99,14 @@ static void ask(ax_mpi_world *w, double now)
     ax_mpi_note_send_all(w, &note);
 }
 
+/* A caller waits, asleep or driving. */
+static bool is_waited_for(ax_mpi_world *w) { return atomic_load(&w->waiting) || atomic_load(&w->helping); }
+
 void ax_mpi_watch_answer(ax_mpi_world *w, const ax_mpi_note *question)
 {
     ax_mpi_note note = {.kind = AX_NOTE_ANSWER, .ask = question->ask, .progress = w->progress};
     note.called = called_on(w, question->comm);
-    note.state = atomic_load(&w->leaving) ? LEFT : atomic_load(&w->waiting) ? WAITS : COMPUTES;
+    note.state = atomic_load(&w->leaving) ? LEFT : is_waited_for(w) ? WAITS : COMPUTES;
     if (w->active)
         describe(w->active, note.text, sizeof note.text);
     ax_mpi_note_send(w, question->from, &note);
@@ -245,7 +248,7 @@ void ax_mpi_watch_look(ax_mpi_world *w)
 {
     ax_mpi_watch *k = w->watch;
     double now = ax_now(), timeout = timeout_of(w);
-    bool waiting = timeout > 0 && w->active && atomic_load(&w->waiting) && !atomic_load(&w->failed);
+    bool waiting = timeout > 0 && w->active && is_waited_for(w) && !atomic_load(&w->failed);
     if (!waiting || w->progress != k->seen) {
         k->seen = w->progress;
         k->since = now;

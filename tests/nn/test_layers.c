@@ -69,7 +69,8 @@ static void all_grids_equal_serial(void **state)
                 for (int z = 1; x * y * z <= 8; z++)
                     for (int d = 1; x * y * z * d <= 8; d++)
                         for (int zero = 0; zero < (d > 1 ? 4 : 1); zero++, runs++)
-                            on_grid(&ax_layer_samples[s], (ax_grid_size){x, y, z, 1, d}, zero, "ref");
+                            on_grid(&ax_layer_samples[s], (ax_grid_size){x, y, z, 1, d}, zero,
+                                    zero && z == 2 && d == 2 ? "check" : "ref");
     }
     printf("%d layer and grid pairs\n", runs);
 }

@@ -387,6 +387,15 @@ static void announce(ax_mpi_world *w, ax_status status)
     pthread_mutex_unlock(&w->lock);
 }
 
+/* A rank that could not create its world leaves MPI as it is if there are others, who may be in the middle of
+ * a call: a launcher ends a job of which a process has failed. */
+static bool is_alone(void)
+{
+    int initialized, size = 0;
+    return MPI_Initialized(&initialized) == MPI_SUCCESS && initialized &&
+           MPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS && size == 1;
+}
+
 static void end(ax_mpi_world *w)
 {
     if (w->control)
@@ -397,9 +406,7 @@ static void end(ax_mpi_world *w)
         ax_mpi_comm_free(w->comm);
     ax_mpi_node_destroy(w);
     ax_mpi_flat_destroy(&w->flat);
-    int initialized;
-    MPI_Initialized(&initialized);
-    if (w->owns_mpi && initialized)
+    if (w->owns_mpi)
         MPI_Finalize();
 }
 
@@ -454,6 +461,7 @@ void *ax_mpi_thread(void *world)
         if (napped || rounds % LOOK_EVERY == 0)
             look_around(w);
     }
-    end(w);
+    if (status == AX_OK || is_alone())
+        end(w);
     return NULL;
 }

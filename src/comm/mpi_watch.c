@@ -168,19 +168,12 @@ static int first(const ax_mpi_world *w, which_fn *which)
 static void list(const ax_mpi_world *w, which_fn *which, char *out, size_t size)
 {
     int n = 0;
-    size_t len = 0;
-    *out = 0;
-    for (int r = 0; r < w->comm->comm.size && len < size; r++)
-        if (which(w, r)) {
-            char *s = n == 1 && !strncmp(out, "rank ", 5) ? out : NULL;
-            if (s) { /* "rank 2" becomes "ranks 2" */
-                memmove(out + 5, out + 4, strlen(out + 4) + 1);
-                out[4] = 's';
-                len++;
-            }
-            len += (size_t)snprintf(out + len, size - len, n ? ", %d" : "rank %d", r);
-            n++;
-        }
+    for (int r = 0; r < w->comm->comm.size; r++)
+        n += which(w, r);
+    size_t len = (size_t)snprintf(out, size, n == 1 ? "rank" : "ranks");
+    for (int r = 0, said = 0; r < w->comm->comm.size && len < size; r++)
+        if (which(w, r))
+            len += (size_t)snprintf(out + len, size - len, "%s %d", said++ ? "," : "", r);
 }
 
 /* Why the job cannot go on, in words. */

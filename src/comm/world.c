@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-/* Who sets which variables in the environment of a rank. The first that speaks of more than one rank counts:
- * srun and an mpirun inside its allocation may both be there. */
+/* Who sets which variables in the environment of a rank; size NULL: it does not say. The first that speaks of
+ * more than one rank counts: srun and an mpirun inside its allocation may both be there. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {
@@ -28,7 +28,8 @@ ax_launcher ax_launcher_find(void)
     ax_launcher found = {0};
     for (size_t i = 0; i < AX_COUNT(launchers) && found.size < 2; i++) {
         int rank = number(launchers[i].rank, -1), size = number(launchers[i].size, 0);
-        if ((rank >= 0 || size > 1) && (!found.launcher || size > 1))
+        bool alone = rank >= 0 && (size == 1 || !launchers[i].size);
+        if (size > 1 || (alone && !found.launcher))
             found = (ax_launcher){launchers[i].launcher, (int)ax_max(rank, 0), size};
     }
     return found;

@@ -1,7 +1,5 @@
 /* axonn bench comm: collectives of all ranks, beside those of the MPI library itself. */
-#include "verb.h"
-
-#include "axonn/comm.h"
+#include "launch.h"
 
 #include <hwloc.h>
 #include <malloc.h>
@@ -12,12 +10,14 @@
 enum { MOST_RUNS = 1001, MOST_CALLS = 16 };
 
 typedef struct args {
+    cli_launch launch;
     int64_t runs, smallest, largest;
     ax_strings only;
     bool json;
 } args;
 
 static const ax_option comm_options[] = {
+    LAUNCH_OPTIONS(args, launch),
     {"collective", AX_OPT_STRINGS, offsetof(args, only), .meta = "NAME",
      .help = "measure only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier"},
     {"min", AX_OPT_INT, offsetof(args, smallest), "4096", "[4, 1073741824]", .meta = "BYTES",
@@ -306,34 +306,31 @@ static ax_status run_comm(const void *raw)
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);
-    AX_TRY(ax_comm_world_create(&b.world));
-    ax_status status =
-        ax_comm_size(b.world) > 1
-            ? prepare(&b)
-            : ax_fail(AX_ERR_USAGE,
-                      "one rank has nobody to communicate with; start several: mpirun -n 2 axonn "
-                      "bench comm");
+    AX_TRY(cli_world_open(&b.world));
+    ax_status status = ax_comm_size(b.world) > 1
+                           ? prepare(&b)
+                           : ax_fail(AX_ERR_USAGE, "one rank has nobody to communicate with; start several: "
+                                                   "axonn bench comm --ranks 2");
     if (status == AX_OK)
         status = run_cases(&b);
-    if (status != AX_OK && ax_comm_size(b.world) > 1)
-        ax_comm_abort(b.world, status, ax_error_message());
+    cli_world_judge(b.world, status);
     release(&b);
-    ax_comm_destroy(&b.world);
-    return status;
+    return cli_world_close(&b.world, status);
 }
 
 const cli_verb verb_bench_comm = {
     .name = "bench comm",
     .summary = "time collectives of all ranks, beside those of the MPI library",
     .details =
-        "Started by a launcher (mpirun, srun). A time is that of the slowest rank, from the call until its\n"
-        "result is there. warm: the buffers stay in the caches where they fit; cold: other memory was\n"
-        "touched in between. times: MPI's median over this library's, above 1 is faster. path: node is\n"
-        "memory that the ranks of a node share, flat is messages.",
-    .examples = "mpirun -n 2 --bind-to none axonn bench comm\n"
+        "A time is that of the slowest rank, from the call until its result is there. warm: the buffers\n"
+        "stay in the caches where they fit; cold: other memory was touched in between. times: MPI's\n"
+        "median over this library's, above 1 is faster. path: node is memory that the ranks of a node\n"
+        "share, flat is messages.",
+    .examples = "axonn bench comm --ranks 2\n"
                 "mpirun -n 4 axonn bench comm --collective all_reduce --max 16777216 --json",
     .options = comm_options,
     .option_count = AX_COUNT(comm_options),
     .args_size = sizeof(args),
     .run = run_comm,
+    .launches = true,
 };

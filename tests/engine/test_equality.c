@@ -13,6 +13,10 @@
 
 enum { STEPS = SANITIZED ? 4 : EQ_STEPS };
 
+/* Under sanitizers every grid is seen in float64, a third of them again in what else there is. */
+static int next(int g) { return g + (SANITIZED ? 3 : 1); }
+static int first(int model) { return SANITIZED ? model : 0; }
+
 /* Every other grid recomputes. */
 static eq_run on_grid(eq_run serial, ax_grid_size grid, int index)
 {
@@ -53,7 +57,7 @@ static void fp32_is_within_1e_5(void **state)
         assert_true(SANITIZED ||
                     one.loss[STEPS - 1] < 0.6 * one.loss[0]); /* it is training that is compared */
         double loss = 0;
-        for (int g = 0; g < n; g++) {
+        for (int g = first(m); g < n; g = next(g)) {
             eq_run split = on_grid(serial, grids[g], g + m);
             eq_assert_equal(&split, &one, 1e-5, 1e-4);
             loss = fmax(loss, eq_worst_loss_gap(&split, &one));
@@ -75,7 +79,7 @@ static void bf16_is_as_near_to_fp32_as_one_rank_is(void **state)
         eq_run serial = eq_serial((eq_model)m, "cpu", AX_BF16, STEPS);
         eq_gap gap = eq_bf16_gap((eq_model)m, "cpu", STEPS);
         double loss = 0;
-        for (int g = 0; g < n; g++) {
+        for (int g = first(m); g < n; g = next(g)) {
             eq_run split = on_grid(serial, grids[g], g + m);
             eq_assert_as_near(&split, &exact, &gap);
             loss = fmax(loss, eq_mean_loss_gap(&split, &exact) / gap.loss);

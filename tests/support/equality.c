@@ -117,10 +117,10 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return AX_OK;
 }
 
-static int64_t count_targets(void)
+static int64_t count_targets(int64_t rows)
 {
     int64_t n = 0;
-    for (int64_t at = 0; at < EQ_ROWS * EQ_T; at++)
+    for (int64_t at = 0; at < rows * EQ_T; at++)
         n += !is_masked(at);
     return n;
 }
@@ -153,7 +153,7 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         ax_step_result result;
         ax_hyper h = {
             .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
-        AX_TRY(ax_engine_step(engine, i + 1, read_rows, &vocab, count_targets(), &h, &result));
+        AX_TRY(ax_engine_step(engine, i + 1, read_rows, &vocab, count_targets(r->rows), &h, &result));
         EXPECT(result.finite);
         r->loss[i] = result.loss;
         if (i == 0) {
@@ -161,7 +161,7 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
             AX_TRY(take_gradients(ctx, ax_engine_params(engine), r));
         }
     }
-    return ax_engine_eval(engine, read_rows, &vocab, EQ_ROWS - 3, &r->eval);
+    return ax_engine_eval(engine, read_rows, &vocab, r->rows - 3, &r->eval);
 }
 
 void eq_free(eq_run *r)
@@ -178,11 +178,11 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
     eq_run mine = *(const eq_run *)arg;
     ax_model_config config;
     int64_t per_rank =
-        EQ_ROWS / (mine.grid.z * mine.grid.data); /* in two micro-steps where there are two rows */
+        mine.rows / (mine.grid.z * mine.grid.data); /* in two micro-steps where there are two rows */
     ax_engine_options options = {.model = &config,
                                  .seq_len = EQ_T,
                                  .micro_batch = per_rank > 1 ? per_rank / 2 : 1,
-                                 .global_batch = EQ_ROWS,
+                                 .global_batch = mine.rows,
                                  .recompute = mine.recompute,
                                  .clip = 1.0};
     ax_ctx *ctx = NULL;
@@ -372,6 +372,7 @@ eq_run eq_serial(eq_model model, const char *device, ax_dtype compute, int steps
                     .model = model,
                     .device = device,
                     .compute = compute,
+                    .rows = 8,
                     .steps = steps,
                     .seed = 3};
 }

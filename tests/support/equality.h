@@ -5,7 +5,7 @@
 
 #include "axonn/engine.h"
 
-enum { EQ_STEPS = 20, EQ_ROWS = 8, EQ_T = 10, EQ_PARAMS = 64 };
+enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
 
 /* gpt2 and grouped divide by most axes, odd by none: 3 heads of 7, widths of 21 and 23, 29 tokens. grouped: 8
  * query heads share 2 key heads, with biases and without, and the head is no token table but has a bias. */
@@ -19,18 +19,18 @@ typedef struct eq_run {
     eq_model model;
     const char *device;
     ax_dtype compute;
-    int64_t recompute;
+    int64_t recompute, rows; /* rows: of a step; those of a rank one, or even */
     int steps;
     uint64_t seed;
     /* of rank 0: */
-    double loss[EQ_STEPS], eval, norm; /* norm and gradients: of step 1 */
+    double loss[EQ_MOST_STEPS], eval, norm; /* norm and gradients: of step 1 */
     int params;
     char *name[EQ_PARAMS];
     double *grad[EQ_PARAMS];
     int64_t count[EQ_PARAMS];
 } eq_run;
 
-/* One rank's run of a model, to be done. */
+/* One rank's run of a model, of 8 rows, to be done. */
 eq_run eq_serial(eq_model model, const char *device, ax_dtype compute, int steps);
 /* Does it, on rank threads; the test fails if it does. eq_free releases the result. */
 eq_run eq_do(eq_run r);

@@ -1,0 +1,102 @@
+/* The long campaign of engine/test_equality.c: other numbers of ranks, all combinations of what is
+ * distributed and overlapped, and more steps. */
+#include "support/equality.h"
+
+#include "axonn/dist.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+/* The number of runs that were compared. */
+static int compare(eq_run split, const eq_run *one, double loss_bound, double grad_bound)
+{
+    if (split.model == EQ_GROUPED && !ax_heads_fit(8, 2, split.grid.x))
+        return 0;
+    split = eq_do(split);
+    eq_assert_equal(&split, one, loss_bound, grad_bound);
+    eq_free(&split);
+    return 1;
+}
+
+static void any_number_of_ranks(void **state)
+{
+    (void)state;
+    static const int ranks[] = {2, 3, 4, 5, 6, 7, 9, 10, 12, 16};
+    int runs = 0;
+    for (size_t i = 0; i < AX_COUNT(ranks); i++)
+        for (int m = 0; m < EQ_MODELS; m++) {
+            ax_grid_size grids[64];
+            int n = eq_factorizations(ranks[i], grids);
+            eq_run serial = eq_serial((eq_model)m, "ref", AX_F64, 2), one;
+            serial.rows = 2 * ranks[i];
+            one = eq_do(serial);
+            for (int g = 0; g < n; g++) {
+                eq_run split = serial;
+                split.grid = grids[g];
+                split.recompute = (g + m) % 2;
+                split.parallel.zero = g % 4;
+                runs += compare(split, &one, 1e-12, 1e-11);
+            }
+            eq_free(&one);
+        }
+    printf("%d runs\n", runs);
+}
+
+static void any_combination(void **state)
+{
+    (void)state;
+    static const size_t caches[] = {0, 6000, 1 << 20};
+    ax_grid_size grids[64];
+    int n = eq_factorizations(8, grids), runs = 0;
+    for (int m = 0; m < EQ_MODELS; m++) {
+        eq_run serial = eq_serial((eq_model)m, "ref", AX_F64, 2), one = eq_do(serial);
+        for (int i = 0; i < n * 4 * 8 * 3; i++) {
+            eq_run split = serial;
+            int overlap = i / (n * 4) % 8;
+            split.grid = grids[i % n];
+            split.parallel.zero = i / n % 4;
+            split.parallel.overlap.oar = overlap & 1;
+            split.parallel.overlap.ors = overlap & 2;
+            split.parallel.overlap.oag = overlap & 4;
+            split.parallel.weight_cache = caches[i / (n * 4 * 8)];
+            split.recompute = (i + i / n) % 2;
+            runs += compare(split, &one, 1e-12, 1e-11);
+        }
+        eq_free(&one);
+    }
+    printf("%d runs\n", runs);
+}
+
+/* Roundings grow with the steps: 1e-7 of the loss in 20, and no more than a few times that in 100. */
+static void a_hundred_steps(void **state)
+{
+    (void)state;
+    ax_grid_size grids[64];
+    int n = eq_factorizations(8, grids);
+    for (int m = 0; m < EQ_MODELS; m++) {
+        eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, EQ_MOST_STEPS), one = eq_do(serial);
+        double worst = 0;
+        for (int g = 0; g < n; g++) {
+            eq_run split = serial;
+            split.grid = grids[g];
+            split = eq_do(split);
+            eq_assert_equal(&split, &one, 1e-5, 1e-4);
+            worst = fmax(worst, eq_worst_loss_gap(&split, &one));
+            eq_free(&split);
+        }
+        printf("%s: losses of %d steps within %.1e of one rank's\n", eq_model_names[m], EQ_MOST_STEPS, worst);
+        eq_free(&one);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_of_ranks),
+                                       cmocka_unit_test(any_combination), cmocka_unit_test(a_hundred_steps)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

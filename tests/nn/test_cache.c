@@ -1,0 +1,122 @@
+/* Generation with a cache of keys and values on grids: what is computed position by position, by heads that
+ * share keys in every way that a grid can split them, is what one rank computes at once. */
+#include "axonn/nn.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+enum { B = 2, T = 7, PROMPT = 3, WIDTH = 24, HEADS = 6 };
+
+typedef struct cache_case {
+    ax_grid_size grid;
+    int64_t kv_heads;
+    bool cached;
+    double y[B * T * WIDTH]; /* result, of rank 0 */
+} cache_case;
+
+static void inputs(int64_t first, int64_t n, double *out)
+{
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t i = 0; i < n * WIDTH; i++)
+            out[b * n * WIDTH + i] = ax_rng_normal(7, (uint64_t)((b * T + first) * WIDTH + i));
+}
+
+/* Positions first … first+n-1, whose outputs go where they belong among all. */
+static ax_status feed(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, ax_kv_cache *cache, int64_t first,
+                      int64_t n, double *y)
+{
+    double host[B * T * WIDTH];
+    ax_batch batch = {.cache = cache};
+    ax_layout layout = ax_activation_layout(ctx, AX_ROLE_MODEL);
+    ax_tensor x = ax_tensor_make(AX_F64, 3, (int64_t[]){B, n, WIDTH}, NULL, &layout), out;
+    AX_TRY(ax_frame_begin(frame, cache ? "cached" : "whole", AX_MODE_EVAL, cache ? &batch : NULL));
+    AX_TRY(ax_frame_alloc(frame, &x, &x));
+    inputs(first, n, host);
+    AX_TRY(ax_tensor_scatter(ctx, &x, host));
+    AX_TRY(ax_layer_forward(layer, frame, &x, &out));
+    AX_TRY(ax_tensor_collect(ctx, &out, host));
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t i = 0; i < n * WIDTH; i++)
+            y[(b * T + first) * WIDTH + i] = host[b * n * WIDTH + i];
+    return AX_OK;
+}
+
+static ax_status feed_all(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, cache_case *c)
+{
+    ax_kv_cache *cache = NULL;
+    if (!c->cached)
+        return feed(ctx, layer, frame, NULL, 0, T, c->y);
+    AX_TRY(ax_kv_cache_create(ctx, layer, B, T, &cache));
+    ax_status status = feed(ctx, layer, frame, cache, 0, PROMPT, c->y);
+    ax_kv_cache_advance(cache, PROMPT);
+    for (int64_t t = PROMPT; t < T && status == AX_OK; t++) {
+        status = feed(ctx, layer, frame, cache, t, 1, c->y);
+        ax_kv_cache_advance(cache, 1);
+    }
+    ax_kv_cache_destroy(&cache);
+    return status;
+}
+
+static ax_status run_rank(ax_comm *world, void *arg)
+{
+    cache_case mine = *(cache_case *)arg;
+    ax_attention_config config = {
+        .width = WIDTH, .heads = HEADS, .kv_heads = mine.kv_heads, .init_std = 0.3, .proj_init_std = 0.3};
+    ax_ctx *ctx;
+    ax_layer *layer = NULL;
+    ax_param_set *set = NULL;
+    ax_frame *frame = NULL;
+    AX_TRY(ax_ctx_create(world, mine.grid, "ref", 1, AX_F64, 5, &ctx));
+    ctx->parallel.strategy = &ax_strategy_inference;
+    layer = ax_attention(ctx, "a", &config);
+    ax_status status = layer ? AX_OK : ax_error_status();
+    if (status == AX_OK)
+        status = ax_layer_param_set(layer, -1, &set);
+    if (status == AX_OK)
+        status = ax_param_set_init(set);
+    if (status == AX_OK)
+        status = ax_frame_create(ctx, 1 << 20, &frame);
+    if (status == AX_OK)
+        status = feed_all(ctx, layer, frame, &mine);
+    ax_frame_destroy(&frame);
+    ax_param_set_destroy(&set);
+    ax_layer_destroy(&layer);
+    ax_ctx_destroy(&ctx);
+    if (ax_comm_rank(world) == 0)
+        *(cache_case *)arg = mine;
+    return status;
+}
+
+/* In float64 sums over at most 24 terms are reordered, of values of order one. */
+static void a_cache_on_a_grid_gives_what_one_rank_gives_at_once(void **state)
+{
+    (void)state;
+    static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {3, 1, 1, 1, 1}, {4, 2, 1, 1, 1},
+                                         {6, 1, 1, 1, 1}, {2, 3, 1, 1, 1}, {8, 1, 1, 1, 1}, {2, 1, 2, 1, 2}};
+    for (int64_t kv = 1; kv <= HEADS; kv++) {
+        if (HEADS % kv)
+            continue;
+        cache_case whole = {.grid = grids[0], .kv_heads = kv};
+        assert_ranks(1, run_rank, &whole);
+        for (size_t i = 0; i < AX_COUNT(grids); i++) {
+            if (!ax_heads_fit(HEADS, kv, grids[i].x))
+                continue;
+            cache_case split = {.grid = grids[i], .kv_heads = kv, .cached = true};
+            assert_ranks(grid_ranks(split.grid), run_rank, &split);
+            for (int k = 0; k < B * T * WIDTH; k++)
+                if (!(fabs(split.y[k] - whole.y[k]) < 1e-13))
+                    fail_msg("%d key heads, x=%d y=%d: element %d is %g, not %g", (int)kv, grids[i].x,
+                             grids[i].y, k, split.y[k], whole.y[k]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_cache_on_a_grid_gives_what_one_rank_gives_at_once)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -166,6 +166,8 @@ static volatile sig_atomic_t came;
 static volatile pid_t launcher;
 static int stop_as;
 
+enum { CANNOT_START = 126 };
+
 /* A second signal of a terminal's user, not the same one that came twice, ends the job at once. */
 static void pass_on(int number)
 {
@@ -196,7 +198,7 @@ static void become_launcher(const command *c, pid_t parent)
         dup2(null, STDIN_FILENO);
     execvp(c->word[0], c->word);
     dprintf(STDERR_FILENO, "axonn: cannot start %s: %s\n", c->word[0], strerror(errno));
-    _exit(127);
+    _exit(CANNOT_START);
 }
 
 static void print_command(const command *c, char *out, size_t size)
@@ -207,51 +209,69 @@ static void print_command(const command *c, char *out, size_t size)
                                  strcmp(c->word[i], "-q") ? c->word[i] : "-v");
 }
 
-/* Memory for rank 0's exit code, known to it by a path; -1 if there is none to be had. */
+/* Memory for what rank 0 tells, known to it by a path; -1 if there is none to be had. */
 static int open_note(void)
 {
     char path[64];
-    int fd = memfd_create("axonn exit code", MFD_CLOEXEC);
+    int fd = memfd_create(CLI_NOTE_NAME, MFD_CLOEXEC);
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
     if (fd >= 0)
         setenv(CLI_NOTE, path, 1);
     return fd;
 }
 
-/* Rank 0's exit code, -1 if it left none. */
-static int read_note(int fd)
+/* What rank 0 has told so far. */
+static cli_note read_note(int fd)
 {
-    char code;
-    return fd >= 0 && pread(fd, &code, 1, 0) == 1 ? code - '0' : -1;
+    cli_note note = {0};
+    return fd >= 0 && pread(fd, &note, sizeof note, 0) == sizeof note ? note : (cli_note){0};
 }
 
-/* What an end of the launcher means. The ranks have told their own errors; code 1 may be the launcher's. */
-static ax_status judge(const command *c, int status, int noted)
+/* What an end of the launcher means. The ranks have told their own errors. MPICH's launcher returns the
+ * number of a signal as it is, the shell and Open MPI's 128 more. */
+static ax_status judge(const command *c, int status, const cli_note *note)
 {
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (noted > 0)
-        code = noted;
+    char text[1024];
+    int noted = note->ended ? note->code : -1;
+    int code = noted > 0 ? noted : WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    if (note->pid && !note->ended && WIFSIGNALED(status) && !came) /* told by the rank that ended the job */
+        return ax_fail(AX_ERR_COMM,
+                       "rank 0 has gone, and the launcher did not end: hosts may be out of reach");
+    AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,
+             "the launcher ended by signal %d (%s), and the job with it", WTERMSIG(status),
+             strsignal(WTERMSIG(status)));
     if (noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL))
         cli_told_by_ranks();
-    else if (code == AX_ERR_INTERNAL) {
-        char text[1024];
-        print_command(c, text, sizeof text);
-        return ax_fail(AX_ERR_INTERNAL,
-                       "the ranks ended with code 1; if nothing says why, the launcher may: %s", text);
-    }
-    if (code <= AX_ERR_SIGNAL)
+    if (noted > 0 || (code <= AX_ERR_SIGNAL && code != AX_ERR_INTERNAL))
         return (ax_status)code;
-    AX_CHECK(code != 127, AX_ERR_USAGE,
+    AX_CHECK(code != CANNOT_START, AX_ERR_USAGE,
              "--ranks: the launcher of the MPI library, %s, could not be started: install it, or start the "
              "ranks with another (mpirun -n N axonn …)",
              AXONN_MPIEXEC);
     int number = code > 128 ? code - 128 : code;
-    return ax_fail(AX_ERR_COMM, "%s ended by signal %d (%s), and the job with it",
-                   WIFSIGNALED(status) ? "the launcher" : "a rank", number,
-                   number < NSIG ? strsignal(number) : "unknown");
+    AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
+             "a rank ended by signal %d (%s), and the job with it", number, strsignal(number));
+    print_command(c, text, sizeof text);
+    return ax_fail(code == AX_ERR_INTERNAL ? AX_ERR_INTERNAL : AX_ERR_COMM,
+                   "the launcher ended with code %d; if nothing says why, this may: %s", code, text);
 }
 
-static ax_status watch(const command *c, int *status)
+/* A launcher waits for hosts that cannot be reached any more. When rank 0 is gone for GRACE_SECONDS, it is
+ * ended; true once it has ended. */
+static bool has_ended(pid_t pid, int note_fd, double *gone, int *status)
+{
+    enum { GRACE_SECONDS = 10 };
+    cli_note note = read_note(note_fd);
+    if (waitpid(pid, status, WNOHANG) == pid)
+        return true;
+    bool alive = !note.pid || !kill((pid_t)note.pid, 0);
+    *gone = alive ? 0 : *gone > 0 ? *gone : ax_now();
+    if (!alive && ax_now() - *gone > GRACE_SECONDS)
+        kill(pid, SIGKILL); /* its ranks and daemons notice */
+    return false;
+}
+
+static ax_status watch(const command *c, int note_fd, int *status)
 {
     pid_t parent = getpid();
     for (size_t i = 0; i < AX_COUNT(passed_on); i++) {
@@ -266,8 +286,8 @@ static ax_status watch(const command *c, int *status)
     launcher = pid;
     if (came)
         kill(pid, stop_as);
-    while (waitpid(pid, status, 0) < 0)
-        AX_CHECK(errno == EINTR, AX_ERR_INTERNAL, "cannot wait for %s: %s", c->word[0], strerror(errno));
+    for (double gone = 0; !has_ended(pid, note_fd, &gone, status);)
+        usleep(20000);
     launcher = 0;
     return AX_OK;
 }
@@ -279,13 +299,14 @@ ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *con
     stop_as = stop ? stop : SIGTERM;
     ax_status result = make_command(launch, n, words, &c);
     fflush(NULL);
-    int note = open_note();
+    int fd = open_note();
     if (result == AX_OK)
-        result = watch(&c, &status);
+        result = watch(&c, fd, &status);
+    cli_note note = read_note(fd);
     if (result == AX_OK)
-        result = judge(&c, status, read_note(note));
-    if (note >= 0)
-        close(note);
+        result = judge(&c, status, &note);
+    if (fd >= 0)
+        close(fd);
     command_fini(&c);
     return result;
 }

@@ -18,8 +18,14 @@
             .meta = "LIST", .help = "start them there: host,host,... or host:ranks,...; by default here"     \
     }
 
-/* The environment variable that tells rank 0 where to write its exit code, a digit, for who started it. */
-#define CLI_NOTE "AXONN_EXIT_NOTE"
+/* What rank 0 writes for the process that started it, into memory (a memfd of that name) whose path is in the
+ * environment. */
+#define CLI_NOTE "AXONN_NOTE"
+#define CLI_NOTE_NAME "axonn-note"
+typedef struct cli_note {
+    int64_t pid; /* 0: nothing was written */
+    int32_t ended, code;
+} cli_note;
 
 /* True if `launch` asks for ranks that nobody has started yet. AX_ERR_USAGE if a launcher started another
  * number of them. */

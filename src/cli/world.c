@@ -27,25 +27,35 @@ void cli_tell(ax_status status)
 
 void cli_told_by_ranks(void) { voice = NEED_NOT; }
 
-ax_status cli_world_open(ax_comm **world) { return ax_comm_world_create(world); }
-
-/* Launchers may return another code than the ranks. */
-static void leave_note(ax_status status)
+/* Tells who started the ranks, if that is on this host: the path may be something else on another. */
+static void leave_note(const ax_comm *world, bool ended, ax_status status)
 {
+    char target[64] = "";
     const char *path = getenv(CLI_NOTE);
-    int fd = path ? open(path, O_WRONLY | O_CLOEXEC) : -1;
-    char code = (char)('0' + (int)status);
-    if (fd < 0)
-        return; /* rank 0 is on another host: the launcher's word has to do */
-    if (write(fd, &code, 1) < 0)
-        ax_log(AX_LOG_DEBUG, "no note of the exit code is left: %s", strerror(errno));
-    close(fd);
+    cli_note note = {getpid(), ended, (int32_t)status};
+    if (!path || ax_comm_rank(world) || readlink(path, target, sizeof target - 1) < 0 ||
+        strncmp(target, "/memfd:" CLI_NOTE_NAME " ", strlen("/memfd:" CLI_NOTE_NAME " ")) != 0)
+        return;
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd >= 0 && write(fd, &note, sizeof note) < 0)
+        ax_log(AX_LOG_DEBUG, "no note is left: %s", strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+ax_status cli_world_open(ax_comm **world)
+{
+    AX_TRY(ax_comm_world_create(world));
+    leave_note(*world, false, AX_OK);
+    return AX_OK;
 }
 
 void cli_world_judge(ax_comm *world, ax_status status)
 {
-    if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
+    if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared()) {
+        leave_note(world, true, status);
         ax_comm_abort(world, status, ax_error_message());
+    }
 }
 
 ax_status cli_world_close(ax_comm **world, ax_status status)
@@ -54,8 +64,7 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
         return status;
     cli_world_judge(*world, status);
     voice = ax_comm_rank(*world) ? NEED_NOT : MAY_TELL;
-    if (voice == MAY_TELL)
-        leave_note(status);
+    leave_note(*world, true, status);
     fflush(stdout);
     cli_tell(status); /* before a launcher can see a rank that failed, and ends the others */
     ax_comm_destroy(world);

@@ -131,8 +131,12 @@ ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
     enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, AXES };
     double max[AXES + AX_RUN_AXES] = {
         [SIGNAL] = ax_signal_pending(), [TROUBLE] = run->trouble, [MEMORY] = (double)row->mem_bytes};
-    for (int i = 0; i < run->n_axes; i++)
-        max[AXES + i] = (double)(ax_comm_traffic_get(run->axes[i].comm).bytes - run->axes[i].before.bytes);
+    for (int i = 0; i < run->n_axes; i++) {
+        ax_comm_traffic now = ax_comm_traffic_get(run->axes[i].comm), before = run->axes[i].before;
+        max[AXES + i] = (double)(now.bytes - before.bytes);
+        max[WIRE] += (double)(now.wire - before.wire);
+        max[EXPOSED] += now.exposed - before.exposed;
+    }
     if (max[SIGNAL] > 0)
         ax_comm_set_timeout(run->world, ANSWER_SECONDS);
     if (ax_comm_size(run->world) > 1) {

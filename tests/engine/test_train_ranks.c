@@ -34,6 +34,7 @@ enum { MAX_STEPS = 16 };
 typedef struct row {
     double loss, grad_norm;
     int64_t mem, bytes; /* bytes: of all axes */
+    double exposed;
 } row;
 
 /* The rows of the steps; returns how many. With `axes`, the keys of the last row's comm_bytes. */
@@ -52,7 +53,8 @@ static int rows_of(const char *run, row *out, char *axes)
             assert_int_equal(json_integer_value(json_object_get(json, "step")), n);
             *r = (row){json_number_value(json_object_get(json, "loss")),
                        json_number_value(json_object_get(json, "grad_norm")),
-                       json_integer_value(json_object_get(json, "mem_bytes")), 0};
+                       json_integer_value(json_object_get(json, "mem_bytes")), 0,
+                       json_number_value(json_object_get(json, "comm_exposed_ms"))};
             if (axes)
                 *axes = 0;
             json_object_foreach(json_object_get(json, "comm_bytes"), key, value)
@@ -105,6 +107,7 @@ static void metrics_tell_of_ranks(void **state)
     run_expect(0, NULL, RANK_KEYS "ranks=4 grid.x=2 grid.data=2");
     assert_int_equal(rows_of("run", rows, axes), 6);
     assert_true(rows[0].bytes > 0 && rows[0].mem > 0 && rows[1].bytes == rows[5].bytes);
+    assert_true(rows[5].exposed > 0);
     assert_non_null(strstr(axes, "x"));
     assert_non_null(strstr(axes, "data"));
     char *text = text_of("run/metrics.jsonl");
@@ -114,7 +117,7 @@ static void metrics_tell_of_ranks(void **state)
     sh("rm -rf run");
     run_expect(0, NULL, RANK_KEYS);
     assert_int_equal(rows_of("run", rows, axes), 6);
-    assert_true(rows[0].bytes == 0);
+    assert_true(rows[0].bytes == 0 && rows[0].exposed == 0);
     assert_string_equal(axes, "");
 }
 

@@ -34,10 +34,9 @@ typedef struct ax_param_live {
     int bucket;         /* -1: its gradient needs no reduction */
 } ax_param_live;
 
-/* Parameters whose accumulated gradients are reduced at once: [first, first + n) of the set's order in
- * memory. */
+/* Parameters, neighbours in memory, whose accumulated gradients are reduced at once. */
 typedef struct ax_param_bucket {
-    int n, missing; /* missing: contributions expected in the last micro-batch */
+    int n, missing; /* of the last micro-batch: gradients that are not complete */
     bool started;
     ax_param *first; /* the only one if its plan is more than an all-reduce */
     ax_axisset axes;

@@ -81,8 +81,7 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
 static ax_status end_gather(ax_param *p, ax_tensor *out)
 {
     ax_param_live *live = p->live;
-    while (!ax_transfer_done(live->gather))
-        AX_TRY(ax_transfer_next(live->gather));
+    AX_TRY(ax_transfer_finish(live->gather));
     *out = live->gather->now;
     ax_event_ring *ring = p->set->ctx->dev->ring;
     if (ring)

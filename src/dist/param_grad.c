@@ -42,9 +42,7 @@ static ax_status start_bucket(ax_param_set *set, ax_param_bucket *b)
 
 static ax_status wait_bucket(ax_param_bucket *b)
 {
-    while (!b->count && !ax_transfer_done(&b->transfer))
-        AX_TRY(ax_transfer_next(&b->transfer));
-    return ax_wait(&b->work);
+    return b->count ? ax_wait(&b->work) : ax_transfer_finish(&b->transfer);
 }
 
 /* Elements that the bucket has with p's gradient, or 0: only what lies next to it and is summed along the
@@ -110,8 +108,7 @@ static ax_status end_oldest(ax_param_set *set)
     ax_param_contribution c = f->ring[f->oldest];
     f->oldest = (f->oldest + 1) % AX_PARAM_RING;
     f->pending--;
-    while (!ax_transfer_done(c.transfer))
-        AX_TRY(ax_transfer_next(c.transfer));
+    AX_TRY(ax_transfer_finish(c.transfer));
     ax_tensor *sum = &c.param->sum;
     ax_add_args add = {.n = ax_tensor_count(set->ctx->grid, sum),
                        .a = sum->data,

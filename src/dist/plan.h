@@ -42,5 +42,7 @@ AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame 
 /* Ends the step in flight and starts the next one; t->now is the result once there is none. */
 AX_MUST_CHECK ax_status ax_transfer_next(ax_transfer *t);
 bool ax_transfer_done(const ax_transfer *t);
+/* The same until it is done. */
+AX_MUST_CHECK ax_status ax_transfer_finish(ax_transfer *t);
 
 #endif

@@ -282,13 +282,14 @@ ax_status ax_transfer_next(ax_transfer *t)
     return run_on(t);
 }
 
-static ax_status transfer_wait(ax_work *work)
+ax_status ax_transfer_finish(ax_transfer *t)
 {
-    ax_transfer *t = (ax_transfer *)work;
     while (!ax_transfer_done(t))
         AX_TRY(ax_transfer_next(t));
     return AX_OK;
 }
+
+static ax_status transfer_wait(ax_work *work) { return ax_transfer_finish((ax_transfer *)work); }
 
 ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                             const ax_tensor *src, const ax_layout *target, bool roomy, void *result)

@@ -1,6 +1,7 @@
 /* dist: redistribution between random layouts on grids of up to eight rank threads. The oracle knows nothing
  * of boxes or plans: for each element it decides which ranks hold it and what value they must see. */
 #include "axonn/dist.h"
+#include "support/lazy.h"
 #include "support/ranks.h"
 
 #include <setjmp.h>
@@ -159,6 +160,7 @@ typedef struct world_case {
     ax_grid_size grid;
     const char *device;
     int kv; /* ranks along x.kv; 0: x has no factors */
+    bool lazy;
 } world_case;
 
 static int64_t traffic(const ax_grid *grid)
@@ -219,9 +221,8 @@ static void describe_failure(ax_ctx *ctx, const test_case *c, int number)
                      (long long)t->unit[2], (long long)t->unit[3], from, to);
 }
 
-static ax_status random_cases(ax_comm *world, void *arg)
+static ax_status cases_on(ax_comm *world, const world_case *w)
 {
-    const world_case *w = arg;
     ax_ctx *ctx;
     ax_frame *frame = NULL;
     AX_TRY(ax_ctx_create(world, w->grid, w->device, 1, AX_F32, 1, &ctx));
@@ -240,6 +241,17 @@ static ax_status random_cases(ax_comm *world, void *arg)
     return status;
 }
 
+static ax_status random_cases(ax_comm *world, void *arg)
+{
+    const world_case *w = arg;
+    ax_comm *lazy = NULL;
+    if (w->lazy)
+        AX_TRY(lazy_create(world, NULL, &lazy));
+    ax_status status = cases_on(lazy ? lazy : world, w);
+    ax_comm_destroy(&lazy);
+    return status;
+}
+
 static const ax_grid_size grids[] = {
     {1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 3, 1, 1, 1}, {2, 2, 1, 1, 1}, {1, 1, 5, 1, 1},
     {1, 2, 1, 1, 3}, {3, 1, 2, 1, 1}, {1, 1, 1, 7, 1}, {2, 2, 2, 1, 1}, {2, 1, 1, 2, 2},
@@ -247,19 +259,20 @@ static const ax_grid_size grids[] = {
 };
 
 /* With an x of two factors, that layouts name. */
-static const world_case factored[] = {{{4, 1, 1, 1, 1}, NULL, 2}, {{4, 2, 1, 1, 1}, NULL, 2},
-                                      {{6, 1, 1, 1, 1}, NULL, 3}, {{6, 1, 1, 1, 1}, NULL, 2},
-                                      {{4, 1, 1, 1, 2}, NULL, 2}, {{8, 1, 1, 1, 1}, NULL, 4}};
+static const world_case factored[] = {{.grid = {4, 1, 1, 1, 1}, .kv = 2}, {.grid = {4, 2, 1, 1, 1}, .kv = 2},
+                                      {.grid = {6, 1, 1, 1, 1}, .kv = 3}, {.grid = {6, 1, 1, 1, 1}, .kv = 2},
+                                      {.grid = {4, 1, 1, 1, 2}, .kv = 2}, {.grid = {8, 1, 1, 1, 1}, .kv = 4}};
 
-static void on_all_grids(const char *device)
+static void on_all_grids(const char *device, bool lazy)
 {
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
-        world_case w = {.grid = grids[i], .device = device};
+        world_case w = {.grid = grids[i], .device = device, .lazy = lazy};
         assert_ranks(grid_ranks(w.grid), random_cases, &w);
     }
     for (size_t i = 0; i < AX_COUNT(factored); i++) {
         world_case w = factored[i];
         w.device = device;
+        w.lazy = lazy;
         assert_ranks(grid_ranks(w.grid), random_cases, &w);
     }
 }
@@ -267,14 +280,21 @@ static void on_all_grids(const char *device)
 static void random_layouts_on_ref(void **state)
 {
     (void)state;
-    on_all_grids("ref");
+    on_all_grids("ref", false);
 }
 
 /* Device memory faults when the host touches it, and is NaN where nobody wrote. */
 static void random_layouts_on_check(void **state)
 {
     (void)state;
-    on_all_grids("check");
+    on_all_grids("check", false);
+}
+
+/* Nothing has happened when a handle is returned: what is unpacked, and what begins later, waits for it. */
+static void random_layouts_awaited_late(void **state)
+{
+    (void)state;
+    on_all_grids("ref", true);
 }
 
 /* ---- what plans look like ------------------------------------------------------------------------ */
@@ -411,9 +431,8 @@ static void a_plan_keeps_what_travels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_read_as_expected),
-        cmocka_unit_test(random_layouts_on_ref),
-        cmocka_unit_test(random_layouts_on_check),
+        cmocka_unit_test(plans_read_as_expected),    cmocka_unit_test(random_layouts_on_ref),
+        cmocka_unit_test(random_layouts_on_check),   cmocka_unit_test(random_layouts_awaited_late),
         cmocka_unit_test(a_plan_keeps_what_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

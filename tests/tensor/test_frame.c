@@ -1,0 +1,146 @@
+/* tensor: what frames hold beside device memory: host memory for what is in flight, whom to tell before
+ * memory is void, and tasks that are recorded anew. */
+#include "axonn/tensor.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct world {
+    ax_comm *self;
+    ax_ctx *ctx;
+    ax_frame *frame;
+} world;
+
+static void must(ax_status status)
+{
+    if (status != AX_OK)
+        fail_msg("%s", ax_error_message());
+}
+
+static world open_world(const char *device)
+{
+    world w;
+    must(ax_comm_self_create(&w.self));
+    must(ax_ctx_create(w.self, (ax_grid_size){1, 1, 1, 1, 1}, device, 1, AX_F32, 1, &w.ctx));
+    must(ax_frame_create(w.ctx, 1 << 16, &w.frame));
+    return w;
+}
+
+static void close_world(world *w)
+{
+    ax_frame_destroy(&w->frame);
+    ax_ctx_destroy(&w->ctx);
+    ax_comm_destroy(&w->self);
+}
+
+/* Blocks stay where they are, do not overlap, start as zeros, and are the same ones in the next task. */
+static void host_memory_is_reused(void **state)
+{
+    (void)state;
+    enum { N = 40 };
+    static const size_t sizes[] = {1, 1000, AX_FRAME_HOST, 16, 3000, 2000};
+    world w = open_world("ref");
+    unsigned char *first[N], *block[N];
+    for (int task = 0; task < 3; task++) {
+        must(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
+        for (int i = 0; i < N; i++) {
+            size_t n = sizes[i % AX_COUNT(sizes)];
+            must(ax_frame_host(w.frame, n, (void **)&block[i]));
+            assert_int_equal((uintptr_t)block[i] % _Alignof(max_align_t), 0);
+            for (size_t k = 0; k < n; k++)
+                assert_int_equal(block[i][k], 0);
+            memset(block[i], i + 1, n);
+        }
+        for (int i = 0; i < N; i++) {
+            for (size_t k = 0; k < sizes[i % AX_COUNT(sizes)]; k++)
+                assert_int_equal(block[i][k], i + 1);
+            first[i] = task ? first[i] : block[i];
+            assert_ptr_equal(first[i], block[i]);
+        }
+    }
+    close_world(&w);
+}
+
+typedef struct listener {
+    const ax_frame *frame;
+    char said[64]; /* the task that ran when it was told */
+    int calls;
+    ax_status answer;
+} listener;
+
+static ax_status told(void *user)
+{
+    listener *l = user;
+    l->calls++;
+    strcpy(l->said, ax_frame_task_name(l->frame));
+    return l->answer;
+}
+
+static void the_end_of_a_task_is_told_once(void **state)
+{
+    (void)state;
+    world w = open_world("ref");
+    listener a = {.frame = w.frame}, b = {.frame = w.frame};
+    assert_string_equal(ax_frame_task_name(w.frame), "");
+    must(ax_frame_begin(w.frame, "one", AX_MODE_EVAL, NULL));
+    must(ax_frame_at_end(w.frame, told, &a));
+    must(ax_frame_at_end(w.frame, told, &a));
+    assert_int_equal(a.calls, 0);
+    must(ax_frame_begin(w.frame, "two", AX_MODE_EVAL, NULL));
+    assert_int_equal(a.calls, 1);
+    assert_string_equal(a.said, "one");
+    must(ax_frame_begin(w.frame, "three", AX_MODE_EVAL, NULL));
+    assert_int_equal(a.calls, 1);
+    /* Another takes its place: the first ends what it has. */
+    must(ax_frame_at_end(w.frame, told, &a));
+    must(ax_frame_at_end(w.frame, told, &b));
+    assert_int_equal(a.calls, 2);
+    assert_int_equal(b.calls, 0);
+    b.answer = AX_ERR_COMM;
+    assert_int_equal(ax_frame_begin(w.frame, "four", AX_MODE_EVAL, NULL), AX_ERR_COMM);
+    assert_int_equal(b.calls, 1);
+    assert_int_equal(ax_frame_begin(w.frame, "a name of more than two dozen letters", AX_MODE_EVAL, NULL),
+                     AX_ERR_INTERNAL);
+    close_world(&w);
+}
+
+static void use(world *w, int64_t count)
+{
+    void *memory;
+    must(ax_frame_begin(w->frame, "task", AX_MODE_EVAL, NULL));
+    must(ax_frame_scratch(w->frame, AX_F32, count, &memory));
+    must(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = count, .y = memory, .dtype = AX_F32}));
+}
+
+/* A task that was forgotten may ask for something else; one that was not may not. */
+static void what_is_forgotten_is_recorded_anew(void **state)
+{
+    (void)state;
+    world w = open_world("dry");
+    ax_frame_plan *plan;
+    use(&w, 1000);
+    ax_frame_forget(w.frame);
+    use(&w, 64);
+    must(ax_frame_plan_create(w.frame, &plan));
+    assert_int_equal(ax_frame_plan_bytes(plan), 64 * sizeof(float));
+    ax_frame_plan_destroy(&plan);
+    void *memory;
+    must(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
+    assert_int_equal(ax_frame_scratch(w.frame, AX_F32, 1000, &memory), AX_ERR_INTERNAL);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(host_memory_is_reused),
+        cmocka_unit_test(the_end_of_a_task_is_told_once),
+        cmocka_unit_test(what_is_forgotten_is_recorded_anew),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -108,10 +108,10 @@ typedef struct ax_mpi_guard ax_mpi_guard;
 struct ax_mpi_world {
     ax_mpi_comm *comm; /* the world's own */
     pthread_t thread;
-    bool owns_mpi;   /* T: MPI is ours to finalize */
     int *node;       /* of each rank: the smallest rank with which it shares memory */
     ax_node *shared; /* the node's memory; NULL: none, on any rank */
     bool crowded;    /* the node has fewer cores than ranks */
+    bool owns_mpi;   /* T: MPI is ours to finalize */
     /* Under the lock: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;

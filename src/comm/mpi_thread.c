@@ -157,7 +157,7 @@ static void drop_all(ax_mpi_world *w)
 const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args)
 {
     const ax_mpi_path *const *p = ax_mpi_paths;
-    while ((*p)->takes && !(*p)->takes(c, args))
+    while (p[1] && !(*p)->takes(c, args))
         p++;
     return *p;
 }

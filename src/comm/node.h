@@ -68,9 +68,9 @@ typedef struct ax_node_map {
  * all of the group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *place);
-/* member[i] and place[i]: the node's rank of group rank i, and its place. `outer` may be NULL with one node;
+/* member[i] and where[i]: the node's rank of group rank i, and its place. `outer` may be NULL with one node;
  * it is borrowed. */
-void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *place,
+void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *where,
                         const ax_node_outer *outer);
 /* After all ranks have ended their last operation. */
 void ax_node_group_destroy(ax_node_group **group);

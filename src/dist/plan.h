@@ -27,6 +27,7 @@ typedef struct ax_transfer {
     void *result, *staged; /* memory of the end result (NULL: that of the source); what must be unpacked */
     ax_work *work;
 } ax_transfer;
+_Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
 /* Elements that a tensor's memory must have for the plan's first step to send it, or for its last to receive
  * it, as it is: there is room behind its end for the padding of parts to the uniform chunk. */

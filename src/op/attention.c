@@ -42,6 +42,8 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
     AX_TRY(ax_op_like(frame, q, o));
     if (lse)
         AX_TRY(ax_op_local(frame, 3, (int64_t[]){n.batch, n.heads, n.q_len}, lse));
+    if (!n.heads)
+        return AX_OK;
     int64_t kv_rows = ax_tensor_extent(ctx->grid, k, 1);
     return ax_run_attention(ctx->stream,
                             &(ax_attention_args){.batch = n.batch,
@@ -62,6 +64,19 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .dtype = q->dtype});
 }
 
+static ax_status zero(ax_frame *frame, const ax_tensor *dk, const ax_tensor *dv)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    const ax_tensor *const both[] = {dk, dv};
+    for (int i = 0; i < 2; i++) {
+        ax_fill_args fill = {
+            .n = ax_tensor_count(ctx->grid, both[i]), .y = both[i]->data, .dtype = both[i]->dtype};
+        if (fill.n)
+            AX_TRY(ax_run_fill(ctx->stream, &fill));
+    }
+    return AX_OK;
+}
+
 ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                                const ax_tensor *o, const ax_tensor *lse, const ax_tensor *doc_start,
                                int64_t head_dim, const ax_tensor *dout, ax_tensor *dq, ax_tensor *dk,
@@ -74,6 +89,8 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
+    if (!n.heads) /* fewer queries than ranks that share their key: no part of the sum */
+        return zero(frame, dk, dv);
     void *delta;
     AX_TRY(ax_frame_scratch(frame, ctx->accum, n.batch * n.heads * n.q_len, &delta));
     return ax_run_attention_grad(ctx->stream, &(ax_attention_grad_args){.batch = n.batch,

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-const char *const eq_model_names[] = {"gpt2", "grouped", "odd"};
+const char *const eq_model_names[] = {"gpt2", "grouped", "odd", "scarce"};
 
 /* ---- the models ---------------------------------------------------------------------------------- */
 
@@ -84,14 +84,15 @@ static ax_status make_config(eq_model model, ax_model_config *out)
     static const ax_model_config shapes[] = {
         {.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 4, .ffn = 64, .vocab = 64, .dropout = 0.1},
         {.layers = 2, .hidden = 32, .heads = 8, .kv_heads = 2, .ffn = 48, .vocab = 40},
-        {.layers = 2, .hidden = 21, .heads = 3, .kv_heads = 3, .ffn = 23, .vocab = 29}};
+        {.layers = 2, .hidden = 21, .heads = 3, .kv_heads = 3, .ffn = 23, .vocab = 29},
+        {.layers = 1, .hidden = 6, .heads = 2, .kv_heads = 1, .ffn = 3, .vocab = 5}};
     *out = shapes[model];
     out->seq_len = EQ_T;
     out->init_std = 0.2;
     out->norm_eps = 1e-5;
     out->tie = true;
     out->family = &grouped;
-    return model == EQ_GROUPED ? AX_OK : ax_family_find("gpt2", &out->family);
+    return model == EQ_GROUPED || model == EQ_SCARCE ? AX_OK : ax_family_find("gpt2", &out->family);
 }
 
 /* ---- data ---------------------------------------------------------------------------------------- */

@@ -7,9 +7,10 @@
 
 enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
 
-/* gpt2 and grouped divide by most axes, odd by none: 3 heads of 7, widths of 21 and 23, 29 tokens. grouped: 8
- * query heads share 2 key heads, with biases and without, and the head is no token table but has a bias. */
-typedef enum eq_model { EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_MODELS } eq_model;
+/* gpt2 and grouped divide by most axes, odd by none: 3 heads of 7, widths of 21 and 23, 29 tokens. scarce has
+ * so little of everything that many of eight ranks hold nothing: 2 heads that share a key, 5 tokens. grouped:
+ * 8 query heads share 2 key heads, with biases and without, and the head is no token table but has a bias. */
+typedef enum eq_model { EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_SCARCE, EQ_MODELS } eq_model;
 extern const char *const eq_model_names[];
 
 /* One run and what came of it. */

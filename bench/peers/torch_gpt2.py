@@ -2,6 +2,7 @@
 """A peer to compare with: training steps of GPT-2 in PyTorch on the CPU, as its users would write them.
 
 Forward, backward, clipping by global norm and fused AdamW on random tokens; attention is torch's fused one.
+With --ranks N it is DistributedDataParallel over gloo, N processes of --threads each; --batch is the global batch.
 Prints one JSON object. Interleave its runs with axonn's on the same machine before believing a ratio.
 Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 --threads 2
 """
@@ -9,6 +10,7 @@ Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 -
 import argparse
 import json
 import os
+import socket
 import statistics
 import time
 
@@ -16,7 +18,7 @@ import time
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in [("layers", 12), ("hidden", 768), ("heads", 12), ("vocab", 50257), ("seq", 256),
-                          ("batch", 4), ("steps", 10), ("warmup", 2), ("threads", 2)]:
+                          ("batch", 4), ("steps", 10), ("warmup", 2), ("threads", 2), ("ranks", 1)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast, weights stay fp32")
     p.add_argument("--compile", action="store_true", help="torch.compile the model")
@@ -27,6 +29,8 @@ ARGS = arguments()
 os.environ["OMP_NUM_THREADS"] = str(ARGS.threads)  # read when torch loads its OpenMP
 
 import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.multiprocessing as mp  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
@@ -66,11 +70,13 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def main():
-    a = ARGS
+def train(rank, a, port):
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     model = GPT2(a)
+    if a.ranks > 1:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=a.ranks)
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in params if p.dim() >= 2], "weight_decay": 0.1},
@@ -79,7 +85,7 @@ def main():
     run = torch.compile(model) if a.compile else model
     seconds = []
     for step in range(a.warmup + a.steps):
-        stream = torch.randint(a.vocab, (a.batch, a.seq + 1))
+        stream = torch.randint(a.vocab, (a.batch // a.ranks, a.seq + 1))
         start = time.perf_counter()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16"):
             loss = run(stream[:, :-1], stream[:, 1:])
@@ -90,12 +96,27 @@ def main():
         loss.item()
         if step >= a.warmup:
             seconds.append(time.perf_counter() - start)
+    if a.ranks > 1:
+        dist.destroy_process_group()
+    if rank:
+        return
     rate = [a.batch * a.seq / s for s in seconds]
     print(json.dumps({
-        "case": f"torch.gpt2.{a.precision}", "unit": "tokens/s", "runs": a.steps,
+        "case": f"torch.gpt2.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s", "runs": a.steps,
         "median": round(statistics.median(rate), 1), "min": round(min(rate), 1), "max": round(max(rate), 1),
         "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
         "parameters": sum(p.numel() for p in params), "torch": torch.__version__, "settings": vars(a)}))
+
+
+def main():
+    if ARGS.batch % ARGS.ranks:
+        raise SystemExit(f"--batch {ARGS.batch} is not divisible by --ranks {ARGS.ranks}")
+    if ARGS.ranks == 1:
+        return train(0, ARGS, 0)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(train, (ARGS, port), ARGS.ranks)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 
   grids    every grid of 4 hosts x 2 ranks that the model allows: seconds per step, best first, beside 1-D tensor
            parallelism in a host with data parallelism across
-  overlap  two hosts of one rank: exposed communication with each overlap on and off
+  overlap  two hosts of one rank: for each of OAR, ORS and OAG the time of its collectives when they are awaited at
+           once, the CPU time of the kernels that run beside them when they are not, and what of them is hidden
 
 Rounds are interleaved; figures are medians. Usage:  python3 bench/hosts.py grids [--rounds 5] [--rate 1gbit]
 """
@@ -27,10 +28,10 @@ MODELS = {  # name: (model, train keys)
              ["train.global_batch=32"]),
 }
 OFF = ["overlap.oar=false", "overlap.ors=false", "overlap.oag=false"]
-OVERLAPS = {  # name: grid
-    "oar": ["grid.x=2"],
-    "ors": ["grid.z=2"],
-    "oag": ["grid.z=2"],
+OVERLAPS = {  # name: (grid, its collective, whether only those within backward are meant)
+    "oar": ("grid.x=2", "all_reduce", True),
+    "ors": ("grid.z=2", "reduce_scatter", False),
+    "oag": ("grid.z=2", "all_gather", False),
 }
 
 
@@ -87,21 +88,42 @@ def grids(args, work):
                    "of x=2 data=4": statistics.median(t) / statistics.median(times[base])}
 
 
+def collectives(path, name, in_backward):
+    """Per step, in ms: what a collective keeps the rank waiting, and the CPU time of kernels beside it."""
+    events = [e for e in json.load(open(path))["traceEvents"] if e["ph"] == "X"]
+    spans = {kind: [(e["ts"], e["ts"] + e["dur"], e["args"]["value"]) for e in events if e["cat"] == kind]
+             for kind in ("step", "kernel", "backward")}
+    steps = sorted(spans["step"])[2:]
+    calls = {kind: sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["cat"] == kind and e["name"] == name)
+             for kind in ("start", "wait")}
+    backward = sorted(spans["backward"], key=lambda b: b[1] - b[0], reverse=True)
+
+    def counts(begin):
+        return begin >= steps[0][0] and (not in_backward or any(b[0] <= begin <= b[1] for b in backward))
+
+    pairs = [(s, w) for s, w in zip(calls["start"], calls["wait"]) if counts(s[0])]
+    waiting = sum(s[1] - s[0] + w[1] - w[0] for s, w in pairs)
+    beside = sum(cpu / 1e3 for begin, end, cpu in spans["kernel"] if any(s[1] <= begin and end <= w[0] for s, w in pairs))
+    return waiting / 1e3 / len(steps), beside / 1e3 / len(steps)
+
+
 def overlap(args, work):
     for model, (_text, keys) in MODELS.items():
         batch = int(keys[0].split("=")[1])
-        for name, grid in OVERLAPS.items():
-            micro = batch // 2 if "grid.z=2" in grid else batch
+        for name, (grid, collective, in_backward) in OVERLAPS.items():
+            words = [grid, "run.trace=true", f"train.micro_batch={batch // 2 if 'z' in grid else batch}"]
             seen = {True: [], False: []}
             for _ in range(args.rounds):
-                for on in (True, False):
+                for on in seen:
                     switch = [w.replace("false", "true") if on and name in w else w for w in OFF]
-                    rows = train(args, work, model, 1, grid + switch + [f"train.micro_batch={micro}"])
-                    seen[on].append((median_of(rows, "step_ms"), median_of(rows, "comm_exposed_ms")))
-            step, exposed = ({on: statistics.median(v[i] for v in seen[on]) for on in seen} for i in (0, 1))
+                    step = median_of(train(args, work, model, 1, words + switch), "step_ms")
+                    seen[on].append((step, *collectives(work / "run" / "trace" / "rank-0.json", collective, in_backward)))
+            step, waiting, beside = ({on: statistics.median(v[i] for v in seen[on]) for on in seen} for i in range(3))
+            hidden = waiting[False] - waiting[True]
             yield {"case": f"{model} {name}", "unit": "ms", "runs": args.rounds, "step off": step[False],
-                   "step on": step[True], "exposed off": exposed[False], "exposed on": exposed[True],
-                   "communication share": exposed[False] / step[False]}
+                   "step on": step[True], "communication": waiting[False], "compute beside": beside[True],
+                   "hidden": hidden, "of what can be": hidden / min(waiting[False], beside[True]),
+                   "share of the step": waiting[False] / step[False]}
 
 
 def main():

@@ -60,7 +60,7 @@ typedef struct ax_config {
     struct {
         char *dir; /* absolute */
         int64_t checkpoint_interval, keep_latest, eval_interval, eval_batches, log_interval;
-        bool eval_start;
+        bool eval_start, trace;
         int save_dtype; /* ax_config_precision */
     } run;
     int64_t threads; /* 0: one per physical core */

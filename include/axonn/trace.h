@@ -105,7 +105,7 @@ typedef struct ax_event {
     double begin, end;
     const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
     const char *name; /* of the kernel, layer or parameter */
-    int64_t value;    /* bytes, or 0 */
+    int64_t value;    /* of a kernel CPU nanoseconds of the launching thread, of a gather bytes, else 0 */
 } ax_event;
 
 /* The rings of one rank. A ring is written by one thread, keeps its newest events, and neither locks nor

@@ -168,13 +168,14 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     dev->flops += flops;
     dev->bytes += bytes;
     dev->launches++;
-    double begin = dev->ring ? ax_now() : 0;
+    double begin = dev->ring ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
     enter(dev);
     ax_status status =
         dev->ops.launch ? dev->ops.launch(stream, kernel, args) : dev->ops.kernel[kernel](stream, args);
     leave(dev);
     if (dev->ring)
-        ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, ax_now(), (int64_t)bytes);
+        ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, ax_now(),
+                     (int64_t)((ax_cpu_now() - cpu) * 1e9));
     return status;
 }
 

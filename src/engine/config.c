@@ -87,6 +87,7 @@ static const ax_option options[] = {
     {"run.eval_batches", AX_OPT_INT, AT(run.eval_batches), "0", "[0, inf)",
      .help = "micro-batches of an evaluation, from all over data.valid; 0: the whole of it"},
     {"run.save_dtype", AX_OPT_ENUM, AT(run.save_dtype), "fp32", .choices = "fp32|bf16", .help = "weights in a checkpoint's model.safetensors"},
+    {"run.trace", AX_OPT_BOOL, AT(run.trace), "false", .help = "note what each rank does when, and write the newest of it to RUN/trace/rank-N.json, which Perfetto shows"},
     {"run.log_interval", AX_OPT_INT, AT(run.log_interval), "10", "[1, inf)", .help = "steps between progress lines where stderr is no terminal"},
 
     {"threads", AX_OPT_INT, AT(threads), "0", "[0, 4096]", .help = "threads that compute; 0: one per physical core"},

@@ -56,6 +56,37 @@ static ax_status allocate(ax_run *run)
     return AX_OK;
 }
 
+/* Room for the newest steps: a step of a large model is some thousands of events. */
+static ax_status open_trace(ax_run *run)
+{
+    enum { EVENTS = 1 << 16 };
+    run->trace_origin = ax_now(); /* all ranks have just agreed that the stage before went well */
+    if (!run->config->run.trace)
+        return AX_OK;
+    AX_TRY(ax_trace_create(EVENTS, &run->trace));
+    AX_TRY(ax_trace_ring(run->trace, "compute", &run->ctx->dev->ring));
+    return AX_OK;
+}
+
+static ax_status write_trace(const ax_run *run)
+{
+    char *dir, *path, name[64];
+    if (!run->trace)
+        return AX_OK;
+    int rank = ax_comm_rank(run->world);
+    snprintf(name, sizeof name, "rank-%d.json", rank);
+    AX_TRY(ax_path_join(run->config->run.dir, "trace", &dir));
+    ax_status status = ax_path_join(dir, name, &path);
+    if (status == AX_OK) {
+        status = ax_mkdirs(dir);
+        if (status == AX_OK)
+            status = ax_trace_write(run->trace, rank, run->trace_origin, path);
+        free(path);
+    }
+    free(dir);
+    return status;
+}
+
 static ax_status open_metrics(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -107,6 +138,7 @@ static ax_status start(ax_run *run)
                  {"data", ax_run_open_data, EACH},
                  {"position", ax_run_restore_position, EACH},
                  {"allocation", allocate, EACH},
+                 {"trace", open_trace, EACH},
                  {"weights", ax_run_start_weights, EACH},
                  {"config.yaml", ax_run_write_config, FIRST},
                  {"metrics", open_metrics, FIRST},
@@ -183,6 +215,7 @@ static ax_status train_step(ax_run *run)
                            .skipped = !result.finite};
     AX_TRY(ax_run_exchange(run, &row));
     row.step_ms = (ax_now() - start) * 1e3;
+    ax_event_add(run->ctx->dev->ring, "step", "train", start, ax_now(), 0);
     if (run->metrics)
         ax_run_note_trouble(run, ax_metrics_step_add(run->metrics, &row));
     return result.finite ? AX_OK : ax_comm_agree(run->world, judge(run, &result));
@@ -235,6 +268,7 @@ static void finish(ax_run *run)
     ax_engine_destroy(&run->engine);
     ax_ctx_destroy(&run->ctx);
     ax_comm_destroy(&run->placed);
+    ax_trace_destroy(&run->trace);
     ax_engine_plan_fini(&run->plan);
     ax_sampler_destroy(&run->sampler);
     ax_sources_close(&run->train);
@@ -269,6 +303,8 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
                (long long)config->train.steps);
     if (status == AX_OK)
         status = loop(&run);
+    if (status == AX_OK)
+        status = ax_comm_agree(world, write_trace(&run));
     if (status == AX_OK)
         status = ax_comm_agree(world, report(&run));
     if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())

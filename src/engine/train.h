@@ -44,6 +44,8 @@ typedef struct ax_run {
     ax_ctx *ctx;
     ax_engine *engine;
     ax_metrics *metrics; /* rank 0's */
+    ax_trace *trace;     /* NULL: nothing is noted */
+    double trace_origin; /* a moment that all ranks share */
     int n_axes;
     ax_run_axes axes[AX_RUN_AXES];
     ax_metrics_axes row_axes[AX_RUN_AXES];

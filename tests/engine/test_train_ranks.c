@@ -121,6 +121,35 @@ static void metrics_tell_of_ranks(void **state)
     assert_string_equal(axes, "");
 }
 
+/* Each rank writes what it did: all steps of a short run, and in them kernels and waits. */
+static void traces_are_written(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"step", "kernel", "forward", "backward", "gather", "start"};
+    sh("rm -rf run");
+    run_expect(0, NULL, RANK_KEYS "ranks=2 grid.z=2 run.trace=true");
+    for (int rank = 0; rank < 2; rank++) {
+        char path[64];
+        int seen[AX_COUNT(kinds)] = {0};
+        snprintf(path, sizeof path, "run/trace/rank-%d.json", rank);
+        json_t *root = json_load_file(path, 0, NULL), *event;
+        size_t i;
+        assert_non_null(root);
+        json_array_foreach(json_object_get(root, "traceEvents"), i, event)
+        {
+            const char *kind = json_string_value(json_object_get(event, "cat"));
+            assert_int_equal(json_integer_value(json_object_get(event, "pid")), rank);
+            for (size_t k = 0; kind && k < AX_COUNT(kinds); k++)
+                seen[k] += !strcmp(kind, kinds[k]);
+        }
+        assert_int_equal(seen[0], 6);
+        for (size_t k = 1; k < AX_COUNT(kinds); k++)
+            assert_true(seen[k] >= 6);
+        json_decref(root);
+    }
+    sh("test ! -e ref/trace");
+}
+
 /* Three changes of grid, and back to one rank. */
 static void a_run_that_changes_its_grid(void **state)
 {
@@ -276,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_grid_trains_as_one_rank),
         cmocka_unit_test(metrics_tell_of_ranks),
+        cmocka_unit_test(traces_are_written),
         cmocka_unit_test(a_run_that_changes_its_grid),
         cmocka_unit_test(mistakes_are_told_once),
         cmocka_unit_test(a_rank_without_the_checkpoint),

@@ -130,8 +130,11 @@ static ax_status run(ax_comm *world, void *arg)
 static ax_status run_ranks(ax_comm *world, job *j)
 {
     int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
-    return ax_comm_size(world) == 1 ? ax_comm_threads_run(ranks, run, j) : run(world, j);
+    return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
 }
+
+/* 0, which no grid accepts, if it is no number. */
+static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
 int main(int argc, char **argv)
 {
@@ -139,7 +142,7 @@ int main(int argc, char **argv)
     ax_status status = ax_comm_world_create(&world);
     job j = {argc > 1 ? argv[1] : __FILE__, {1, 1, 1, 1, status == AX_OK ? ax_comm_size(world) : 1}, 0};
     if (argc == 6)
-        j.grid = (ax_grid_size){atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), 1, atoi(argv[5])};
+        j.grid = (ax_grid_size){size_of(argv[2]), size_of(argv[3]), size_of(argv[4]), 1, size_of(argv[5])};
     if (status == AX_OK)
         status = run_ranks(world, &j);
     if (status != AX_OK && world && ax_comm_size(world) > 1)

@@ -34,7 +34,8 @@ typedef struct trainer {
 static void draw_points(trainer *t)
 {
     for (int i = 0; i < N; i++) {
-        double r = (double)(i / CLASSES + 1) / (N / CLASSES);
+        int place = i / CLASSES + 1, places = N / CLASSES; /* on the arm, outwards */
+        double r = (double)place / places;
         double angle = 6.2831853 * i / CLASSES + 4 * r + 0.1 * ax_rng_normal(1, (uint64_t)i);
         t->class[i] = i % CLASSES;
         t->x[i * F] = (float)(r * cos(angle));
@@ -151,8 +152,11 @@ static ax_status run(ax_comm *world, void *arg)
 static ax_status run_ranks(ax_comm *world, job *j)
 {
     int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
-    return ax_comm_size(world) == 1 ? ax_comm_threads_run(ranks, run, j) : run(world, j);
+    return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
 }
+
+/* 0, which no grid accepts, if it is no number. */
+static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
 int main(int argc, char **argv)
 {
@@ -160,7 +164,7 @@ int main(int argc, char **argv)
     ax_status status = ax_comm_world_create(&world);
     job j = {.grid = {1, 1, 1, 1, status == AX_OK ? ax_comm_size(world) : 1}, .correct = 1};
     if (argc == 5)
-        j.grid = (ax_grid_size){atoi(argv[1]), atoi(argv[2]), atoi(argv[3]), 1, atoi(argv[4])};
+        j.grid = (ax_grid_size){size_of(argv[1]), size_of(argv[2]), size_of(argv[3]), 1, size_of(argv[4])};
     if (status == AX_OK)
         status = run_ranks(world, &j);
     if (status != AX_OK && world && ax_comm_size(world) > 1)

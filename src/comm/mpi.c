@@ -332,7 +332,9 @@ static void at_exit(int status, void *arg)
     const ax_mpi_guard *g = arg;
     if (!g->world || g->pid != getpid() || atomic_load(&g->world->ending))
         return;
-    const char *message = "this rank's process exited without leaving the world (ax_comm_destroy)";
+    const char *message = atomic_load(&g->world->failed)
+                              ? g->world->message
+                              : "this rank's process exited without leaving the world (ax_comm_destroy)";
     mpi_abort(&g->world->comm->comm, status ? (ax_status)(status & 255) : AX_ERR_COMM,
               status ? NULL : message);
 }

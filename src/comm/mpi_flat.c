@@ -343,7 +343,16 @@ static ax_status test(piece *p, int *came)
     for (int i = 0; i < p->requests && code == MPI_ERR_IN_STATUS; i++)
         if (status[i].MPI_ERROR != MPI_SUCCESS && status[i].MPI_ERROR != MPI_ERR_PENDING)
             code = status[i].MPI_ERROR;
-    return ax_mpi_check(code, "a message");
+    if (code == MPI_SUCCESS)
+        return AX_OK;
+    char what[128];
+    ax_mpi_call call = ax_mpi_call_of(p->op);
+    ax_mpi_call_describe(&call, what, sizeof what);
+    ax_status failed = ax_mpi_check(code, "a message");
+    ax_error_context(
+        "%s, operation %lld of a group of %d (do all its ranks call it? a build with assertions tells)", what,
+        (long long)call.seq, call.size);
+    return failed;
 }
 
 /* Goes on with a piece as long as nothing has to be waited for. */

@@ -156,6 +156,13 @@ static bool has_left(const ax_mpi_world *w, int rank)
     return is_missing(w, rank) && w->watch->answer[rank].state == LEFT;
 }
 
+/* A rank that waits in something else. */
+static bool waits_elsewhere(const ax_mpi_world *w, int rank)
+{
+    const answer *mine = &w->watch->answer[w->comm->comm.rank];
+    return waits(w, rank) && strcmp(w->watch->answer[rank].text, mine->text) != 0;
+}
+
 static int first(const ax_mpi_world *w, which_fn *which)
 {
     for (int r = 0; r < w->comm->comm.size; r++)
@@ -190,7 +197,7 @@ static void reason(const ax_mpi_world *w, char *out, size_t size)
         list(w, has_left, who, sizeof who);
         snprintf(out, size, "%s, has waited %d s for %s, which left the world without calling it", what,
                  seconds, who);
-    } else if (first(w, is_missing) < 0) {
+    } else if (first(w, is_missing) < 0 && first(w, waits_elsewhere) < 0) {
         snprintf(out, size, "%s, has not moved for %d s, though all its ranks have called it", what, seconds);
     } else {
         size_t len = (size_t)snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);

@@ -98,7 +98,7 @@ typedef enum ax_role {
 typedef struct ax_strategy {
     const char *name, *help;
     ax_axisset axes;           /* the others must have size 1 */
-    ax_axes of[AX_ROLE_COUNT]; /* role → axes, major first */
+    ax_axes of[AX_ROLE_COUNT]; /* role → axes, major first; heads lie where AX_ROLE_HIDDEN does */
     ax_axes rest;              /* fine, on dim 0 of weights */
 } ax_strategy;
 
@@ -135,9 +135,10 @@ typedef struct ax_heads {
     ax_role q, kv;  /* roles of the two widths */
     int64_t q_unit; /* query heads that stay together; key heads split one by one */
 } ax_heads;
-/* Up to as many ranks as key heads: groups are split in whole. More: each key head is on x.kv of them and its
- * group is split along x.rep, so their number must be a multiple of kv_heads, else AX_ERR_USAGE names those
- * near that would do. Collective along the grid: it declares the factors (ax_grid_factor). */
+/* Up to as many ranks as key heads: groups are split in whole. More: key heads are split along x.kv, one
+ * each, and the queries of each along x.rep, so the number of ranks must be a multiple of kv_heads, else
+ * AX_ERR_USAGE names those near that would do. Collective along the grid: it declares the factors
+ * (ax_grid_factor). */
 AX_MUST_CHECK ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out);
 /* Whether `ranks` ranks can split them. Not collective. */
 bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks);

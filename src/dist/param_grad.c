@@ -154,6 +154,10 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_param_live *live = p->live;
     AX_CHECK(
+        !p->set->flow->synced, AX_ERR_INTERNAL,
+        "the gradient of %s is final: call ax_param_set_zero_grad before the next step's first micro-batch",
+        p->name);
+    AX_CHECK(
         live->bucket < 0 || !p->set->flow->bucket[live->bucket].started, AX_ERR_INTERNAL,
         "the gradient of %s gets more contributions than in the micro-batch before: all micro-batches of a "
         "step must run the same layers",

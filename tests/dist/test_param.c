@@ -153,6 +153,8 @@ static ax_status check_gradients(const model *m)
     EXPECT(ax_param_set_grad_sumsq(m->set, NULL, NULL) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "the gradients are still partial sums"));
     AX_TRY(ax_param_set_sync_grad(m->set));
+    EXPECT(ax_param_grad_target(m->frame, m->bias, &m->bias->sum.layout, &part, NULL) == AX_ERR_INTERNAL);
+    EXPECT(strstr(ax_error_message(), "the gradient of h.bias is final: call ax_param_set_zero_grad"));
     double weight[OUT * IN], bias[OUT], want_bias[OUT] = {0};
     AX_TRY(ax_tensor_collect(m->ctx, &m->weight->grad, weight));
     AX_TRY(ax_tensor_collect(m->ctx, &m->bias->grad, bias));

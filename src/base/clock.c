@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,12 @@ int64_t ax_memory_shared(void) { return base_proc_bytes("/proc/self/status", "Rs
 
 void ax_memory_restart_peak(void)
 {
+    /* One rank thread at a time: where a sanitizer has replaced malloc, this is glibc's first call of its
+     * own, which it initialises without a lock. */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
     malloc_trim(0);
+    pthread_mutex_unlock(&lock);
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return;

@@ -83,6 +83,9 @@ void ax_comm_destroy(ax_comm **comm);
  * late, because they compute, are warned of. Over MPI only: threads find such ranks at once. Not collective.
  */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
+/* Until the next ax_comm_set_timeout, a rank that does not answer within 2 seconds while this one waits ends
+ * the job: for a rank that was told to stop. A signal handler may call it. Not collective. */
+void ax_comm_hurry(ax_comm *world);
 
 /* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return:
  * it ends the job with exit code `status`, after `message` (NULL: none) was logged as an error if this rank

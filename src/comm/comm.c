@@ -200,7 +200,13 @@ ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)
 void ax_comm_set_timeout(ax_comm *world, double seconds)
 {
     if (world->ops->set_timeout)
-        world->ops->set_timeout(world, seconds);
+        world->ops->set_timeout(world, seconds > 0 ? seconds : 0);
+}
+
+void ax_comm_hurry(ax_comm *world)
+{
+    if (world->ops->set_timeout)
+        world->ops->set_timeout(world, -1);
 }
 
 enum { PAGE = 4096 };

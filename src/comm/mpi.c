@@ -254,9 +254,13 @@ static ax_status free_now(ax_mpi_op *op)
     return AX_OK;
 }
 
+/* Negative: hurry. */
 static void mpi_set_timeout(ax_comm *comm, double seconds)
 {
-    atomic_store(&mpi_comm_of(comm)->world->timeout_ms, (int)(fmin(fmax(seconds, 0), 1e6) * 1000));
+    ax_mpi_world *w = mpi_comm_of(comm)->world;
+    atomic_store(&w->hurried, seconds < 0);
+    if (seconds >= 0)
+        atomic_store(&w->timeout_ms, (int)(fmin(seconds, 1e6) * 1000));
 }
 
 /* The communication thread ends the job, and with it this call. If it cannot, the end of this process has to

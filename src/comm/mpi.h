@@ -133,6 +133,7 @@ struct ax_mpi_world {
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full; /* that shared memory is */
     atomic_int timeout_ms; /* of the watchdog; 0: off */
+    atomic_bool hurried;   /* ranks have HURRY_SECONDS to answer */
     pthread_mutex_t driving;
     /* D: */
     ax_mpi_op *active;

@@ -53,6 +53,10 @@ static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeo
 /* How long an answer may take: far longer than the rest of a communication thread, whatever the load. */
 static double patience(double timeout) { return timeout < 2 ? 1 : timeout < 20 ? timeout / 2 : 10; }
 
+/* In a hurry: when to ask, and how long an answer may take. Only silence is judged then. */
+#define HURRY_ASK 0.25
+#define HURRY_PATIENCE 1.75
+
 /* "all_reduce of 8 f32, operation 3 of ranks 0, 2, 4" */
 static void describe(const ax_mpi_op *op, char *out, size_t size)
 {
@@ -86,7 +90,7 @@ static void ask(ax_mpi_world *w, double now)
     ax_mpi_watch *k = w->watch;
     ax_mpi_note note = {.kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active->c->id};
     k->round++;
-    k->judge_by = now + patience(timeout_of(w));
+    k->judge_by = now + (atomic_load(&w->hurried) ? HURRY_PATIENCE : patience(timeout_of(w)));
     for (int r = 0; r < w->comm->comm.size; r++) {
         answer *a = &k->answer[r];
         a->before = a->progress;
@@ -224,7 +228,13 @@ static void warn(ax_mpi_world *w, double now)
 static void judge(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
-    bool hopeless = first(w, is_silent) >= 0;
+    bool hopeless = first(w, is_silent) >= 0, hurried = atomic_load(&w->hurried);
+    if (!hopeless && hurried) {
+        k->round = 0;
+        k->since = now;
+        k->ask_at = now + HURRY_ASK;
+        return;
+    }
     if (!hopeless && first(w, computes) < 0) {
         if (k->round == 1) {
             if (now >= k->judge_by)
@@ -237,7 +247,8 @@ static void judge(ax_mpi_world *w, double now)
         warn(w, now);
         k->round = 0;
         k->ask_at = now + timeout_of(w);
-    } else if (first(w, waits) == w->comm->comm.rank || now >= k->judge_by + patience(timeout_of(w))) {
+    } else if (hurried || first(w, waits) == w->comm->comm.rank ||
+               now >= k->judge_by + patience(timeout_of(w))) {
         char text[900];
         reason(w, text, sizeof text);
         ax_mpi_end_job(w, AX_ERR_COMM, text, first(w, is_silent) < 0);
@@ -248,7 +259,8 @@ void ax_mpi_watch_look(ax_mpi_world *w)
 {
     ax_mpi_watch *k = w->watch;
     double now = ax_now(), timeout = timeout_of(w);
-    bool waiting = timeout > 0 && w->active && is_waited_for(w) && !atomic_load(&w->failed);
+    bool hurried = atomic_load(&w->hurried),
+         waiting = (timeout > 0 || hurried) && w->active && is_waited_for(w) && !atomic_load(&w->failed);
     if (!waiting || w->progress != k->seen) {
         k->seen = w->progress;
         k->since = now;
@@ -257,7 +269,7 @@ void ax_mpi_watch_look(ax_mpi_world *w)
         return;
     }
     if (k->round == 0) {
-        if (now >= k->ask_at)
+        if (now >= k->ask_at || (hurried && now >= k->since + HURRY_ASK))
             ask(w, now);
         return;
     }

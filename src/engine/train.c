@@ -295,7 +295,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
 {
     ax_run run = {.world = world, .config = config, .result = result, .saved_step = -1};
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
-    ax_signals_install();
+    ax_signals_install(world);
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = start(&run);
     if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)

@@ -127,7 +127,6 @@ ax_status ax_run_agree(ax_run *run)
 /* One small reduction for all that is a maximum, and one for the sum, started together. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
 {
-    enum { ANSWER_SECONDS = 2 }; /* in which the others answer a rank that was told to stop */
     enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, AXES };
     double max[AXES + AX_RUN_AXES] = {
         [SIGNAL] = ax_signal_pending(), [TROUBLE] = run->trouble, [MEMORY] = (double)row->mem_bytes};
@@ -137,8 +136,6 @@ ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
         max[WIRE] += (double)(now.wire - before.wire);
         max[EXPOSED] += now.exposed - before.exposed;
     }
-    if (max[SIGNAL] > 0)
-        ax_comm_set_timeout(run->world, ANSWER_SECONDS);
     if (ax_comm_size(run->world) > 1) {
         ax_work *largest, *sum;
         AX_TRY(ax_all_reduce(run->world, NULL, max, AXES + run->n_axes, AX_F64, AX_MAX, &largest));

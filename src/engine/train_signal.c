@@ -13,6 +13,7 @@ static struct sigaction before[AX_COUNT(watched)];
 static volatile sig_atomic_t pending, first_second;
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users;
+static ax_comm *volatile world; /* whose other ranks have to answer once a signal came */
 
 /* A second SIGINT ends the process at once, unless it comes with the first: launchers forward what the
  * terminal has sent to the whole process group already. */
@@ -32,6 +33,8 @@ static void note(int number)
             pending = number; /* nobody listens: the signal counts all the same */
     }
     pending = number;
+    if (world)
+        ax_comm_hurry(world);
 }
 
 static void install(void)
@@ -45,11 +48,13 @@ static void install(void)
     }
 }
 
-void ax_signals_install(void)
+void ax_signals_install(ax_comm *comm)
 {
     pthread_mutex_lock(&users_lock);
-    if (!users++)
+    if (!users++) {
+        world = comm;
         install();
+    }
     pthread_mutex_unlock(&users_lock);
 }
 
@@ -59,6 +64,7 @@ void ax_signals_restore(void)
     if (!--users)
         for (size_t i = 0; i < AX_COUNT(watched); i++)
             sigaction(watched[i], &before[i], NULL);
+    world = users ? world : NULL;
     pthread_mutex_unlock(&users_lock);
 }
 

@@ -153,6 +153,19 @@ wait $long
 code=$?
 [[ $code == 7 && -s run/latest ]] || die "a rank's SIGTERM: exit code $code"
 none_left
+# A rank that is told to stop, and another that does not answer: two seconds.
+start_long
+stopped=$(left | tail -1)
+kill -STOP "$stopped"
+begin=$(date +%s%N)
+kill -TERM $long
+wait $long
+code=$?
+took=$((($(date +%s%N) - begin) / 1000000))
+[[ $code == 5 ]] && grep -Eq 'no answer from|does not answer' log || die "a rank that does not answer: exit code $code"
+((took < 15000)) || die "a rank that does not answer was waited for $took ms"
+kill -KILL "$stopped" 2>/dev/null
+none_left
 # A rank that is killed ends the job.
 start_long
 kill -KILL "$(left | tail -1)"

@@ -24,7 +24,7 @@
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out)
 {
     ax_launcher started = ax_launcher_find();
-    *out = launch->ranks > 1 && started.size < 2;
+    *out = (launch->ranks > 1 && started.size < 2) || (launch->hosts && !started.launcher);
     AX_CHECK(!launch->hosts || launch->ranks > 0, AX_ERR_USAGE,
              "--hosts: say with --ranks how many ranks to start");
     AX_CHECK(!launch->ranks || *out || ax_max(started.size, 1) == launch->ranks, AX_ERR_USAGE,
@@ -184,8 +184,25 @@ static void pass_on(int number)
 
 static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
+/* A launcher that is itself started by one would take what that one says for its own. */
+static void forget_launcher(void)
+{
+    static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "ORTE_"};
+    for (char **at = environ; *at;) {
+        char name[128];
+        bool found = false;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
+        for (size_t i = 0; i < AX_COUNT(prefixes); i++)
+            found |= !strncmp(name, prefixes[i], strlen(prefixes[i]));
+        if (!found || unsetenv(name)) /* what is unset moves the rest here */
+            at++;
+    }
+}
+
 static void become_launcher(const command *c, pid_t parent)
 {
+    if (ax_launcher_find().launcher)
+        forget_launcher();
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)

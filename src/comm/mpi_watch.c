@@ -51,7 +51,7 @@ void ax_mpi_watch_destroy(ax_mpi_world *w)
 static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeout_ms) / 1000; }
 
 /* How long an answer may take: far longer than the rest of a communication thread, whatever the load. */
-static double patience(double timeout) { return timeout < 2 ? 1 : timeout < 20 ? timeout / 2 : 10; }
+static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ? timeout / 2 : 10; }
 
 /* In a hurry: when to ask, and how long an answer may take. Only silence is judged then. */
 #define HURRY_ASK 0.25

@@ -44,7 +44,7 @@ static ax_status share_message(ax_comm *comm, int root, ax_status mine, char **m
     ax_status result = share(comm, status, sizeof *status, root);
     if (result == AX_OK)
         result = ax_comm_share_text(comm, root, message);
-    differ = result != AX_OK || mine == AX_OK || strcmp(own, *message) != 0;
+    differ = result != AX_OK || mine == AX_OK || !*message || strcmp(own, *message) != 0;
     if (own != *message)
         free(own);
     AX_TRY(result);

@@ -98,7 +98,7 @@ ax_status ax_run_evaluate(ax_run *run);
 bool ax_run_first(const ax_run *run); /* this is rank 0 */
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
-void ax_signals_install(ax_comm *world); /* which hurries once a signal came */
+void ax_signals_install(ax_comm *comm); /* which hurries once a signal came */
 void ax_signals_restore(void);
 int ax_signal_pending(void); /* the signal, or 0 */
 

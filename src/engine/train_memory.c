@@ -61,7 +61,8 @@ static void say(const ax_run *run)
         if (rows[i].bytes && used < sizeof text)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", used ? ", " : "",
                                      rows[i].what, ax_format_bytes((double)rows[i].bytes, size));
-    ax_log(AX_LOG_INFO, "memory: %s in all: %s", ax_format_bytes((double)ax_memory_total(m), size), text);
+    ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
+           ax_format_bytes((double)ax_memory_total(m), size), text);
 }
 
 /* ---- what is there ------------------------------------------------------------------------------- */

@@ -334,4 +334,18 @@ static inline void sh(const char *fmt, ...)
         fail_msg("failed: %s", command);
 }
 
+/* A tokenizer of 280 tokens in tok/, and the text that it was trained on. */
+static inline void make_tokenizer(void)
+{
+    static const char *const paths[] = {"text.txt"}, *const specials[] = {"<|endoftext|>"};
+    ax_tokenizer *tokenizer;
+    sh("for i in $(seq 300); do echo \"line $i of a text to learn, and again $((i %% 7))\"; done > text.txt");
+    OK(ax_tokenizer_train(
+        &(ax_tokenizer_training){
+            .vocab = 280, .specials = specials, .n_specials = 1, .paths = paths, .n_paths = 1, .threads = 1},
+        &tokenizer));
+    OK(ax_tokenizer_save(tokenizer, "tok"));
+    ax_tokenizer_destroy(&tokenizer);
+}
+
 #endif

@@ -123,20 +123,6 @@ static void data_that_cannot_be_used(void **state)
     }
 }
 
-/* A tokenizer of 280 tokens in tok/, and the text that it was trained on. */
-static void make_tokenizer(void)
-{
-    static const char *const paths[] = {"text.txt"}, *const specials[] = {"<|endoftext|>"};
-    ax_tokenizer *tokenizer;
-    sh("for i in $(seq 300); do echo \"line $i of a text to learn, and again $((i %% 7))\"; done > text.txt");
-    OK(ax_tokenizer_train(
-        &(ax_tokenizer_training){
-            .vocab = 280, .specials = specials, .n_specials = 1, .paths = paths, .n_paths = 1, .threads = 1},
-        &tokenizer));
-    OK(ax_tokenizer_save(tokenizer, "tok"));
-    ax_tokenizer_destroy(&tokenizer);
-}
-
 /* Text is tokenized into the run's directory once. The tokenizer goes into the checkpoints. */
 static void text_is_tokenized_by_the_run(void **state)
 {

@@ -150,6 +150,20 @@ static void traces_are_written(void **state)
     sh("test ! -e ref/trace");
 }
 
+/* Text is tokenized by one rank, while the others wait, and read by all. */
+static void text_is_tokenized_once(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    make_tokenizer();
+    static const char keys[] =
+        RANK_KEYS "data.train=text.txt data.tokenizer=tok model.vocab=300 train.steps=3 ";
+    run_expect(0, "tokenizing", "%s train.micro_batch=8 run.dir=ref", keys);
+    run_expect(0, "tokenizing", "%s ranks=4 grid.x=2 grid.data=2", keys);
+    same_losses("ref", "run");
+    assert_int_equal(count_files("run/data"), count_files("ref/data"));
+}
+
 /* Three changes of grid, and back to one rank. */
 static void a_run_that_changes_its_grid(void **state)
 {
@@ -306,6 +320,7 @@ int main(void)
         cmocka_unit_test(every_grid_trains_as_one_rank),
         cmocka_unit_test(metrics_tell_of_ranks),
         cmocka_unit_test(traces_are_written),
+        cmocka_unit_test(text_is_tokenized_once),
         cmocka_unit_test(a_run_that_changes_its_grid),
         cmocka_unit_test(mistakes_are_told_once),
         cmocka_unit_test(a_rank_without_the_checkpoint),

@@ -103,6 +103,31 @@ static void grids_train_as_one_rank_does(void **state)
     free(serial.weights);
 }
 
+/* The other rows of the table, each on all the axes it has. */
+static void strategies_train_as_one_rank_does(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        ax_grid_size grid;
+        int zero;
+    } rows[] = {{"megatron", {2, 1, 1, 1, 2}, 2}, {"megatron", {3, 1, 1, 1, 2}, 3},
+                {"fsdp", {1, 1, 4, 1, 1}, 0},     {"hsdp", {1, 1, 2, 1, 3}, 1},
+                {"ddp", {1, 1, 1, 1, 4}, 0},      {"ddp", {1, 1, 1, 1, 3}, 3}};
+    setup base = {
+        .shape = &odd, .grid = {1, 1, 1, 1, 1}, .parallel = together, .micro_batch = 2, .compute = AX_F64};
+    setup serial = run(base);
+    for (size_t i = 0; i < AX_COUNT(rows); i++) {
+        setup s = base;
+        if (ax_strategy_find(rows[i].name, &s.parallel.strategy) != AX_OK)
+            fail_msg("%s", ax_error_message());
+        s.grid = rows[i].grid;
+        s.parallel.zero = rows[i].zero;
+        overlapped_and_not(s, &serial);
+    }
+    free(serial.weights);
+}
+
 /* bf16 rounds what is gathered and not what is reduced: overlap must not change a bit there either. */
 static void overlap_changes_no_bit_in_bf16(void **state)
 {
@@ -220,6 +245,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grids_train_as_one_rank_does),
+        cmocka_unit_test(strategies_train_as_one_rank_does),
         cmocka_unit_test(overlap_changes_no_bit_in_bf16),
         cmocka_unit_test(bytes_are_those_of_the_closed_forms),
         cmocka_unit_test(gathers_run_beside_kernels),

@@ -81,6 +81,7 @@ struct ax_mpi_op {
     /* D, and T unless it is local: */
     bool checking;                   /* whether all call the same; it has not started yet */
     int tag;                         /* the first of its tags */
+    int64_t stride;                  /* of the flat path: elements between the blocks that a gather writes */
     int64_t pieces, unstarted, open; /* of the flat path; any path may use them */
     int64_t wire;                    /* bytes sent to other nodes */
     ax_node_op node;                 /* of the path that shares memory */

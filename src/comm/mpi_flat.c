@@ -170,6 +170,12 @@ static ax_status double_known(piece *p, int64_t bytes, bool *known)
     return post_send(p, p->scratch, n * bytes, (me - distance + g) % g);
 }
 
+/* Bytes from one rank's block to the next where they are gathered. */
+static int64_t gather_stride(const ax_mpi_op *op)
+{
+    return (op->stride ? op->stride : op->args.count) * (int64_t)ax_dtype_size(op->args.dtype);
+}
+
 static ax_status small_gather(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -189,7 +195,7 @@ static ax_status small_gather(piece *p, bool *done)
         reduce(a, g, src, p->count, a->recv);
     else
         for (int r = 0; r < g; r++)
-            copy((char *)a->recv + r * bytes, src[r], bytes);
+            copy((char *)a->recv + r * gather_stride(p->op), src[r], bytes);
     return AX_OK;
 }
 
@@ -202,7 +208,9 @@ static ax_status pairwise_move(piece *p, bool *done)
     blocks out = {.base = (char *)(uintptr_t)a->send + at,
                   .stride = gathers ? 0 : a->count * element,
                   .bytes = p->count * element};
-    blocks in = {.base = (char *)a->recv + at, .stride = a->count * element, .bytes = p->count * element};
+    blocks in = {.base = (char *)a->recv + at,
+                 .stride = gathers ? gather_stride(p->op) : a->count * element,
+                 .bytes = p->count * element};
     if (p->step == 1)
         copy(in.base + me * in.stride, out.base + me * out.stride, in.bytes);
     return exchange(p, out, in, done);

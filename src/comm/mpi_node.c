@@ -145,10 +145,10 @@ void ax_mpi_node_destroy(ax_mpi_world *w) { ax_node_destroy(&w->shared); }
 
 /* ---- exchanges between nodes --------------------------------------------------------------------- */
 
-static ax_status outer_start(void *user, const ax_coll_args *args)
+static ax_status outer_start(void *user, const ax_coll_args *args, int64_t stride)
 {
     state *s = user;
-    s->exchange = (ax_mpi_op){.c = s->column, .args = *args};
+    s->exchange = (ax_mpi_op){.c = s->column, .args = *args, .stride = stride};
     return ax_mpi_flat.start(&s->exchange);
 }
 

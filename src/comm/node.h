@@ -52,7 +52,8 @@ int ax_node_size(const ax_node *node);
 /* How the ranks of a communicator that spans nodes exchange what each node has reduced: among the ranks that
  * have the same rank in their nodes' groups, one per node. At most one operation is in flight. */
 typedef struct ax_node_outer {
-    ax_status (*start)(void *user, const ax_coll_args *args);
+    /* The blocks that an all-gather writes are `stride` elements apart. */
+    ax_status (*start)(void *user, const ax_coll_args *args, int64_t stride);
     ax_status (*test)(void *user, bool *done);
     void *user;
 } ax_node_outer;

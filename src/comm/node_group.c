@@ -18,9 +18,10 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,  /* of buffers that are not in heaps, on one node */
-    PART_OUTSIDE = 4 << 20, /* of any buffers, with several nodes */
-    OUTSIDE_MIN = 64 << 10  /* bytes from which carrying by slices pays */
+    PART_INSIDE = 1 << 20,   /* of buffers that are not in heaps, on one node */
+    PART_OUTSIDE = 16 << 20, /* of any buffers, with several nodes */
+    COLUMNS = 4 << 20, /* that a rank exchanges with other nodes at once, where they are no part of buffers */
+    OUTSIDE_MIN = 64 << 10 /* bytes from which carrying by slices pays */
 };
 
 typedef enum phase {
@@ -47,6 +48,21 @@ static ax_status need_stage(ax_node_group *g)
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
 }
 
+static int step_of(const ax_node_map *map)
+{
+    int step = map->nodes > 1 ? map->rank_of[map->size] - map->rank_of[0] : 0;
+    for (int i = map->size; i < map->nodes * map->size; i++)
+        if (map->rank_of[i] - map->rank_of[i - map->size] != step)
+            return 0;
+    return step > 0 ? step : 0;
+}
+
+/* Whether what is exchanged with other nodes is put together elsewhere. */
+static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
+{
+    return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
+}
+
 static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
 {
     size_t n = (size_t)map->size, all = (size_t)map->nodes * n;
@@ -65,9 +81,8 @@ static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
     *where = ax_node_offset(g->node, mine, 1);
     /* At least one element of every rank, twice. */
     g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
-    if (map->nodes > 1)
-        return ax_calloc(1, (size_t)g->part_bytes, &g->columns);
-    return need_stage(g);
+    g->step = step_of(map);
+    return map->nodes > 1 ? ax_calloc(1, COLUMNS, &g->columns) : need_stage(g);
     return AX_OK;
 }
 
@@ -156,7 +171,9 @@ static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
     int blocks = blocks_sent(g, &op->args) + (in_place(&op->args) ? 0 : blocks_received(g, &op->args));
-    int64_t most = g->part_bytes / (blocks * (int64_t)ax_dtype_size(op->args.dtype));
+    int64_t size = (int64_t)ax_dtype_size(op->args.dtype), most = g->part_bytes / (blocks * size);
+    if (needs_columns(g, &op->args))
+        most = ax_min(most, COLUMNS / (g->map.nodes * size));
     return ax_min(op->args.count, most);
 }
 
@@ -348,8 +365,9 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* ---- outside ------------------------------------------------------------------------------------- */
 
-/* What this rank exchanges with its like on the other nodes; `columns` holds one block per node. */
-static ax_coll_args outside(const ax_node_op *op)
+/* What this rank exchanges with its like on the other nodes: a slice of a sum, its columns, or blocks that
+ * lie in the buffer `stride` apart. */
+static ax_coll_args outside(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;
     ax_coll_args a = op->args;
@@ -358,11 +376,16 @@ static ax_coll_args outside(const ax_node_op *op)
     int64_t lo = 0, hi = p.n;
     if (a.coll == AX_ALL_REDUCE)
         ax_node_slice(g, &a, p.n, g->rank, &lo, &hi);
-    a.count = hi - lo;
-    a.recv = a.coll == AX_ALL_GATHER ? g->columns : part_recv(op) + (size_t)(p.first + lo) * size;
-    a.send = a.coll == AX_ALL_GATHER   ? part_send(op) + (size_t)p.first * size
-             : a.coll == AX_ALL_REDUCE ? a.recv
-                                       : (void *)g->columns;
+    if (a.coll == AX_ALL_GATHER)
+        lo = g->rank_of[g->rank] * p.stride;
+    *stride = needs_columns(g, &a) ? p.n : g->step * p.stride;
+    a.count = hi - (a.coll == AX_ALL_REDUCE ? lo : 0);
+    a.recv = part_recv(op) + (size_t)(p.first + lo) * size;
+    a.send = a.coll == AX_ALL_GATHER ? part_send(op) + (size_t)p.first * size : a.recv;
+    if (needs_columns(g, &a) && a.coll == AX_ALL_GATHER)
+        a.recv = g->columns;
+    else if (needs_columns(g, &a))
+        a.send = g->columns;
     return a;
 }
 
@@ -436,7 +459,7 @@ static ax_status part_round(ax_node_op *op)
 
 static ax_status came_back(ax_node_op *op)
 {
-    if (op->args.coll == AX_ALL_GATHER)
+    if (op->args.coll == AX_ALL_GATHER && needs_columns(op->group, &op->args))
         place_columns(op);
     op->out = true;
     op->phase = op->args.coll == AX_REDUCE_SCATTER ? PART_LEAVE : PART_POST;
@@ -463,10 +486,11 @@ static ax_status test_outside(ax_node_op *op, bool *go)
 static ax_status go_outside(ax_node_op *op)
 {
     const ax_node_outer *outer = op->group->outer;
-    ax_coll_args args = outside(op);
+    int64_t stride;
+    ax_coll_args args = outside(op, &stride);
     op->exchanged = args.count > 0; /* the same on the other nodes */
     op->phase = OUTSIDE;
-    return op->exchanged ? outer->start(outer->user, &args) : AX_OK;
+    return op->exchanged ? outer->start(outer->user, &args, stride) : AX_OK;
 }
 
 /* Takes the operation out of one phase, or says that it has to wait. */

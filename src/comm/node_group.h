@@ -44,15 +44,16 @@ struct ax_node_group {
     int *member;
     place **place; /* of each rank of the group */
     const ax_node_outer *outer;
-    int64_t part_bytes;               /* of what a rank sends and receives in one part */
-    char *stage;                      /* in the heap: carries parts of buffers that are not */
+    int64_t part_bytes; /* of what a rank sends and receives in one part */
+    char *stage;        /* in the heap: carries parts of buffers that are not */
+    int step;           /* from a rank to its like on the next node, if that is the same for all; else 0 */
     uint32_t started, entered, ended; /* operations: begun, in their first round, complete */
     /* Each rank's buffers in this round, as this process sees them. */
     const char **send;
     char **recv;
     const void **src; /* lists for a reduction */
     void **dst;
-    char *columns; /* with several nodes: what is exchanged outside, a block per node */
+    char *columns; /* with several nodes: exchanged outside where no buffer has it, a block per node */
 };
 
 /* The part of each counted extent that a move covers: elements [first, first + n), where blocks of different

@@ -30,6 +30,10 @@ typedef struct member {
     ax_node *column; /* with its like on the other nodes */
     ax_node_group *group, *outside;
     ax_node_op outside_op;
+    ax_coll_args outside_args;
+    int64_t outside_stride;
+    char *gathered;
+    int nodes;
     ax_node_outer outer;
     char *heap, *plain; /* two arenas, one that others see */
 } member;
@@ -49,17 +53,33 @@ typedef struct team {
 
 static void pause_all(team *t) { pthread_barrier_wait(&t->barrier); }
 
-static ax_status outer_start(void *user, const ax_coll_args *args)
+/* A group knows no strides: what is gathered outside goes through memory of its own. */
+static ax_status outer_start(void *user, const ax_coll_args *args, int64_t stride)
 {
     member *m = user;
-    ax_node_start(m->outside, args, &m->outside_op);
+    ax_coll_args a = m->outside_args = *args;
+    m->outside_stride = stride;
+    m->gathered = NULL;
+    if (a.coll == AX_ALL_GATHER) {
+        AX_TRY(ax_calloc((size_t)(a.count * m->nodes), ax_dtype_size(a.dtype), &m->gathered));
+        a.recv = m->gathered;
+    }
+    ax_node_start(m->outside, &a, &m->outside_op);
     return AX_OK;
 }
 
 static ax_status outer_test(void *user, bool *done)
 {
     member *m = user;
-    return ax_node_test(&m->outside_op, done);
+    AX_TRY(ax_node_test(&m->outside_op, done));
+    const ax_coll_args *a = &m->outside_args;
+    size_t size = ax_dtype_size(a->dtype), bytes = (size_t)a->count * size;
+    for (int n = 0; *done && m->gathered && n < m->nodes; n++)
+        memcpy((char *)a->recv + (size_t)(n * m->outside_stride) * size, m->gathered + (size_t)n * bytes,
+               bytes);
+    if (*done)
+        free(m->gathered);
+    return AX_OK;
 }
 
 /* The ranks of one set are first + i·step, i < n; this one is number `at`. */
@@ -91,6 +111,7 @@ static ax_status join(team *t, member *m, int index)
     static const int in_order[MOST_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
     int node = index / t->size, at = index % t->size;
     m->rank = t->rank_of[index];
+    m->nodes = t->nodes;
     m->outer = (ax_node_outer){outer_start, outer_test, m};
     ax_node_map map = {t->nodes, node, t->size, t->rank_of}, column = {1, 0, t->nodes, in_order};
     AX_TRY(connect(t, 0, node * t->size, 1, t->size, at, &map, &m->outer, &m->node, &m->group));
@@ -298,7 +319,7 @@ static void several_nodes(void **state)
     run(4, 2, NULL, many);
 }
 
-/* More than one part: 4 MiB with several nodes, 1 MiB where buffers are not in heaps. */
+/* More than one part: 4 MiB of columns with several nodes, 1 MiB where buffers are not in heaps. */
 static ax_status large(team *t, member *m)
 {
     int ranks = t->nodes * t->size;

@@ -6,8 +6,11 @@
 #include "comm/mpi.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { WHERE = 256 }; /* characters of AXONN_SHARED_MEMORY: longer names than cards have room for */
 
 /* What a communicator has of this path. */
 typedef struct state {
@@ -85,10 +88,21 @@ static ax_status explain(const char *why)
     return AX_OK;
 }
 
+/* Where to share, as rank 0's environment says: launchers do not hand every variable to every host, and ranks
+ * that read different ones would not make the same calls. */
+static ax_status find_where(char where[WHERE])
+{
+    const char *text = getenv("AXONN_SHARED_MEMORY");
+    snprintf(where, WHERE, "%s", text ? text : "");
+    AX_MPI(MPI_Bcast(where, WHERE, MPI_CHAR, 0, MPI_COMM_WORLD));
+    return AX_OK;
+}
+
 ax_status ax_mpi_node_create(ax_mpi_world *w)
 {
-    const char *where = getenv("AXONN_SHARED_MEMORY");
-    if (where && !strcmp(where, "off"))
+    char where[WHERE];
+    AX_TRY(find_where(where));
+    if (!strcmp(where, "off"))
         return AX_OK;
     int rank, alone;
     bool all_alone;
@@ -98,7 +112,7 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     AX_MPI(MPI_Comm_split(MPI_COMM_WORLD, w->node[rank], rank, &local));
     AX_MPI(MPI_Comm_size(local, &alone));
     ax_status status = agreed(MPI_COMM_WORLD, alone == 1, &all_alone);
-    bool automatic = !where || !*where || !strcmp(where, "auto");
+    bool automatic = !*where || !strcmp(where, "auto");
     if (status == AX_OK && !all_alone)
         status = try_heaps(w, local, automatic ? NULL : where, &why);
     /* Processes may not see one another's files in /proc; then one in a directory serves. */

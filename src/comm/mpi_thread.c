@@ -360,7 +360,8 @@ static ax_status create(ax_mpi_world *w)
     int rank, size;
     MPI_Comm own;
     AX_TRY(init(w));
-    AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    if (w->owns_mpi) /* else it is the program's */
+        AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
     AX_TRY(check_launch(w, size));

@@ -15,6 +15,11 @@ static ax_status run(void)
     MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     if (status == AX_OK && sum != ax_comm_size(world) * (ax_comm_size(world) - 1) / 2)
         status = ax_fail(AX_ERR_INTERNAL, "the ranks sum to %d", sum);
+    MPI_Errhandler handler;
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &handler);
+    if (status == AX_OK && handler != MPI_ERRORS_ARE_FATAL)
+        status = ax_fail(AX_ERR_INTERNAL, "the program's errors are handled in another way than it chose");
+    MPI_Errhandler_free(&handler);
     ax_comm_destroy(&world);
     return status;
 }

@@ -208,11 +208,12 @@ static bool drive(ax_mpi_world *w, bool local)
         if (status == AX_OK && done) {
             *link = op->next;
             status = op->finish ? op->finish(op) : AX_OK;
-            complete(w, op, status);
         } else
             link = &op->next;
         if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
+        if (done) /* now that whoever waits finds the message */
+            complete(w, op, status);
     }
     return w->progress != before;
 }

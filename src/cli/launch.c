@@ -117,7 +117,8 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add(c, "--oversubscribe");
     if (!geteuid())
         add(c, "--allow-run-as-root");
-    static const char *const passed[] = {"AXONN_LOG", "NO_COLOR"};
+    static const char *const passed[] = {"AXONN_LOG", "AXONN_RANKS_PER_NODE", "AXONN_SHARED_MEMORY",
+                                         "NO_COLOR"};
     for (size_t i = 0; hosts && i < AX_COUNT(passed); i++)
         if (getenv(passed[i])) {
             add(c, "-x");
@@ -173,6 +174,7 @@ static void pass_on(int number)
 {
     static volatile time_t first;
     struct timespec now;
+    int interrupted = errno; /* of the code that is interrupted */
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!came)
         first = now.tv_sec;
@@ -180,6 +182,7 @@ static void pass_on(int number)
     came = number;
     if (launcher > 0)
         kill(launcher, again ? SIGTERM : stop_as);
+    errno = interrupted;
 }
 
 static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};

@@ -4,6 +4,7 @@
  * reason to stop, so SIGPIPE is ignored meanwhile. */
 #include "engine/train.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,6 +23,7 @@ static void note(int number)
     static const char words[] =
         "\naxonn: saving after this step; Ctrl-C again ends at once, without saving\n";
     struct timespec now;
+    int interrupted = errno; /* of the code that is interrupted */
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (number == SIGINT && pending && now.tv_sec - first_second > 1) {
         signal(SIGINT, SIG_DFL);
@@ -35,6 +37,7 @@ static void note(int number)
     pending = number;
     if (world)
         ax_comm_hurry(world);
+    errno = interrupted;
 }
 
 static void install(void)

@@ -82,7 +82,10 @@ static void judge_binding(const member *all, int n, int rank)
     if (t.first != rank || !launched)
         return;
     gethostname(name, sizeof name - 1);
-    if (t.threads > t.machine && all[rank].wanted)
+    if (t.threads > t.machine && all[rank].wanted == 1)
+        ax_log(AX_LOG_WARN, "%lld threads of %d ranks share the %d cores of %s: fewer ranks would be enough",
+               (long long)t.threads, t.ranks, t.machine, name);
+    else if (t.threads > t.machine && all[rank].wanted)
         ax_log(AX_LOG_WARN, "%lld threads of %d rank%s share the %d cores of %s: threads=%d would be enough",
                (long long)t.threads, t.ranks, t.ranks == 1 ? "" : "s", t.machine, name,
                (int)ax_max(t.machine / t.ranks, 1));

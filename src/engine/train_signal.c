@@ -6,15 +6,17 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
 static const int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 static struct sigaction before[AX_COUNT(watched)];
-static volatile sig_atomic_t pending, first_second;
+static atomic_int pending; /* atomic: ranks that are threads read it while another of them is interrupted */
+static atomic_long first_second;
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users;
-static ax_comm *volatile world; /* whose other ranks have to answer once a signal came */
+static _Atomic(ax_comm *) world; /* whose other ranks have to answer once a signal came */
 
 /* A second SIGINT ends the process at once, unless it comes with the first: launchers forward what the
  * terminal has sent to the whole process group already. */
@@ -30,13 +32,14 @@ static void note(int number)
         raise(SIGINT);
     }
     if (!pending) {
-        first_second = (sig_atomic_t)now.tv_sec;
+        first_second = (long)now.tv_sec;
         if (number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
             pending = number; /* nobody listens: the signal counts all the same */
     }
     pending = number;
-    if (world)
-        ax_comm_hurry(world);
+    ax_comm *comm = world;
+    if (comm)
+        ax_comm_hurry(comm);
     errno = interrupted;
 }
 

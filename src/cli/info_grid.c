@@ -2,6 +2,7 @@
 #include "info_grid.h"
 
 #include "axonn/grid.h"
+#include "launch.h"
 #include "model.h"
 
 #include <stdlib.h>
@@ -52,7 +53,9 @@ static ax_status read_hosts(const char *list, placed *p)
         size_t n = strcspn(at, ","), length = strcspn(at, ",:");
         AX_CHECK(length, AX_ERR_USAGE, "--hosts %s: a name is empty", list);
         AX_TRY(ax_strndup(at, length, &p->name[h]));
-        p->slots[h] = length < n ? strtol(at + length + 1, NULL, 10) : (p->ranks + p->hosts - 1) / p->hosts;
+        p->slots[h] = (p->ranks + p->hosts - 1) / p->hosts;
+        if (length < n)
+            AX_TRY(cli_host_slots(list, at + length + 1, n - length - 1, &p->slots[h]));
         at += n + (at[n] == ',');
     }
     return AX_OK;

@@ -94,13 +94,27 @@ static int64_t per_host(const cli_launch *launch)
 }
 
 /* "a,b:2" → "a:K,b:2" */
+ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int64_t *out)
+{
+    enum { MOST = 1 << 20 };
+    size_t digits = strspn(text, "0123456789");
+    *out = digits && digits == length ? strtoll(text, NULL, 10) : 0;
+    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE, "--hosts %s: \"%.*s\" is no number of ranks (NAME:N)",
+             hosts, (int)length, text);
+    return AX_OK;
+}
+
 static ax_status host_list(const cli_launch *launch, ax_buf *out)
 {
     for (const char *at = launch->hosts; *at;) {
         size_t n = strcspn(at, ",");
         AX_CHECK(n, AX_ERR_USAGE, "--hosts %s: a name is empty", launch->hosts);
         AX_TRY(ax_buf_printf(out, "%s%.*s", out->size ? "," : "", (int)n, at));
-        if (!memchr(at, ':', n))
+        const char *colon = memchr(at, ':', n);
+        int64_t slots;
+        if (colon)
+            AX_TRY(cli_host_slots(launch->hosts, colon + 1, (size_t)(at + n - colon - 1), &slots));
+        else
             AX_TRY(ax_buf_printf(out, ":%lld", (long long)per_host(launch)));
         at += n + (at[n] == ',');
     }

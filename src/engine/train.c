@@ -226,6 +226,12 @@ static bool due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval && step && step % interval == 0);
 }
 
+/* Launchers pass one signal on as another: which one the user sent, ranks do not know. */
+static const char *signal_name(const ax_run *run)
+{
+    return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->signal);
+}
+
 /* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. All ranks
  * decide by what the last exchange told them. */
 static ax_status boundary(ax_run *run)
@@ -243,7 +249,7 @@ static ax_status boundary(ax_run *run)
             run->world,
             ax_fail(AX_ERR_SIGNAL,
                     "stopped by %s after step %lld, which is saved; run the same command to go on",
-                    strsignal(run->signal), (long long)run->step));
+                    signal_name(run), (long long)run->step));
     return AX_OK;
 }
 

@@ -299,7 +299,7 @@ static void signals_stop_all_ranks(void **state)
         kill(pid, numbers[i]);
         assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
         char *log = text_of("log"), *said = strstr(log, "error: stopped by ");
-        assert_true(said && !strstr(said + 1, "error: ") && strstr(said, strsignal(numbers[i])));
+        assert_true(said && !strstr(said + 1, "error: ") && strstr(said, "by a signal after step"));
         free(log);
         assert_true(last_step("run") > before);
     }

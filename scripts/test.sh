@@ -117,7 +117,7 @@ step "build release" build release gcc && {
         run_tests "test campaigns" build -L long
     fi
 }
-step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.ends_(fail|kill)$|^mpi\.cli$'
+step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.ends_(fail|kill)$'
 step "build dev" build dev clang && run_tests "test dev" build-dev -LE long
 step "build tsan" build tsan clang && run_tests "test tsan" build-tsan -LE long -R "$threaded"
 step "check tidy" scripts/check-tidy.sh

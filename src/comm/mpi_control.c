@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10 };
+enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10, ABORT_SECONDS = 1 };
 /* What a note needs to arrive, however busy the machine is. */
 #define NOTICE_SECONDS 0.3
 
@@ -157,6 +157,13 @@ static bool may_speak(ax_mpi_world *w)
     return w->control->granted >= 0;
 }
 
+/* MPI_Abort of some libraries waits for a rank that cannot answer. */
+static void *exit_anyway(void *status)
+{
+    sleep(ABORT_SECONDS);
+    _exit(*(int *)status);
+}
+
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
 {
     atomic_store(&w->ending, true);
@@ -168,7 +175,8 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
         .kind = AX_NOTE_END, .state = status, .moment = ax_wall_clock() + NOTICE_SECONDS};
     ax_mpi_note_send_all(w, &end);
     poll_for(w, end.moment - ax_wall_clock(), false);
-    if (!all_hear)
+    pthread_t patience;
+    if (!all_hear && !pthread_create(&patience, NULL, exit_anyway, &status))
         MPI_Abort(w->comm->mpi, status);
     _exit(status);
 }

@@ -168,6 +168,8 @@ typedef struct ax_coll_args {
 
 /* "all_reduce", …; never NULL. */
 const char *ax_coll_name(ax_coll coll);
+/* "all_reduce (max) of 8 f32", "broadcast of 3 i64 from 2", "barrier". */
+void ax_coll_describe(const ax_coll_args *args, char *out, size_t size);
 
 /* What every backend's work handle begins with. */
 struct ax_work {

@@ -2,7 +2,6 @@
 #include "comm/mpi.h"
 
 #include <stdio.h>
-#include <string.h>
 
 ax_mpi_call ax_mpi_call_of(const ax_mpi_op *op)
 {
@@ -19,15 +18,14 @@ ax_mpi_call ax_mpi_call_of(const ax_mpi_op *op)
 
 void ax_mpi_call_describe(const ax_mpi_call *call, char *out, size_t size)
 {
-    static const char *const kinds[] = {"", "split", "destroy"};
-    bool reduces = call->coll == AX_ALL_REDUCE || call->coll == AX_REDUCE_SCATTER;
-    if (call->kind != AX_MPI_COLLECTIVE || call->coll == AX_BARRIER)
-        snprintf(out, size, "%s", call->kind ? kinds[call->kind] : "barrier");
+    static const char *const kinds[] = {[AX_MPI_SPLIT] = "split", [AX_MPI_DESTROY] = "destroy"};
+    ax_coll_args args = {.coll = (ax_coll)call->coll,
+                         .count = call->count,
+                         .dtype = (ax_dtype)call->dtype,
+                         .op = (ax_reduce_op)call->op,
+                         .root = call->root};
+    if (call->kind == AX_MPI_COLLECTIVE)
+        ax_coll_describe(&args, out, size);
     else
-        snprintf(out, size, "%s%s of %lld %s", ax_coll_name(call->coll),
-                 reduces && call->op == AX_MAX ? " (max)" : "", (long long)call->count,
-                 ax_dtype_name(call->dtype));
-    size_t len = strlen(out);
-    if (call->kind == AX_MPI_COLLECTIVE && call->coll == AX_BROADCAST)
-        snprintf(out + len, size - len, " from %d", call->root);
+        snprintf(out, size, "%s", kinds[call->kind]);
 }

@@ -241,13 +241,12 @@ static const post *post_of(const ax_node_op *op, int c, int rank)
 
 static void describe(const post *p, char out[96])
 {
-    bool reduces = p->coll == AX_ALL_REDUCE || p->coll == AX_REDUCE_SCATTER;
-    snprintf(out, 96, "%s%s of %lld %s", ax_coll_name((ax_coll)p->coll),
-             reduces && p->op == AX_MAX ? " (max)" : "", (long long)p->count,
-             ax_dtype_name((ax_dtype)p->dtype));
-    size_t len = strlen(out);
-    if (p->coll == AX_BROADCAST)
-        snprintf(out + len, 96 - len, " from %d", p->root);
+    ax_coll_args args = {.coll = (ax_coll)p->coll,
+                         .count = p->count,
+                         .dtype = (ax_dtype)p->dtype,
+                         .op = (ax_reduce_op)p->op,
+                         .root = p->root};
+    ax_coll_describe(&args, out, 96);
 }
 
 static ax_status check_agreement(const ax_node_op *op, int c)

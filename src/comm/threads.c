@@ -115,18 +115,10 @@ static void world_fail(world *w, const char *message)
 
 static void describe(const slot *s, char *out, size_t size)
 {
-    const ax_coll_args *a = &s->args;
-    bool reduces = a->coll == AX_ALL_REDUCE || a->coll == AX_REDUCE_SCATTER;
     if (s->split)
         snprintf(out, size, "split");
-    else if (a->coll == AX_BARRIER)
-        snprintf(out, size, "barrier");
     else
-        snprintf(out, size, "%s%s of %lld %s", ax_coll_name(a->coll),
-                 reduces && a->op == AX_MAX ? " (max)" : "", (long long)a->count, ax_dtype_name(a->dtype));
-    size_t len = strlen(out);
-    if (!s->split && a->coll == AX_BROADCAST)
-        snprintf(out + len, size - len, " from %d", a->root);
+        ax_coll_describe(&s->args, out, size);
 }
 
 /* True if no rank can ever go on; then the world has failed. */

@@ -1,14 +1,13 @@
 /* Collectives among the ranks of a node: who may go on when. Read node.h and node_group.h first.
  *
  * A round is: every rank posts what it calls and where its buffers are; once all have posted, each moves its
- * share; once all have moved, the buffers are their callers' again. An operation takes
+ * share; once all have moved, the buffers are their callers' again. An operation is one of these:
  *
- *   small     one round; data lie beside the posts, so nobody waits for the moves of others
- *   shared    one round on the ranks' own buffers
- *   staged    one round in which it shows that not all buffers are in heaps, then rounds on parts of them,
- * which are carried through the stages several   one round in which it shows that; then, part by part, a
- * round that reduces what this rank nodes     carries outside, the exchange with other nodes, and a round
- * that gives it to the node's ranks
+ *   - small: one round; data lie beside the posts, so nobody waits for the moves of others.
+ *   - shared: one round on the ranks' own buffers.
+ *   - staged: one round shows that not all buffers are in heaps; then rounds on parts of them, by the stages.
+ *   - across nodes: one round in which it shows that; then, part by part, a round that reduces what this rank
+ *     carries outside, the exchange with other nodes, and a round that gives it to the node's ranks.
  *
  * Which of them, all ranks derive from what all have posted. */
 #include "comm/node_group.h"
@@ -83,7 +82,6 @@ static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
     g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
     g->step = step_of(map);
     return map->nodes > 1 ? ax_calloc(1, COLUMNS, &g->columns) : need_stage(g);
-    return AX_OK;
 }
 
 ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank, ax_node_group **out,

@@ -100,7 +100,8 @@ bool ax_run_first(const ax_run *run); /* this is rank 0 */
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
 void ax_signals_install(ax_comm *comm); /* which hurries once a signal came */
 void ax_signals_restore(void);
-int ax_signal_pending(void); /* the signal, or 0 */
+void ax_signals_saving(bool begins); /* a save begins or ends: others may be silent meanwhile */
+int ax_signal_pending(void);         /* the signal, or 0 */
 
 ax_dtype ax_run_compute_dtype(const ax_config *config);
 ax_grid_size ax_run_grid(const ax_config *config);

@@ -16,6 +16,7 @@ static atomic_int pending; /* atomic: ranks that are threads read it while anoth
 static atomic_long first_second;
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users;
+static atomic_int saving; /* ranks that write a checkpoint, which may keep them from answering for long */
 static _Atomic(ax_comm *) world; /* whose other ranks have to answer once a signal came */
 
 /* A second SIGINT ends the process at once, unless it comes with the first: launchers forward what the
@@ -38,7 +39,7 @@ static void note(int number)
     }
     pending = number;
     ax_comm *comm = world;
-    if (comm)
+    if (comm && !saving)
         ax_comm_hurry(comm);
     errno = interrupted;
 }
@@ -72,6 +73,14 @@ void ax_signals_restore(void)
             sigaction(watched[i], &before[i], NULL);
     world = users ? world : NULL;
     pthread_mutex_unlock(&users_lock);
+}
+
+void ax_signals_saving(bool begins)
+{
+    saving += begins ? 1 : -1;
+    ax_comm *comm = world;
+    if (comm && !saving && pending)
+        ax_comm_hurry(comm);
 }
 
 int ax_signal_pending(void) { return pending; }

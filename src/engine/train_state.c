@@ -135,10 +135,8 @@ static ax_status collect_files(const ax_run *run, side_files *files, char **stat
     return print_state(run, state);
 }
 
-ax_status ax_run_save(ax_run *run)
+static ax_status save(ax_run *run)
 {
-    if (run->saved_step == run->step)
-        return AX_OK;
     const ax_config *c = run->config;
     side_files files = {0};
     char *state = NULL;
@@ -167,6 +165,18 @@ ax_status ax_run_save(ax_run *run)
     ax_log(AX_LOG_INFO, "saved %s/ckpt/step-%lld in %s", c->run.dir, (long long)run->step,
            ax_format_seconds(ax_now() - start, took));
     return AX_OK;
+}
+
+/* A save is not lost to the haste that a signal asks for. */
+ax_status ax_run_save(ax_run *run)
+{
+    if (run->saved_step == run->step)
+        return AX_OK;
+    ax_signals_saving(true);
+    ax_comm_set_timeout(run->world, run->config->watchdog.timeout);
+    ax_status status = save(run);
+    ax_signals_saving(false);
+    return status;
 }
 
 /* ---- resuming ------------------------------------------------------------------------------------ */

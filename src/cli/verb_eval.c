@@ -1,6 +1,7 @@
 /* axonn eval: how well a model predicts data. */
 #include "model.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,30 +92,45 @@ static bool show_build(void *user, const ax_data_progress *progress)
     return !cli_stop_wanted();
 }
 
-/* Text is tokenized, by rank 0, into a directory that lives as long as the command. */
-static ax_status prepare(const args *a, const opened_model *m, char *dir, char **tokens)
+/* Text is tokenized into a directory that lives as long as the command. */
+static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
-    AX_CHECK(mkdtemp(dir), AX_ERR_DATA, "cannot create a temporary directory %s", dir);
+    const char *base = getenv("TMPDIR");
+    snprintf(dir, size, "%s/axonn-eval-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(dir)) {
+        ax_status status =
+            ax_fail(AX_ERR_DATA, "cannot create a temporary directory %s: %s", dir, strerror(errno));
+        *dir = 0;
+        return status;
+    }
     cli_progress progress;
     cli_progress_start(&progress, "tokenizing", true);
+    progress.terminal &= m->first;
     ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, show_build, &progress, tokens);
     cli_progress_end(&progress);
     return status;
 }
 
+/* Rank 0 tokenizes for all, and a rank on a host that does not see its directory for itself. */
 static ax_status with_tokens(const args *a, opened_model *m)
 {
-    char dir[4096], *tokens = NULL;
-    const char *base = getenv("TMPDIR");
-    snprintf(dir, sizeof dir, "%s/axonn-eval-XXXXXX", base ? base : "/tmp");
+    char dir[4096] = "", *tokens = NULL;
     cli_stop_catch();
-    ax_status status = ax_comm_agree(m->world, m->first ? prepare(a, m, dir, &tokens) : AX_OK);
+    ax_status status = ax_comm_agree(m->world, m->first ? prepare(a, m, dir, sizeof dir, &tokens) : AX_OK);
     if (status == AX_OK)
         status = ax_comm_share_text(m->world, 0, &tokens);
+    if (status == AX_OK) {
+        bool hidden = !ax_path_exists(tokens);
+        if (hidden) {
+            free(tokens);
+            tokens = NULL;
+        }
+        status = ax_comm_agree(m->world, hidden ? prepare(a, m, dir, sizeof dir, &tokens) : AX_OK);
+    }
     if (status == AX_OK)
         status = with_data(a, m, tokens);
     free(tokens);
-    ax_status removed = m->first ? ax_remove_tree(dir) : AX_OK;
+    ax_status removed = *dir ? ax_remove_tree(dir) : AX_OK;
     return status != AX_OK ? status : removed;
 }
 

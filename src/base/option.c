@@ -248,6 +248,15 @@ static int key_distance(const char *legal, const char *given)
     return (int)ax_min(distance, ax_edit_distance(last_name(legal), last_name(given)) + 1);
 }
 
+/* What to say to somebody who writes a key as if it were a flag (--train.steps=10). */
+static const char *hint_of(const ax_option_set *set)
+{
+    for (size_t i = 0; i < set->count; i++)
+        if (set->flags && set->table[i].type == AX_OPT_STRINGS && !strcmp(set->table[i].key, "KEY=VALUE"))
+            return "; keys are written without dashes (grid.x=2)";
+    return "";
+}
+
 void option_unknown(ax_option_set *set, const char *place, const char *key)
 {
     char best[128] = "", candidate[128];
@@ -271,8 +280,8 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
     }
     const char *dash = set->flags ? "--" : "", *what = set->flags ? "flag" : "key";
     if (*best) {
-        option_report(set, place, NULL, "%s%.60s: unknown %s; did you mean %s%s?", dash, key, what, dash,
-                      best);
+        option_report(set, place, NULL, "%s%.60s: unknown %s; did you mean %s%s?%s", dash, key, what, dash,
+                      best, hint_of(set));
         return;
     }
     char group[128];
@@ -281,7 +290,7 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
         group[0] = 0;
     ax_buf names = {0};
     option_list_group(set, group, &names);
-    option_report(set, place, NULL, "%s%.60s: unknown %s; there are %s", dash, key, what,
-                  names.data ? names.data : "none");
+    option_report(set, place, NULL, "%s%.60s: unknown %s; there are %s%s", dash, key, what,
+                  names.data ? names.data : "none", hint_of(set));
     ax_buf_fini(&names);
 }

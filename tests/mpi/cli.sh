@@ -100,6 +100,7 @@ expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
 # Mistakes: one message, the documented code, nothing made.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5
+expect 2 '--grid: unknown flag.*written without dashes \(grid\.x=2\)' "$axonn" train a.yaml --ranks 2 --grid x=2
 expect 2 'zero: must be from 0 to 3' "$axonn" train a.yaml --ranks 2 grid.x=2 zero=9
 expect 4 'cannot open no.yaml' "$axonn" train no.yaml --ranks 2
 expect 4 'data.train: there is no ' "$axonn" train a.yaml --ranks 2 grid.data=2 data.train=nothing
@@ -121,6 +122,13 @@ if unshare -m mount -t tmpfs none data 2>/dev/null; then
   expect 4 'rank 1: .*data/text' "${launch[@]}" -n 1 "$axonn" train a.yaml "${keys[@]}" \
     : -n 1 unshare -m sh -c 'mount -t tmpfs none data && exec "$@"' - "$axonn" train a.yaml "${keys[@]}"
   [[ ! -e hidden ]] || die "a refused run made its directory"
+  # Text of which each rank keeps its tokens on a disk of its own.
+  mkdir disk
+  "$axonn" eval two --data text --json >one.out 2>log || die "eval"
+  expect 0 '' env TMPDIR="$dir/disk" "${launch[@]}" -n 1 "$axonn" eval two --data text --json \
+    : -n 1 unshare -m sh -c 'mount -t tmpfs none disk && exec "$@"' - "$axonn" eval two --data text --json
+  [[ -z $(ls disk) && $(grep -o '"targets":[0-9]*' out) == "$(grep -o '"targets":[0-9]*' one.out)" ]] ||
+    die "eval where disks are not shared: $(ls disk; cat out)"
 fi
 
 # A damaged and a missing shard: nothing is overwritten.

@@ -8,6 +8,7 @@
  * that have left: the job ends. The lowest rank that waits speaks. Read mpi.h first. */
 #include "comm/mpi.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,9 +54,13 @@ static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeo
 /* How long an answer may take: far longer than the rest of a communication thread, whatever the load. */
 static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ? timeout / 2 : 10; }
 
-/* In a hurry: when to ask, and how long an answer may take. Only silence is judged then. */
-#define HURRY_ASK 0.25
+/* In a hurry only silence is judged: how long an answer may take, and when to ask. Every rank that waits asks
+ * all others, so the more there are, the more rarely they ask again. */
 #define HURRY_PATIENCE 1.75
+static double hurry_ask(const ax_mpi_world *w)
+{
+    return w->watch->ask ? fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2) : 0.25;
+}
 
 /* "all_reduce of 8 f32, operation 3 of ranks 0, 2, 4" */
 static void describe(const ax_mpi_op *op, char *out, size_t size)
@@ -232,7 +237,7 @@ static void judge(ax_mpi_world *w, double now)
     if (!hopeless && hurried) {
         k->round = 0;
         k->since = now;
-        k->ask_at = now + HURRY_ASK;
+        k->ask_at = now + hurry_ask(w);
         return;
     }
     if (!hopeless && first(w, computes) < 0) {
@@ -269,7 +274,7 @@ void ax_mpi_watch_look(ax_mpi_world *w)
         return;
     }
     if (k->round == 0) {
-        if (now >= k->ask_at || (hurried && now >= k->since + HURRY_ASK))
+        if (now >= k->ask_at || (hurried && now >= k->since + hurry_ask(w)))
             ask(w, now);
         return;
     }

@@ -35,6 +35,8 @@ limit() {
 down() {
     local host
     for host in $(hosts); do
+        ip netns pids "$host" | xargs -r kill -KILL # its network would live as long as they do
+        ip link delete "to-$host" 2>/dev/null || true
         ip netns delete "$host"
     done
     if ip link show "$bridge" >/dev/null 2>&1; then ip link delete "$bridge"; fi

@@ -1,43 +1,7 @@
 /* Order and mixture: epochs are permutations, every sample a function of (seed, index), resuming and cutting
  * a batch into rows change nothing, and a step allocates nothing. */
 #include "data_test.h"
-
-#include <stdatomic.h>
-
-/* Sanitizers bring their own allocator, which must not be replaced. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define COUNTS_ALLOCATIONS 0
-#endif
-#endif
-#ifndef COUNTS_ALLOCATIONS
-#define COUNTS_ALLOCATIONS 1
-#endif
-
-static atomic_long allocations;
-
-#if COUNTS_ALLOCATIONS
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_realloc(void *old, size_t size);
-void *malloc(size_t size)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __libc_malloc(size);
-}
-void *calloc(size_t count, size_t size)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __libc_calloc(count, size);
-}
-void *realloc(void *old, size_t size)
-{
-    atomic_fetch_add(&allocations, 1);
-    return __libc_realloc(old, size);
-}
-#endif
+#include "support/mallocs.h"
 
 /* A source of `samples` samples of T tokens and `rest` tokens more, with a document every 5 tokens. */
 static ax_data *make_source(scratch *s, const char *name, int64_t samples, int64_t T, int64_t rest)
@@ -222,7 +186,7 @@ static void refusals(void **state)
 
 static void steps_allocate_nothing(void **state)
 {
-    if (!COUNTS_ALLOCATIONS)
+    if (!MALLOCS_COUNTED)
         skip();
     scratch *s = *state;
     enum { T = 128, B = 16 };
@@ -230,13 +194,13 @@ static void steps_allocate_nothing(void **state)
     ax_rows out = rows_create(B, T);
     ax_sampler *sampler = make_sampler(data, 2, AX_ORDER_SHUFFLED, 11, T, B, NULL);
     int64_t targets;
-    long before = atomic_load(&allocations);
+    long before = atomic_load(&mallocs_made);
     void *volatile seen = malloc(1); /* volatile: else the compiler removes the pair */
     free(seen);
-    assert_int_equal(atomic_load(&allocations), before + 1); /* the counter counts */
+    assert_int_equal(atomic_load(&mallocs_made), before + 1); /* the counter counts */
     for (int step = 0; step < 100; step++)
         OK(ax_sampler_next_batch(sampler, &out, &targets));
-    assert_int_equal(atomic_load(&allocations), before + 1);
+    assert_int_equal(atomic_load(&mallocs_made), before + 1);
     ax_sampler_destroy(&sampler);
     rows_free(&out);
     ax_data_close(&data[0]);

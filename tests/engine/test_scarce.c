@@ -1,71 +1,15 @@
 /* Memory that runs out: each allocation of an engine's life is made to fail in turn, on one rank and on a
  * grid. Every failure comes back as a status, and all that was allocated before it is given back. */
 #include "axonn/engine.h"
+#include "support/mallocs.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-
-#ifdef SANITIZED
-
-static void failures_are_reported_and_nothing_leaks(void **state)
-{
-    (void)state;
-    skip(); /* the sanitizer has its own malloc */
-}
-
-#else
-
-/* Allocations so far, the one that fails (0: none), and those that live. */
-static atomic_long count, victim, live;
-
-void *__libc_malloc(size_t);
-void *__libc_calloc(size_t, size_t);
-void *__libc_realloc(void *, size_t);
-void __libc_free(void *);
-
-static bool refused(void) { return atomic_fetch_add(&count, 1) + 1 == atomic_load(&victim); }
-
-void *malloc(size_t n)
-{
-    void *p = refused() ? NULL : __libc_malloc(n);
-    atomic_fetch_add(&live, p != NULL);
-    return p;
-}
-
-void *calloc(size_t n, size_t size)
-{
-    void *p = refused() ? NULL : __libc_calloc(n, size);
-    atomic_fetch_add(&live, p != NULL);
-    return p;
-}
-
-void *realloc(void *old, size_t n)
-{
-    void *p = refused() ? NULL : __libc_realloc(old, n);
-    atomic_fetch_add(&live, p && !old);
-    return p;
-}
-
-void free(void *p)
-{
-    atomic_fetch_sub(&live, p != NULL);
-    __libc_free(p);
-}
 
 enum { T = 4, ROWS = 4, VOCAB = 7 };
 
@@ -128,33 +72,33 @@ static ax_status on_a_grid(ax_comm *world, void *arg)
 static void failures_are_reported_and_nothing_leaks(void **state)
 {
     (void)state;
+    if (!MALLOCS_COUNTED)
+        skip();
     ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 2}};
     for (size_t g = 0; g < AX_COUNT(grids); g++) {
         int ranks = grids[g].x * grids[g].data;
         for (int warm = 0; warm < 2; warm++) {
-            atomic_store(&count, 0);
+            atomic_store(&mallocs_made, 0);
             assert_int_equal(ax_comm_threads_run(ranks, on_a_grid, &grids[g]), AX_OK);
         }
-        long all = atomic_load(&count), step = ranks == 1 ? 1 : 7;
+        long all = atomic_load(&mallocs_made), step = ranks == 1 ? 1 : 7;
         printf("%d ranks: %ld allocations\n", ranks, all);
         assert_true(all > 100);
         for (long n = 1; n <= all; n += step) {
-            long before = atomic_load(&live);
-            atomic_store(&count, 0);
-            atomic_store(&victim, n);
+            long before = atomic_load(&mallocs_alive);
+            atomic_store(&mallocs_made, 0);
+            atomic_store(&mallocs_victim, n);
             ax_status status = ax_comm_threads_run(ranks, on_a_grid, &grids[g]);
-            atomic_store(&victim, 0);
+            atomic_store(&mallocs_victim, 0);
             /* A rank whose memory runs out in the midst of a split fails the communicator. */
-            bool met = atomic_load(&count) >= n;
+            bool met = atomic_load(&mallocs_made) >= n;
             if (met && status != AX_ERR_MEMORY && !(status == AX_ERR_COMM && ranks > 1))
                 fail_msg("allocation %ld failed: %s: %s", n, ax_status_name(status), ax_error_message());
-            if (atomic_load(&live) != before)
-                fail_msg("allocation %ld failed: %ld blocks leak", n, atomic_load(&live) - before);
+            if (atomic_load(&mallocs_alive) != before)
+                fail_msg("allocation %ld failed: %ld blocks leak", n, atomic_load(&mallocs_alive) - before);
         }
     }
 }
-
-#endif
 
 int main(void)
 {

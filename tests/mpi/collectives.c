@@ -1,11 +1,11 @@
 /* mpi: the collectives over MPI against their definitions, and everything that they promise of order. */
 #include "support/collectives.h"
+#include "mpi/world.h"
 
-#include <stdio.h>
-#include <string.h>
-
-static ax_status run(ax_comm *world)
+static ax_status run(ax_comm *world, char **argv)
 {
+    AX_CHECK(ax_comm_size(world) == atoi(argv[1]), AX_ERR_USAGE, "there are %d ranks, not %s",
+             ax_comm_size(world), argv[1]);
     static const struct {
         const char *what;
         ax_rank_fn *fn;
@@ -25,18 +25,4 @@ static ax_status run(ax_comm *world)
 }
 
 /* collectives N: N is the number of ranks that must be there. */
-int main(int argc, char **argv)
-{
-    ax_comm *world;
-    if (ax_comm_world_create(&world) != AX_OK) {
-        fprintf(stderr, "%s\n", ax_error_message());
-        return 1;
-    }
-    int wanted = 0;
-    if (argc != 2 || sscanf(argv[1], "%d", &wanted) != 1 || ax_comm_size(world) != wanted)
-        ax_comm_abort(world, AX_ERR_USAGE, "another number of ranks than was asked for");
-    if (run(world) != AX_OK)
-        ax_comm_abort(world, AX_ERR_INTERNAL, ax_error_message());
-    ax_comm_destroy(&world);
-    return 0;
-}
+int main(int argc, char **argv) { return in_world(argc, argv, run); }

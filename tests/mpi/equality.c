@@ -1,9 +1,7 @@
 /* mpi: training on grids of processes equals training on one rank. Eight ranks run six grids that use every
  * axis, other numbers of ranks all of theirs; fp32, within the bounds of engine/test_equality.c. */
 #include "support/equality.h"
-
-#include <stdio.h>
-#include <stdlib.h>
+#include "mpi/world.h"
 
 enum { STEPS = 4 };
 
@@ -20,8 +18,10 @@ static ax_status run_grid(ax_comm *world, eq_run run, const eq_run *one)
     return status;
 }
 
-static ax_status run(ax_comm *world)
+static ax_status run(ax_comm *world, char **argv)
 {
+    AX_CHECK(ax_comm_size(world) == atoi(argv[1]), AX_ERR_USAGE, "there are %d ranks, not %s",
+             ax_comm_size(world), argv[1]);
     int ranks = ax_comm_size(world), n = AX_COUNT(eight);
     ax_grid_size all[64];
     const ax_grid_size *grids = eight;
@@ -45,17 +45,4 @@ static ax_status run(ax_comm *world)
 }
 
 /* equality N: N is the number of ranks that must be there. */
-int main(int argc, char **argv)
-{
-    ax_comm *world;
-    if (ax_comm_world_create(&world) != AX_OK) {
-        fprintf(stderr, "%s\n", ax_error_message());
-        return 1;
-    }
-    if (argc != 2 || ax_comm_size(world) != atoi(argv[1]))
-        ax_comm_abort(world, AX_ERR_USAGE, "another number of ranks than was asked for");
-    if (run(world) != AX_OK)
-        ax_comm_abort(world, AX_ERR_INTERNAL, ax_error_message());
-    ax_comm_destroy(&world);
-    return 0;
-}
+int main(int argc, char **argv) { return in_world(argc, argv, run); }

@@ -1,10 +1,9 @@
 /* shared PATH TOUCHED: collectives on memory that the ranks of a node share, on other memory, and on both at
  * once. PATH is the one that the world's large all-reduces must take: node or flat. TOUCHED MiB of others'
  * memory must have been. */
+#include "mpi/world.h"
 #include "support/ranks.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { LARGE = 1500000 };
@@ -85,8 +84,10 @@ static ax_status check_sizes(ax_comm *c, const buffers *b)
     return AX_OK;
 }
 
-static ax_status run(ax_comm *world, const char *path, size_t least)
+static ax_status run(ax_comm *world, char **argv)
 {
+    const char *path = argv[1];
+    size_t least = strtoull(argv[2], NULL, 10) << 20;
     buffers b = {.bytes = (size_t)4 * LARGE * sizeof(float)};
     ax_comm *pairs, *reversed;
     int rank = ax_comm_rank(world), size = ax_comm_size(world);
@@ -110,16 +111,4 @@ static ax_status run(ax_comm *world, const char *path, size_t least)
     return AX_OK;
 }
 
-int main(int argc, char **argv)
-{
-    ax_comm *world;
-    if (ax_comm_world_create(&world) != AX_OK) {
-        fprintf(stderr, "%s\n", ax_error_message());
-        return 1;
-    }
-    size_t least = argc == 3 ? strtoull(argv[2], NULL, 10) << 20 : 0;
-    if (argc != 3 || run(world, argv[1], least) != AX_OK)
-        ax_comm_abort(world, AX_ERR_INTERNAL, argc == 3 ? ax_error_message() : "usage: shared PATH TOUCHED");
-    ax_comm_destroy(&world);
-    return 0;
-}
+int main(int argc, char **argv) { return in_world(argc, argv, run); }

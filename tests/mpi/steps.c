@@ -2,9 +2,8 @@
  * every axis and every stage of ZeRO: the serial run's numbers, and no bit that depends on what is
  * overlapped. */
 #include "support/steps.h"
+#include "mpi/world.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const ax_parallel together = {.overlap = {.oar = true, .ors = true, .oag = true}};
@@ -34,8 +33,10 @@ static ax_status on_grid(ax_comm *world, setup s, const setup *serial)
     return AX_OK;
 }
 
-static ax_status run(ax_comm *world)
+static ax_status run(ax_comm *world, char **argv)
 {
+    (void)argv;
+    AX_CHECK(ax_comm_size(world) == 4, AX_ERR_USAGE, "this test has four ranks");
     static const ax_grid_size grids[] = {{1, 1, 2, 1, 2}, {1, 1, 4, 1, 1}, {1, 1, 1, 1, 4},
                                          {2, 1, 2, 1, 1}, {1, 2, 1, 1, 2}, {2, 2, 1, 1, 1}};
     setup serial = {
@@ -56,17 +57,4 @@ static ax_status run(ax_comm *world)
     return AX_OK;
 }
 
-int main(void)
-{
-    ax_comm *world;
-    if (ax_comm_world_create(&world) != AX_OK) {
-        fprintf(stderr, "%s\n", ax_error_message());
-        return 1;
-    }
-    if (ax_comm_size(world) != 4)
-        ax_comm_abort(world, AX_ERR_USAGE, "this test has four ranks");
-    if (run(world) != AX_OK)
-        ax_comm_abort(world, AX_ERR_INTERNAL, ax_error_message());
-    ax_comm_destroy(&world);
-    return 0;
-}
+int main(int argc, char **argv) { return in_world(argc, argv, run); }

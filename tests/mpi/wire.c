@@ -1,14 +1,13 @@
 /* wire BYTES: collectives of that many bytes over all ranks; each prints its host and the bytes that, as it
  * counts them, it sent to other nodes. */
-#include "axonn/comm.h"
+#include "mpi/world.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static ax_status run(ax_comm *world, size_t bytes)
+static ax_status run(ax_comm *world, char **argv)
 {
+    size_t bytes = strtoull(argv[1], NULL, 10);
     int g = ax_comm_size(world);
     int64_t n = (int64_t)(bytes / sizeof(float));
     float *x, *y;
@@ -33,15 +32,4 @@ static ax_status run(ax_comm *world, size_t bytes)
     return AX_OK;
 }
 
-int main(int argc, char **argv)
-{
-    ax_comm *world;
-    if (ax_comm_world_create(&world) != AX_OK) {
-        fprintf(stderr, "%s\n", ax_error_message());
-        return 1;
-    }
-    if (run(world, argc == 2 ? strtoull(argv[1], NULL, 10) : 0) != AX_OK)
-        ax_comm_abort(world, AX_ERR_INTERNAL, ax_error_message());
-    ax_comm_destroy(&world);
-    return 0;
-}
+int main(int argc, char **argv) { return in_world(argc, argv, run); }

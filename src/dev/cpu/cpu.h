@@ -68,7 +68,7 @@ typedef struct ax_cpu {
 } ax_cpu;
 
 enum {
-    AX_CPU_SCRATCH = 3 << 20, /* bytes per thread */
+    AX_CPU_SCRATCH = 7 << 20, /* bytes per thread */
     AX_CPU_PARTIALS = 1024    /* doubles */
 };
 

@@ -3,10 +3,13 @@
  * Each thread computes a rectangle of c by itself, so there are no barriers; both operands are packed by
  * whoever uses them, which for a rectangle of m x n costs about 1/n + 1/m of the work. Per thread:
  *
- *     for blocks of MC rows of c, and of NC columns where c is bf16 and k takes several blocks
+ *     for blocks of NC columns of c, and of MC rows
  *       for blocks of KC in k: pack MC x KC of a, which stays in the second-level cache
  *         for panels of up to 48 columns: a tile per 8 rows, on KC x 48 of b in the first-level cache;
- * between tiles the next panel is packed piece by piece
+ *         between tiles the next panel is packed piece by piece
+ *
+ * If there are several blocks of rows, and all of k of NC columns has room, the first of them leaves its
+ * panels for the others.
  *
  * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
  * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
@@ -21,9 +24,11 @@ enum {
     PANEL_N = 48,          /* columns of the widest panel */
     BLOCK_N = 21 * PANEL_N /* columns of the fp32 sums of a bf16 c */
 };
-/* The three parts of a thread's scratch. */
-enum { A_BYTES = BLOCK_M * BLOCK_K * 2, B_BYTES = PANEL_N * BLOCK_K * 4, C_BYTES = BLOCK_M * BLOCK_N * 4 };
-_Static_assert(A_BYTES + 2 * B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
+/* The three parts of a thread's scratch; b's holds two panels at least. */
+enum { A_BYTES = BLOCK_M * BLOCK_K * 2, B_BYTES = 4 << 20, C_BYTES = BLOCK_M * BLOCK_N * 4 };
+enum { PANEL_BYTES = PANEL_N * BLOCK_K * 4 };
+_Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
+_Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
 
 /* `total` cut into equal parts of at most `most`, rounded up to `unit`. */
 static int64_t even_part(int64_t total, int64_t most, int64_t unit)
@@ -42,10 +47,24 @@ typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    char *a, *b[2];           /* packed; b's panel in use and the next one */
+    char *a, *b;              /* packed */
+    bool keep, kept;          /* b's panels are left for other rows; they are there */
     float *sums;              /* m x BLOCK_N, for a bf16 c over several blocks in k */
     int64_t next_m0, next_k0; /* the block of a that is packed next */
 } block;
+
+/* A share of `total` for each of `parts` steps: step i's ends at total * (i + 1) / parts. */
+typedef struct shares {
+    int64_t total, parts, done, rest;
+} shares;
+
+/* The end of the share of the next `steps` steps. */
+static int64_t next_share(shares *s, int64_t steps)
+{
+    for (s->rest += s->total * steps; s->rest >= s->parts; s->rest -= s->parts)
+        s->done++;
+    return s->done;
+}
 
 /* Where this block's tile at row i, column j adds to and stores to. */
 static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
@@ -78,20 +97,25 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
  * hardware prefetcher follows. */
 static void prefetch(const char *base, int64_t rows, int64_t row_bytes, int64_t stride)
 {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t at = 0; at < row_bytes + 63; at += 64)
-            __builtin_prefetch(base + r * stride + at, 0, 2);
+    for (int64_t r = 0; r < rows; r++, base += stride)
+        for (const char *line = base - (uintptr_t)base % 64; line < base + row_bytes; line += 64)
+            __builtin_prefetch(line, 0, 3);
 }
 
-/* The block of a that is packed next, part `from` … `to` of `parts`. */
-static void prefetch_a(const block *t, int64_t from, int64_t to, int64_t parts)
+/* The block of a that is packed next: rows, or slices in k, `from` … `to`. */
+static void prefetch_a(const block *t, int64_t from, int64_t to)
 {
     const ax_gemm_args *g = t->g;
-    int64_t size = (int64_t)ax_dtype_size(g->dtype), m = ax_min(t->m, g->m - t->next_m0);
-    int64_t k = ax_min(t->k, g->k - t->next_k0), rows = g->trans_a ? k : m, first = rows * from / parts;
+    int64_t size = (int64_t)ax_dtype_size(g->dtype);
+    int64_t along = g->trans_a ? ax_min(t->m, g->m - t->next_m0) : ax_min(t->k, g->k - t->next_k0);
     const char *base = operand(g->a, (size_t)size, g->lda, !g->trans_a, t->next_m0, t->next_k0);
-    prefetch(base + first * g->lda * size, rows * to / parts - first, (g->trans_a ? m : k) * size,
-             g->lda * size);
+    prefetch(base + from * g->lda * size, to - from, along * size, g->lda * size);
+}
+
+static int64_t slices_of_a(const block *t)
+{
+    const ax_gemm_args *g = t->g;
+    return g->trans_a ? ax_min(t->k, g->k - t->next_k0) : ax_min(t->m, g->m - t->next_m0);
 }
 
 /* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
@@ -127,23 +151,46 @@ static void pack_pieces(const block *t, const panel *p, int64_t from, int64_t to
         prefetch(src, g->trans_b ? p->cols : k, (g->trans_b ? k : p->cols) * size, g->ldb * size);
 }
 
-/* All tiles of the panel in b[now]. Between them the next panel, if any, is packed to b[!now], each piece
- * asked for a tile before: multiplications hide the wait for memory. */
-static void run_panel(const block *t, const panel *p, const panel *next, int now)
+/* Where a panel of this block lies once it is packed: with those of all blocks in k, or in one of two places
+ * by turns. */
+static char *place_of_panel(const block *t, const panel *p, int64_t index)
 {
+    if (!t->keep)
+        return t->b + index % 2 * PANEL_BYTES;
+    int64_t unit = 4 / t->gemm->pair, width = ax_round_up(t->n, t->gemm->lanes);
+    return t->b + (t->k0 * width + p->j * ax_round_up(t->k, t->gemm->pair)) * unit;
+}
+
+/* All tiles of a panel, packed at `b`. Between them the next panel, if any, is packed to `next_b`, each piece
+ * asked for a tile before: multiplications hide the wait for memory. If it lies there already, it is asked
+ * for. */
+static void run_panel(const block *t, const panel *p, const char *b, const panel *next, char *next_b,
+                      shares *ahead)
+{
+    enum { LINE = 64 };
     const ax_cpu_gemm *gemm = t->gemm;
-    int64_t units = ax_ceil_div(t->k, gemm->pair), tiles = ax_ceil_div(t->m, gemm->rows), all = pieces(t);
+    int64_t units = ax_ceil_div(t->k, gemm->pair), tiles = ax_ceil_div(t->m, gemm->rows);
+    int64_t lines = next ? units * next->nv * gemm->lanes * 4 / LINE : 0;
+    shares share = {.total = t->kept ? lines : next ? pieces(t) : 0, .parts = tiles};
+    int64_t packed = 0, asked = 0;
     for (int64_t i = 0; i < tiles; i++) {
-        prefetch_a(t, p->j * tiles + i * p->cols, p->j * tiles + (i + 1) * p->cols, t->n * tiles);
-        if (next) {
-            pack_pieces(t, next, all * (i + 1) / tiles, all * (i + 2) / tiles, NULL);
-            pack_pieces(t, next, all * i / tiles, all * (i + 1) / tiles, t->b[!now]);
+        int64_t from = ahead->done, ready = asked;
+        prefetch_a(t, from, next_share(ahead, p->cols));
+        asked = next_share(&share, 1);
+        if (t->kept)
+            prefetch(next_b + ready * LINE, asked - ready, 1, LINE);
+        else if (next) {
+            pack_pieces(t, next, ready, asked, NULL);
+            pack_pieces(t, next, packed, ready, next_b);
+            packed = ready;
         }
         ax_cpu_tile tile = place(t, i * gemm->rows, p->j);
         tile.rows = ax_min(gemm->rows, t->m - i * gemm->rows);
         tile.cols = p->cols;
-        gemm->tile(p->nv, units, t->a + i * gemm->rows * units * 4, t->b[now], &tile);
+        gemm->tile(p->nv, units, t->a + i * gemm->rows * units * 4, b, &tile);
     }
+    if (next && !t->kept)
+        pack_pieces(t, next, packed, asked, next_b);
 }
 
 static void run_block(const block *t)
@@ -153,29 +200,44 @@ static void run_block(const block *t)
     t->gemm->pack_a(operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), g->lda, !g->trans_a, t->m, t->k,
                     0, t->a);
     int64_t panels = ax_ceil_div(t->n, (int64_t)t->gemm->lanes * t->gemm->vectors);
+    shares ahead = {.total = slices_of_a(t), .parts = ax_ceil_div(t->m, t->gemm->rows) * t->n};
     panel p = panel_at(t, 0, panels);
-    pack_pieces(t, &p, 0, pieces(t), t->b[0]);
+    if (!t->kept)
+        pack_pieces(t, &p, 0, pieces(t), place_of_panel(t, &p, 0));
     for (int64_t i = 0; i < panels; i++) {
         panel next = panel_at(t, i + 1, panels);
-        run_panel(t, &p, i + 1 < panels ? &next : NULL, (int)(i % 2));
+        bool more = i + 1 < panels;
+        run_panel(t, &p, place_of_panel(t, &p, i), more ? &next : NULL,
+                  more ? place_of_panel(t, &next, i + 1) : NULL, &ahead);
         p = next;
     }
+}
+
+/* Columns of a block: as many as there are, or as there is room for sums, or for all of k of them. */
+static int64_t columns(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t n, bool sums, bool several,
+                       bool *keep)
+{
+    enum { LEAST = 4 * PANEL_N }; /* packing a again for fewer would cost more than packing b */
+    int64_t most = sums ? ax_min(n, BLOCK_N) : n;
+    int64_t room = B_BYTES / (ax_round_up(g->k, gemm->pair) * 4 / gemm->pair) / gemm->lanes * gemm->lanes;
+    *keep = several && room >= ax_min(n, LEAST);
+    return even_part(n, *keep ? ax_min(most, room) : most, gemm->lanes);
 }
 
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch)
 {
-    block t = {.gemm = gemm, .g = g, .a = scratch, .b = {scratch + A_BYTES, scratch + A_BYTES + B_BYTES}};
-    t.sums = (float *)(void *)(scratch + A_BYTES + 2 * B_BYTES);
+    block t = {.gemm = gemm, .g = g, .a = scratch, .b = scratch + A_BYTES};
+    t.sums = (float *)(void *)(scratch + A_BYTES + B_BYTES);
     int64_t kc = even_part(g->k, BLOCK_K, 2), mc = even_part(m1 - m0, BLOCK_M * gemm->pair / 2, gemm->rows);
-    bool sums = g->c_dtype == AX_BF16 && kc < g->k;
-    int64_t nc = sums ? even_part(n1 - n0, BLOCK_N, gemm->lanes) : n1 - n0;
-    for (t.m0 = m0; t.m0 < m1; t.m0 += mc)
-        for (t.n0 = n0; t.n0 < n1; t.n0 += nc)
+    int64_t nc = columns(gemm, g, n1 - n0, g->c_dtype == AX_BF16 && kc < g->k, mc < m1 - m0, &t.keep);
+    for (t.n0 = n0; t.n0 < n1; t.n0 += nc)
+        for (t.m0 = m0; t.m0 < m1; t.m0 += mc)
             for (t.k0 = 0; t.k0 < g->k; t.k0 += kc) {
                 t.m = ax_min(mc, m1 - t.m0);
                 t.n = ax_min(nc, n1 - t.n0);
                 t.k = ax_min(kc, g->k - t.k0);
+                t.kept = t.keep && t.m0 > m0;
                 bool more = t.k0 + t.k < g->k;
                 t.next_k0 = more ? t.k0 + t.k : 0;
                 t.next_m0 = more ? t.m0 : ax_min(t.m0 + t.m, g->m);

@@ -21,17 +21,17 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTS = ROOT / "scripts" / "hosts.sh"
-MODELS = {  # name: (model, train keys)
-    "wide": ("{family: gpt2, layers: 4, hidden: 512, heads: 8, vocab: 2048, seq_len: 128}",
-             ["train.global_batch=16"]),
-    "deep": ("{family: gpt2, layers: 12, hidden: 256, heads: 8, vocab: 2048, seq_len: 256}",
-             ["train.global_batch=32"]),
+MODELS = {  # name: (model, rows of a step)
+    "wide": ("{family: gpt2, layers: 4, hidden: 512, heads: 8, vocab: 2048, seq_len: 128}", 16),
+    "deep": ("{family: gpt2, layers: 12, hidden: 256, heads: 8, vocab: 2048, seq_len: 256}", 32),
 }
 OFF = ["overlap.oar=false", "overlap.ors=false", "overlap.oag=false"]
-OVERLAPS = {  # name: (grid, its collective, whether only those within backward are meant)
-    "oar": ("grid.x=2", "all_reduce", True),
-    "ors": ("grid.z=2", "reduce_scatter", False),
-    "oag": ("grid.z=2", "all_gather", False),
+# name: (grid, its collective, whether only those within backward are meant, rows of a step by model: so many that
+# communication is a third of the step)
+OVERLAPS = {
+    "oar": ("grid.x=2", "all_reduce", True, {"wide": 16, "deep": 16}),
+    "ors": ("grid.z=2", "reduce_scatter", False, {"wide": 12, "deep": 4}),
+    "oag": ("grid.z=2", "all_gather", False, {"wide": 12, "deep": 4}),
 }
 
 
@@ -57,7 +57,7 @@ def train(args, work, model, per_host, words):
     directory = work / "run"
     run(["rm", "-rf", directory])
     run([HOSTS, "run", per_host, args.axonn, "train", work / f"{model}.yaml", f"run.dir={directory}",
-         f"train.steps={args.steps + 2}", *MODELS[model][1], *words])
+         f"train.steps={args.steps + 2}", *words])
     rows = [json.loads(line) for line in open(directory / "metrics.jsonl")]
     return [r for r in rows if r.get("step", 0) > 2 and "step_ms" in r]
 
@@ -69,14 +69,13 @@ def median_of(rows, key):
 def grids(args, work):
     ranks, heads = 8, 8
     every = [g for g in itertools.product([1, 2, 4, 8], repeat=4) if g[0] * g[1] * g[2] * g[3] == ranks]
-    for model, (_text, keys) in MODELS.items():
-        batch = int(keys[0].split("=")[1])
+    for model, (_text, batch) in MODELS.items():
         times = {g: [] for g in every if g[0] <= heads}
         for _ in range(args.rounds):
             for g in times:
                 x, y, z, data = g
                 words = [f"grid.x={x}", f"grid.y={y}", f"grid.z={z}", f"grid.data={data}",
-                         f"train.micro_batch={batch // (z * data)}"]
+                         f"train.global_batch={batch}", f"train.micro_batch={batch // (z * data)}"]
                 times[g].append(median_of(train(args, work, model, 2, words), "step_ms") / 1e3)
         base = (2, 1, 1, 4)
         order = sorted(times, key=lambda g: statistics.median(times[g]))
@@ -108,10 +107,11 @@ def collectives(path, name, in_backward):
 
 
 def overlap(args, work):
-    for model, (_text, keys) in MODELS.items():
-        batch = int(keys[0].split("=")[1])
-        for name, (grid, collective, in_backward) in OVERLAPS.items():
-            words = [grid, "run.trace=true", f"train.micro_batch={batch // 2 if 'z' in grid else batch}"]
+    for model in MODELS:
+        for name, (grid, collective, in_backward, rows) in OVERLAPS.items():
+            batch = rows[model]
+            words = [grid, "run.trace=true", f"train.global_batch={batch}",
+                     f"train.micro_batch={batch // 2 if 'z' in grid else batch}"]
             seen = {True: [], False: []}
             for _ in range(args.rounds):
                 for on in seen:

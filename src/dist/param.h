@@ -11,9 +11,9 @@
 
 /* Contributions in flight at most: with more, memory for unsharded gradients would grow without end (ORS). */
 enum { AX_PARAM_RING = 4 };
-/* Gathers that are started ahead of the one in use (OAG). One hides behind a single product; two also let a
- * large weight that follows a small one begin early. */
-enum { AX_PARAM_AHEAD = 2 };
+/* Gathers that are started ahead of the one in use (OAG). One hides behind a single product; four let the two
+ * large weights of a block (up, down) travel behind its four small ones (q, k, v, output). */
+enum { AX_PARAM_AHEAD = 4 };
 /* Bytes to a multiple of which parameters lie in their blocks. */
 enum { AX_PARAM_ALIGN = 64 };
 /* Elements of accumulated gradients that are reduced at a time: 16 MiB of float32. */

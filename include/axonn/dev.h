@@ -392,6 +392,9 @@ typedef struct ax_device_ops {
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
+    /* Makes all threads multiply and add in registers, as the products of `compute` do, for less than a
+     * millisecond: how many floating-point operations that were. Optional. */
+    double (*peak)(ax_device *dev, ax_dtype compute);
     /* Bracket every access to device memory by library code on the host, collectives included. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
@@ -403,13 +406,20 @@ typedef struct ax_device_ops {
 /* Told of every argument block (kernels, copies, collectives) that a dry device sees, before it "runs". */
 typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
 
+/* What the launches of one kernel came to. */
+typedef struct ax_kernel_total {
+    int64_t calls;
+    double seconds, flops, bytes; /* the last two as ax_kernel_cost counts them */
+} ax_kernel_total;
+
 struct ax_device {
     ax_device_ops ops; /* resolved: inherited entries filled in */
     int threads;
     ax_event_ring *ring; /* kernels, and the layers they belong to, are noted here (trace.h) */
     double flops, bytes; /* totals over all launches since open */
     int64_t launches;
-    ax_observe_fn *observe; /* dry device only */
+    ax_kernel_total *totals; /* [AX_KERNEL_COUNT] that launches are added to, or NULL */
+    ax_observe_fn *observe;  /* dry device only */
     void *observe_user;
     void *impl;   /* of the backend that computes */
     void *memory; /* of the backend that hands out memory, where another one computes */
@@ -426,6 +436,13 @@ void ax_device_close(ax_device **dev);
 /* Bytes of scratch that backend `name` takes with so many threads (0: one per physical core), without opening
  * it. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
+
+/* What the device can do at best, the best of what was seen in about so many seconds: floating-point
+ * operations per second of multiply-adds of `compute` that wait for nothing (0: not known for this device),
+ * and bytes per second of an array far larger than caches that is read and written in place (256 MiB, taken
+ * for the while; AX_ERR_MEMORY). */
+AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
+AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
 
 /* The machine's physical cores, and which of them the affinity mask leaves to this process. Cores beyond
  * AX_CORES_MAX are not seen. */

@@ -180,6 +180,26 @@ typedef struct ax_train_result {
  * for this rank, aborts the world (ax_comm_abort). Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
+/* What the steps of a configuration take. Times in seconds, of a step. */
+typedef struct ax_step_times {
+    double median, min, max; /* of the slowest rank */
+    double mean;             /* the same */
+    int64_t tokens;          /* of all ranks */
+    double flops;            /* of the model, of all ranks (ax_model_config_flops_per_token) */
+    /* This rank's, means over the steps: */
+    double exposed; /* in which it waited for other ranks */
+    ax_kernel_total kernel[AX_KERNEL_COUNT];
+    int threads;
+    double peak, stream; /* what its device can do at best: ax_device_peak, ax_device_stream */
+    ax_memory memory;    /* planned */
+    char model[96];      /* "gpt2 12 x 768" */
+} ax_step_times;
+
+/* Makes `warm` steps, then `steps` more and times these: the run's own steps, on random tokens. Reads nothing
+ * but model.from and the tokenizer, writes nothing. Errors as those of ax_train. Collective along world. */
+AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
+                                      ax_step_times *out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -168,7 +168,7 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     dev->flops += flops;
     dev->bytes += bytes;
     dev->launches++;
-    double begin = dev->ring ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
+    double begin = dev->ring || dev->totals ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
     enter(dev);
     ax_status status =
         dev->ops.launch ? dev->ops.launch(stream, kernel, args) : dev->ops.kernel[kernel](stream, args);
@@ -176,6 +176,11 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     if (dev->ring)
         ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, ax_now(),
                      (int64_t)((ax_cpu_now() - cpu) * 1e9));
+    if (dev->totals) {
+        ax_kernel_total *t = &dev->totals[kernel];
+        *t = (ax_kernel_total){t->calls + 1, t->seconds + ax_now() - begin, t->flops + flops,
+                               t->bytes + bytes};
+    }
     return status;
 }
 

@@ -87,6 +87,12 @@ static ax_status write_trace(const ax_run *run)
     return status;
 }
 
+void ax_run_describe_model(const ax_run *run, char *out, size_t size)
+{
+    snprintf(out, size, "%s %lld x %lld", ax_model_config_family(&run->model), (long long)run->model.layers,
+             (long long)run->model.hidden);
+}
+
 static ax_status open_metrics(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -95,8 +101,7 @@ static ax_status open_metrics(ax_run *run)
     ax_model_config_params(&run->model, &parameters, &matmul);
     snprintf(grid, sizeof grid, "data=%d pipe=%d x=%d y=%d z=%d", (int)c->grid.data, (int)c->grid.pipe,
              (int)c->grid.x, (int)c->grid.y, (int)c->grid.z);
-    snprintf(model, sizeof model, "%s %lld x %lld", ax_model_config_family(&run->model),
-             (long long)run->model.layers, (long long)run->model.hidden);
+    ax_run_describe_model(run, model, sizeof model);
     return ax_metrics_open(
         &(ax_metrics_run){.dir = c->run.dir,
                           .device = c->device,
@@ -110,7 +115,7 @@ static ax_status open_metrics(ax_run *run)
                           .parameters = parameters,
                           .steps = c->train.steps,
                           .peak_flops = run->peak_flops,
-                          .peak_from = "best of up to 30 matrix products of 768³ at start-up",
+                          .peak_from = "multiply-adds in registers, measured at start-up",
                           .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
                           .mem_baseline = run->baseline,
                           .log_interval = c->run.log_interval},
@@ -119,31 +124,34 @@ static ax_status open_metrics(ax_run *run)
 
 /* Everything up to the first step, in this order: what can be refused comes before what takes memory. Files
  * are written by rank 0 alone. A rank that fails in a stage fails before the others wait for it there, or
- * the stage agrees by itself; so all ranks agree on how it ended. */
-static ax_status start(ax_run *run)
+ * the stage agrees by itself; so all ranks agree on how it ended. Steps that are only timed need no files. */
+ax_status ax_run_start(ax_run *run, bool timing)
 {
     static const struct {
         const char *name;
         ax_status (*run)(ax_run *);
         enum { EACH, FIRST } who;
-    } stage[] = {{"configuration", ax_run_compare_configs, EACH},
-                 {"inputs", ax_run_find_inputs, EACH},
-                 {"model", ax_run_open_model, EACH},
-                 {"lock", ax_run_lock, FIRST},
-                 {"ranks", number_ranks, EACH},
-                 {"threads", choose_threads, EACH},
-                 {"optimizer", choose_optimizer, EACH},
-                 {"memory plan", ax_run_plan_memory, EACH},
-                 {"checkpoints", ax_run_find_resume, EACH},
-                 {"data", ax_run_open_data, EACH},
-                 {"position", ax_run_restore_position, EACH},
-                 {"allocation", allocate, EACH},
-                 {"trace", open_trace, EACH},
-                 {"weights", ax_run_start_weights, EACH},
-                 {"config.yaml", ax_run_write_config, FIRST},
-                 {"metrics", open_metrics, FIRST},
-                 {"evaluation", ax_run_find_evaluation, EACH}};
+        enum { ALWAYS, WITH_FILES } when;
+    } stage[] = {{"configuration", ax_run_compare_configs, EACH, ALWAYS},
+                 {"inputs", ax_run_find_inputs, EACH, WITH_FILES},
+                 {"model", ax_run_open_model, EACH, ALWAYS},
+                 {"lock", ax_run_lock, FIRST, WITH_FILES},
+                 {"ranks", number_ranks, EACH, ALWAYS},
+                 {"threads", choose_threads, EACH, ALWAYS},
+                 {"optimizer", choose_optimizer, EACH, ALWAYS},
+                 {"memory plan", ax_run_plan_memory, EACH, ALWAYS},
+                 {"checkpoints", ax_run_find_resume, EACH, WITH_FILES},
+                 {"data", ax_run_open_data, EACH, WITH_FILES},
+                 {"position", ax_run_restore_position, EACH, WITH_FILES},
+                 {"allocation", allocate, EACH, ALWAYS},
+                 {"trace", open_trace, EACH, WITH_FILES},
+                 {"weights", ax_run_start_weights, EACH, ALWAYS},
+                 {"config.yaml", ax_run_write_config, FIRST, WITH_FILES},
+                 {"metrics", open_metrics, FIRST, WITH_FILES},
+                 {"evaluation", ax_run_find_evaluation, EACH, WITH_FILES}};
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
+        if (timing && stage[i].when == WITH_FILES)
+            continue;
         double begin = ax_now();
         bool mine = stage[i].who == EACH || ax_run_first(run);
         AX_TRY(ax_comm_agree(run->world, mine ? stage[i].run(run) : AX_OK));
@@ -184,18 +192,24 @@ static ax_status judge(ax_run *run, const ax_step_result *r)
         newest);
 }
 
-static ax_status train_step(ax_run *run)
+ax_hyper ax_run_hyper(const ax_run *run, int64_t step)
 {
     const ax_config *c = run->config;
-    double start = ax_now(), flops = run->ctx->dev->flops;
-    int64_t targets, step = ++run->step;
-    ax_hyper hyper = {.lr = ax_schedule_lr(&run->schedule, step),
+    return (ax_hyper){.lr = ax_schedule_lr(&run->schedule, step),
                       .beta1 = c->optim.betas[0],
                       .beta2 = c->optim.betas[1],
                       .eps = c->optim.eps,
                       .momentum = c->optim.momentum,
                       .weight_decay = c->optim.weight_decay,
                       .step = step};
+}
+
+static ax_status train_step(ax_run *run)
+{
+    const ax_config *c = run->config;
+    double start = ax_now(), flops = run->ctx->dev->flops;
+    int64_t targets, step = ++run->step;
+    ax_hyper hyper = ax_run_hyper(run, step);
     ax_step_result result;
     ax_sampler_next(run->sampler, &targets);
     ax_run_begin_traffic(run);
@@ -268,7 +282,7 @@ static ax_status loop(ax_run *run)
     return ax_run_agree(run);
 }
 
-static void finish(ax_run *run)
+void ax_run_finish(ax_run *run)
 {
     ax_metrics_close(&run->metrics);
     ax_engine_destroy(&run->engine);
@@ -303,7 +317,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
     ax_signals_install(world);
     ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = start(&run);
+    ax_status status = ax_run_start(&run, false);
     if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)
         ax_log(AX_LOG_INFO, "nothing to do: %lld of %lld steps are done", (long long)run.step,
                (long long)config->train.steps);
@@ -315,7 +329,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = ax_comm_agree(world, report(&run));
     if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
         ax_comm_abort(world, status, ax_error_message());
-    finish(&run);
+    ax_run_finish(&run);
     ax_signals_restore();
     return status;
 }

@@ -60,6 +60,12 @@ typedef struct ax_run {
     bool eval_pending;  /* a signal cut the evaluation of this step short */
 } ax_run;
 
+/* train.c: up to the first step (timing: without files), what steps are told, and after the last. */
+ax_status ax_run_start(ax_run *run, bool timing);
+ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
+void ax_run_describe_model(const ax_run *run, char *out, size_t size);
+void ax_run_finish(ax_run *run);
+
 /* train_setup.c: model, tokenizer, data. */
 ax_status ax_run_find_inputs(ax_run *run);
 ax_status ax_run_lock(ax_run *run);
@@ -86,6 +92,7 @@ ax_status ax_run_compare_configs(ax_run *run); /* one configuration, which fits 
 ax_status ax_run_beat(ax_run *run, bool *done);
 void ax_run_find_axes(ax_run *run);
 void ax_run_begin_traffic(ax_run *run);
+double ax_run_exposed(const ax_run *run); /* seconds since then in which this rank waited for others */
 void ax_run_note_trouble(ax_run *run, ax_status status);
 ax_status ax_run_agree(ax_run *run); /* on the trouble that was noted */
 /* Ends a step: the row becomes that of all ranks, signals and trouble become known. */

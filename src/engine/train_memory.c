@@ -191,38 +191,9 @@ ax_status ax_run_plan_memory(ax_run *run)
     return AX_OK;
 }
 
-/* The best of a few large matrix products on this device: the denominator of MFU. Takes a few hundredths of a
- * second. */
+/* The denominator of MFU. */
 ax_status ax_run_measure_peak(ax_run *run)
 {
-    enum { N = 768, TRIES = 30 };
-    const double patience = 0.06; /* seconds: a slow or busy machine gets fewer tries */
-    if (strcmp(run->config->device, "cpu") != 0)
-        return AX_OK;
-    ax_dtype dtype = run->ctx->compute;
-    size_t bytes = (size_t)N * N * sizeof(float);
-    void *block;
-    AX_TRY(ax_device_alloc(run->ctx->dev, 3 * bytes, &block));
-    char *a = block, *b = a + bytes, *c = b + bytes;
-    ax_status status =
-        ax_run_fill(run->ctx->stream, &(ax_fill_args){.n = 2 * N * N, .value = 1, .y = a, .dtype = AX_F32});
-    double begin = ax_now();
-    for (int i = 0; status == AX_OK && i < TRIES && (i < 3 || ax_now() - begin < patience); i++) {
-        double start = ax_now();
-        status = ax_run_gemm(run->ctx->stream, &(ax_gemm_args){.m = N,
-                                                               .n = N,
-                                                               .k = N,
-                                                               .a = a,
-                                                               .b = b,
-                                                               .c = c,
-                                                               .lda = N,
-                                                               .ldb = N,
-                                                               .ldc = N,
-                                                               .dtype = dtype,
-                                                               .c_dtype = AX_F32});
-        double rate = 2.0 * N * N * N / (ax_now() - start);
-        run->peak_flops = rate > run->peak_flops ? rate : run->peak_flops;
-    }
-    ax_device_free(run->ctx->dev, block, 3 * bytes);
-    return status;
+    const double patience = 0.02; /* seconds */
+    return ax_device_peak(run->ctx->dev, run->ctx->compute, patience, &run->peak_flops);
 }

@@ -110,6 +110,14 @@ void ax_run_begin_traffic(ax_run *run)
         run->axes[i].before = ax_comm_traffic_get(run->axes[i].comm);
 }
 
+double ax_run_exposed(const ax_run *run)
+{
+    double sum = 0;
+    for (int i = 0; i < run->n_axes; i++)
+        sum += ax_comm_traffic_get(run->axes[i].comm).exposed - run->axes[i].before.exposed;
+    return sum;
+}
+
 void ax_run_note_trouble(ax_run *run, ax_status status)
 {
     if (status == AX_OK || run->trouble != AX_OK)
@@ -134,8 +142,8 @@ ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
         ax_comm_traffic now = ax_comm_traffic_get(run->axes[i].comm), before = run->axes[i].before;
         max[AXES + i] = (double)(now.bytes - before.bytes);
         max[WIRE] += (double)(now.wire - before.wire);
-        max[EXPOSED] += now.exposed - before.exposed;
     }
+    max[EXPOSED] = ax_run_exposed(run);
     if (ax_comm_size(run->world) > 1) {
         ax_work *largest, *sum;
         AX_TRY(ax_all_reduce(run->world, NULL, max, AXES + run->n_axes, AX_F64, AX_MAX, &largest));

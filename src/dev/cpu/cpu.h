@@ -35,10 +35,14 @@ typedef struct ax_cpu_gemm {
 /* Items lo … hi-1 of a kernel's work. */
 typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
 
+/* Runs multiply-adds in registers for so many rounds; how many floating-point operations that were. */
+typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
+
 typedef struct ax_cpu_isa {
     const char *name;
     const ax_cpu_gemm *gemm_f32, *gemm_bf16;
     ax_cpu_range_fn *gemv; /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
+    ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_range_fn *norm_grad_cols;          /* norm_grad's dweight and dbias: items are columns */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
 } ax_cpu_isa;
@@ -105,6 +109,8 @@ size_t ax_cpu_workspace(int threads);
 
 /* Kernels that need no vectors (plain.c): items are elements for fill, else rows. */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy_box, ax_cpu_init_normal;
+
+double ax_cpu_peak(ax_device *dev, ax_dtype compute);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 /* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */

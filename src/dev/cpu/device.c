@@ -56,3 +56,30 @@ void ax_cpu_close(ax_device *dev)
     free(cpu);
     dev->impl = NULL;
 }
+
+/* ---- its peak ------------------------------------------------------------------------------------ */
+
+typedef struct peak_job {
+    ax_cpu_peak_fn *fn;
+    double flops; /* of a part */
+} peak_job;
+
+static void peak_body(void *arg, int part, int parts, char *scratch)
+{
+    enum { ROUNDS = 1 << 18 };
+    peak_job *j = arg;
+    (void)parts;
+    float *sink = (float *)(void *)scratch;
+    *sink = 0;
+    double flops = j->fn(ROUNDS, sink);
+    if (part == 0)
+        j->flops = flops;
+}
+
+double ax_cpu_peak(ax_device *dev, ax_dtype compute)
+{
+    const ax_cpu *cpu = dev->impl;
+    peak_job j = {.fn = compute == AX_BF16 ? cpu->isa->peak_bf16 : cpu->isa->peak_f32};
+    ax_cpu_parallel(cpu, cpu->threads, peak_body, &j);
+    return j.flops * cpu->threads;
+}

@@ -5,6 +5,7 @@
 #include "gemv_kernels.h"
 #include "loss_kernels.h"
 #include "norm_kernels.h"
+#include "peak_kernels.h"
 #include "pointwise_kernels.h"
 #include "update_kernels.h"
 
@@ -13,6 +14,8 @@ const ax_cpu_isa AX_ISA_TABLE = {
     .gemm_f32 = &gemm_f32,
     .gemm_bf16 = &gemm_bf16,
     .gemv = gemv,
+    .peak_f32 = peak_f32,
+    .peak_bf16 = peak_bf16,
     .norm_grad_cols = norm_grad_cols,
     .kernel =
         {

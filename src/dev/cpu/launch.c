@@ -190,6 +190,7 @@ const ax_device_ops ax_backend_cpu = {
     .open = ax_cpu_open,
     .close = ax_cpu_close,
     .workspace = ax_cpu_workspace,
+    .peak = ax_cpu_peak,
     .kernel =
         {
             [AX_K_gemm] = ax_cpu_gemm_run,

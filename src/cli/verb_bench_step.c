@@ -1,0 +1,200 @@
+/* axonn bench step: what a configuration's steps take, and what of it goes where. */
+#include "axonn/engine.h"
+#include "launch.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct args {
+    cli_launch launch;
+    char *config;
+    ax_strings overrides;
+    int64_t steps, warm;
+    bool json;
+} args;
+
+static const ax_option options[] = {
+    {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
+     .help = "the configuration of the run"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    LAUNCH_OPTIONS(args, launch),
+    {"steps", AX_OPT_INT, offsetof(args, steps), "5", "[1, 100000]", .meta = "N",
+     .help = "steps that are timed"},
+    {"warm-up", AX_OPT_INT, offsetof(args, warm), "2", "[0, 100000]", .meta = "N",
+     .help = "steps before them that are not"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
+};
+
+/* What a step's time goes to. */
+typedef enum part_kind { PRODUCTS, ATTENTION, MEMORY_BOUND, OPTIMIZER, PARTS } part_kind;
+
+static const struct {
+    const char *name;
+    bool computes; /* bound by arithmetic, else by memory */
+} parts[PARTS] = {{"products", true}, {"attention", true}, {"memory-bound", false}, {"optimizer", false}};
+
+static part_kind part_of(ax_kernel kernel)
+{
+    switch (kernel) {
+    case AX_K_gemm:
+        return PRODUCTS;
+    case AX_K_attention:
+    case AX_K_attention_grad:
+        return ATTENTION;
+    case AX_K_adamw:
+    case AX_K_sgd:
+        return OPTIMIZER;
+    default:
+        return MEMORY_BOUND;
+    }
+}
+
+/* What the device would take at its best; 0 where that is not known. */
+static double least(const ax_step_times *t, part_kind part, const ax_kernel_total *total)
+{
+    double rate = parts[part].computes ? t->peak : t->stream;
+    return rate > 0 ? (parts[part].computes ? total->flops : total->bytes) / rate : 0;
+}
+
+static void add_up(const ax_step_times *t, ax_kernel_total sums[PARTS], double *rest)
+{
+    memset(sums, 0, PARTS * sizeof *sums);
+    *rest = t->mean - t->exposed;
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        ax_kernel_total *sum = &sums[part_of((ax_kernel)k)];
+        sum->calls += t->kernel[k].calls;
+        sum->seconds += t->kernel[k].seconds;
+        sum->flops += t->kernel[k].flops;
+        sum->bytes += t->kernel[k].bytes;
+        *rest -= t->kernel[k].seconds;
+    }
+    *rest = *rest > 0 ? *rest : 0;
+}
+
+/* ---- as JSON ------------------------------------------------------------------------------------- */
+
+static json_t *part_json(const ax_step_times *t, part_kind part, const ax_kernel_total *sum)
+{
+    double ideal = least(t, part, sum);
+    return json_pack("{s:f, s:I, s:f, s:f, s:o}", "ms", sum->seconds * 1e3, "calls", (json_int_t)sum->calls,
+                     "flops", sum->flops, "bytes", sum->bytes, "of_ceiling",
+                     cli_json_number(ideal > 0 && sum->seconds > 0 ? ideal / sum->seconds : NAN));
+}
+
+static json_t *kernels_json(const ax_step_times *t)
+{
+    json_t *all = json_object();
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        if (t->kernel[k].calls && all)
+            json_object_set_new(all, ax_kernel_name((ax_kernel)k),
+                                part_json(t, part_of((ax_kernel)k), &t->kernel[k]));
+    return all;
+}
+
+static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
+{
+    ax_kernel_total sums[PARTS];
+    double rest;
+    add_up(t, sums, &rest);
+    json_t *split = json_object();
+    for (int p = 0; p < PARTS && split; p++)
+        json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
+    return cli_print_json(json_pack(
+        "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, s:o, s:I}",
+        "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->median * 1e3, "min",
+        t->min * 1e3, "max", t->max * 1e3, "model", t->model, "ranks", ranks, "threads", t->threads, "tokens",
+        (json_int_t)t->tokens, "tokens_per_s", (double)t->tokens / t->median, "flops_per_s",
+        t->flops / t->median, "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN),
+        "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
+        t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
+        (json_int_t)ax_memory_total(&t->memory)));
+}
+
+/* ---- as a table ---------------------------------------------------------------------------------- */
+
+static void print_row(const char *name, double seconds, double step)
+{
+    printf("%-16s %9.1f %6.1f %%", name, seconds * 1e3, 100 * seconds / step);
+}
+
+static void print_table(const ax_step_times *t, const args *a, int ranks)
+{
+    ax_kernel_total sums[PARTS];
+    double rest, ideal = 0;
+    add_up(t, sums, &rest);
+    printf("%s, %lld tokens a step, %d rank%s of %d thread%s\n", t->model, (long long)t->tokens, ranks,
+           ranks == 1 ? "" : "s", t->threads, t->threads == 1 ? "" : "s");
+    if (t->peak > 0)
+        printf("the device%s: %.1f GFLOP/s of multiply-adds in registers, %.1f GB/s streamed\n",
+               ranks > 1 ? " of rank 0" : "", t->peak * 1e-9, t->stream * 1e-9);
+    printf("\n%-16s %9s %8s  %s\n", "", "ms", "share", "rate");
+    for (int p = 0; p < PARTS; p++) {
+        bool computes = parts[p].computes;
+        double seconds = sums[p].seconds, best = least(t, (part_kind)p, &sums[p]);
+        print_row(parts[p].name, seconds, t->mean);
+        if (seconds > 0)
+            printf("  %7.1f %s", (computes ? sums[p].flops : sums[p].bytes) / seconds * 1e-9,
+                   computes ? "GFLOP/s" : "GB/s   ");
+        if (seconds > 0 && best > 0)
+            printf(", %3.0f %% of the device's", 100 * best / seconds);
+        printf("\n");
+        ideal += p == MEMORY_BOUND ? 0 : best;
+    }
+    if (ranks > 1) {
+        print_row("communication", t->exposed, t->mean);
+        printf("  waited for\n");
+    }
+    print_row("the rest", rest, t->mean);
+    printf("\nstep             %9.1f           %.1f to %.1f in %lld steps: %.1f tokens/s\n", t->median * 1e3,
+           t->min * 1e3, t->max * 1e3, (long long)a->steps, (double)t->tokens / t->median);
+    if (ideal > 0)
+        printf("at best          %9.1f           products, attention and optimizer at the device's rates: "
+               "%.2f\n",
+               ideal * 1e3, ideal / t->median);
+}
+
+/* ---- the verb ------------------------------------------------------------------------------------ */
+
+static ax_status measure(const args *a, ax_comm *world)
+{
+    ax_config config;
+    ax_step_times times;
+    ax_status status =
+        ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
+    if (status == AX_OK)
+        status = ax_train_time(world, &config, a->warm, a->steps, &times);
+    if (status == AX_OK && ax_comm_rank(world) == 0) {
+        if (a->json)
+            status = print_json(&times, a, ax_comm_size(world));
+        else
+            print_table(&times, a, ax_comm_size(world));
+    }
+    ax_config_fini(&config);
+    return ax_comm_agree(world, status);
+}
+
+static ax_status run(const void *raw)
+{
+    ax_comm *world;
+    AX_TRY(cli_world_open(&world));
+    return cli_world_close(&world, measure(raw, world));
+}
+
+const cli_verb verb_bench_step = {
+    .name = "bench step",
+    .summary = "time a configuration's training steps, and what they spend it on",
+    .details =
+        "Real steps on random tokens; nothing is read but model.from and the tokenizer, and nothing is\n"
+        "written. Rates stand beside what this device can do: multiply-adds that wait for nothing, and\n"
+        "an array that is read and written in place; both are measured after the steps. On several\n"
+        "ranks the parts are those of rank 0, a step is that of the slowest.",
+    .examples = "axonn bench step gpt.yaml\n"
+                "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
+                "axonn bench step gpt.yaml --json | jq .kernels",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+    .keys = ax_config_options,
+    .launches = true,
+};

@@ -1,0 +1,37 @@
+/* What a device can do at best, measured: the yardstick of its kernels. */
+#include "axonn/dev.h"
+
+ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops)
+{
+    *flops = 0;
+    if (!dev->ops.peak)
+        return AX_OK;
+    for (double begin = ax_now(), start = begin; start - begin < seconds;) {
+        double done = dev->ops.peak(dev, compute), now = ax_now(), rate = done / (now - start);
+        *flops = rate > *flops ? rate : *flops;
+        start = now;
+    }
+    return AX_OK;
+}
+
+/* One array read and written where it stands. */
+ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
+{
+    enum { N = 64 << 20 };
+    ax_stream stream = {dev, NULL};
+    ax_scale_args args = {.n = N, .factor = 1, .dtype = AX_F32};
+    void *memory;
+    *bytes = 0;
+    AX_TRY(ax_device_alloc(dev, N * sizeof(float), &memory));
+    args.x = memory;
+    ax_status status =
+        ax_run_fill(&stream, &(ax_fill_args){.n = N, .value = 1, .y = memory, .dtype = AX_F32});
+    for (double begin = ax_now(), start = begin; status == AX_OK && start - begin < seconds;) {
+        status = ax_run_scale(&stream, &args);
+        double now = ax_now(), rate = 2.0 * N * sizeof(float) / (now - start);
+        *bytes = rate > *bytes ? rate : *bytes;
+        start = now;
+    }
+    ax_device_free(dev, memory, N * sizeof(float));
+    return status;
+}

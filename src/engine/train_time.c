@@ -1,0 +1,114 @@
+/* What a configuration's steps take: a run without files, on random tokens. */
+#include "engine/train.h"
+
+#include <stdlib.h>
+
+static int32_t token(const ax_run *run, uint64_t at)
+{
+    return (int32_t)((double)ax_rng_uniform(1, at) * (double)run->model.vocab);
+}
+
+static ax_status random_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    const ax_run *run = source;
+    int64_t t = run->config->model.seq_len;
+    for (int64_t i = 0; i < (end - first) * t; i++) {
+        uint64_t at = (uint64_t)(first * t + i);
+        out->tokens[i] = token(run, at);
+        out->targets[i] = token(run, at + 1);
+        out->doc_start[i] = 0;
+        out->position[i] = (int32_t)(i % t);
+    }
+    return AX_OK;
+}
+
+/* The ranks begin together; a step has taken as long as on the slowest. */
+static ax_status time_step(ax_run *run, int64_t step, double *seconds)
+{
+    ax_step_result result;
+    ax_work *work;
+    ax_hyper hyper = ax_run_hyper(run, step);
+    int64_t targets = run->options.global_batch * run->options.seq_len;
+    AX_TRY(ax_barrier(run->world));
+    double begin = ax_now();
+    AX_TRY(ax_engine_step(run->engine, step, random_rows, run, targets, &hyper, &result));
+    *seconds = ax_now() - begin;
+    AX_TRY(ax_all_reduce(run->world, NULL, seconds, 1, AX_F64, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    AX_CHECK(result.finite, AX_ERR_NUMERIC,
+             "step %lld: loss %g, gradient norm %g: what is not finite is not applied, so its time says "
+             "nothing; lower optim.lr",
+             (long long)step, result.loss, result.grad_norm);
+    return AX_OK;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void spread(double *seconds, int64_t n, ax_step_times *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out->mean += seconds[i] / (double)n;
+    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
+    out->median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
+    out->min = seconds[0];
+    out->max = seconds[n - 1];
+}
+
+static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
+{
+    ax_device *dev = run->ctx->dev;
+    double ignored;
+    for (int64_t i = 0; i < warm; i++)
+        AX_TRY(time_step(run, i + 1, &ignored));
+    ax_run_begin_traffic(run);
+    dev->totals = out->kernel;
+    ax_status status = AX_OK;
+    for (int64_t i = 0; i < steps && status == AX_OK; i++)
+        status = time_step(run, warm + i + 1, &seconds[i]);
+    dev->totals = NULL;
+    AX_TRY(status);
+    out->exposed = ax_run_exposed(run) / (double)steps;
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        ax_kernel_total *t = &out->kernel[k];
+        double n = (double)steps;
+        *t = (ax_kernel_total){t->calls / steps, t->seconds / n, t->flops / n, t->bytes / n};
+    }
+    spread(seconds, steps, out);
+    return AX_OK;
+}
+
+/* Ranks that share a machine measure at the same time, as they compute at the same time. */
+static ax_status measure(ax_run *run, int64_t warm, int64_t steps, ax_step_times *out)
+{
+    const double patience = 0.2; /* seconds for each ceiling */
+    double *seconds;
+    AX_TRY(ax_calloc((size_t)steps, sizeof *seconds, &seconds));
+    ax_status status = time_steps(run, warm, steps, seconds, out);
+    free(seconds);
+    AX_TRY(ax_comm_agree(run->world, status));
+    AX_TRY(ax_device_peak(run->ctx->dev, run->ctx->compute, patience, &out->peak));
+    AX_TRY(ax_comm_agree(run->world, ax_device_stream(run->ctx->dev, patience, &out->stream)));
+    out->tokens = run->options.global_batch * run->options.seq_len;
+    out->flops = ax_model_config_flops_per_token(&run->model, run->options.seq_len) * (double)out->tokens;
+    out->threads = run->ctx->dev->threads;
+    out->memory = run->plan.memory;
+    ax_run_describe_model(run, out->model, sizeof out->model);
+    return AX_OK;
+}
+
+ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps, ax_step_times *out)
+{
+    ax_run run = {.world = world, .config = config, .saved_step = -1};
+    *out = (ax_step_times){.threads = 0};
+    AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE, "%lld steps cannot be timed", (long long)steps);
+    ax_comm_set_timeout(world, config->watchdog.timeout);
+    ax_status status = ax_run_start(&run, true);
+    if (status == AX_OK)
+        status = measure(&run, warm, steps, out);
+    ax_run_finish(&run);
+    return status;
+}

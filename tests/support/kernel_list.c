@@ -70,14 +70,23 @@ bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols)
 bool kc_build_gemm(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {
-        {0, 3, 4},  {3, 0, 4},    {3, 4, 0},    {1, 1, 1},     {1, 17, 33},    {17, 1, 5},      {5, 7, 1},
-        {2, 3, 97}, {31, 29, 37}, {64, 64, 64}, {97, 130, 61}, {33, 257, 300}, {131, 67, 1031},
+        {0, 3, 4},       {3, 0, 4},
+        {3, 4, 0},       {1, 1, 1},
+        {1, 17, 33},     {17, 1, 5},
+        {5, 7, 1},       {2, 3, 97},
+        {31, 29, 37},    {64, 64, 64},
+        {97, 130, 61},   {33, 257, 300},
+        {131, 67, 1031}, {8, 48, 300} /* one tile for all threads */,
     };
-    int shape = index / 16, variant = index % 16;
-    if (shape >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+    /* Several blocks in every direction; too large for all variants. */
+    static const int64_t large[][3] = {{1100, 100, 801}, {260, 300, 3600}};
+    enum { ALL = 16 * AX_COUNT(shapes), FEW = 3 };
+    if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;
+    const int64_t *shape = index < ALL ? shapes[index / 16] : large[(index - ALL) / FEW];
+    int variant = index < ALL ? index % 16 : 5 * ((index - ALL) % FEW);
     ARGS(gemm);
-    int64_t m = shapes[shape][0], n = shapes[shape][1], k = shapes[shape][2], pad = index % 3;
+    int64_t m = shape[0], n = shape[1], k = shape[2], pad = index % 3;
     a->m = m, a->n = n, a->k = k;
     a->trans_a = variant & 1, a->trans_b = variant & 2, a->accumulate = variant & 4;
     a->lda = (a->trans_a ? m : k) + pad;

@@ -115,6 +115,8 @@ static void prefetch_a(const block *t, int64_t from, int64_t to)
 static int64_t slices_of_a(const block *t)
 {
     const ax_gemm_args *g = t->g;
+    if (t->next_m0 == g->m)
+        return 0;
     return g->trans_a ? ax_min(t->k, g->k - t->next_k0) : ax_min(t->m, g->m - t->next_m0);
 }
 
@@ -177,7 +179,7 @@ static void run_panel(const block *t, const panel *p, const char *b, const panel
         int64_t from = ahead->done, ready = asked;
         prefetch_a(t, from, next_share(ahead, p->cols));
         asked = next_share(&share, 1);
-        if (t->kept)
+        if (t->kept && next)
             prefetch(next_b + ready * LINE, asked - ready, 1, LINE);
         else if (next) {
             pack_pieces(t, next, ready, asked, NULL);
@@ -227,6 +229,8 @@ static int64_t columns(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t n
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch)
 {
+    if (m0 >= m1 || n0 >= n1) /* more threads than tiles */
+        return;
     block t = {.gemm = gemm, .g = g, .a = scratch, .b = scratch + A_BYTES};
     t.sums = (float *)(void *)(scratch + A_BYTES + B_BYTES);
     int64_t kc = even_part(g->k, BLOCK_K, 2), mc = even_part(m1 - m0, BLOCK_M * gemm->pair / 2, gemm->rows);
@@ -240,7 +244,8 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
                 t.kept = t.keep && t.m0 > m0;
                 bool more = t.k0 + t.k < g->k;
                 t.next_k0 = more ? t.k0 + t.k : 0;
-                t.next_m0 = more ? t.m0 : ax_min(t.m0 + t.m, g->m);
+                int64_t rest = t.m0 + t.m < m1 ? t.m0 + t.m : t.n0 + t.n < n1 ? m0 : g->m;
+                t.next_m0 = more ? t.m0 : rest;
                 run_block(&t);
             }
 }

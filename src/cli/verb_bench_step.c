@@ -85,7 +85,7 @@ static json_t *kernels_json(const ax_step_times *t)
 {
     json_t *all = json_object();
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
-        if (t->kernel[k].calls && all)
+        if (t->kernel[k].seconds > 0 && all)
             json_object_set_new(all, ax_kernel_name((ax_kernel)k),
                                 part_json(t, part_of((ax_kernel)k), &t->kernel[k]));
     return all;
@@ -117,16 +117,19 @@ static void print_row(const char *name, double seconds, double step)
     printf("%-16s %9.1f %6.1f %%", name, seconds * 1e3, 100 * seconds / step);
 }
 
-static void print_table(const ax_step_times *t, const args *a, int ranks)
+static ax_status report(const ax_step_times *t, const args *a, int ranks)
 {
+    if (a->json)
+        return print_json(t, a, ranks);
     ax_kernel_total sums[PARTS];
     double rest, ideal = 0;
     add_up(t, sums, &rest);
     printf("%s, %lld tokens a step, %d rank%s of %d thread%s\n", t->model, (long long)t->tokens, ranks,
            ranks == 1 ? "" : "s", t->threads, t->threads == 1 ? "" : "s");
+    printf("the device%s: ", ranks > 1 ? " of rank 0" : "");
     if (t->peak > 0)
-        printf("the device%s: %.1f GFLOP/s of multiply-adds in registers, %.1f GB/s streamed\n",
-               ranks > 1 ? " of rank 0" : "", t->peak * 1e-9, t->stream * 1e-9);
+        printf("%.1f GFLOP/s of multiply-adds in registers, ", t->peak * 1e-9);
+    printf("%.1f GB/s streamed\n", t->stream * 1e-9);
     printf("\n%-16s %9s %8s  %s\n", "", "ms", "share", "rate");
     for (int p = 0; p < PARTS; p++) {
         bool computes = parts[p].computes;
@@ -147,10 +150,11 @@ static void print_table(const ax_step_times *t, const args *a, int ranks)
     print_row("the rest", rest, t->mean);
     printf("\nstep             %9.1f           %.1f to %.1f in %lld steps: %.1f tokens/s\n", t->median * 1e3,
            t->min * 1e3, t->max * 1e3, (long long)a->steps, (double)t->tokens / t->median);
-    if (ideal > 0)
+    if (t->peak > 0)
         printf("at best          %9.1f           products, attention and optimizer at the device's rates: "
                "%.2f\n",
                ideal * 1e3, ideal / t->median);
+    return AX_OK;
 }
 
 /* ---- the verb ------------------------------------------------------------------------------------ */
@@ -163,14 +167,10 @@ static ax_status measure(const args *a, ax_comm *world)
         ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
     if (status == AX_OK)
         status = ax_train_time(world, &config, a->warm, a->steps, &times);
-    if (status == AX_OK && ax_comm_rank(world) == 0) {
-        if (a->json)
-            status = print_json(&times, a, ax_comm_size(world));
-        else
-            print_table(&times, a, ax_comm_size(world));
-    }
+    if (status == AX_OK)
+        status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&times, a, ax_comm_size(world)));
     ax_config_fini(&config);
-    return ax_comm_agree(world, status);
+    return status;
 }
 
 static ax_status run(const void *raw)

@@ -311,6 +311,12 @@ static ax_status report(ax_run *run)
     return ax_path_join(run->config->run.dir, name, &run->result->checkpoint);
 }
 
+void ax_run_settle(const ax_run *run, ax_status status)
+{
+    if (status != AX_OK && ax_comm_size(run->world) > 1 && !ax_error_is_shared())
+        ax_comm_abort(run->world, status, ax_error_message());
+}
+
 ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
 {
     ax_run run = {.world = world, .config = config, .result = result, .saved_step = -1};
@@ -327,8 +333,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = ax_comm_agree(world, write_trace(&run));
     if (status == AX_OK)
         status = ax_comm_agree(world, report(&run));
-    if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
-        ax_comm_abort(world, status, ax_error_message());
+    ax_run_settle(&run, status);
     ax_run_finish(&run);
     ax_signals_restore();
     return status;

@@ -81,23 +81,29 @@ static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *se
     return AX_OK;
 }
 
-/* Ranks that share a machine measure at the same time, as they compute at the same time. */
+/* Ranks that share a machine measure at the same time, as they compute at the same time; and when the engine
+ * is gone, for the array that is streamed is not in its plan. */
+static ax_status measure_device(ax_run *run, ax_step_times *out)
+{
+    const double patience = 0.2; /* seconds for each */
+    ax_engine_destroy(&run->engine);
+    AX_TRY(ax_device_peak(run->ctx->dev, run->ctx->compute, patience, &out->peak));
+    return ax_comm_agree(run->world, ax_device_stream(run->ctx->dev, patience, &out->stream));
+}
+
 static ax_status measure(ax_run *run, int64_t warm, int64_t steps, ax_step_times *out)
 {
-    const double patience = 0.2; /* seconds for each ceiling */
-    double *seconds;
-    AX_TRY(ax_calloc((size_t)steps, sizeof *seconds, &seconds));
+    double *seconds = NULL;
+    AX_TRY(ax_comm_agree(run->world, ax_calloc((size_t)steps, sizeof *seconds, &seconds)));
     ax_status status = time_steps(run, warm, steps, seconds, out);
     free(seconds);
-    AX_TRY(ax_comm_agree(run->world, status));
-    AX_TRY(ax_device_peak(run->ctx->dev, run->ctx->compute, patience, &out->peak));
-    AX_TRY(ax_comm_agree(run->world, ax_device_stream(run->ctx->dev, patience, &out->stream)));
+    AX_TRY(status);
     out->tokens = run->options.global_batch * run->options.seq_len;
     out->flops = ax_model_config_flops_per_token(&run->model, run->options.seq_len) * (double)out->tokens;
     out->threads = run->ctx->dev->threads;
     out->memory = run->plan.memory;
     ax_run_describe_model(run, out->model, sizeof out->model);
-    return AX_OK;
+    return measure_device(run, out);
 }
 
 ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps, ax_step_times *out)
@@ -109,6 +115,7 @@ ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t
     ax_status status = ax_run_start(&run, true);
     if (status == AX_OK)
         status = measure(&run, warm, steps, out);
+    ax_run_settle(&run, status);
     ax_run_finish(&run);
     return status;
 }

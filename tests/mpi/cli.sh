@@ -101,6 +101,7 @@ expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5
 expect 2 '--grid: unknown flag.*written without dashes \(grid\.x=2\)' "$axonn" train a.yaml --ranks 2 --grid x=2
+expect 2 '--grid\.x: unknown flag; keys are written without dashes: grid\.x=' "$axonn" train a.yaml --ranks 2 --grid.x=2
 expect 2 'zero: must be from 0 to 3' "$axonn" train a.yaml --ranks 2 grid.x=2 zero=9
 expect 4 'cannot open no.yaml' "$axonn" train no.yaml --ranks 2
 expect 4 'data.train: there is no ' "$axonn" train a.yaml --ranks 2 grid.data=2 data.train=nothing

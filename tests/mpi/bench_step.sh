@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# axonn bench step on one rank and on two: the parts of a step and the rest are the step, products are the model's,
+# nothing is written; a failure on one rank ends all.
+# Usage: bench_step.sh AXONN LAUNCHER [FLAG…]
+set -uo pipefail
+axonn=$1
+shift
+launch=("$@")
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+
+die() {
+  echo "bench_step.sh: $*" >&2
+  cat out log >&2
+  exit 1
+}
+
+cat >a.yaml <<'END'
+model: {family: gpt2, layers: 2, hidden: 48, heads: 4, vocab: 300, seq_len: 32}
+data:  {train: nothing}
+train: {global_batch: 8, micro_batch: 2}
+threads: 1
+END
+
+number() { grep -o "\"$1\":[-0-9.e+]*" out | head -1 | cut -d: -f2; }
+
+check() { # COMMAND…
+  "$@" --steps 3 --json >out 2>log || die "exit code $?: $*"
+  [[ $(wc -l <out) == 1 && $(number runs) == 3 && $(number tokens) == 256 ]] || die "another output: $*"
+  # Kernels, waiting and the rest are the mean step; that lies between the least and the greatest.
+  sed 's/.*"parts"://; s/"kernels".*//' out | grep -o '"ms":[0-9.e+-]*' | cut -d: -f2 |
+    awk -v more="$(number exposed_ms)" -v rest="$(number rest_ms)" -v min="$(number min)" -v max="$(number max)" \
+      '{sum += $1} END {sum += more + rest; exit !(NR == 4 && sum >= min * 0.999 && sum <= max * 1.001)}' ||
+    die "the parts are not the step: $*"
+}
+
+check "$axonn" bench step a.yaml
+check "$axonn" bench step a.yaml train.precision=bf16 optim.name=sgd
+check "${launch[@]}" "$axonn" bench step a.yaml grid.x=2
+check "${launch[@]}" "$axonn" bench step a.yaml grid.data=2 zero=1
+"$axonn" bench step a.yaml --steps 1 --warm-up 0 >out 2>log || die "exit code $?"
+for part in products attention memory-bound optimizer 'the rest' 'step  ' 'at best'; do
+  grep -q "^$part" out || die "no line \"$part\""
+done
+"$axonn" bench step a.yaml --steps 1 device=ref >out 2>log || die "exit code $?"
+grep -q '^at best' out && die "a ratio to what is not known"
+"$axonn" bench step a.yaml model.heads=5 >out 2>log
+[[ $? == 2 ]] && grep -q 'model.heads' log || die "a wrong key: exit code $?"
+[[ $(ls) == $'a.yaml\nlog\nout' ]] || die "files were made: $(ls)"

@@ -248,13 +248,13 @@ static int key_distance(const char *legal, const char *given)
     return (int)ax_min(distance, ax_edit_distance(last_name(legal), last_name(given)) + 1);
 }
 
-/* What to say to somebody who writes a key as if it were a flag (--train.steps=10). */
-static const char *hint_of(const ax_option_set *set)
+/* Flags of a command that takes keys as well, which people write as if they were flags (--train.steps=10). */
+static bool takes_keys(const ax_option_set *set)
 {
     for (size_t i = 0; i < set->count; i++)
         if (set->flags && set->table[i].type == AX_OPT_STRINGS && !strcmp(set->table[i].key, "KEY=VALUE"))
-            return "; keys are written without dashes (grid.x=2)";
-    return "";
+            return true;
+    return false;
 }
 
 void option_unknown(ax_option_set *set, const char *place, const char *key)
@@ -280,8 +280,13 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
     }
     const char *dash = set->flags ? "--" : "", *what = set->flags ? "flag" : "key";
     if (*best) {
-        option_report(set, place, NULL, "%s%.60s: unknown %s; did you mean %s%s?%s", dash, key, what, dash,
-                      best, hint_of(set));
+        option_report(set, place, NULL, "%s%.60s: unknown %s; did you mean %s%s?", dash, key, what, dash,
+                      best);
+        return;
+    }
+    if (strchr(key, '.') && takes_keys(set)) {
+        option_report(set, place, NULL, "--%.60s: unknown flag; keys are written without dashes: %.60s=...",
+                      key, key);
         return;
     }
     char group[128];
@@ -291,6 +296,7 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
     ax_buf names = {0};
     option_list_group(set, group, &names);
     option_report(set, place, NULL, "%s%.60s: unknown %s; there are %s%s", dash, key, what,
-                  names.data ? names.data : "none", hint_of(set));
+                  names.data ? names.data : "none",
+                  takes_keys(set) ? "; keys are written without dashes (grid.x=2)" : "");
     ax_buf_fini(&names);
 }

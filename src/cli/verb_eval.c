@@ -111,7 +111,7 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
     return status;
 }
 
-/* Rank 0 tokenizes for all, and a rank on a host that does not see its directory for itself. */
+/* Rank 0 tokenizes for all, and each rank that does not see its directory, on another host, for itself. */
 static ax_status with_tokens(const args *a, opened_model *m)
 {
     char dir[4096] = "", *tokens = NULL;
@@ -120,7 +120,7 @@ static ax_status with_tokens(const args *a, opened_model *m)
     if (status == AX_OK)
         status = ax_comm_share_text(m->world, 0, &tokens);
     if (status == AX_OK) {
-        bool hidden = !ax_path_exists(tokens);
+        bool hidden = !m->first && !ax_path_exists(tokens);
         if (hidden) {
             free(tokens);
             tokens = NULL;

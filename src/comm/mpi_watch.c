@@ -26,7 +26,7 @@ typedef struct answer {
 struct ax_mpi_watch {
     double since; /* when something last moved */
     uint64_t seen;
-    double ask_at, warn_at, judge_by;
+    double ask_at, warn_at, judge_by, hurry_at;
     int round;   /* of questions; 0: none asked */
     int64_t ask; /* number of the question, so that late answers are not taken for another's */
     answer *answer;
@@ -54,13 +54,11 @@ static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeo
 /* How long an answer may take: far longer than the rest of a communication thread, whatever the load. */
 static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ? timeout / 2 : 10; }
 
-/* In a hurry only silence is judged: how long an answer may take, and when to ask. Every rank that waits asks
- * all others, so the more there are, the more rarely they ask again. */
+/* In a hurry only silence is judged: when to ask first, and how long an answer may take. Every rank that
+ * waits asks all others, so the more there are, the more rarely they ask again. */
+#define HURRY_ASK 0.25
 #define HURRY_PATIENCE 1.75
-static double hurry_ask(const ax_mpi_world *w)
-{
-    return w->watch->ask ? fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2) : 0.25;
-}
+static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2); }
 
 /* "all_reduce of 8 f32, operation 3 of ranks 0, 2, 4" */
 static void describe(const ax_mpi_op *op, char *out, size_t size)
@@ -237,7 +235,7 @@ static void judge(ax_mpi_world *w, double now)
     if (!hopeless && hurried) {
         k->round = 0;
         k->since = now;
-        k->ask_at = now + hurry_ask(w);
+        k->ask_at = k->hurry_at = now + hurry_again(w);
         return;
     }
     if (!hopeless && first(w, computes) < 0) {
@@ -274,7 +272,7 @@ void ax_mpi_watch_look(ax_mpi_world *w)
         return;
     }
     if (k->round == 0) {
-        if (now >= k->ask_at || (hurried && now >= k->since + hurry_ask(w)))
+        if (now >= k->ask_at || (hurried && now >= fmax(k->since + HURRY_ASK, k->hurry_at)))
             ask(w, now);
         return;
     }

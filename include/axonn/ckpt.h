@@ -143,7 +143,8 @@ AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const c
 /* training/state.json of checkpoint directory `dir`; the caller frees. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_read_state(const char *dir, char **json);
 
-/* Removes what an interrupted save or deletion left in RUN/ckpt. By one rank, when no save runs. */
+/* Removes what an interrupted save or deletion left in RUN/ckpt, and gives a checkpoint its name back that
+ * was being replaced. By one rank, when no save runs. */
 AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
 /* ---- finding them -------------------------------------------------------------------------------- */

@@ -142,6 +142,8 @@ ax_status manifest_write(const char *dir, const manifest *m);
 ax_status manifest_read(const char *dir, manifest *out);
 void manifest_fini(manifest *m);
 #define MANIFEST "training/manifest.json"
+/* The end of the name of a checkpoint that is being replaced: .step-N.was */
+#define CKPT_WAS ".was"
 /* XXH3-64 of a whole file and its size. */
 ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash);
 /* AX_ERR_DATA if the file is not as the manifest says. */

@@ -159,14 +159,27 @@ ax_status ckpt_delete(const char *run_dir, const char *name)
     return status;
 }
 
+/* ".step-N.was" was to be replaced by another step-N, which may not have come. */
+static bool is_orphan(const char *name, const char *final)
+{
+    size_t n = strlen(name), end = strlen(CKPT_WAS);
+    return n > end && !strcmp(name + n - end, CKPT_WAS) && !ax_path_exists(final);
+}
+
 static ax_status clean_entry(const char *run_dir, const char *name, void *arg)
 {
     (void)arg;
     if (strncmp(name, ".step-", 6))
         return AX_OK;
-    char *path;
+    char *path, *final = NULL;
     AX_TRY(ckpt_path(&path, "%s/ckpt/%s", run_dir, name));
-    ax_status status = ax_remove_tree(path);
+    ax_status status = ckpt_path(&final, "%s/ckpt/%.*s", run_dir, (int)strcspn(name + 1, "."), name + 1);
+    if (status == AX_OK && is_orphan(name, final)) {
+        if (rename(path, final))
+            status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", path, final, strerror(errno));
+    } else if (status == AX_OK)
+        status = ax_remove_tree(path);
+    free(final);
     free(path);
     return status;
 }

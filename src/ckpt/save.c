@@ -20,7 +20,7 @@
 typedef struct saver {
     const ax_ckpt_save_args *args;
     ax_ctx *ctx;
-    char *root, *aside, *training, *final, *latest_new, *latest; /* paths; root is RUN/ckpt */
+    char *root, *aside, *training, *final, *was, *latest_new, *latest; /* paths; root is RUN/ckpt */
     ckpt_items model_items, optim_items;
     ax_st *model, *optim; /* optim NULL: nothing to keep */
     uint64_t *sums;       /* of the parameters */
@@ -28,6 +28,7 @@ typedef struct saver {
     manifest m;
     bool named;    /* it has its name */
     bool replaced; /* and the one that had the name before lies aside */
+    bool moved;    /* the one that has the name lies at `was`: a file system that cannot exchange */
 } saver;
 
 static void saver_fini(saver *s)
@@ -41,6 +42,7 @@ static void saver_fini(saver *s)
     free(s->aside);
     free(s->training);
     free(s->final);
+    free(s->was);
     free(s->latest_new);
     free(s->latest);
     free(s->sums);
@@ -55,6 +57,7 @@ static ax_status saver_paths(saver *s)
     AX_TRY(ckpt_path(&s->aside, "%s/.step-%lld.tmp", s->root, step));
     AX_TRY(ckpt_path(&s->training, "%s/training", s->aside));
     AX_TRY(ckpt_path(&s->final, "%s/step-%lld", s->root, step));
+    AX_TRY(ckpt_path(&s->was, "%s/.step-%lld" CKPT_WAS, s->root, step));
     AX_TRY(ckpt_path(&s->latest_new, "%s/.latest.new", run));
     return ckpt_path(&s->latest, "%s/latest", run);
 }
@@ -259,19 +262,25 @@ static ax_status complete(saver *s)
     return ax_dir_sync(s->aside);
 }
 
-/* Gives the checkpoint its name, in one step even where an older one of the same step has it. */
+static ax_status move(const char *from, const char *to)
+{
+    AX_CHECK(!rename(from, to), AX_ERR_DATA, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    return AX_OK;
+}
+
+/* Gives the checkpoint its name: in one step even where an older one of the same step has it. Where the file
+ * system cannot exchange two names the older one lies at `was` for a moment; ax_ckpt_clean brings it back if
+ * that moment was the last. */
 static ax_status take_name(saver *s)
 {
-    s->replaced =
-        ax_path_exists(s->final) && !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->final, RENAME_EXCHANGE);
-    if (ax_path_exists(s->final) && !s->replaced) { /* a file system that cannot exchange */
-        char name[64];
-        snprintf(name, sizeof name, "step-%lld", (long long)s->args->step);
-        AX_TRY(ckpt_delete(s->args->run_dir, name));
+    bool other = ax_path_exists(s->final);
+    s->replaced = other && !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->final, RENAME_EXCHANGE);
+    if (other && !s->replaced) {
+        AX_TRY(move(s->final, s->was));
+        s->moved = true;
     }
     if (!s->replaced)
-        AX_CHECK(!rename(s->aside, s->final), AX_ERR_DATA, "cannot rename %s to %s: %s", s->aside, s->final,
-                 strerror(errno));
+        AX_TRY(move(s->aside, s->final));
     s->named = true;
     return ax_dir_sync(s->root);
 }
@@ -279,7 +288,11 @@ static ax_status take_name(saver *s)
 /* Takes the name away again: what cannot be made to last was not saved. */
 static void give_name_back(const saver *s)
 {
-    if (s->named && renameat2(AT_FDCWD, s->final, AT_FDCWD, s->aside, s->replaced ? RENAME_EXCHANGE : 0))
+    bool failed =
+        s->named && renameat2(AT_FDCWD, s->final, AT_FDCWD, s->aside, s->replaced ? RENAME_EXCHANGE : 0);
+    if (s->moved && !failed)
+        failed = rename(s->was, s->final);
+    if (failed)
         ax_log(AX_LOG_WARN, "%s stays, though it may not survive a crash: %s", s->final, strerror(errno));
 }
 

@@ -22,6 +22,7 @@ static int fault_at;              /* the call that is hit; 0: none */
 static enum { KILL, FULL } fault; /* how */
 static bool stays_full;           /* all later calls that need space fail too */
 static double fake_free_bytes = -1;
+static bool cannot_exchange; /* as NFS */
 
 /* Counts a call; true if it must fail. `half` does the first half of what the call would. */
 static bool hit(bool needs_space, void (*half)(void *), void *arg)
@@ -72,6 +73,10 @@ int fsync(int fd) { return hit(true, NULL, NULL) ? -1 : REAL(fsync)(fd); }
 int rename(const char *a, const char *b) { return hit(false, NULL, NULL) ? -1 : REAL(rename)(a, b); }
 int renameat2(int da, const char *a, int db, const char *b, unsigned flags)
 {
+    if (cannot_exchange && (flags & RENAME_EXCHANGE)) {
+        errno = EINVAL;
+        return -1;
+    }
     return hit(false, NULL, NULL) ? -1 : REAL(renameat2)(da, a, db, b, flags);
 }
 int remove(const char *path) { return hit(false, NULL, NULL) ? -1 : REAL(remove)(path); }
@@ -174,10 +179,10 @@ static void assert_no_remains(const char *run)
 
 /* ---- kills --------------------------------------------------------------------------------------- */
 
-/* Every call that changes a file, one by one: saves that are new, that prune, and that replace a step. */
-static void killed_at_every_call(void **state)
+/* Every call that changes a file, one by one: saves that are new, that prune, and that replace a step. What a
+ * run does first when it goes on is to clean. */
+static void kill_at_every_call(const char *run)
 {
-    const char *run = *state;
     int kills = 0;
     save_here(run, 1, 2, 2);
     for (int again = 0; again < 2; again++)
@@ -190,6 +195,8 @@ static void killed_at_every_call(void **state)
             }
             int status;
             assert_int_equal(waitpid(child, &status, 0), child);
+            if (cannot_exchange)
+                OK(ax_ckpt_clean(run));
             assert_whole(run, newest, step);
             if (WIFEXITED(status)) {
                 assert_int_equal(WEXITSTATUS(status), 0);
@@ -203,6 +210,15 @@ static void killed_at_every_call(void **state)
     save_here(run, 1000, 1000, 1);
     assert_no_remains(run);
     print_message("             killed %d times\n", kills);
+}
+
+static void killed_at_every_call(void **state) { kill_at_every_call(*state); }
+
+static void killed_where_names_cannot_be_exchanged(void **state)
+{
+    cannot_exchange = true;
+    kill_at_every_call(*state);
+    cannot_exchange = false;
 }
 
 /* The steps that the child says it has begun and ended. */
@@ -250,30 +266,39 @@ static void killed_at_random_moments(void **state)
 
 /* The disk fills at every call in turn: the save fails naming the place and the bytes it needs, nothing of it
  * stays, and the checkpoints before are as they were. */
-static void full_at_every_call(void **state)
+static void fill_at_every_call(const char *run, int64_t step)
 {
-    const char *run = *state;
     int refused = 0;
+    char needs[64];
+    snprintf(needs, sizeof needs, "ckpt/step-%lld, which needs ", (long long)step);
     save_here(run, 1, 2, 2);
     stays_full = true;
     ax_log_set_level(AX_LOG_ERROR);
     for (int k = 1;; k++) {
         set_fault(k, true);
-        ax_status status = run_session(&(session){run, 3, 3, 2, -1});
+        ax_status status = run_session(&(session){run, step, step, 2, -1});
         set_fault(0, true);
         if (status == AX_OK)
             break;
         assert_int_equal(status, AX_ERR_DATA);
-        if (!strstr(ax_error_message(), "ckpt/step-3, which needs ") ||
-            !strstr(ax_error_message(), "No space left on device"))
+        if (!strstr(ax_error_message(), needs) || !strstr(ax_error_message(), "No space left on device"))
             fail_msg("call %d: %s", k, ax_error_message());
         assert_int_equal(assert_whole(run, 2, 3), 2);
         assert_no_remains(run);
         refused++;
     }
     ax_log_set_level(AX_LOG_INFO);
-    assert_int_equal(assert_whole(run, 3, 3), 3);
+    assert_int_equal(assert_whole(run, step, step), step);
     assert_true(refused > 50);
+}
+
+static void full_at_every_call(void **state) { fill_at_every_call(*state, 3); }
+
+static void full_where_names_cannot_be_exchanged(void **state)
+{
+    cannot_exchange = true;
+    fill_at_every_call(*state, 2); /* replaces one */
+    cannot_exchange = false;
 }
 
 static ax_status save_on_grid(ax_comm *world, void *arg)
@@ -345,8 +370,14 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(killed_at_every_call), TEST(killed_at_random_moments), TEST(full_at_every_call),
-        TEST(full_on_any_rank),     TEST(refused_before_it_begins), TEST(limited_by_the_system),
+        TEST(killed_at_every_call),
+        TEST(killed_where_names_cannot_be_exchanged),
+        TEST(killed_at_random_moments),
+        TEST(full_at_every_call),
+        TEST(full_where_names_cannot_be_exchanged),
+        TEST(full_on_any_rank),
+        TEST(refused_before_it_begins),
+        TEST(limited_by_the_system),
     };
     return cmocka_run_group_tests_name("ckpt.crash", tests, NULL, NULL);
 }

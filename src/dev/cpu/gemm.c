@@ -94,12 +94,15 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
 }
 
 /* Asks for a rectangle of an operand that will be packed soon: its rows are short and far apart, which no
- * hardware prefetcher follows. */
-static void prefetch(const char *base, int64_t rows, int64_t row_bytes, int64_t stride)
+ * hardware prefetcher follows. To the first-level cache if it is needed at once, else to the second. */
+static inline void prefetch(bool at_once, const char *base, int64_t rows, int64_t row_bytes, int64_t stride)
 {
     for (int64_t r = 0; r < rows; r++, base += stride)
         for (const char *line = base - (uintptr_t)base % 64; line < base + row_bytes; line += 64)
-            __builtin_prefetch(line, 0, 3);
+            if (at_once)
+                __builtin_prefetch(line, 0, 3);
+            else
+                __builtin_prefetch(line, 0, 2);
 }
 
 /* The block of a that is packed next: rows, or slices in k, `from` … `to`. */
@@ -109,7 +112,7 @@ static void prefetch_a(const block *t, int64_t from, int64_t to)
     int64_t size = (int64_t)ax_dtype_size(g->dtype);
     int64_t along = g->trans_a ? ax_min(t->m, g->m - t->next_m0) : ax_min(t->k, g->k - t->next_k0);
     const char *base = operand(g->a, (size_t)size, g->lda, !g->trans_a, t->next_m0, t->next_k0);
-    prefetch(base + from * g->lda * size, to - from, along * size, g->lda * size);
+    prefetch(false, base + from * g->lda * size, to - from, along * size, g->lda * size);
 }
 
 static int64_t slices_of_a(const block *t)
@@ -150,7 +153,7 @@ static void pack_pieces(const block *t, const panel *p, int64_t from, int64_t to
         t->gemm->pack_b(src, g->ldb, g->trans_b, p->cols, k, (int)(p->nv * lanes),
                         out + from * lanes * p->nv * lanes * 4);
     else
-        prefetch(src, g->trans_b ? p->cols : k, (g->trans_b ? k : p->cols) * size, g->ldb * size);
+        prefetch(true, src, g->trans_b ? p->cols : k, (g->trans_b ? k : p->cols) * size, g->ldb * size);
 }
 
 /* Where a panel of this block lies once it is packed: with those of all blocks in k, or in one of two places
@@ -180,7 +183,7 @@ static void run_panel(const block *t, const panel *p, const char *b, const panel
         prefetch_a(t, from, next_share(ahead, p->cols));
         asked = next_share(&share, 1);
         if (t->kept && next)
-            prefetch(next_b + ready * LINE, asked - ready, 1, LINE);
+            prefetch(false, next_b + ready * LINE, asked - ready, 1, LINE);
         else if (next) {
             pack_pieces(t, next, ready, asked, NULL);
             pack_pieces(t, next, packed, ready, next_b);

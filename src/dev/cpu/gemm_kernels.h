@@ -216,18 +216,26 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, co
         a += TILE_ROWS;
         b += nv * W;
     }
-    if (t->rows == rows && t->cols == nv * W && !t->add_c) {
+    bool full = t->rows == rows && t->cols == nv * W;
+    if (full && !t->c_bf16) {
         UNROLL
         for (int i = 0; i < rows; i++) {
+            float *to = (float *)t->c + i * t->c_ld;
             const float *prior = t->prior + i * t->prior_ld;
             UNROLL
-            for (int v = 0; v < nv; v++) {
-                vf x = t->prior ? (vf)(sum[i][v] + vload(prior + v * W)) : sum[i][v];
-                if (t->c_bf16)
-                    vstore_b((uint16_t *)t->c + i * t->c_ld + v * W, x);
-                else
-                    vstore((float *)t->c + i * t->c_ld + v * W, x);
-            }
+            for (int v = 0; v < nv; v++)
+                vstore(to + v * W, t->prior ? (vf)(sum[i][v] + vload(prior + v * W)) : sum[i][v]);
+        }
+        return;
+    }
+    if (full && !t->add_c) {
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            uint16_t *to = (uint16_t *)t->c + i * t->c_ld;
+            const float *prior = t->prior + i * t->prior_ld;
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                vstore_b(to + v * W, t->prior ? (vf)(sum[i][v] + vload(prior + v * W)) : sum[i][v]);
         }
         return;
     }

@@ -17,9 +17,18 @@ static __attribute__((noinline)) void gemv_store(const ax_gemm_args *g, int64_t 
     }
 }
 
-/* b is [n,k]: a dot product per column, four columns at a time so that four streams of b are in flight. */
-INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, bool bf16)
+/* Columns of b ahead of those in work that are asked for: so many bytes are on their way. */
+INLINE int64_t gemv_ahead(const ax_gemm_args *g, bool bf16)
 {
+    enum { BYTES = 24 << 10 };
+    return (BYTES / (g->ldb * (bf16 ? 2 : 4)) + 4) / 4 * 4;
+}
+
+/* b is [n,k]: a dot product per column, four columns at a time so that four streams of b are in flight; they
+ * are too short for hardware prefetchers. */
+INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t ahead, bool bf16)
+{
+    const char *next = (const char *)g->b + (j + ahead) * g->ldb * (bf16 ? 2 : 4);
     vf sum[AX_CPU_GEMV_ROWS][4];
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -34,6 +43,9 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, bool
 #endif
     for (int64_t k = 0; k < g->k; k += step) {
         vf x[4];
+        UNROLL
+        for (int c = 0; c < cols; c++)
+            __builtin_prefetch(next + (c * g->ldb + k) * (bf16 ? 2 : 4));
         UNROLL
         for (int c = 0; c < cols; c++)
 #ifdef AX_SIMD_BF16
@@ -102,10 +114,11 @@ INLINE void gemv_rows(const ax_gemm_args *g, int rows, int64_t lo, int64_t hi, b
 {
     int64_t j = lo;
     if (g->trans_b) {
+        int64_t ahead = gemv_ahead(g, bf16);
         for (; j + 4 <= hi; j += 4)
-            gemv_dots(g, rows, 4, j, bf16);
+            gemv_dots(g, rows, 4, j, ahead, bf16);
         for (; j < hi; j++)
-            gemv_dots(g, rows, 1, j, bf16);
+            gemv_dots(g, rows, 1, j, ahead, bf16);
     } else {
         for (; j + 3 * W < hi; j += 4 * W)
             gemv_axpys(g, rows, 4, j, hi, bf16);

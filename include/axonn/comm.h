@@ -15,9 +15,10 @@
  * collectives are collective along the communicator, and all its ranks must call them in the same order with
  * the same operation, count and dtype: a mismatch is AX_ERR_COMM on every rank, not a hang, where ranks share
  * memory and in builds with assertions; what a release build sends between nodes is not compared. Once any
- * rank has failed (ax_comm_abort) the others' calls return AX_ERR_COMM. Reductions add in rank order; where a
- * group has several ranks on each of several nodes, large ones add those of each node first. Either way the
- * result is the same bits on every rank and in every run. */
+ * rank has failed (ax_comm_abort) the others' calls return AX_ERR_COMM, and messages that were on their way
+ * may still arrive: buffers of operations that failed stay where they are until the process ends. Reductions
+ * add in rank order; where a group has several ranks on each of several nodes, large ones add those of each
+ * node first. Either way the result is the same bits on every rank and in every run. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
 

@@ -4,7 +4,8 @@
  * does not lower it. oneDNN is no dependency of axonn: build this by hand where libdnnl-dev is installed,
  *
  *     gcc -O2 -Iinclude bench/peers/limit.c -o build/limit -Lbuild -laxonn -ldnnl -Wl,-rpath,$PWD/build
- *     OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive build/limit bf16 2 12 768 50257 256 4       # dtype threads layers width vocab T rows
+ *     OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive build/limit bf16 2 12 768 50257 256 4
+ *     # dtype threads layers width vocab T rows
  *
  * The libraries take turns; a product's time is the median of RUNS, on operands that other products have
  * driven from the caches, as in a step. */

@@ -202,6 +202,12 @@ char *ax_format_bytes(double bytes, char out[32]);
 /* Seconds for people: "412 ms", "3m12s", "1h05m". */
 char *ax_format_seconds(double seconds, char out[32]);
 
+/* What n > 0 measurements come to; they are sorted where they are. */
+typedef struct ax_spread {
+    double median, min, max, mean;
+} ax_spread;
+ax_spread ax_spread_of(double *value, int64_t n);
+
 /* Edit distance of two short strings, for "did you mean"; two neighbours exchanged are one edit. */
 int ax_edit_distance(const char *a, const char *b);
 

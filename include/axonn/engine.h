@@ -182,10 +182,9 @@ AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_res
 
 /* What the steps of a configuration take. Times in seconds, of a step. */
 typedef struct ax_step_times {
-    double median, min, max; /* of the slowest rank */
-    double mean;             /* the same */
-    int64_t tokens;          /* of all ranks */
-    double flops;            /* of the model, of all ranks (ax_model_config_flops_per_token) */
+    ax_spread seconds; /* of the slowest rank */
+    int64_t tokens;    /* of all ranks */
+    double flops;      /* of the model, of all ranks (ax_model_config_flops_per_token) */
     /* This rank's, means over the steps: */
     double exposed; /* in which it waited for other ranks */
     ax_kernel_total kernel[AX_KERNEL_COUNT];

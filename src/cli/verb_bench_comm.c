@@ -39,10 +39,6 @@ typedef struct bench {
     char machine[160];
 } bench;
 
-typedef struct spread {
-    double median, min, max; /* seconds */
-} spread;
-
 /* ---- one call ------------------------------------------------------------------------------------ */
 
 /* `bytes` is the larger of the buffers of a rank. */
@@ -129,31 +125,23 @@ static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library,
     return AX_OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* A call has taken as long as on the slowest rank. */
-static ax_status spread_of(ax_comm *world, double *seconds, int64_t n, spread *out)
+static ax_status spread_of(ax_comm *world, double *seconds, int64_t n, ax_spread *out)
 {
     ax_work *work;
     AX_TRY(ax_all_reduce(world, NULL, seconds, n, AX_F64, AX_MAX, &work));
     AX_TRY(ax_wait(&work));
-    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
-    *out = (spread){n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2, seconds[0],
-                    seconds[n - 1]};
+    *out = ax_spread_of(seconds, n);
     return AX_OK;
 }
 
-static json_t *spread_json(const spread *s)
+static json_t *spread_json(const ax_spread *s)
 {
     return json_pack("{s:f, s:f, s:f}", "median", s->median * 1e6, "min", s->min * 1e6, "max", s->max * 1e6);
 }
 
 static ax_status print_json(const bench *b, const char *name, const ax_coll_args *a, int64_t bytes, bool warm,
-                            const spread s[2])
+                            const ax_spread s[2])
 {
     json_t *out = spread_json(&s[0]);
     json_t *more = json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case",
@@ -171,7 +159,7 @@ static ax_status print_json(const bench *b, const char *name, const ax_coll_args
     return cli_print_json(out);
 }
 
-static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool warm, const spread s[2])
+static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool warm, const ax_spread s[2])
 {
     char size[32];
     printf("%-15s %10s %-5s %10.1f %8.1f %9.1f %8.2f %10.1f %6.2f  %s\n", ax_coll_name(a->coll),
@@ -186,7 +174,7 @@ static ax_status run_case(bench *b, ax_coll coll, int64_t bytes, bool warm)
     double seconds[2][MOST_RUNS];
     int64_t runs = b->args->runs;
     ax_coll_args a[2] = {call_of(b, coll, bytes, 0), call_of(b, coll, bytes, 1)};
-    spread s[2];
+    ax_spread s[2];
     for (int64_t i = 0; i < runs; i++)
         for (int library = 0; library < 2; library++)
             AX_TRY(sample(b, &a[library], warm, library, &seconds[library][i]));

@@ -59,7 +59,7 @@ static double least(const ax_step_times *t, part_kind part, const ax_kernel_tota
 static void add_up(const ax_step_times *t, ax_kernel_total sums[PARTS], double *rest)
 {
     memset(sums, 0, PARTS * sizeof *sums);
-    *rest = t->mean - t->exposed;
+    *rest = t->seconds.mean - t->exposed;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
         ax_kernel_total *sum = &sums[part_of((ax_kernel)k)];
         sum->calls += t->kernel[k].calls;
@@ -101,12 +101,13 @@ static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
         json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, s:o, s:I}",
-        "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->median * 1e3, "min",
-        t->min * 1e3, "max", t->max * 1e3, "model", t->model, "ranks", ranks, "threads", t->threads, "tokens",
-        (json_int_t)t->tokens, "tokens_per_s", (double)t->tokens / t->median, "flops_per_s",
-        t->flops / t->median, "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN),
-        "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
-        t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
+        "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
+        "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "ranks", ranks,
+        "threads", t->threads, "tokens", (json_int_t)t->tokens, "tokens_per_s",
+        (double)t->tokens / t->seconds.median, "flops_per_s", t->flops / t->seconds.median,
+        "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN), "stream_bytes_per_s",
+        cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms", t->exposed * 1e3, "rest_ms",
+        rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
         (json_int_t)ax_memory_total(&t->memory)));
 }
 
@@ -134,7 +135,7 @@ static ax_status report(const ax_step_times *t, const args *a, int ranks)
     for (int p = 0; p < PARTS; p++) {
         bool computes = parts[p].computes;
         double seconds = sums[p].seconds, best = least(t, (part_kind)p, &sums[p]);
-        print_row(parts[p].name, seconds, t->mean);
+        print_row(parts[p].name, seconds, t->seconds.mean);
         if (seconds > 0)
             printf("  %7.1f %s", (computes ? sums[p].flops : sums[p].bytes) / seconds * 1e-9,
                    computes ? "GFLOP/s" : "GB/s   ");
@@ -144,16 +145,17 @@ static ax_status report(const ax_step_times *t, const args *a, int ranks)
         ideal += p == MEMORY_BOUND ? 0 : best;
     }
     if (ranks > 1) {
-        print_row("communication", t->exposed, t->mean);
+        print_row("communication", t->exposed, t->seconds.mean);
         printf("  waited for\n");
     }
-    print_row("the rest", rest, t->mean);
-    printf("\nstep             %9.1f           %.1f to %.1f in %lld steps: %.1f tokens/s\n", t->median * 1e3,
-           t->min * 1e3, t->max * 1e3, (long long)a->steps, (double)t->tokens / t->median);
+    print_row("the rest", rest, t->seconds.mean);
+    printf("\nstep             %9.1f           %.1f to %.1f in %lld steps: %.1f tokens/s\n",
+           t->seconds.median * 1e3, t->seconds.min * 1e3, t->seconds.max * 1e3, (long long)a->steps,
+           (double)t->tokens / t->seconds.median);
     if (t->peak > 0)
         printf("at best          %9.1f           products, attention and optimizer at the device's rates: "
                "%.2f\n",
-               ideal * 1e3, ideal / t->median);
+               ideal * 1e3, ideal / t->seconds.median);
     return AX_OK;
 }
 

@@ -42,22 +42,6 @@ static ax_status time_step(ax_run *run, int64_t step, double *seconds)
     return AX_OK;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static void spread(double *seconds, int64_t n, ax_step_times *out)
-{
-    for (int64_t i = 0; i < n; i++)
-        out->mean += seconds[i] / (double)n;
-    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
-    out->median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
-    out->min = seconds[0];
-    out->max = seconds[n - 1];
-}
-
 static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
 {
     ax_device *dev = run->ctx->dev;
@@ -77,7 +61,7 @@ static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *se
         double n = (double)steps;
         *t = (ax_kernel_total){t->calls / steps, t->seconds / n, t->flops / n, t->bytes / n};
     }
-    spread(seconds, steps, out);
+    out->seconds = ax_spread_of(seconds, steps);
     return AX_OK;
 }
 

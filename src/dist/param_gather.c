@@ -92,7 +92,17 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     return AX_OK;
 }
 
-/* Starts what the order says comes next. The second of two uses in a row waits until the first was taken. */
+/* Whether the weight that is to be started next was, for a use that has not come yet. */
+static bool is_awaited(const ax_param_flow *f, const ax_param_order *order)
+{
+    for (int i = f->position; i < f->ahead; i++)
+        if (order->at[i] == order->at[f->ahead])
+            return true;
+    return false;
+}
+
+/* Starts what the order says comes next. The second of two uses waits until the first was taken, whether the
+ * weight is in the cache or not: every micro-batch asks for memory in the same order. */
 static ax_status look_ahead(ax_param_set *set, ax_frame *frame)
 {
     ax_param_flow *f = set->flow;
@@ -101,7 +111,7 @@ static ax_status look_ahead(ax_param_set *set, ax_frame *frame)
         return AX_OK;
     for (; f->ahead < order->n && f->ahead < f->position + AX_PARAM_AHEAD; f->ahead++) {
         ax_param *next = set->param[order->at[f->ahead]];
-        if (next->live->gather)
+        if (is_awaited(f, order))
             break;
         if (!next->live->cache_valid)
             AX_TRY(start_gather(frame, next));

@@ -45,6 +45,22 @@ static void float64_differs_by_roundings(void **state)
     }
 }
 
+/* Twelve ranks that share a head which is used twice in a row and fits into the cache of weights: filling the
+ * cache, in the first micro-batch, asks for memory in the order of all others. */
+static void a_weight_in_the_cache_is_used_twice_in_a_row(void **state)
+{
+    (void)state;
+    eq_run serial = eq_serial(EQ_SCARCE, "ref", AX_F64, 2);
+    serial.rows = 24;
+    eq_run one = eq_do(serial);
+    serial.grid = (ax_grid_size){1, 6, 1, 1, 2};
+    serial.parallel.zero = 3;
+    eq_run split = eq_do(serial);
+    eq_assert_equal(&split, &one, 1e-12, 1e-11);
+    eq_free(&split);
+    eq_free(&one);
+}
+
 /* Sums of fp32 differ by 1e-6 of their terms; the optimizer, dividing by the root of the second moment, makes
  * of that 1e-7 of the loss in 20 steps. */
 static void fp32_is_within_1e_5(void **state)
@@ -132,6 +148,7 @@ static void options_of_distribution_change_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(float64_differs_by_roundings),
+                                       cmocka_unit_test(a_weight_in_the_cache_is_used_twice_in_a_row),
                                        cmocka_unit_test(fp32_is_within_1e_5),
                                        cmocka_unit_test(bf16_is_as_near_to_fp32_as_one_rank_is),
                                        cmocka_unit_test(options_of_distribution_change_nothing)};

@@ -191,7 +191,9 @@ typedef struct ax_step_times {
     int threads;
     double peak, stream; /* what its device can do at best: ax_device_peak, ax_device_stream */
     ax_memory memory;    /* planned */
+    ax_dtype compute;    /* what kernels read */
     char model[96];      /* "gpt2 12 x 768" */
+    char grid[96];       /* "data=1 pipe=1 x=2 y=1 z=1" */
 } ax_step_times;
 
 /* Makes `warm` steps, then `steps` more and times these: the run's own steps, on random tokens. Reads nothing

@@ -100,14 +100,15 @@ static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
     for (int p = 0; p < PARTS && split; p++)
         json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
-        "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, s:o, s:I}",
+        "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
+        "s:o, s:I}",
         "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
-        "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "ranks", ranks,
-        "threads", t->threads, "tokens", (json_int_t)t->tokens, "tokens_per_s",
-        (double)t->tokens / t->seconds.median, "flops_per_s", t->flops / t->seconds.median,
-        "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN), "stream_bytes_per_s",
-        cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms", t->exposed * 1e3, "rest_ms",
-        rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
+        "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
+        ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
+        (json_int_t)t->tokens, "tokens_per_s", (double)t->tokens / t->seconds.median, "flops_per_s",
+        t->flops / t->seconds.median, "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN),
+        "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
+        t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
         (json_int_t)ax_memory_total(&t->memory)));
 }
 
@@ -125,8 +126,9 @@ static ax_status report(const ax_step_times *t, const args *a, int ranks)
     ax_kernel_total sums[PARTS];
     double rest, ideal = 0;
     add_up(t, sums, &rest);
-    printf("%s, %lld tokens a step, %d rank%s of %d thread%s\n", t->model, (long long)t->tokens, ranks,
-           ranks == 1 ? "" : "s", t->threads, t->threads == 1 ? "" : "s");
+    printf("%s in %s, %lld tokens a step, %d rank%s of %d thread%s (%s)\n", t->model,
+           ax_dtype_name(t->compute), (long long)t->tokens, ranks, ranks == 1 ? "" : "s", t->threads,
+           t->threads == 1 ? "" : "s", t->grid);
     printf("the device%s: ", ranks > 1 ? " of rank 0" : "");
     if (t->peak > 0)
         printf("%.1f GFLOP/s of multiply-adds in registers, ", t->peak * 1e-9);
@@ -149,13 +151,15 @@ static ax_status report(const ax_step_times *t, const args *a, int ranks)
         printf("  waited for\n");
     }
     print_row("the rest", rest, t->seconds.mean);
-    printf("\nstep             %9.1f           %.1f to %.1f in %lld steps: %.1f tokens/s\n",
-           t->seconds.median * 1e3, t->seconds.min * 1e3, t->seconds.max * 1e3, (long long)a->steps,
+    printf("\n");
+    print_row("step", t->seconds.mean, t->seconds.mean);
+    printf("  median %.1f, from %.1f to %.1f in %lld steps: %.1f tokens/s\n", t->seconds.median * 1e3,
+           t->seconds.min * 1e3, t->seconds.max * 1e3, (long long)a->steps,
            (double)t->tokens / t->seconds.median);
-    if (t->peak > 0)
-        printf("at best          %9.1f           products, attention and optimizer at the device's rates: "
-               "%.2f\n",
-               ideal * 1e3, ideal / t->seconds.median);
+    if (t->peak > 0) {
+        print_row("at best", ideal, t->seconds.mean);
+        printf("  products, attention and optimizer at the device's rates\n");
+    }
     return AX_OK;
 }
 

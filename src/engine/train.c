@@ -87,10 +87,13 @@ static ax_status write_trace(const ax_run *run)
     return status;
 }
 
-void ax_run_describe_model(const ax_run *run, char *out, size_t size)
+void ax_run_describe(const ax_run *run, char model[96], char grid[96])
 {
-    snprintf(out, size, "%s %lld x %lld", ax_model_config_family(&run->model), (long long)run->model.layers,
+    const ax_config *c = run->config;
+    snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(&run->model), (long long)run->model.layers,
              (long long)run->model.hidden);
+    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", (int)c->grid.data, (int)c->grid.pipe, (int)c->grid.x,
+             (int)c->grid.y, (int)c->grid.z);
 }
 
 static ax_status open_metrics(ax_run *run)
@@ -99,9 +102,9 @@ static ax_status open_metrics(ax_run *run)
     char grid[96], model[96];
     int64_t parameters, matmul;
     ax_model_config_params(&run->model, &parameters, &matmul);
-    snprintf(grid, sizeof grid, "data=%d pipe=%d x=%d y=%d z=%d", (int)c->grid.data, (int)c->grid.pipe,
-             (int)c->grid.x, (int)c->grid.y, (int)c->grid.z);
-    ax_run_describe_model(run, model, sizeof model);
+    ax_run_describe(run, model, grid);
+    ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
+           (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
     return ax_metrics_open(
         &(ax_metrics_run){.dir = c->run.dir,
                           .device = c->device,
@@ -325,8 +328,10 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_run_start(&run, false);
     if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)
-        ax_log(AX_LOG_INFO, "nothing to do: %lld of %lld steps are done", (long long)run.step,
-               (long long)config->train.steps);
+        ax_log(AX_LOG_INFO,
+               "nothing to do: %lld of %lld steps are done in %s; raise train.steps, or choose "
+               "another run.dir",
+               (long long)run.step, (long long)config->train.steps, config->run.dir);
     if (status == AX_OK)
         status = loop(&run);
     if (status == AX_OK)

@@ -63,7 +63,7 @@ typedef struct ax_run {
 /* train.c: up to the first step (timing: without files), what steps are told, and after the last. */
 ax_status ax_run_start(ax_run *run, bool timing);
 ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
-void ax_run_describe_model(const ax_run *run, char *out, size_t size);
+void ax_run_describe(const ax_run *run, char model[96], char grid[96]);
 void ax_run_settle(const ax_run *run, ax_status status); /* ends the job if the others may be waiting */
 void ax_run_finish(ax_run *run);
 

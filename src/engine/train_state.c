@@ -282,8 +282,9 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
     if (status == AX_OK && refused.size)
         status = ax_fail(
             AX_ERR_USAGE,
-            "%s cannot be continued, this would be another run:%s\nput the old values back, choose another "
-            "run.dir, or start a new run from it with model.from=%s",
+            "%s cannot be continued, this would be another run:%s\nput the old values back, or choose "
+            "another "
+            "run.dir; train.resume=%s there starts a new run from it (with another model nothing does)",
             run->resume_dir, refused.data, run->resume_dir);
     if (status == AX_OK)
         status = compare(run, json_object_get(state, "settings"), settings, false, &refused);

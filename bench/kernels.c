@@ -2,21 +2,15 @@
  *
  *     cmake --build build --target bench_kernels && build/bench_kernels [DEVICE [THREADS [FILTER]]]
  *
- * Ceilings are measured by the same program: the rate of independent multiply-adds in registers, of fp32 and
- * of pairs of bf16, and the memory rate of a triad over arrays larger than the caches. Each line gives the
+ * Ceilings are the device's own, measured first (ax_device_peak, ax_device_stream). Each line gives the
  * median, least and greatest rate of RUNS or more runs, and the share of the time that the ceilings allow:
  * the larger of flops/peak and bytes/stream over the median time (above 100 % where operands stay in a
  * cache). FILTER selects lines that contain it. */
 #include "axonn/dev.h"
 
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
 enum { RUNS = 9, MAX_RUNS = 200 };
 static const double SECONDS = 0.25; /* per case, where RUNS take less */
@@ -41,139 +35,7 @@ static int clock_threads; /* how many threads are timed: set once, before anythi
 
 static double seconds(void) { return clock_threads == 1 ? ax_cpu_now() : ax_now(); }
 
-/* ---- ceilings ------------------------------------------------------------------------------------ */
-
-enum { CHAINS = 16, STEPS = 1 << 20 };
-
-/* The chains must live in registers. */
-#ifdef __clang__
-#define UNROLLED _Pragma("unroll")
-#else
-#define UNROLLED _Pragma("GCC unroll 16")
-#endif
-
-/* Each runs STEPS multiply-adds on CHAINS independent vectors and returns floating-point operations. */
-#ifdef __x86_64__
-__attribute__((target("avx512f"))) static double multiply_adds_512(float *sink)
-{
-    __m512 sum[CHAINS], a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(0.001f);
-    for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm512_set1_ps((float)i);
-    for (int s = 0; s < STEPS; s++)
-        UNROLLED
-    for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm512_fmadd_ps(sum[i], a, b);
-    for (int i = 0; i < CHAINS; i++)
-        *sink += _mm512_reduce_add_ps(sum[i]);
-    return 2.0 * 16 * CHAINS * STEPS;
-}
-
-__attribute__((target("avx512f,avx512bf16"))) static double multiply_adds_bf16(float *sink)
-{
-    __m512 sum[CHAINS];
-    __m512bh a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(0.5f), _mm512_set1_ps(0.5f));
-    for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm512_set1_ps((float)i);
-    for (int s = 0; s < STEPS; s++)
-        UNROLLED
-    for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm512_dpbf16_ps(sum[i], a, a);
-    for (int i = 0; i < CHAINS; i++)
-        *sink += _mm512_reduce_add_ps(sum[i]);
-    return 4.0 * 16 * CHAINS * STEPS;
-}
-
-__attribute__((target("avx2,fma"))) static double multiply_adds_256(float *sink)
-{
-    __m256 sum[12], a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(0.001f);
-    for (int i = 0; i < 12; i++)
-        sum[i] = _mm256_set1_ps((float)i);
-    for (int s = 0; s < STEPS; s++)
-        UNROLLED
-    for (int i = 0; i < 12; i++)
-        sum[i] = _mm256_fmadd_ps(sum[i], a, b);
-    for (int i = 0; i < 12; i++)
-        *sink += _mm256_cvtss_f32(sum[i]);
-    return 2.0 * 8 * 12 * STEPS;
-}
-#endif
-
-static double multiply_adds_plain(float *sink)
-{
-    typedef float four __attribute__((vector_size(16)));
-    four sum[8] = {{0}}, a = {0.999f, 0.999f, 0.999f, 0.999f};
-    for (int s = 0; s < STEPS; s++)
-        UNROLLED
-    for (int i = 0; i < 8; i++)
-        sum[i] = sum[i] * a + a;
-    for (int i = 0; i < 8; i++)
-        *sink += sum[i][0];
-    return 2.0 * 4 * 8 * STEPS;
-}
-
-typedef double multiply_adds_fn(float *sink);
-
-static multiply_adds_fn *best_multiply_adds(bool bf16)
-{
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    if (bf16 && __builtin_cpu_supports("avx512bf16"))
-        return multiply_adds_bf16;
-    if (__builtin_cpu_supports("avx512f"))
-        return multiply_adds_512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return multiply_adds_256;
-#endif
-    (void)bf16;
-    return multiply_adds_plain;
-}
-
-static double peak_rate(int threads, bool bf16)
-{
-    multiply_adds_fn *fn = best_multiply_adds(bf16);
-    double best = 0;
-    float sinks = 0;
-    for (int run = 0; run < RUNS; run++) {
-        double flops = 0, start = seconds();
-#pragma omp parallel num_threads(threads) reduction(+ : flops, sinks)
-        flops += fn(&sinks);
-        double rate = flops / (seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    return sinks == 12345.0f ? 0 : best;
-}
-
-static double triad_rate(int threads)
-{
-    enum { N = 16 << 20 };
-    ax_region r[3];
-    double best = 0;
-    for (int i = 0; i < 3; i++) {
-        if (ax_region_create((size_t)N * 4, &r[i]) != AX_OK)
-            die("memory");
-        memset(r[i].base, 1, (size_t)N * 4);
-    }
-    float *a = (float *)(void *)r[0].base, *b = (float *)(void *)r[1].base, *c = (float *)(void *)r[2].base;
-    for (int run = 0; run < RUNS; run++) {
-        double start = seconds();
-#pragma omp parallel for simd num_threads(threads)
-        for (int i = 0; i < N; i++)
-            a[i] = b[i] + 3.0f * c[i];
-        double rate = 12.0 * N / (seconds() - start);
-        best = rate > best ? rate : best;
-    }
-    for (int i = 0; i < 3; i++)
-        ax_region_destroy(&r[i]);
-    return best;
-}
-
 /* ---- one case ------------------------------------------------------------------------------------ */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 static void run_case(bench *b, const char *name, ax_kernel kernel, const void *args, ax_dtype dtype)
 {
@@ -189,14 +51,14 @@ static void run_case(bench *b, const char *name, ax_kernel kernel, const void *a
             die(name);
         t[n++] = seconds() - start;
     }
-    qsort(t, (size_t)n, sizeof *t, by_value);
+    ax_spread spread = ax_spread_of(t, n);
     double peak = dtype == AX_BF16 ? b->peak_bf16 : b->peak_f32;
-    double by_flops = flops / peak, by_bytes = bytes / b->stream_rate,
+    double by_flops = peak > 0 ? flops / peak : 0, by_bytes = bytes / b->stream_rate,
            work = by_flops > by_bytes ? flops : bytes;
     double ideal = by_flops > by_bytes ? by_flops : by_bytes;
-    printf("%-44s %9.1f us %8.1f %s [%.1f, %.1f] %4.0f %%\n", name, t[n / 2] * 1e6, work / t[n / 2] * 1e-9,
-           by_flops > by_bytes ? "GFLOP/s" : "GB/s   ", work / t[n - 1] * 1e-9, work / t[0] * 1e-9,
-           100 * ideal / t[n / 2]);
+    printf("%-44s %9.1f us %8.1f %s [%.1f, %.1f] %4.0f %%\n", name, spread.median * 1e6,
+           work / spread.median * 1e-9, by_flops > by_bytes ? "GFLOP/s" : "GB/s   ", work / spread.max * 1e-9,
+           work / spread.min * 1e-9, 100 * ideal / spread.median);
     fflush(stdout);
 }
 
@@ -352,11 +214,12 @@ int main(int argc, char **argv)
     clock_threads = b.threads = b.dev->threads;
     if (ax_region_create((size_t)1 << 30, &b.memory) != AX_OK)
         die("memory");
-    b.peak_f32 = peak_rate(b.threads, false);
-    b.peak_bf16 = peak_rate(b.threads, true);
-    b.stream_rate = triad_rate(b.threads);
-    printf("device %s, %d threads; ceilings: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, triad %.1f GB/s\n", device,
-           b.threads, b.peak_f32 * 1e-9, b.peak_bf16 * 1e-9, b.stream_rate * 1e-9);
+    if (ax_device_peak(b.dev, AX_F32, SECONDS, &b.peak_f32) != AX_OK ||
+        ax_device_peak(b.dev, AX_BF16, SECONDS, &b.peak_bf16) != AX_OK ||
+        ax_device_stream(b.dev, SECONDS, &b.stream_rate) != AX_OK)
+        die("ceilings");
+    printf("device %s, %d threads; ceilings: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, stream %.1f GB/s\n",
+           device, b.threads, b.peak_f32 * 1e-9, b.peak_bf16 * 1e-9, b.stream_rate * 1e-9);
     for (int d = 0; d < 2; d++) {
         ax_dtype dtype = d ? AX_BF16 : AX_F32;
         bench_gemms(&b, dtype);

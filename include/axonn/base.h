@@ -1,4 +1,4 @@
-/* base: status and errors, log, growable buffers, files, clock, arenas, counter-based random numbers.
+/* base: status and errors, log, buffers, files, clock, threads, arenas, counter-based random numbers.
  *
  * Everything in axonn stands on this header and nothing here knows about tensors. Start reading at
  * ax_status: it is the return type of almost every function of the library. All functions are
@@ -6,6 +6,7 @@
 #ifndef AXONN_BASE_H
 #define AXONN_BASE_H
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -174,6 +175,14 @@ void ax_memory_restart_peak(void);
 /* What this process may still use: the least of MemAvailable, of what its control groups leave (cached files
  * are given back), and of its address space limit. -1: unknown. */
 int64_t ax_memory_available(void);
+
+/* ---- threads ------------------------------------------------------------------------------------- */
+
+/* pthread_create, but the new thread may run on all processors of this process: not only on the core that the
+ * calling one is bound to (dev.h). Returns 0 or an errno. */
+int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
+/* The number of these processors, at least 1. */
+int ax_processors(void);
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
 

@@ -355,7 +355,7 @@ static ax_status guard_exit(ax_mpi_world *w)
 
 static ax_status start_thread(ax_mpi_world *w)
 {
-    int error = pthread_create(&w->thread, NULL, ax_mpi_thread, w);
+    int error = ax_thread_start(&w->thread, ax_mpi_thread, w);
     AX_CHECK(!error, AX_ERR_MEMORY, "cannot start the communication thread: %s", strerror(error));
     pthread_mutex_lock(&w->lock);
     while (!w->created)

@@ -176,7 +176,7 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
     ax_mpi_note_send_all(w, &end);
     poll_for(w, end.moment - ax_wall_clock(), false);
     pthread_t patience;
-    if (!all_hear && !pthread_create(&patience, NULL, exit_anyway, &status))
+    if (!all_hear && !ax_thread_start(&patience, exit_anyway, &status))
         MPI_Abort(w->comm->mpi, status);
     _exit(status);
 }

@@ -446,7 +446,7 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         t[r].arg = arg;
     }
     while (started < w->size && !error) {
-        error = pthread_create(&t[started].thread, NULL, rank_main, &t[started]);
+        error = ax_thread_start(&t[started].thread, rank_main, &t[started]);
         started += !error;
     }
     if (error)

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,17 +308,11 @@ static ax_status list_chunks(job *j)
     return AX_OK;
 }
 
-static int core_count(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 /* Runs the workers; the calling thread is the first of them. */
 static ax_status run(worker *workers, int n)
 {
     for (int i = 1; i < n; i++)
-        workers[i].started = !pthread_create(&workers[i].thread, NULL, work, &workers[i]);
+        workers[i].started = !ax_thread_start(&workers[i].thread, work, &workers[i]);
     work(&workers[0]);
     for (int i = 1; i < n; i++)
         if (workers[i].started)
@@ -369,7 +362,7 @@ ax_status bpe_count(const ax_tokenizer_training *training, const tok_stage *stag
     job j = {.training = training, .stage = stage, .form = form};
     pthread_mutex_init(&j.lock, NULL);
     *out = (bpe_table){0};
-    ax_status status = count_with(&j, training->threads > 0 ? training->threads : core_count(), out);
+    ax_status status = count_with(&j, training->threads > 0 ? training->threads : ax_processors(), out);
     if (status != AX_OK)
         bpe_table_fini(out);
     pthread_mutex_destroy(&j.lock);

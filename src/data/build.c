@@ -7,7 +7,6 @@
 #include "corpus.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <xxhash.h>
@@ -191,16 +190,10 @@ static void *work(void *arg)
     return NULL;
 }
 
-static int count_processors(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 /* Worker 0 is the calling thread, so one thread always works even if no other can be had. */
 static ax_status run_workers(build *b)
 {
-    int n = b->options->threads > 0 ? b->options->threads : count_processors(), started = 1;
+    int n = b->options->threads > 0 ? b->options->threads : ax_processors(), started = 1;
     worker *workers;
     pthread_t *threads;
     AX_TRY(ax_calloc((size_t)n, sizeof *workers, &workers));
@@ -210,7 +203,7 @@ static ax_status run_workers(build *b)
         status = ax_encoder_create(b->options->tokenizer, &workers[i].encoder);
     }
     if (status == AX_OK) {
-        while (started < n && !pthread_create(&threads[started], NULL, work, &workers[started]))
+        while (started < n && !ax_thread_start(&threads[started], work, &workers[started]))
             started++;
         work(&workers[0]);
         for (int i = 1; i < started; i++)

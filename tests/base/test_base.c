@@ -1,7 +1,8 @@
-/* base: errors, buffers, files, random numbers, permutation. */
+/* base: errors, buffers, files, random numbers, permutation, threads. */
 #include "axonn/base.h"
 
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -155,6 +156,43 @@ static void words(void **state)
     assert_int_equal(ax_edit_distance("abcd", "badc"), 2);
 }
 
+static void *my_mask(void *out)
+{
+    assert_int_equal(sched_getaffinity(0, sizeof(cpu_set_t), out), 0);
+    return NULL;
+}
+
+/* The children of a thread that binds itself to one processor: an ordinary one, and one that is to roam. */
+static void *start_from_one_processor(void *out)
+{
+    cpu_set_t one, *mask = out;
+    pthread_t child;
+    int first = 0;
+    while (!CPU_ISSET(first, &mask[0]))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(pthread_create(&child, NULL, my_mask, &mask[1]), 0);
+    pthread_join(child, NULL);
+    assert_true(CPU_EQUAL(&mask[1], &one));
+    assert_int_equal(ax_thread_start(&child, my_mask, &mask[2]), 0);
+    pthread_join(child, NULL);
+    return NULL;
+}
+
+static void threads_do_not_inherit_a_core(void **state)
+{
+    (void)state;
+    cpu_set_t mask[3];
+    pthread_t bound;
+    my_mask(&mask[0]);
+    assert_int_equal(ax_processors(), CPU_COUNT(&mask[0]));
+    assert_int_equal(pthread_create(&bound, NULL, start_from_one_processor, mask), 0);
+    pthread_join(bound, NULL);
+    assert_true(CPU_EQUAL(&mask[2], &mask[0]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(error_messages),
@@ -164,6 +202,7 @@ int main(void)
                                        cmocka_unit_test(permutation_is_a_bijection),
                                        cmocka_unit_test(files),
                                        cmocka_unit_test(guard_pages),
-                                       cmocka_unit_test(words)};
+                                       cmocka_unit_test(words),
+                                       cmocka_unit_test(threads_do_not_inherit_a_core)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

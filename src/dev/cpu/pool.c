@@ -146,7 +146,7 @@ ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out)
     for (int i = 0; i < threads - 1; i++) {
         worker *w = &pool->worker[i];
         *w = (worker){.pool = pool, .scratch = scratch + (size_t)(i + 1) * AX_CPU_SCRATCH};
-        if (pthread_create(&w->thread, NULL, worker_main, w)) {
+        if (ax_thread_start(&w->thread, worker_main, w)) {
             ax_cpu_pool_destroy(&pool);
             return ax_fail(AX_ERR_MEMORY, "cannot start thread %d of %d", i + 2, threads);
         }

@@ -1,6 +1,6 @@
 /* The cpu backend's threads: devices of several ranks in one process, kernels back to back and after pauses
  * in which workers fall asleep. */
-#include "axonn/dev.h"
+#include "dev/cpu/cpu.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -68,9 +68,64 @@ static void devices_open_and_close_at_once(void **state)
     }
 }
 
+typedef struct meeting {
+    const ax_cpu *cpu;
+    pthread_barrier_t all;
+    int other; /* parts that a thread took that was another's */
+} meeting;
+
+/* Ends only when all parts have begun, so that no thread takes two. */
+static void meet(void *job, int part, int parts, char *scratch)
+{
+    meeting *m = job;
+    (void)parts;
+    pthread_barrier_wait(&m->all);
+    if (scratch != ax_cpu_scratch(m->cpu, part))
+        __atomic_add_fetch(&m->other, 1, __ATOMIC_SEQ_CST);
+}
+
+static void threads_take_their_own_parts(void **state)
+{
+    (void)state;
+    static const int threads[] = {2, 5, 65};
+    for (size_t i = 0; i < AX_COUNT(threads); i++) {
+        ax_device *dev;
+        assert_int_equal(ax_device_open("cpu", threads[i], &dev), AX_OK);
+        meeting m = {.cpu = dev->impl};
+        pthread_barrier_init(&m.all, NULL, (unsigned)threads[i]);
+        for (int turn = 0; turn < 20; turn++)
+            ax_cpu_parallel(m.cpu, threads[i], meet, &m);
+        assert_int_equal(m.other, 0);
+        pthread_barrier_destroy(&m.all);
+        ax_device_close(&dev);
+    }
+}
+
+static void count_part(void *job, int part, int parts, char *scratch)
+{
+    (void)parts, (void)scratch;
+    __atomic_add_fetch((int *)job + part, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Jobs of as many parts as threads, and of fewer and more, in turns. */
+static void parts_run_once(void **state)
+{
+    (void)state;
+    ax_device *dev;
+    assert_int_equal(ax_device_open("cpu", 3, &dev), AX_OK);
+    for (int turn = 0; turn < 3000; turn++) {
+        int times[7] = {0}, parts = 1 + turn % 7;
+        ax_cpu_parallel(dev->impl, parts, count_part, times);
+        for (int part = 0; part < 7; part++)
+            assert_int_equal(times[part], part < parts);
+    }
+    ax_device_close(&dev);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_do_not_disturb_each_other),
-                                       cmocka_unit_test(devices_open_and_close_at_once)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_do_not_disturb_each_other), cmocka_unit_test(devices_open_and_close_at_once),
+        cmocka_unit_test(threads_take_their_own_parts), cmocka_unit_test(parts_run_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

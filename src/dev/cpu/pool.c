@@ -6,35 +6,48 @@
  * 0.6 ms took 250 ms on a machine with seven processes per core.) No part's result depends on who computes
  * it.
  *
- * `ticket` holds the number of parts and the next one to take in one word, so that taking is one compare and
- * exchange: where it succeeds the job is the current one, since a job ends only when all its parts are done.
- */
+ * `ticket` holds the number of parts and how many of them are taken in one word, so that taking is one
+ * compare and exchange: where it succeeds the job is the current one, since a job ends only when all its
+ * parts are done. It gives a right to one part. A job of as many parts as threads cuts its arrays in the same
+ * places each time, so there a thread chooses its own part if that is left: what it wrote lies near it. In
+ * other jobs the parts go in order.
+ *
+ * What threads write while others look stands on lines of its own. */
 #include "dev/cpu/cpu.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* How long a thread looks for work, or for the end, before it sleeps: longer than the gap between two kernels
  * of a step, shorter than anything a user would notice. */
 static const double SPIN_SECONDS = 30e-6;
 
+enum {
+    LINES = 128,     /* bytes: processors fetch lines of 64 bytes in pairs */
+    OWN_PARTS = 1024 /* most threads that have parts of their own */
+};
+
 typedef struct worker {
     struct ax_cpu_pool *pool;
     pthread_t thread;
     char *scratch;
+    int number; /* of the thread; the caller's is 0 */
 } worker;
 
 struct ax_cpu_pool {
-    int workers;
-    _Atomic uint64_t ticket; /* parts << 32 | next */
-    _Atomic uint32_t done;
-    atomic_int sleepers; /* workers waiting for `work` */
-    atomic_bool waiting; /* the caller waits for `finished` */
-    bool stop;           /* under the lock */
+    _Alignas(LINES) _Atomic uint64_t ticket;               /* parts << 32 | taken */
+    _Alignas(LINES) _Atomic uint64_t left[OWN_PARTS / 64]; /* bit i of word w: nobody has part 64·w + i */
+    _Alignas(LINES) _Atomic uint32_t done;
+    _Alignas(LINES) atomic_int sleepers; /* workers waiting for `work` */
+    _Alignas(LINES) atomic_bool waiting; /* the caller waits for `finished` */
+    bool own_parts;                      /* of the current job */
     ax_cpu_body *body;
     void *job;
-    char *scratch; /* the caller's */
+    int workers;
+    char *scratch;             /* the caller's */
+    _Alignas(LINES) bool stop; /* under the lock */
     pthread_mutex_t lock;
     pthread_cond_t work, finished;
     worker worker[];
@@ -46,17 +59,29 @@ static bool has_work(const ax_cpu_pool *pool)
     return (uint32_t)ticket < ticket >> 32;
 }
 
+/* What a ticket is good for: the thread's own part, or the nearest behind it that is left. */
+static int choose(ax_cpu_pool *pool, int thread, int parts)
+{
+    for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {
+        _Atomic uint64_t *word = &pool->left[part / 64];
+        uint64_t bit = UINT64_C(1) << (part % 64);
+        if ((atomic_load(word) & bit) && (atomic_fetch_and(word, ~bit) & bit))
+            return part;
+    }
+}
+
 /* Takes and runs parts until none is left. */
-static void run_parts(ax_cpu_pool *pool, char *scratch)
+static void run_parts(ax_cpu_pool *pool, int thread, char *scratch)
 {
     for (;;) {
         uint64_t ticket = atomic_load(&pool->ticket);
-        uint32_t parts = (uint32_t)(ticket >> 32), part = (uint32_t)ticket;
-        if (part >= parts)
+        uint32_t parts = (uint32_t)(ticket >> 32), taken = (uint32_t)ticket;
+        if (taken >= parts)
             return;
         if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1))
             continue;
-        pool->body(pool->job, (int)part, (int)parts, scratch);
+        int part = pool->own_parts ? choose(pool, thread, (int)parts) : (int)taken;
+        pool->body(pool->job, part, (int)parts, scratch);
         if (atomic_fetch_add(&pool->done, 1) + 1 == parts && atomic_load(&pool->waiting)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
@@ -95,7 +120,7 @@ static void *worker_main(void *arg)
 {
     worker *w = arg;
     while (await_work(w->pool))
-        run_parts(w->pool, w->scratch);
+        run_parts(w->pool, w->number, w->scratch);
     return NULL;
 }
 
@@ -124,6 +149,9 @@ void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
     }
     pool->body = body;
     pool->job = job;
+    pool->own_parts = parts == pool->workers + 1 && parts <= OWN_PARTS;
+    for (int part = 0; part < parts && pool->own_parts; part += 64)
+        atomic_store(&pool->left[part / 64], ~UINT64_C(0) >> (64 - ax_min(parts - part, 64)));
     atomic_store(&pool->done, 0);
     atomic_store(&pool->ticket, (uint64_t)parts << 32);
     if (atomic_load(&pool->sleepers) > 0) {
@@ -131,21 +159,24 @@ void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
         pthread_cond_broadcast(&pool->work);
         pthread_mutex_unlock(&pool->lock);
     }
-    run_parts(pool, pool->scratch);
+    run_parts(pool, 0, pool->scratch);
     await_end(pool, (uint32_t)parts);
 }
 
 ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out)
 {
-    ax_cpu_pool *pool;
-    AX_TRY(ax_calloc(1, sizeof *pool + (size_t)(threads - 1) * sizeof(worker), &pool));
+    size_t bytes = sizeof(ax_cpu_pool) + (size_t)(threads - 1) * sizeof(worker);
+    bytes = (size_t)ax_round_up((int64_t)bytes, LINES);
+    ax_cpu_pool *pool = aligned_alloc(LINES, bytes);
+    AX_CHECK(pool, AX_ERR_MEMORY, "no memory for %d threads", threads);
+    memset(pool, 0, bytes);
     pool->scratch = scratch;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);
     for (int i = 0; i < threads - 1; i++) {
         worker *w = &pool->worker[i];
-        *w = (worker){.pool = pool, .scratch = scratch + (size_t)(i + 1) * AX_CPU_SCRATCH};
+        *w = (worker){.pool = pool, .scratch = scratch + (size_t)(i + 1) * AX_CPU_SCRATCH, .number = i + 1};
         if (ax_thread_start(&w->thread, worker_main, w)) {
             ax_cpu_pool_destroy(&pool);
             return ax_fail(AX_ERR_MEMORY, "cannot start thread %d of %d", i + 2, threads);

@@ -412,11 +412,22 @@ typedef struct ax_kernel_total {
     double seconds, flops, bytes; /* the last two as ax_kernel_cost counts them */
 } ax_kernel_total;
 
+/* The cores that the threads of a device have to themselves. */
+enum { AX_CORES_MAX = 1024 };
+typedef struct ax_binding {
+    int n;                             /* cores, one for each thread; 0: the system places the threads */
+    const char *why_not;               /* because of this */
+    uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
+} ax_binding;
+/* The cores as "0-3,6", in `size` bytes. Returns out. */
+char *ax_binding_print(const ax_binding *binding, char *out, size_t size);
+
 struct ax_device {
     ax_device_ops ops; /* resolved: inherited entries filled in */
     int threads;
-    ax_event_ring *ring; /* kernels, and the layers they belong to, are noted here (trace.h) */
-    double flops, bytes; /* totals over all launches since open */
+    const ax_binding *binding; /* that it is to be opened with, or NULL; NULL when it is open */
+    ax_event_ring *ring;       /* kernels, and the layers they belong to, are noted here (trace.h) */
+    double flops, bytes;       /* totals over all launches since open */
     int64_t launches;
     ax_kernel_total *totals; /* [AX_KERNEL_COUNT] that launches are added to, or NULL */
     ax_observe_fn *observe;  /* dry device only */
@@ -432,6 +443,12 @@ const ax_device_ops *ax_device_backend(int index);
 /* Opens backend `name` ("ref", "cpu", "check", "check:cpu", "dry"). threads 0 means one per physical core.
  * `name` unknown or absent on this host: AX_ERR_USAGE naming those that are there. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
+/* The same with each thread bound to one of binding->cores: the opening thread to the first, until it closes
+ * the device, the others to the next ones. None is if `binding` is NULL, has not as many cores as there are
+ * threads, or the system refuses. Threads that the opening one starts meanwhile inherit its core unless
+ * ax_thread_start starts them. */
+AX_MUST_CHECK ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding,
+                                             ax_device **out);
 void ax_device_close(ax_device **dev);
 /* Bytes of scratch that backend `name` takes with so many threads (0: one per physical core), without opening
  * it. */
@@ -446,11 +463,12 @@ AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double 
 
 /* The machine's physical cores, and which of them the affinity mask leaves to this process. Cores beyond
  * AX_CORES_MAX are not seen. */
-enum { AX_CORES_MAX = 1024 };
 typedef struct ax_cores {
     int machine;                        /* how many there are */
     double quota;                       /* CPUs' worth of time that the control group allows; infinite: all */
     uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i */
+    bool physical; /* these are the cores, all of them; else hardware threads stand for them, or some are not
+                      seen */
 } ax_cores;
 void ax_cores_find(ax_cores *out);
 /* Physical cores that this process may use (affinity mask and cgroup quota respected), at least 1. */

@@ -117,10 +117,17 @@ typedef struct ax_ctx {
     ax_parallel parallel; /* not to be changed once there are layers or parameters */
 } ax_ctx;
 
+/* The threads that a rank computes with. */
+typedef struct ax_threads {
+    int count;
+    ax_binding binding; /* dev.h */
+} ax_threads;
+
 /* Threads to compute with on each rank: `wanted`, or if that is 0 the rank's share of the cores that the
- * ranks of its machine may use, at least 1. Warns where the launcher's binding makes threads share cores, or
- * leaves cores idle. Collective along world. */
-AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, int *out);
+ * ranks of its machine may use, at least 1. They are bound to cores, no two ranks' to the same, if all ranks
+ * of the machine together have as many threads as cores, unless the environment has AXONN_PIN=off. Warns
+ * where the launcher's binding makes threads share cores, or leaves cores idle. Collective along world. */
+AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 
 /* ZeRO 0 with all three overlaps and no weight cache, by the strategy axonn. */
 extern const ax_parallel ax_parallel_default;
@@ -130,6 +137,10 @@ extern const ax_parallel ax_parallel_default;
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);
+/* The same with the threads that ax_threads_share gave. */
+AX_MUST_CHECK ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *device,
+                                           const ax_threads *threads, ax_dtype compute, uint64_t seed,
+                                           ax_ctx **out);
 void ax_ctx_destroy(ax_ctx **ctx);
 
 /* Device memory for set-up, never within a step, in which collectives are fastest: ax_comm_alloc of the world

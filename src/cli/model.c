@@ -98,12 +98,14 @@ static ax_status open_on_rank(const model_args *args, model_use use, opened_mode
 ax_status model_open(const model_args *args, model_use use, opened_model *out)
 {
     ax_grid_size grid;
+    ax_threads threads;
     *out = (opened_model){0};
     ax_dtype compute = !strcmp(args->precision, "bf16") ? AX_BF16 : AX_F32;
     AX_TRY(cli_world_open(&out->world));
     out->first = ax_comm_rank(out->world) == 0;
     AX_TRY(ax_comm_agree(out->world, open_on_rank(args, use, out, &grid)));
-    AX_TRY(ax_ctx_create(out->world, grid, args->device, (int)args->threads, compute, 0, &out->ctx));
+    AX_TRY(ax_threads_share(out->world, (int)args->threads, &threads));
+    AX_TRY(ax_ctx_create_with(out->world, grid, args->device, &threads, compute, 0, &out->ctx));
     if (use == MODEL_SEQUENCE)
         out->ctx->parallel.strategy = &ax_strategy_inference;
     return AX_OK;

@@ -1,7 +1,6 @@
 /* How many cores this process may use: the machine's, less what affinity and container quotas forbid. */
-#include "axonn/dev.h"
+#include "dev/cores.h"
 
-#include <hwloc.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,22 +13,43 @@ static void set(ax_cores *cores, int i)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
+/* hwloc would try every hardware thread with the calling one: other threads, which look what this process is
+ * bound to, must not see that. */
+bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
+{
+    *mine = NULL;
+    if (hwloc_topology_init(out)) {
+        *out = NULL;
+        return false;
+    }
+#if HWLOC_API_VERSION >= 0x00020500
+    hwloc_topology_set_flags(*out, HWLOC_TOPOLOGY_FLAG_DONT_CHANGE_BINDING);
+#endif
+    hwloc_topology_set_all_types_filter(*out, HWLOC_TYPE_FILTER_KEEP_NONE);
+    hwloc_topology_set_type_filter(*out, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    *mine = hwloc_bitmap_alloc();
+    return *mine && !hwloc_topology_load(*out) && !hwloc_get_cpubind(*out, *mine, HWLOC_CPUBIND_PROCESS);
+}
+
+void ax_topology_forget(hwloc_topology_t topology, hwloc_bitmap_t mine)
+{
+    hwloc_bitmap_free(mine);
+    if (topology)
+        hwloc_topology_destroy(topology);
+}
+
 /* Physical cores, of which those are usable that have a hardware thread in the affinity mask. */
 static bool find_by_topology(ax_cores *out)
 {
     hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology))
-        return false;
-    hwloc_topology_set_all_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
-    hwloc_topology_set_type_filter(topology, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
-    hwloc_bitmap_t mine = hwloc_bitmap_alloc();
-    if (mine && !hwloc_topology_load(topology) && !hwloc_get_cpubind(topology, mine, HWLOC_CPUBIND_PROCESS))
+    hwloc_bitmap_t mine;
+    if (ax_topology_find(&topology, &mine))
         for (hwloc_obj_t core = NULL; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core));
              out->machine++)
             if (hwloc_bitmap_intersects(core->cpuset, mine))
                 set(out, out->machine);
-    hwloc_bitmap_free(mine);
-    hwloc_topology_destroy(topology);
+    ax_topology_forget(topology, mine);
+    out->physical = out->machine > 0 && out->machine <= AX_CORES_MAX;
     return out->machine > 0;
 }
 
@@ -96,6 +116,22 @@ void ax_cores_find(ax_cores *out)
     *out = (ax_cores){.quota = quota()};
     if (!find_by_topology(out))
         find_by_mask(out);
+}
+
+char *ax_binding_print(const ax_binding *binding, char *out, size_t size)
+{
+    size_t used = 0;
+    *out = 0;
+    for (int c = 0, end; c < AX_CORES_MAX && used < size; c = end) {
+        for (end = c; end < AX_CORES_MAX && binding->cores[end / 64] >> (end % 64) & 1;)
+            end++;
+        if (end > c)
+            used += (size_t)snprintf(out + used, size - used, end > c + 1 ? "%s%d-%d" : "%s%d",
+                                     used ? "," : "", c, end - 1);
+        else
+            end = c + 1;
+    }
+    return out;
 }
 
 int ax_cores_usable(void)

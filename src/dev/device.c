@@ -94,6 +94,11 @@ static ax_status refuse(const char *name, const ax_device_ops *ops)
 
 ax_status ax_device_open(const char *name, int threads, ax_device **out)
 {
+    return ax_device_open_bound(name, threads, NULL, out);
+}
+
+ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *binding, ax_device **out)
+{
     *out = NULL;
     const ax_device_ops *ops = ax_device_find(name);
     if (!ops || why_absent(ops))
@@ -105,7 +110,9 @@ ax_status ax_device_open(const char *name, int threads, ax_device **out)
     dev->ops = *ops;
     resolve(&dev->ops);
     dev->threads = threads ? threads : ax_cores_usable();
+    dev->binding = binding;
     ax_status status = open_chain(dev, ops);
+    dev->binding = NULL;
     if (status != AX_OK)
         free(dev);
     else

@@ -45,8 +45,8 @@ static ax_status allocate(ax_run *run)
     const ax_config *c = run->config;
     ax_memory_restart_peak(); /* tokenizing is over */
     run->baseline = ax_memory_now();
-    AX_TRY(ax_ctx_create(run->placed, ax_run_grid(c), c->device, run->threads, ax_run_compute_dtype(c),
-                         (uint64_t)c->train.seed, &run->ctx));
+    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads, ax_run_compute_dtype(c),
+                              (uint64_t)c->train.seed, &run->ctx));
     run->ctx->parallel = ax_run_parallel(c);
     AX_TRY(ax_comm_agree(run->world, ax_run_measure_peak(run)));
     AX_TRY(ax_run_average_peak(run));

@@ -40,7 +40,7 @@ typedef struct ax_run {
     ax_schedule schedule;
     ax_comm *world;  /* borrowed */
     ax_comm *placed; /* the same ranks, numbered as the grid stands on them */
-    int threads;     /* of this rank */
+    ax_threads threads;
     ax_ctx *ctx;
     ax_engine *engine;
     ax_metrics *metrics; /* rank 0's */

@@ -42,7 +42,7 @@ static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recom
     ax_parallel parallel = ax_run_parallel(run->config);
     ax_status status =
         ax_engine_plan_make(&options, run->placed, ax_run_grid(run->config), &parallel, run->config->device,
-                            run->threads, ax_run_compute_dtype(run->config), out);
+                            run->threads.count, ax_run_compute_dtype(run->config), out);
     return ax_comm_agree(run->world, status);
 }
 

@@ -8,6 +8,16 @@ const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .
 ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads, ax_dtype compute,
                         uint64_t seed, ax_ctx **out)
 {
+    ax_threads mine = {.count = threads, .binding.why_not = "the program says how many threads"};
+    *out = NULL;
+    if (!threads)
+        AX_TRY(ax_threads_share(world, 0, &mine));
+    return ax_ctx_create_with(world, size, device, &mine, compute, seed, out);
+}
+
+ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *device, const ax_threads *threads,
+                             ax_dtype compute, uint64_t seed, ax_ctx **out)
+{
     *out = NULL;
     AX_CHECK(compute == AX_F64 || compute == AX_F32 || compute == AX_BF16, AX_ERR_USAGE,
              "cannot compute in %s; choose f64, f32 or bf16", ax_dtype_name(compute));
@@ -19,12 +29,8 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
     ctx->seed = seed;
     ctx->parallel = ax_parallel_default;
     ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
-    if (!threads) {
-        ax_status shared = ax_threads_share(world, 0, &threads);
-        status = status == AX_OK ? shared : status;
-    }
     if (status == AX_OK)
-        status = ax_device_open(device, threads, &ctx->dev);
+        status = ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev);
     status = ax_comm_agree(world, status); /* laying the grid is collective */
     if (status == AX_OK)
         status = ax_grid_create(world, size, &ctx->grid);

@@ -1,18 +1,13 @@
 /* How many threads each rank computes with: its share of the cores that the ranks of its machine may use. */
-#include "axonn/grid.h"
+#include "grid/threads.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-/* What a rank tells the others of itself. */
-typedef struct member {
-    uint64_t host;
-    ax_cores cores;
-    int64_t wanted;  /* threads; 0: its share */
-    int64_t threads; /* that it takes */
-} member;
+typedef ax_threads_member member;
 
 static int count(const uint64_t *set)
 {
@@ -49,12 +44,12 @@ typedef struct together {
     int ranks, first, cores, machine;
     int64_t threads;
     bool crowded; /* a rank, or all of them, have more threads than cores */
+    uint64_t set[AX_CORES_MAX / 64];
 } together;
 
 static together add_up(const member *all, int n, uint64_t host)
 {
     together t = {.first = -1};
-    uint64_t set[AX_CORES_MAX / 64] = {0};
     for (int r = 0; r < n; r++) {
         if (all[r].host != host)
             continue;
@@ -64,9 +59,9 @@ static together add_up(const member *all, int n, uint64_t host)
         t.machine = all[r].cores.machine;
         t.crowded |= all[r].threads > count(all[r].cores.usable);
         for (int w = 0; w < AX_CORES_MAX / 64; w++)
-            set[w] |= all[r].cores.usable[w];
+            t.set[w] |= all[r].cores.usable[w];
     }
-    t.cores = count(set);
+    t.cores = count(t.set);
     t.crowded |= t.threads > t.cores;
     return t;
 }
@@ -102,26 +97,95 @@ static void judge_binding(const member *all, int n, int rank)
                t.ranks == 1 ? "" : "s", t.cores, t.machine, name);
 }
 
-ax_status ax_threads_share(ax_comm *world, int wanted, int *out)
+/* ---- binding ------------------------------------------------------------------------------------- */
+
+/* Threads are bound where that cannot hurt: each has a core to itself, no core is left, and nothing else
+ * limits them. A job that leaves cores would, if it were bound, share the first ones with another such job
+ * while the last ones idle: the system's scheduler knows better. */
+static const char *why_not(const member *all, int n, uint64_t host, const together *t)
+{
+    for (int r = 0; r < n; r++) {
+        if (all[r].host != host)
+            continue;
+        if (all[r].free)
+            return "AXONN_PIN=off";
+        if (!all[r].cores.physical)
+            return "the machine does not show its cores";
+        if (all[r].cores.quota < count(all[r].cores.usable))
+            return "a control group allows less time than these cores have";
+    }
+    if (t->threads > t->cores)
+        return "there are more threads than cores";
+    if (t->threads < t->cores)
+        return "they leave cores free, where other programs may be";
+    return NULL;
+}
+
+/* Takes the first `n` cores of `usable` out of `left`; false if there are not so many. */
+static bool take(const uint64_t *usable, int64_t n, uint64_t *left, ax_binding *out)
+{
+    *out = (ax_binding){0};
+    for (int c = 0; c < AX_CORES_MAX && out->n < n; c++) {
+        uint64_t bit = UINT64_C(1) << (c % 64);
+        if (usable[c / 64] & left[c / 64] & bit) {
+            left[c / 64] &= ~bit;
+            out->cores[c / 64] |= bit;
+            out->n++;
+        }
+    }
+    return out->n == n;
+}
+
+/* Ranks take their cores in the order of their numbers, so that a rank's are near one another. */
+void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out)
+{
+    together t = add_up(all, n, all[rank].host);
+    const char *why = why_not(all, n, all[rank].host, &t);
+    ax_binding taken, mine = {0};
+    for (int r = 0; r < n && !why; r++) {
+        if (all[r].host != all[rank].host)
+            continue;
+        if (!take(all[r].cores.usable, all[r].threads, t.set, &taken))
+            why = "the ranks' cores overlap in part";
+        if (r == rank)
+            mine = taken;
+    }
+    *out = why ? (ax_binding){.why_not = why} : mine;
+}
+
+/* ---- what a rank takes --------------------------------------------------------------------------- */
+
+static ax_status exchange(ax_comm *world, const member *mine, member *all)
+{
+    ax_work *work;
+    AX_TRY(ax_all_gather(world, NULL, mine, all, sizeof *mine, AX_U8, &work));
+    return ax_wait(&work);
+}
+
+ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
 {
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
     char name[256] = "";
-    member mine = {.wanted = wanted}, *all;
-    ax_work *work;
+    const char *pin = getenv("AXONN_PIN");
+    member mine, *all;
+    memset(&mine, 0, sizeof mine); /* its gaps travel too */
+    mine.wanted = wanted;
+    mine.free = pin && !strcmp(pin, "off");
     gethostname(name, sizeof name - 1);
     mine.host = ax_rng_key(0, name, 0);
     ax_cores_find(&mine.cores);
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
-    ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
-    if (status == AX_OK)
-        status = ax_wait(&work);
+    ax_status status = exchange(world, &mine, all);
     if (status == AX_OK) {
         for (int r = 0; r < n; r++)
             if (all[r].host == mine.host)
                 all[r].threads = all[r].wanted ? all[r].wanted : share(all, n, r);
         judge_binding(all, n, rank);
-        *out = (int)all[rank].threads;
+        out->count = (int)all[rank].threads;
+        ax_threads_bind(all, n, rank, &out->binding);
+        if (pin && *pin && !mine.free && strcmp(pin, "auto") != 0)
+            status = ax_fail(AX_ERR_USAGE, "AXONN_PIN is \"%s\", not auto or off", pin);
     }
     free(all);
-    return status;
+    return ax_comm_agree(world, status);
 }

@@ -4,7 +4,8 @@
  * over a range of work items (rows, elements, heads, columns), whose results do not depend on how the items
  * are cut into ranges. `launch.c` says for each kernel how many items there are and lets threads take
  * ranges. `device.c` chooses the table that this processor can run and owns the scratch memory, `pool.c` the
- * threads. No kernel allocates: scratch is one block per thread, made when the device is opened. */
+ * threads, `bind.c` the cores that they are bound to. No kernel allocates: scratch is one block per thread,
+ * made when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 
@@ -62,13 +63,15 @@ extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf
 const ax_cpu_isa *ax_cpu_isa_at(int index);
 
 typedef struct ax_cpu_pool ax_cpu_pool;
+typedef struct ax_cpu_places ax_cpu_places;
 
 /* What an open device owns (ax_device.impl). */
 typedef struct ax_cpu {
     const ax_cpu_isa *isa;
     int threads;
     ax_cpu_pool *pool;
-    ax_region scratch; /* a block per thread, then the partial sums of reductions */
+    ax_cpu_places *places; /* of the threads, or NULL */
+    ax_region scratch;     /* a block per thread, then the partial sums of reductions */
 } ax_cpu;
 
 enum {
@@ -99,8 +102,16 @@ static inline double *ax_cpu_partials(const ax_cpu *cpu)
 typedef void ax_cpu_body(void *job, int part, int parts, char *scratch);
 void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job);
 
-/* `threads` - 1 workers beside the caller, each with AX_CPU_SCRATCH bytes of `scratch`. */
-ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out);
+/* Binds the calling thread to the first of these cores; NULL if that cannot be done. */
+ax_cpu_places *ax_cpu_places_take(const ax_binding *binding);
+/* Binds the calling thread to the core of thread `thread`. */
+bool ax_cpu_bind(const ax_cpu_places *places, int thread);
+/* Gives the thread that took them its former binding. *places may be NULL. */
+void ax_cpu_places_leave(ax_cpu_places **places);
+
+/* `threads` - 1 workers beside the caller, each at its place (NULL: anywhere) with AX_CPU_SCRATCH bytes of
+ * `scratch`, which it is the first to touch. */
+ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, ax_cpu_pool **out);
 void ax_cpu_pool_destroy(ax_cpu_pool **out);
 
 ax_status ax_cpu_open(ax_device *dev);

@@ -28,23 +28,41 @@ size_t ax_cpu_workspace(int threads)
     return (size_t)threads * AX_CPU_SCRATCH + AX_CPU_PARTIALS * sizeof(double);
 }
 
+static void say(const ax_device *dev)
+{
+    char cores[256];
+    const ax_cpu *cpu = dev->impl;
+    const ax_binding *b = dev->binding;
+    if (cpu->places)
+        ax_log(AX_LOG_DEBUG, "%s: %d thread(s), each on a core of its own: %s", dev->ops.name, dev->threads,
+               ax_binding_print(b, cores, sizeof cores));
+    else if (b)
+        ax_log(AX_LOG_DEBUG, "%s: %d thread(s), not bound to cores: %s", dev->ops.name, dev->threads,
+               b->n ? "the system refuses" : b->why_not);
+}
+
 ax_status ax_cpu_open(ax_device *dev)
 {
     ax_cpu *cpu;
     AX_TRY(ax_calloc(1, sizeof *cpu, &cpu));
     cpu->isa = ax_cpu_isa_at(0);
     cpu->threads = dev->threads;
+    if (dev->binding && dev->binding->n == dev->threads)
+        cpu->places = ax_cpu_places_take(dev->binding);
     ax_status status = ax_region_create(ax_cpu_workspace(dev->threads), &cpu->scratch);
-    if (status == AX_OK) {
-        memset(cpu->scratch.base, 0, cpu->scratch.bytes); /* resident now, not in the first step */
-        status = ax_cpu_pool_create(dev->threads, cpu->scratch.base, &cpu->pool);
+    if (status == AX_OK) { /* it is resident now, not in the first step; workers touch theirs themselves */
+        memset(cpu->scratch.base, 0, AX_CPU_SCRATCH);
+        memset(ax_cpu_partials(cpu), 0, AX_CPU_PARTIALS * sizeof(double));
+        status = ax_cpu_pool_create(dev->threads, cpu->scratch.base, cpu->places, &cpu->pool);
     }
     if (status != AX_OK) {
         ax_region_destroy(&cpu->scratch);
+        ax_cpu_places_leave(&cpu->places);
         free(cpu);
         return status;
     }
     dev->impl = cpu;
+    say(dev);
     return AX_OK;
 }
 
@@ -53,6 +71,7 @@ void ax_cpu_close(ax_device *dev)
     ax_cpu *cpu = dev->impl;
     ax_cpu_pool_destroy(&cpu->pool);
     ax_region_destroy(&cpu->scratch);
+    ax_cpu_places_leave(&cpu->places);
     free(cpu);
     dev->impl = NULL;
 }

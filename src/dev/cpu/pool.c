@@ -34,6 +34,7 @@ typedef struct worker {
     pthread_t thread;
     char *scratch;
     int number; /* of the thread; the caller's is 0 */
+    const ax_cpu_places *places;
 } worker;
 
 struct ax_cpu_pool {
@@ -48,6 +49,7 @@ struct ax_cpu_pool {
     int workers;
     char *scratch;             /* the caller's */
     _Alignas(LINES) bool stop; /* under the lock */
+    int ready;                 /* workers that have begun; under the lock */
     pthread_mutex_t lock;
     pthread_cond_t work, finished;
     worker worker[];
@@ -119,6 +121,14 @@ static bool await_work(ax_cpu_pool *pool)
 static void *worker_main(void *arg)
 {
     worker *w = arg;
+    ax_cpu_pool *pool = w->pool;
+    if (w->places)
+        ax_cpu_bind(w->places, w->number); /* where the opening thread could, it can */
+    memset(w->scratch, 0, AX_CPU_SCRATCH);
+    pthread_mutex_lock(&pool->lock);
+    pool->ready++;
+    pthread_cond_signal(&pool->finished);
+    pthread_mutex_unlock(&pool->lock);
     while (await_work(w->pool))
         run_parts(w->pool, w->number, w->scratch);
     return NULL;
@@ -163,7 +173,15 @@ void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
     await_end(pool, (uint32_t)parts);
 }
 
-ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out)
+static void await_ready(ax_cpu_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    while (pool->ready < pool->workers)
+        pthread_cond_wait(&pool->finished, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, ax_cpu_pool **out)
 {
     size_t bytes = sizeof(ax_cpu_pool) + (size_t)(threads - 1) * sizeof(worker);
     bytes = (size_t)ax_round_up((int64_t)bytes, LINES);
@@ -176,13 +194,17 @@ ax_status ax_cpu_pool_create(int threads, char *scratch, ax_cpu_pool **out)
     pthread_cond_init(&pool->finished, NULL);
     for (int i = 0; i < threads - 1; i++) {
         worker *w = &pool->worker[i];
-        *w = (worker){.pool = pool, .scratch = scratch + (size_t)(i + 1) * AX_CPU_SCRATCH, .number = i + 1};
+        *w = (worker){.pool = pool,
+                      .scratch = scratch + (size_t)(i + 1) * AX_CPU_SCRATCH,
+                      .number = i + 1,
+                      .places = places};
         if (ax_thread_start(&w->thread, worker_main, w)) {
             ax_cpu_pool_destroy(&pool);
             return ax_fail(AX_ERR_MEMORY, "cannot start thread %d of %d", i + 2, threads);
         }
         pool->workers++;
     }
+    await_ready(pool);
     *out = pool;
     return AX_OK;
 }

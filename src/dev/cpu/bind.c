@@ -1,0 +1,74 @@
+/* Threads bound to cores, one each. What they write first lies in the memory nearest to their cores, and
+ * stays there, if they do. The thread that opens the device gets back what it had when it closes it. */
+#include "dev/cores.h"
+#include "dev/cpu/cpu.h"
+
+#include <stdlib.h>
+
+struct ax_cpu_places {
+    hwloc_topology_t topology;
+    hwloc_bitmap_t mine, before; /* what the process may use, and what the opening thread was bound to */
+    int n;
+    hwloc_bitmap_t at[]; /* the hardware threads of each thread's core that the process may use */
+};
+
+static bool find(const ax_binding *binding, ax_cpu_places *p)
+{
+    hwloc_obj_t core = NULL;
+    if (!ax_topology_find(&p->topology, &p->mine))
+        return false;
+    for (int c = 0; (core = hwloc_get_next_obj_by_type(p->topology, HWLOC_OBJ_CORE, core)); c++) {
+        if (c >= AX_CORES_MAX || !(binding->cores[c / 64] >> (c % 64) & 1) || p->n == binding->n)
+            continue;
+        p->at[p->n] = hwloc_bitmap_alloc();
+        if (!p->at[p->n])
+            return false;
+        hwloc_bitmap_and(p->at[p->n], core->cpuset, p->mine);
+        p->n++;
+        if (hwloc_bitmap_iszero(p->at[p->n - 1]))
+            return false;
+    }
+    return p->n == binding->n;
+}
+
+bool ax_cpu_bind(const ax_cpu_places *places, int thread)
+{
+    return !hwloc_set_cpubind(places->topology, places->at[thread], HWLOC_CPUBIND_THREAD);
+}
+
+static void forget(ax_cpu_places *p)
+{
+    for (int i = 0; i < p->n; i++)
+        hwloc_bitmap_free(p->at[i]);
+    hwloc_bitmap_free(p->before);
+    ax_topology_forget(p->topology, p->mine);
+    free(p);
+}
+
+ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
+{
+    ax_cpu_places *p = calloc(1, sizeof *p + (size_t)binding->n * sizeof p->at[0]);
+    if (!p)
+        return NULL;
+    p->before = hwloc_bitmap_alloc();
+    if (p->before && find(binding, p) && !hwloc_get_cpubind(p->topology, p->before, HWLOC_CPUBIND_THREAD) &&
+        ax_cpu_bind(p, 0))
+        return p;
+    forget(p);
+    return NULL;
+}
+
+/* Where another device has bound this thread since, or another thread closes the device, there is nothing to
+ * give back. */
+void ax_cpu_places_leave(ax_cpu_places **places)
+{
+    ax_cpu_places *p = *places;
+    hwloc_bitmap_t now = p ? hwloc_bitmap_alloc() : NULL;
+    if (now && !hwloc_get_cpubind(p->topology, now, HWLOC_CPUBIND_THREAD) &&
+        hwloc_bitmap_isequal(now, p->at[0]))
+        hwloc_set_cpubind(p->topology, p->before, HWLOC_CPUBIND_THREAD);
+    hwloc_bitmap_free(now);
+    if (p)
+        forget(p);
+    *places = NULL;
+}

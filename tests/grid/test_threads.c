@@ -1,0 +1,189 @@
+/* Which threads are bound to which cores: the rule, on machines that exist in the test alone, and ranks that
+ * are threads on the machine at hand. */
+#include "grid/threads.h"
+
+#include <math.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { HERE = 1, THERE = 2, MOST = 16 };
+
+static ax_threads_member rank_on(uint64_t host, uint64_t cores, int threads)
+{
+    return (ax_threads_member){
+        .host = host,
+        .cores = {.machine = 64, .quota = INFINITY, .usable = {cores}, .physical = true},
+        .threads = threads};
+}
+
+/* The cores of rank `rank`, of which there are as many as it has threads; none if it is not bound, and then
+ * it is said why. */
+static uint64_t bound(const ax_threads_member *all, int n, int rank)
+{
+    ax_binding b;
+    ax_threads_bind(all, n, rank, &b);
+    assert_int_equal(b.n, b.why_not ? 0 : all[rank].threads);
+    assert_int_equal(__builtin_popcountll(b.cores[0]), b.n);
+    return b.cores[0];
+}
+
+static void cores_are_shared_in_order(void **state)
+{
+    (void)state;
+    const ax_threads_member one[] = {rank_on(HERE, 0xf, 4)};
+    assert_int_equal(bound(one, 1, 0), 0xf);
+    const ax_threads_member uneven[] = {rank_on(HERE, 0x7f, 1), rank_on(THERE, 3, 2), rank_on(HERE, 0x7f, 4),
+                                        rank_on(HERE, 0x7f, 2)};
+    assert_int_equal(bound(uneven, 4, 0), 0x01);
+    assert_int_equal(bound(uneven, 4, 1), 0x03);
+    assert_int_equal(bound(uneven, 4, 2), 0x1e);
+    assert_int_equal(bound(uneven, 4, 3), 0x60);
+}
+
+static void a_launchers_masks_are_kept(void **state)
+{
+    (void)state;
+    const ax_threads_member apart[] = {rank_on(HERE, 0xf0, 4), rank_on(HERE, 0x05, 2)};
+    assert_int_equal(bound(apart, 2, 0), 0xf0);
+    assert_int_equal(bound(apart, 2, 1), 0x05);
+    /* Rank 0 takes what rank 1 alone would need: nobody is bound, and both find it so. */
+    const ax_threads_member overlap[] = {rank_on(HERE, 0x7, 1), rank_on(HERE, 0x3, 2)};
+    assert_int_equal(bound(overlap, 2, 0), 0);
+    assert_int_equal(bound(overlap, 2, 1), 0);
+}
+
+static void nobody_is_bound_where_it_could_hurt(void **state)
+{
+    (void)state;
+    ax_threads_member all[] = {rank_on(HERE, 0xf, 2), rank_on(HERE, 0xf, 2), rank_on(THERE, 0xf, 4)};
+    const ax_threads_member good = all[0];
+    assert_int_equal(bound(all, 3, 0), 0x3);
+    all[0].threads = 3; /* more threads than cores */
+    assert_int_equal(bound(all, 3, 1), 0);
+    all[0].threads = 1; /* a core is left */
+    assert_int_equal(bound(all, 3, 1), 0);
+    all[0] = good;
+    all[0].free = true;
+    assert_int_equal(bound(all, 3, 1), 0);
+    all[0] = good;
+    all[0].cores.quota = 3.5;
+    assert_int_equal(bound(all, 3, 1), 0);
+    all[0].cores.quota = 4;
+    assert_int_equal(bound(all, 3, 1), 0xc);
+    all[0].cores.physical = false;
+    assert_int_equal(bound(all, 3, 1), 0);
+    assert_int_equal(bound(all, 3, 2), 0xf); /* another machine */
+}
+
+/* What ranks that are threads see of one another. */
+typedef struct seen {
+    int wanted;
+    cpu_set_t before[MOST], during[MOST], after[MOST];
+    ax_binding binding[MOST];
+} seen;
+
+static ax_status look(ax_comm *world, void *arg)
+{
+    seen *s = arg;
+    int me = ax_comm_rank(world);
+    ax_grid_size size = {1, 1, 1, 1, ax_comm_size(world)};
+    ax_threads threads;
+    ax_ctx *ctx;
+    sched_getaffinity(0, sizeof(cpu_set_t), &s->before[me]);
+    AX_TRY(ax_threads_share(world, s->wanted, &threads));
+    s->binding[me] = threads.binding;
+    AX_TRY(ax_ctx_create_with(world, size, "cpu", &threads, AX_F32, 1, &ctx));
+    sched_getaffinity(0, sizeof(cpu_set_t), &s->during[me]);
+    ax_ctx_destroy(&ctx);
+    sched_getaffinity(0, sizeof(cpu_set_t), &s->after[me]);
+    return AX_OK;
+}
+
+static void run_ranks(int ranks, int wanted, seen *s)
+{
+    memset(s, 0, sizeof *s);
+    s->wanted = wanted;
+    assert_int_equal(ax_comm_threads_run(ranks, look, s), AX_OK);
+    for (int r = 0; r < ranks; r++)
+        assert_true(CPU_EQUAL(&s->before[r], &s->after[r]));
+}
+
+static int cores_here(bool *can_bind)
+{
+    ax_cores cores;
+    int n = 0;
+    ax_cores_find(&cores);
+    for (int w = 0; w < AX_CORES_MAX / 64; w++)
+        n += __builtin_popcountll(cores.usable[w]);
+    *can_bind = cores.physical && cores.quota >= n;
+    return n;
+}
+
+static void ranks_of_a_process_share_the_cores(void **state)
+{
+    (void)state;
+    static seen s;
+    bool can_bind;
+    cpu_set_t sum, common;
+    int cores = cores_here(&can_bind);
+    if (!can_bind || cores > MOST)
+        skip();
+    run_ranks(cores, 1, &s);
+    CPU_ZERO(&sum);
+    for (int r = 0; r < cores; r++) {
+        assert_int_equal(s.binding[r].n, 1);
+        CPU_AND(&common, &sum, &s.during[r]);
+        assert_int_equal(CPU_COUNT(&common), 0);
+        CPU_OR(&sum, &sum, &s.during[r]);
+    }
+    assert_true(CPU_EQUAL(&sum, &s.before[0]));
+}
+
+static void ranks_that_crowd_the_cores_are_free(void **state)
+{
+    (void)state;
+    static seen s;
+    bool can_bind;
+    int cores = cores_here(&can_bind);
+    if (cores >= MOST)
+        skip();
+    run_ranks(cores + 1, 1, &s);
+    for (int r = 0; r <= cores; r++) {
+        assert_int_equal(s.binding[r].n, 0);
+        assert_non_null(s.binding[r].why_not);
+        assert_true(CPU_EQUAL(&s.during[r], &s.before[r]));
+    }
+}
+
+static void users_can_turn_it_off(void **state)
+{
+    (void)state;
+    static seen s;
+    setenv("AXONN_PIN", "off", 1);
+    run_ranks(1, 0, &s);
+    assert_int_equal(s.binding[0].n, 0);
+    assert_true(CPU_EQUAL(&s.during[0], &s.before[0]));
+    setenv("AXONN_PIN", "sometimes", 1);
+    assert_int_equal(ax_comm_threads_run(2, look, &s), AX_ERR_USAGE);
+    unsetenv("AXONN_PIN");
+}
+
+int main(void)
+{
+    unsetenv("AXONN_PIN");
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cores_are_shared_in_order),
+        cmocka_unit_test(a_launchers_masks_are_kept),
+        cmocka_unit_test(nobody_is_bound_where_it_could_hurt),
+        cmocka_unit_test(ranks_of_a_process_share_the_cores),
+        cmocka_unit_test(ranks_that_crowd_the_cores_are_free),
+        cmocka_unit_test(users_can_turn_it_off),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

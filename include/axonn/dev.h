@@ -389,6 +389,8 @@ typedef struct ax_device_ops {
     size_t (*workspace)(int threads);
     ax_status (*alloc)(ax_device *dev, size_t bytes, void **out); /* zeroed unless poisoned, page-aligned */
     void (*free)(ax_device *dev, void *memory, size_t bytes);
+    /* Each thread writes what is there in its part of an array once more. Optional. */
+    void (*touch)(ax_device *dev, void *memory, size_t bytes);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
@@ -478,6 +480,11 @@ int ax_cores_usable(void);
  * in both calls. NULL may be freed. */
 AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
+
+/* Makes memory resident, near the threads that kernels over the elements of this array will have work on it;
+ * what it holds remains. For arrays that someone else, such as a copy, writes first: memory lies near the
+ * core of its first writer, and a kernel's threads write their own parts of its results. */
+void ax_device_touch(ax_device *dev, void *memory, size_t bytes);
 
 /* True if the device's kernels work on any memory of this process, as ax_device_alloc gives it or not. */
 bool ax_device_uses_host_memory(const ax_device *dev);

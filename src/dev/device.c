@@ -37,6 +37,7 @@ static void resolve(ax_device_ops *ops)
         INHERIT(workspace);
         INHERIT(alloc);
         INHERIT(free);
+        INHERIT(touch);
         INHERIT(copy_in);
         INHERIT(copy_out);
         INHERIT(poison);
@@ -164,6 +165,14 @@ static void leave(ax_device *dev)
 {
     if (dev->ops.leave)
         dev->ops.leave(dev);
+}
+
+void ax_device_touch(ax_device *dev, void *memory, size_t bytes)
+{
+    enter(dev);
+    if (dev->ops.touch)
+        dev->ops.touch(dev, memory, bytes);
+    leave(dev);
 }
 
 ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)

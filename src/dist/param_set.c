@@ -14,13 +14,16 @@ typedef struct cursor {
     size_t at;
 } cursor;
 
-/* An empty box has an address too: NULL means "no memory". */
+/* An empty box has an address too: NULL means "no memory". What is placed may be filled from files, and is to
+ * lie near the threads that will update it. */
 static void place(cursor *c, const ax_param *p, ax_tensor *t)
 {
-    int64_t bytes = ax_param_room(c->ctx, p, t) * (int64_t)ax_dtype_size(t->dtype);
-    if (c->base)
+    size_t bytes = (size_t)(ax_param_room(c->ctx, p, t) * (int64_t)ax_dtype_size(t->dtype));
+    if (c->base) {
         t->data = c->base + c->at;
-    c->at += (size_t)ax_round_up(ax_max(bytes, 1), AX_PARAM_ALIGN);
+        ax_device_touch(c->ctx->dev, t->data, bytes);
+    }
+    c->at += (size_t)ax_round_up(ax_max((int64_t)bytes, 1), AX_PARAM_ALIGN);
 }
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }

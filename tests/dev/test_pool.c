@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -122,10 +123,50 @@ static void parts_run_once(void **state)
     ax_device_close(&dev);
 }
 
+enum { PAGE = 4096 };
+
+/* Every page is there afterwards, and holds what it held. */
+static void touch_all(const char *backend, int threads, size_t bytes)
+{
+    ax_device *dev;
+    ax_stream stream;
+    unsigned char *memory, *host = malloc(bytes), there[64];
+    assert_non_null(host);
+    assert_int_equal(ax_device_open(backend, threads, &dev), AX_OK);
+    stream = (ax_stream){dev, NULL};
+    assert_int_equal(ax_device_alloc(dev, bytes, (void *)&memory), AX_OK);
+    ax_device_touch(dev, memory, bytes);
+    assert_int_equal(mincore(memory, bytes, there), 0);
+    for (size_t page = 0; page * PAGE < bytes; page++)
+        assert_int_equal(there[page] & 1, 1);
+    for (size_t i = 0; i < bytes; i++)
+        host[i] = (unsigned char)(i * 7 + i / 256);
+    assert_int_equal(ax_copy_in(&stream, memory, host, bytes), AX_OK);
+    ax_device_touch(dev, memory, bytes);
+    assert_int_equal(ax_copy_out(&stream, host, memory, bytes), AX_OK);
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(host[i], (unsigned char)(i * 7 + i / 256));
+    ax_device_free(dev, memory, bytes);
+    ax_device_close(&dev);
+    free(host);
+}
+
+static void touching_reaches_all_and_changes_nothing(void **state)
+{
+    (void)state;
+    static const size_t bytes[] = {1, PAGE, 5 * PAGE - 1, 17 * PAGE + 1, 64 * PAGE};
+    for (size_t i = 0; i < AX_COUNT(bytes); i++) {
+        touch_all("cpu", 1, bytes[i]);
+        touch_all("cpu", 3, bytes[i]);
+        touch_all("check:cpu", 3, bytes[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_do_not_disturb_each_other), cmocka_unit_test(devices_open_and_close_at_once),
-        cmocka_unit_test(threads_take_their_own_parts), cmocka_unit_test(parts_run_once)};
+        cmocka_unit_test(threads_take_their_own_parts), cmocka_unit_test(parts_run_once),
+        cmocka_unit_test(touching_reaches_all_and_changes_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

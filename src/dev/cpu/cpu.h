@@ -117,6 +117,7 @@ void ax_cpu_pool_destroy(ax_cpu_pool **out);
 ax_status ax_cpu_open(ax_device *dev);
 void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
+void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
 /* Kernels that need no vectors (plain.c): items are elements for fill, else rows. */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy_box, ax_cpu_init_normal;

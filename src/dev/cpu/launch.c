@@ -18,6 +18,7 @@ static void body(void *arg, int part, int parts, char *scratch)
         j->fn(j->args, lo, ax_min(hi, j->items), scratch);
 }
 
+enum { PAGE = 4096 };
 enum { SERIAL_BELOW = 16384 }; /* elements: below it, waking a thread costs more than it saves */
 
 /* As many parts as threads, or with `queue`, for items of unequal length, one per item. */
@@ -34,6 +35,22 @@ static ax_status run(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, i
                      double elements)
 {
     return run_parts(stream, fn, args, items, unit, elements, false);
+}
+
+static void touch_pages(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    (void)scratch;
+    volatile char *memory = *(char *const *)args;
+    for (int64_t at = lo; at < hi; at += PAGE)
+        memory[at] = memory[at];
+    memory[hi - 1] = memory[hi - 1]; /* the array need not begin with a page */
+}
+
+/* Cut where kernels over elements cut, but for a page. */
+void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes)
+{
+    ax_stream stream = {dev, NULL};
+    (void)run(&stream, touch_pages, &memory, (int64_t)bytes, PAGE, (double)bytes);
 }
 
 static ax_status run_ref(ax_stream *stream, ax_kernel kernel, const void *args)
@@ -190,6 +207,7 @@ const ax_device_ops ax_backend_cpu = {
     .open = ax_cpu_open,
     .close = ax_cpu_close,
     .workspace = ax_cpu_workspace,
+    .touch = ax_cpu_touch,
     .peak = ax_cpu_peak,
     .kernel =
         {

@@ -3,7 +3,7 @@
 
 #include "axonn/comm.h"
 #include "axonn/config.h"
-#include "axonn/dev.h"
+#include "axonn/grid.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <hwloc.h>
@@ -151,14 +151,31 @@ static json_t *keys(void)
     return list;
 }
 
-static json_t *collect(bool with_keys)
+/* The threads of a rank that is alone. */
+static ax_status find_threads(ax_threads *out)
+{
+    ax_comm *self;
+    AX_TRY(ax_comm_self_create(&self));
+    ax_status status = ax_threads_share(self, 0, out);
+    ax_comm_destroy(&self);
+    return status;
+}
+
+static json_t *binding_json(const ax_binding *b)
+{
+    char cores[256];
+    ax_binding_print(b, cores, sizeof cores);
+    return json_pack("{s:s?, s:s?}", "cores", b->n ? cores : NULL, "why_not", b->why_not);
+}
+
+static json_t *collect(const ax_threads *threads, bool with_keys)
 {
     json_t *info =
-        json_pack("{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:i, s:I, s:o}", "version", ax_version(),
+        json_pack("{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:i, s:o, s:I, s:o}", "version", ax_version(),
                   "commit", ax_commit(), "build", "compiler", AXONN_COMPILER, "type", AXONN_BUILD_TYPE,
                   "flags", AXONN_BUILD_FLAGS, "sanitizers", AXONN_SANITIZE, "components", components(),
-                  "machine", machine(), "threads", ax_cores_usable(), "memory_available_bytes",
-                  (json_int_t)ax_memory_available(), "devices", devices());
+                  "machine", machine(), "threads", threads->count, "binding", binding_json(&threads->binding),
+                  "memory_available_bytes", (json_int_t)ax_memory_available(), "devices", devices());
     if (info && with_keys)
         json_object_set_new(info, "options", keys());
     return info;
@@ -180,6 +197,8 @@ static void print_machine(const json_t *info)
 {
     char total[32], left[32], l1[32], l2[32], l3[32];
     const json_t *m = json_object_get(info, "machine"), *cache = json_object_get(m, "cache_bytes"), *word;
+    const json_t *binding = json_object_get(info, "binding");
+    const char *cores = text(binding, "cores"), *why_not = text(binding, "why_not");
     size_t i;
     printf("processor   %s\n", text(m, "model"));
     printf("            %lld package(s), %lld NUMA node(s), %lld cores, %lld hardware threads\n",
@@ -189,7 +208,9 @@ static void print_machine(const json_t *info)
            ax_format_bytes((double)number(cache, "l3"), l3));
     printf("            instruction sets:");
     json_array_foreach(json_object_get(m, "isa"), i, word) printf(" %s", json_string_value(word));
-    printf("\nthreads     %lld will compute unless `threads` says otherwise\n", number(info, "threads"));
+    printf("\nthreads     %lld will compute unless `threads` says otherwise, %s: %s\n",
+           number(info, "threads"), cores ? "each on a core of its own" : "not bound to cores",
+           cores ? cores : why_not);
     printf("memory      %s, of which %s can be used now\n",
            ax_format_bytes((double)number(m, "memory_bytes"), total),
            ax_format_bytes((double)number(info, "memory_available_bytes"), left));
@@ -236,7 +257,9 @@ static ax_status run(const void *raw)
     const args *a = raw;
     if (a->grid.grid)
         return info_grid(&a->grid, a->json);
-    json_t *info = collect(a->options);
+    ax_threads threads;
+    AX_TRY(find_threads(&threads));
+    json_t *info = collect(&threads, a->options);
     AX_CHECK(info, AX_ERR_MEMORY, "no memory to collect what is known");
     if (a->json)
         return cli_print_json(info);

@@ -27,6 +27,8 @@ static void exit_codes_and_messages(void **state)
         {"help --mann", 2, "--mann: unknown flag; did you mean --man?"},
         {"info", 0, "ref "},
         {"info", 0, "hwloc API "},
+        {"info", 0, "will compute unless `threads` says otherwise, "},
+        {"info --json", 0, "\"binding\":{\"cores\":"},
         {"ckpt diff --help", 0, "any of the same kinds"},
         {"info --options", 0, "optim.lr X"},
         {"info --json --options", 0, "\"key\":\"optim.lr\""},

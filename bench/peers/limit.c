@@ -1,26 +1,32 @@
 /* The limit of a GPT-2 training step on this machine: tokens per second if every product ran at the rate of
- * the fastest of oneDNN (plain strides; weights packed beforehand) and axonn, attention (causal) at the
- * products' mean rate, AdamW at the rate of memory, and everything else took no time. A slow kernel of ours
- * does not lower it. oneDNN is no dependency of axonn: build this by hand where libdnnl-dev is installed,
+ * the fastest of oneDNN (plain strides; weights packed beforehand; its BLAS-like functions), libxsmm (all
+ * operands packed beforehand) and axonn, attention (causal) at the products' mean rate, AdamW at the rate of
+ * memory, and everything else took no time. A slow kernel of ours does not lower it. The libraries are no
+ * dependency of axonn: build this by hand where libdnnl-dev and libxsmm-dev are installed,
  *
- *     gcc -O2 -Iinclude bench/peers/limit.c -o build/limit -Lbuild -laxonn -ldnnl -Wl,-rpath,$PWD/build
- *     OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive build/limit bf16 2 12 768 50257 256 4
- *     # dtype threads layers width vocab T rows
+ *     gcc -O2 -fopenmp -Iinclude bench/peers/limit*.c -o build/limit -Lbuild -laxonn -ldnnl -lxsmm
+ * -lxsmmnoblas \ -lm -Wl,-rpath,$PWD/build OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12
+ * 768 50257 256 4 # dtype threads layers width vocab T rows
  *
- * The libraries take turns; a product's time is the median of RUNS, on operands that other products have
- * driven from the caches, as in a step. */
+ * The ways take turns; a product's time is the median of RUNS, on operands that other products have driven
+ * from the caches, as in a step, with the threads awake. Operands are whole numbers so small that every
+ * partial sum is exact in fp32: all ways must give the same result to the last bit. The last line is one JSON
+ * object; `alone` is the limit if one way did all products that it can. */
 #define _GNU_SOURCE
-#include "axonn/dev.h"
+#include "limit.h"
 
-#include <oneapi/dnnl/dnnl.h>
+#include <libxsmm.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 9, OURS = 0, PLAIN, PACKED, WAYS };
-static const char *const way_name[WAYS] = {"axonn", "oneDNN", "oneDNN packed"};
+enum { RUNS = 9, LARGEST = 15, SWEEP = 64 << 20 };
 
-static void check(int failed, const char *what)
+static const way *const ways[] = {&way_axonn, &way_plain, &way_packed, &way_blas, &way_xsmm};
+enum { WAYS = AX_COUNT(ways) };
+
+void limit_check(int failed, const char *what)
 {
     if (failed) {
         fprintf(stderr, "limit: %s failed: %s\n", what, ax_error_message());
@@ -28,74 +34,92 @@ static void check(int failed, const char *what)
     }
 }
 
-/* c [m, n] = op(a) op(b), as ax_gemm_args; `b_constant`: b is a weight, which could be packed once for many
- * uses. */
-typedef struct product {
-    const char *name;
-    int64_t m, n, k;
-    bool ta, tb, b_constant;
-    int calls; /* in a micro-batch */
-} product;
-
-typedef struct bench {
-    ax_device *dev;
-    ax_stream stream;
-    dnnl_engine_t engine;
-    dnnl_stream_t queue;
-    ax_dtype dtype;
-    char *a, *b, *c, *scratch, *packed, *sweep;
-    size_t sweep_bytes;
-} bench;
-
-typedef struct primitive {
-    dnnl_primitive_t run;
-    dnnl_exec_arg_t args[4];
-} primitive;
-
-static dnnl_memory_t memory_of(const bench *b, const dnnl_memory_desc_t *desc, void *data)
+float limit_from_bf16(uint16_t bits)
 {
-    dnnl_memory_t memory;
-    check(dnnl_memory_create(&memory, desc, b->engine, data), "dnnl_memory_create");
+    uint32_t wide = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &wide, sizeof x);
+    return x;
+}
+
+uint16_t limit_to_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void *limit_alloc(const bench *b, size_t bytes)
+{
+    void *memory;
+    limit_check(ax_device_alloc(b->dev, bytes, &memory), "memory");
+    memset(memory, 0, bytes);
     return memory;
 }
 
-static void prepare(const bench *b, const product *p, bool packed, primitive *out)
+/* ---- right or not -------------------------------------------------------------------------------- */
+
+/* Whole numbers of both signs; 24 bits hold a sum of k products while k * LARGEST^2 < 2^24. */
+static char *operand(const bench *b, size_t elements)
 {
-    dnnl_data_type_t type = b->dtype == AX_BF16 ? dnnl_bf16 : dnnl_f32;
-    dnnl_dims_t ad = {p->m, p->k}, bd = {p->k, p->n}, cd = {p->m, p->n};
-    dnnl_dims_t as = {p->ta ? 1 : p->k, p->ta ? p->m : 1}, bs = {p->tb ? 1 : p->n, p->tb ? p->k : 1},
-                cs = {p->n, 1};
-    dnnl_memory_desc_t am, bm, cm;
-    check(dnnl_memory_desc_init_by_strides(&am, 2, ad, type, as), "a");
-    check(packed ? dnnl_memory_desc_init_by_tag(&bm, 2, bd, type, dnnl_format_tag_any)
-                 : dnnl_memory_desc_init_by_strides(&bm, 2, bd, type, bs),
-          "b");
-    check(dnnl_memory_desc_init_by_strides(&cm, 2, cd, p->ta ? dnnl_f32 : type, cs), "c");
-    dnnl_matmul_desc_t matmul;
-    dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t desc;
-    check(dnnl_matmul_desc_init(&matmul, &am, &bm, NULL, &cm), "dnnl_matmul_desc_init");
-    check(dnnl_primitive_attr_create(&attr), "dnnl_primitive_attr_create");
-    check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad");
-    check(dnnl_primitive_desc_create(&desc, &matmul, attr, b->engine, NULL), "dnnl_primitive_desc_create");
-    check(dnnl_primitive_create(&out->run, desc), "dnnl_primitive_create");
-    const dnnl_memory_desc_t *weights = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
-    const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-    check(dnnl_memory_desc_get_size(pad) > (size_t)1 << 30, "a scratchpad of 1 GiB");
-    out->args[0] = (dnnl_exec_arg_t){DNNL_ARG_SRC, memory_of(b, &am, b->a)};
-    out->args[1] = (dnnl_exec_arg_t){DNNL_ARG_WEIGHTS, memory_of(b, weights, packed ? b->packed : b->b)};
-    out->args[2] = (dnnl_exec_arg_t){DNNL_ARG_DST, memory_of(b, &cm, b->c)};
-    out->args[3] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, memory_of(b, pad, b->scratch)};
-    dnnl_primitive_desc_destroy(desc);
-    dnnl_primitive_attr_destroy(attr);
+    char *memory = limit_alloc(b, elements * ax_dtype_size(b->dtype));
+    uint64_t x = 88172645463325252u;
+    for (size_t e = 0; e < elements; e++) {
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        float whole = (float)((int)(x >> 33) % (2 * LARGEST + 1) - LARGEST);
+        if (b->dtype == AX_BF16)
+            ((uint16_t *)memory)[e] = limit_to_bf16(whole);
+        else
+            ((float *)memory)[e] = whole;
+    }
+    return memory;
 }
 
-static void release(primitive *p)
+static float value(const bench *b, const char *operand, int64_t at)
 {
-    dnnl_primitive_destroy(p->run);
-    for (int i = 0; i < 4; i++)
-        dnnl_memory_destroy(p->args[i].memory);
+    return b->dtype == AX_BF16 ? limit_from_bf16(((const uint16_t *)operand)[at])
+                               : ((const float *)operand)[at];
 }
+
+static void compare(const product *p, const way *w, int64_t i, int64_t j, float got, float want)
+{
+    if (got == want)
+        return;
+    fprintf(stderr, "limit: %s of %s is wrong: c[%lld, %lld] is %.9g, not %.9g\n", p->name, w->name,
+            (long long)i, (long long)j, got, want);
+    exit(1);
+}
+
+static float result(const bench *b, const product *p, const way *w, const void *state, int64_t i, int64_t j)
+{
+    float x = w->at(state, i, j);
+    return b->dtype == AX_BF16 && !p->ta ? limit_from_bf16(limit_to_bf16(x)) : x;
+}
+
+/* The first way at places spread over the result, its corners among them, against sums in a plain loop; the
+ * others everywhere against the first. */
+static void verify(const bench *b, const product *p, const way *w, const void *state)
+{
+    enum { SPREAD = 23 };
+    if (w != ways[0]) {
+        for (int64_t at = 0; at < p->m * p->n; at++)
+            compare(p, w, at / p->n, at % p->n, result(b, p, w, state, at / p->n, at % p->n), b->right[at]);
+        return;
+    }
+    for (int64_t s = 0; s < SPREAD * SPREAD; s++) {
+        int64_t i = s / SPREAD * (p->m - 1) / (SPREAD - 1), j = s % SPREAD * (p->n - 1) / (SPREAD - 1);
+        float sum = 0;
+        for (int64_t l = 0; l < p->k; l++)
+            sum += value(b, b->a, p->ta ? l * p->m + i : i * p->k + l) *
+                   value(b, b->b, p->tb ? j * p->k + l : l * p->n + j);
+        compare(p, w, i, j, w->at(state, i, j),
+                p->ta || b->dtype == AX_F32 ? sum : limit_from_bf16(limit_to_bf16(sum)));
+    }
+    for (int64_t at = 0; at < p->m * p->n; at++)
+        b->right[at] = w->at(state, at / p->n, at % p->n);
+}
+
+/* ---- fast or not --------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -103,58 +127,56 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double once(bench *b, const product *p, int way, const primitive *other)
+static double once(const way *w, void *state, char *sweep)
 {
-    ax_gemm_args g = {.m = p->m, .n = p->n, .k = p->k, .a = b->a, .b = b->b, .c = b->c, .ldc = p->n};
-    g.lda = p->ta ? p->m : p->k, g.ldb = p->tb ? p->k : p->n, g.trans_a = p->ta, g.trans_b = p->tb;
-    g.dtype = b->dtype, g.c_dtype = p->ta ? AX_F32 : b->dtype;
-    for (size_t i = 0; i < b->sweep_bytes; i += 64)
-        b->sweep[i]++;
-    double begin = ax_now();
-    if (way == OURS)
-        check(ax_run_gemm(&b->stream, &g), "ax_run_gemm");
-    else {
-        check(dnnl_primitive_execute(other->run, b->queue, 4, other->args), "dnnl_primitive_execute");
-        check(dnnl_stream_wait(b->queue), "dnnl_stream_wait");
+    for (size_t i = 0; i < SWEEP; i += 64)
+        sweep[i]++;
+    if (w != &way_axonn) {
+#pragma omp parallel
+        sweep[omp_get_thread_num() * 64]++; /* wakes OpenMP's threads */
     }
+    double begin = ax_now();
+    w->run(state);
     return ax_now() - begin;
 }
 
-/* Seconds of the fastest way. */
-static double fastest(bench *b, const product *p)
+/* Median seconds of each way; 0: it has no such product. */
+static void measure(bench *b, const product *p, char *sweep, double seconds[WAYS])
 {
     double t[WAYS][RUNS], flops = 2.0 * (double)p->m * (double)p->n * (double)p->k;
-    primitive other[WAYS];
-    int best = OURS, ways = p->b_constant ? WAYS : PACKED;
-    for (int way = PLAIN; way < ways; way++)
-        prepare(b, p, way == PACKED, &other[way]);
-    for (int run = -1; run < RUNS; run++)
-        for (int way = 0; way < ways; way++) {
-            double seconds = once(b, p, way, &other[way]);
-            if (run >= 0)
-                t[way][run] = seconds;
+    void *state[WAYS];
+    limit_check(p->k * LARGEST * LARGEST >= 1 << 24, "exact sums: k is too large");
+    for (int w = 0; w < WAYS; w++) {
+        state[w] = ways[w]->prepare(b, p);
+        if (state[w]) {
+            memset(b->c, 0xff, (size_t)(p->m * p->n) * 4); /* NaN */
+            ways[w]->run(state[w]);
+            verify(b, p, ways[w], state[w]);
         }
+    }
+    for (int run = 0; run < RUNS; run++)
+        for (int w = 0; w < WAYS; w++)
+            t[w][run] = state[w] ? once(ways[w], state[w], sweep) : 0;
     printf("%-10s %c%c %5lld x %5lld x %5lld  x%-3d", p->name, p->ta ? 'T' : 'N', p->tb ? 'T' : 'N',
            (long long)p->m, (long long)p->n, (long long)p->k, p->calls);
-    for (int way = 0; way < ways; way++) {
-        qsort(t[way], RUNS, sizeof t[way][0], ascending);
-        printf("  %s %6.1f", way_name[way], flops / t[way][RUNS / 2] * 1e-9);
-        best = t[way][RUNS / 2] < t[best][RUNS / 2] ? way : best;
+    for (int w = 0; w < WAYS; w++) {
+        qsort(t[w], RUNS, sizeof t[w][0], ascending);
+        seconds[w] = t[w][RUNS / 2];
+        if (state[w]) {
+            printf("  %s %6.1f", ways[w]->name, flops / seconds[w] * 1e-9);
+            ways[w]->release(state[w]);
+        }
     }
     printf("  GFLOP/s\n");
     fflush(stdout);
-    for (int way = PLAIN; way < ways; way++)
-        release(&other[way]);
-    return t[best][RUNS / 2];
 }
 
-static char *block(bench *b, size_t bytes)
+static double least(const double seconds[WAYS])
 {
-    void *memory;
-    check(ax_device_alloc(b->dev, bytes, &memory), "memory");
-    for (size_t e = 0; e < bytes / 4; e++) /* small numbers, read as fp32 or as bf16 */
-        ((uint32_t *)memory)[e] = 0x3c003c00u + (uint32_t)(e * 2654435761u >> 29);
-    return memory;
+    double best = seconds[0];
+    for (int w = 1; w < WAYS; w++)
+        best = seconds[w] > 0 && seconds[w] < best ? seconds[w] : best;
+    return best;
 }
 
 int main(int argc, char **argv)
@@ -163,18 +185,16 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: limit fp32|bf16 THREADS LAYERS WIDTH VOCAB T ROWS\n");
         return 2;
     }
-    bench b = {.dtype = strcmp(argv[1], "bf16") ? AX_F32 : AX_BF16, .sweep_bytes = (size_t)64 << 20};
+    bench b = {.dtype = strcmp(argv[1], "bf16") ? AX_F32 : AX_BF16, .threads = atoi(argv[2])};
     int64_t layers = atoll(argv[3]), d = atoll(argv[4]), v = atoll(argv[5]), t = atoll(argv[6]),
             rows = atoll(argv[7]);
-    int64_t n = t * rows, wide = v > 4 * d ? v : 4 * d;
-    check(ax_device_open("cpu", atoi(argv[2]), &b.dev), "ax_device_open");
-    b.stream.dev = b.dev;
-    check(dnnl_engine_create(&b.engine, dnnl_cpu, 0), "dnnl_engine_create");
-    check(dnnl_stream_create(&b.queue, b.engine, dnnl_stream_default_flags), "dnnl_stream_create");
-    size_t bytes = (size_t)(wide + 64) * (size_t)(n > d ? n : d) * 4;
-    b.a = block(&b, bytes), b.b = block(&b, bytes), b.c = block(&b, bytes), b.packed = block(&b, bytes);
-    b.scratch = block(&b, (size_t)1 << 30);
-    b.sweep = block(&b, b.sweep_bytes);
+    int64_t n = t * rows, wide = v > 4 * d ? v : 4 * d, deep = n > d ? n : d;
+    limit_check(ax_device_open("cpu", b.threads, &b.dev), "ax_device_open");
+    omp_set_num_threads(b.threads);
+    size_t elements = (size_t)(wide * deep);
+    b.a = operand(&b, elements), b.b = operand(&b, elements), b.c = limit_alloc(&b, elements * 4);
+    b.right = limit_alloc(&b, elements * 4);
+    char *sweep = limit_alloc(&b, SWEEP);
 
     int l = (int)layers;
     const product products[] = {
@@ -187,20 +207,31 @@ int main(int argc, char **argv)
         {"head", n, v, d, false, true, true, 1},         {"head dx", n, d, v, false, false, true, 1},
         {"head dw", v, d, n, true, false, false, 1},
     };
-    double seconds = 0, flops = 0;
+    libxsmm_init();
+    printf("libxsmm's target: %s\n", libxsmm_get_target_arch());
+    double seconds = 0, alone[WAYS] = {0}, flops = 0;
     for (size_t i = 0; i < AX_COUNT(products); i++) {
         const product *p = &products[i];
-        seconds += p->calls * fastest(&b, p);
+        double of[WAYS];
+        measure(&b, p, sweep, of);
+        seconds += p->calls * least(of);
+        for (int w = 0; w < WAYS; w++)
+            alone[w] += p->calls * (of[w] > 0 ? of[w] : least(of));
         flops += p->calls * 2.0 * (double)p->m * (double)p->n * (double)p->k;
     }
     /* Two products forward and five backward, over the pairs that see each other. */
     double attention = 7 * 2.0 * (double)(layers * rows) * (double)t * (double)(t + 1) / 2 * (double)d;
     double weights = (double)(layers * 12 * d * d + v * d + t * d), stream;
-    check(ax_device_stream(b.dev, 0.5, &stream), "ax_device_stream");
-    double attend = attention * seconds / flops, update = weights * (b.dtype == AX_BF16 ? 30 : 28) / stream;
+    limit_check(ax_device_stream(b.dev, 0.5, &stream), "ax_device_stream");
+    double attend = attention / flops, update = weights * (b.dtype == AX_BF16 ? 30 : 28) / stream;
+    double step = seconds * (1 + attend) + update;
     printf("products %.1f ms at %.1f GFLOP/s, attention %.1f ms, AdamW %.1f ms at %.1f GB/s\n", seconds * 1e3,
-           flops / seconds * 1e-9, attend * 1e3, update * 1e3, stream * 1e-9);
-    printf("limit %.1f ms a step, %.1f tokens/s\n", (seconds + attend + update) * 1e3,
-           (double)n / (seconds + attend + update));
+           flops / seconds * 1e-9, attend * seconds * 1e3, update * 1e3, stream * 1e-9);
+    printf(
+        "{\"step_ms\": %.3f, \"tokens_per_s\": %.1f, \"products_ms\": %.3f, \"gflops\": %.1f, \"alone\": {",
+        step * 1e3, (double)n / step, seconds * 1e3, flops / seconds * 1e-9);
+    for (int w = 0; w < WAYS; w++)
+        printf("%s\"%s\": %.3f", w ? ", " : "", ways[w]->name, (alone[w] * (1 + attend) + update) * 1e3);
+    printf("}}\n");
     return 0;
 }

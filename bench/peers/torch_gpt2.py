@@ -3,6 +3,7 @@
 
 Forward, backward, clipping by global norm and fused AdamW on random tokens; attention is torch's fused one.
 With --ranks N it is DistributedDataParallel over gloo, N processes of --threads each; --batch is the global batch.
+--with LIST sets what makes torch faster on some machines, --best what did here; --settings says what there is.
 Prints one JSON object. Interleave its runs with axonn's on the same machine before believing a ratio.
 Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 --threads 2
 """
@@ -10,9 +11,43 @@ Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 -
 import argparse
 import json
 import os
+import pathlib
+import resource
 import socket
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+
+LIB = "/usr/lib/x86_64-linux-gnu/"
+SETTINGS = {
+    "mkl": "MKL takes its AVX-512 kernels on processors that are not Intel's too, rather than plain SSE ones",
+    "thp": "tensors on huge pages (THP_MEM_ALLOC_ENABLE)",
+    "malloc": "glibc keeps freed memory, on huge pages",
+    "jemalloc": "jemalloc that keeps freed memory, on huge pages; needs libjemalloc2",
+    "tcmalloc": "needs libtcmalloc-minimal4",
+    "bind": "OpenMP's threads bound to cores (OMP_PROC_BIND)",
+    "iomp": "LLVM's OpenMP (Intel's) instead of GNU's, spinning; needs libomp5",
+    "flush": "denormal numbers are zero",
+    "pad": "the vocabulary rounded up to a multiple of 128",
+    "compile": "torch.compile",
+    "autotune": "torch.compile, max-autotune",
+}
+ENVIRONMENT = {
+    "thp": {"THP_MEM_ALLOC_ENABLE": "1"},
+    "malloc": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
+               "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)},
+    "jemalloc": {"MALLOC_CONF": "thp:always,metadata_thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
+                                "oversize_threshold:0"},
+    "bind": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
+    "iomp": {"KMP_BLOCKTIME": "200"},
+}
+PRELOAD = {"jemalloc": LIB + "libjemalloc.so.2", "tcmalloc": LIB + "libtcmalloc_minimal.so.4",
+           "iomp": LIB + "libomp.so.5"}
+BEST = "mkl,malloc"
+# What MKL asks before it looks at the instruction sets.
+MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 
 
 def arguments():
@@ -21,12 +56,44 @@ def arguments():
                           ("batch", 4), ("steps", 10), ("warmup", 2), ("threads", 2), ("ranks", 1)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast, weights stay fp32")
-    p.add_argument("--compile", action="store_true", help="torch.compile the model")
-    return p.parse_args()
+    p.add_argument("--with", dest="settings", type=lambda x: [w for w in x.split(",") if w], default=[],
+                   metavar="LIST", help="settings, with commas between them")
+    p.add_argument("--best", action="store_const", dest="settings", const=BEST.split(","), help=f"--with {BEST}")
+    p.add_argument("--settings", action="store_true", dest="list", help="say what settings there are, and end")
+    args = p.parse_args()
+    if args.list:
+        print("\n".join(f"{name:10s}{what}" for name, what in SETTINGS.items()))
+        p.exit()
+    unknown = [w for w in args.settings if w not in SETTINGS]
+    if unknown:
+        p.error(f"--with: no setting {', '.join(unknown)}; there are {', '.join(SETTINGS)}")
+    return args
+
+
+def environment(args):
+    """Starts this script anew in the environment that the settings want, which torch reads while it loads."""
+    wanted, preload = {"OMP_NUM_THREADS": str(args.threads), "PEER_SETTINGS": ",".join(args.settings)}, []
+    if all(os.environ.get(key) == value for key, value in wanted.items()):
+        return
+    for name in args.settings:
+        wanted.update(ENVIRONMENT.get(name, {}))
+        if name in PRELOAD:
+            if not os.path.exists(PRELOAD[name]):
+                sys.exit(f"{PRELOAD[name]} is missing: {SETTINGS[name]}")
+            preload.append(PRELOAD[name])
+    if "mkl" in args.settings:
+        shim = pathlib.Path(tempfile.gettempdir()) / f"peer-mkl-{os.getuid()}.so"
+        made = shim.with_suffix(f".{os.getpid()}")
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", made], input=MKL_SHIM, text=True, check=True)
+        made.replace(shim)  # another process may have it open
+        preload.append(str(shim))
+    if preload:
+        wanted["LD_PRELOAD"] = ":".join(preload)
+    os.execve(sys.executable, [sys.executable] + sys.argv, {**os.environ, **wanted})
 
 
 ARGS = arguments()
-os.environ["OMP_NUM_THREADS"] = str(ARGS.threads)  # read when torch loads its OpenMP
+environment(ARGS)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -55,7 +122,8 @@ class Block(nn.Module):
 class GPT2(nn.Module):
     def __init__(self, a):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(a.vocab, a.hidden), nn.Embedding(a.seq, a.hidden)
+        vocab = -(-a.vocab // 128) * 128 if "pad" in a.settings else a.vocab
+        self.wte, self.wpe = nn.Embedding(vocab, a.hidden), nn.Embedding(a.seq, a.hidden)
         self.blocks = nn.ModuleList(Block(a.hidden, a.heads) for _ in range(a.layers))
         self.ln_f = nn.LayerNorm(a.hidden)
         for p in self.parameters():
@@ -72,6 +140,7 @@ class GPT2(nn.Module):
 
 def train(rank, a, port):
     torch.set_num_threads(a.threads)
+    torch.set_flush_denormal("flush" in a.settings)
     torch.manual_seed(0)
     model = GPT2(a)
     if a.ranks > 1:
@@ -82,7 +151,9 @@ def train(rank, a, port):
         [{"params": [p for p in params if p.dim() >= 2], "weight_decay": 0.1},
          {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}],
         lr=3e-4, betas=(0.9, 0.95), fused=True)
-    run = torch.compile(model) if a.compile else model
+    run = model
+    if "compile" in a.settings or "autotune" in a.settings:
+        run = torch.compile(model, mode="max-autotune" if "autotune" in a.settings else "default")
     seconds = []
     for step in range(a.warmup + a.steps):
         stream = torch.randint(a.vocab, (a.batch // a.ranks, a.seq + 1))
@@ -105,7 +176,7 @@ def train(rank, a, port):
         "case": f"torch.gpt2.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s", "runs": a.steps,
         "median": round(statistics.median(rate), 1), "min": round(min(rate), 1), "max": round(max(rate), 1),
         "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
-        "parameters": sum(p.numel() for p in params), "torch": torch.__version__, "settings": vars(a)}))
+        "parameters": sum(p.numel() for p in params), "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "torch": torch.__version__, "settings": vars(a)}))
 
 
 def main():

@@ -4,9 +4,10 @@
  * memory, and everything else took no time. A slow kernel of ours does not lower it. The libraries are no
  * dependency of axonn: build this by hand where libdnnl-dev and libxsmm-dev are installed,
  *
- *     gcc -O2 -fopenmp -Iinclude bench/peers/limit*.c -o build/limit -Lbuild -laxonn -ldnnl -lxsmm
- * -lxsmmnoblas \ -lm -Wl,-rpath,$PWD/build OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12
- * 768 50257 256 4 # dtype threads layers width vocab T rows
+ *     gcc -O2 -fopenmp -Iinclude bench/peers/limit*.c -o build/limit -Lbuild -laxonn -ldnnl \
+ *         -lxsmm -lxsmmnoblas -lm -Wl,-rpath,$PWD/build
+ *     OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12 768 50257 256 4
+ *     # dtype threads layers width vocab T rows
  *
  * The ways take turns; a product's time is the median of RUNS, on operands that other products have driven
  * from the caches, as in a step, with the threads awake. Operands are whole numbers so small that every

@@ -173,10 +173,11 @@ def train(rank, a, port):
         return
     rate = [a.batch * a.seq / s for s in seconds]
     print(json.dumps({
-        "case": f"torch.gpt2.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s", "runs": a.steps,
-        "median": round(statistics.median(rate), 1), "min": round(min(rate), 1), "max": round(max(rate), 1),
-        "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
-        "parameters": sum(p.numel() for p in params), "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "torch": torch.__version__, "settings": vars(a)}))
+        "case": f"torch.gpt2.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s",
+        "runs": a.steps, "median": round(statistics.median(rate), 1), "min": round(min(rate), 1),
+        "max": round(max(rate), 1), "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
+        "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "parameters": sum(p.numel() for p in params), "torch": torch.__version__, "settings": vars(a)}))
 
 
 def main():

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""A training step side by side with its limit and with other programs, interleaved in one run.
+
+Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks (axonn, an even number of threads shared by
+two ranks; its memory is that of the larger), torch (at its best, or as --torch-with says) and llm.c (fp32; cases other
+than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the median over
+the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round, tokens/s, the
+share of the limit, how many times axonn's step it takes, and peak memory. What is measured goes to stderr as it comes.
+Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
+                              [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--json]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PEERS = ROOT / "bench" / "peers"
+CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows
+    "124m-4x64": (12, 768, 12, 50257, 64, 4),
+    "124m-4x256": (12, 768, 12, 50257, 256, 4),
+    "124m-1x1024": (12, 768, 12, 50257, 1024, 1),
+    "small-8x256": (6, 384, 6, 4096, 256, 8),
+}
+PARTIES = ["limit", "axonn", "ranks", "torch", "llm.c"]
+SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
+
+
+def run(command, **environment):
+    """What it prints, and the most memory that it, or one process that it waited for, held at a time."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen([str(word) for word in command], stdout=out, stderr=err,
+                                 env=dict(os.environ, **environment))
+        _pid, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if child.returncode:
+            sys.exit(f"{' '.join(map(str, command))}\nexit code {child.returncode}\n{err.read()[-3000:]}")
+        return out.read(), usage.ru_maxrss * 1024
+
+
+def last_json(text):
+    return json.loads(text.strip().splitlines()[-1])
+
+
+def limit(args, case, precision):
+    layers, hidden, _heads, vocab, seq, batch = CASES[case]
+    out, _memory = run([args.limit, precision, args.threads, layers, hidden, vocab, seq, batch],
+                       OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="20000")
+    return {"ms": last_json(out)["step_ms"]}
+
+
+def step_of(args, case, precision, rows, words):
+    layers, hidden, heads, vocab, seq, batch = CASES[case]
+    with tempfile.TemporaryDirectory() as directory:
+        config = pathlib.Path(directory) / "step.yaml"
+        config.write_text(
+            f"model: {{family: gpt2, layers: {layers}, hidden: {hidden}, heads: {heads}, vocab: {vocab}, "
+            f"seq_len: {seq}}}\ndata: {{train: none}}\n"
+            f"train: {{global_batch: {batch}, micro_batch: {rows}, precision: {precision}}}\n")
+        out, memory = run([args.axonn, "bench", "step", config, "--steps", args.steps, "--warm-up", args.warmup,
+                           "--json"] + words)
+    row = last_json(out)
+    return {"ms": row["median"], "memory": memory, "planned": row["mem_planned"]}
+
+
+def axonn(args, case, precision):
+    return step_of(args, case, precision, CASES[case][-1], [f"threads={args.threads}"])
+
+
+def ranks(args, case, precision):
+    batch = CASES[case][-1]
+    grid = ["grid.data=2", "zero=1"] if batch % 2 == 0 else ["grid.x=2"]
+    return step_of(args, case, precision, -(-batch // 2), ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
+
+
+def shape(args, case):
+    words = [word for name, value in zip(SHAPE, CASES[case]) for word in (f"--{name}", value)]
+    return words + ["--threads", args.threads, "--steps", args.steps, "--warmup", args.warmup]
+
+
+def torch(args, case, precision):
+    settings = ["--best"] if args.torch_with is None else ["--with", args.torch_with]
+    row = last_json(run([args.torch, PEERS / "torch_gpt2.py", "--precision", precision] + settings
+                        + shape(args, case))[0])
+    return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
+
+
+def llmc(args, case, _precision):
+    row = last_json(run([sys.executable, PEERS / "llmc.py", "--source", args.llmc] + shape(args, case))[0])
+    return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
+
+
+RUN = {"limit": limit, "axonn": axonn, "ranks": ranks, "torch": torch, "llm.c": llmc}
+
+
+def takes_part(args, party, case, precision):
+    if party == "llm.c":
+        return precision == "fp32" and (case == "124m-4x256" or args.named)
+    return party != "ranks" or args.threads % 2 == 0
+
+
+def check(args):
+    """Ends with the line that would help if a party is not there."""
+    if {"axonn", "ranks"} & set(args.parties) and not shutil.which(args.axonn):
+        sys.exit(f"{args.axonn} is missing: cmake --preset release && cmake --build build -j")
+    if "limit" in args.parties and not shutil.which(args.limit):
+        line = re.search(r"gcc (.*\\\n)*.*", (PEERS / "limit.c").read_text()).group()
+        sys.exit(f"{args.limit} is missing: apt install libdnnl-dev libxsmm-dev, then in {ROOT}\n"
+                 + line.replace("\n *", "\n"))
+    if "torch" in args.parties and subprocess.run([args.torch, "-c", "import torch"], capture_output=True).returncode:
+        sys.exit(f"{args.torch} has no torch: python3 -m venv DIR && DIR/bin/pip install torch, then --torch "
+                 "DIR/bin/python; or leave torch out of --parties")
+    if "llm.c" in args.parties and not (args.llmc and pathlib.Path(args.llmc, "train_gpt2.c").is_file()):
+        sys.exit("--llmc DIR, a checkout of llm.c, is missing: git clone --depth 1 https://github.com/karpathy/llm.c; "
+                 "or leave llm.c out of --parties")
+
+
+def chosen(text, known, parser, option):
+    words = text.split(",")
+    for word in words:
+        if word not in known:
+            parser.error(f"{option}: no {word}; there are {', '.join(known)}")
+    return words
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--cases", default=",".join(CASES), help="default: all, %(default)s")
+    p.add_argument("--precisions", default="bf16,fp32")
+    p.add_argument("--parties", help=f"default: all, {','.join(PARTIES)}")
+    p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
+    p.add_argument("--limit", default=str(ROOT / "build" / "limit"))
+    p.add_argument("--torch", default="python3", metavar="PYTHON", help="an interpreter that has torch")
+    p.add_argument("--torch-with", metavar="LIST", help="settings for torch in place of its best (torch_gpt2.py "
+                   "--settings lists them)")
+    p.add_argument("--llmc", metavar="DIR", help="a checkout of llm.c")
+    for name, default in [("rounds", 5), ("steps", 5), ("warmup", 2), ("threads", 2)]:
+        p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+    p.add_argument("--json", action="store_true", help="one object per row instead of tables")
+    args = p.parse_args()
+    args.named = args.parties is not None
+    args.cases = chosen(args.cases, CASES, p, "--cases")
+    args.precisions = chosen(args.precisions, ["bf16", "fp32"], p, "--precisions")
+    args.parties = chosen(args.parties or ",".join(PARTIES), PARTIES, p, "--parties")
+    check(args)
+    return args
+
+
+def rows_of(results, case, precision):
+    median = {party: statistics.median(r["ms"] for r in rounds) for party, rounds in results.items()}
+    tokens = CASES[case][-1] * CASES[case][-2]
+    for party, rounds in results.items():
+        ms = [r["ms"] for r in rounds]
+        row = {"case": case, "precision": precision, "party": party, "ms": median[party], "min": min(ms),
+               "max": max(ms), "rounds": ms, "tokens_per_s": tokens / median[party] * 1e3}
+        if "limit" in median:
+            row["of_limit"] = median["limit"] / median[party]
+        if "axonn" in median:
+            row["times_axonn"] = median[party] / median["axonn"]
+        for key in ("memory", "planned"):
+            if key in rounds[0]:
+                row[key] = max(r[key] for r in rounds)
+        yield row
+
+
+def print_table(rows):
+    print(f"\n**{rows[0]['case']}, {rows[0]['precision']}**\n\n"
+          "| | ms a step | tokens/s | of the limit | times axonn's | peak memory, MiB | planned |\n"
+          "|---|---|---|---|---|---|---|")
+    for r in rows:
+        memory, planned = (f"{r[key] / 2**20:.0f}" if key in r else "" for key in ("memory", "planned"))
+        of_limit, times = (f"{r[key]:.2f}" if key in r else "" for key in ("of_limit", "times_axonn"))
+        print(f"| {r['party']} | {r['ms']:.1f} [{r['min']:.1f}, {r['max']:.1f}] | {r['tokens_per_s']:.0f} | {of_limit} "
+              f"| {times} | {memory} | {planned} |", flush=True)
+
+
+def main():
+    args = arguments()
+    pairs = [(case, precision) for case in args.cases for precision in args.precisions]
+    results = {pair: {p: [] for p in args.parties if takes_part(args, p, *pair)} for pair in pairs}
+    for at in range(args.rounds):
+        for pair in pairs:
+            for party in results[pair]:
+                results[pair][party].append(RUN[party](args, *pair))
+                print(f"round {at + 1}: {' '.join(pair)} {party} {results[pair][party][-1]['ms']:.1f} ms",
+                      file=sys.stderr, flush=True)
+    for pair in pairs:
+        rows = list(rows_of(results[pair], *pair))
+        if args.json:
+            print("\n".join(map(json.dumps, rows)))
+        elif rows:
+            print_table(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -2,10 +2,11 @@
 """A training step side by side with its limit and with other programs, interleaved in one run.
 
 Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks (axonn, an even number of threads shared by
-two ranks; its memory is that of the larger), torch (at its best, or as --torch-with says) and llm.c (fp32; cases other
-than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the median over
-the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round, tokens/s, the
-share of the limit, how many times axonn's step it takes, and peak memory. What is measured goes to stderr as it comes.
+two ranks; its memory is that of the larger), torch (at its best, or once with each --torch-with) and llm.c (fp32;
+cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the
+median over the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round,
+tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is measured goes to
+stderr as it comes.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
                               [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--json]
 """
@@ -51,7 +52,7 @@ def last_json(text):
     return json.loads(text.strip().splitlines()[-1])
 
 
-def limit(args, case, precision):
+def limit(args, case, precision, _settings):
     layers, hidden, _heads, vocab, seq, batch = CASES[case]
     out, _memory = run([args.limit, precision, args.threads, layers, hidden, vocab, seq, batch],
                        OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="20000")
@@ -72,11 +73,11 @@ def step_of(args, case, precision, rows, words):
     return {"ms": row["median"], "memory": memory, "planned": row["mem_planned"]}
 
 
-def axonn(args, case, precision):
+def axonn(args, case, precision, _settings):
     return step_of(args, case, precision, CASES[case][-1], [f"threads={args.threads}"])
 
 
-def ranks(args, case, precision):
+def ranks(args, case, precision, _settings):
     batch = CASES[case][-1]
     grid = ["grid.data=2", "zero=1"] if batch % 2 == 0 else ["grid.x=2"]
     return step_of(args, case, precision, -(-batch // 2), ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
@@ -87,14 +88,14 @@ def shape(args, case):
     return words + ["--threads", args.threads, "--steps", args.steps, "--warmup", args.warmup]
 
 
-def torch(args, case, precision):
-    settings = ["--best"] if args.torch_with is None else ["--with", args.torch_with]
-    row = last_json(run([args.torch, PEERS / "torch_gpt2.py", "--precision", precision] + settings
+def torch(args, case, precision, settings):
+    words = ["--with", settings] if settings else ["--best"]
+    row = last_json(run([args.torch, PEERS / "torch_gpt2.py", "--precision", precision] + words
                         + shape(args, case))[0])
     return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
 
 
-def llmc(args, case, _precision):
+def llmc(args, case, _precision, _settings):
     row = last_json(run([sys.executable, PEERS / "llmc.py", "--source", args.llmc] + shape(args, case))[0])
     return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
 
@@ -140,10 +141,10 @@ def arguments():
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--limit", default=str(ROOT / "build" / "limit"))
     p.add_argument("--torch", default="python3", metavar="PYTHON", help="an interpreter that has torch")
-    p.add_argument("--torch-with", metavar="LIST", help="settings for torch in place of its best (torch_gpt2.py "
-                   "--settings lists them)")
+    p.add_argument("--torch-with", metavar="LIST", action="append", help="settings for torch in place of its best; "
+                   "several: each takes part; a comma: none (torch_gpt2.py --settings lists them)")
     p.add_argument("--llmc", metavar="DIR", help="a checkout of llm.c")
-    for name, default in [("rounds", 5), ("steps", 5), ("warmup", 2), ("threads", 2)]:
+    for name, default in [("rounds", 5), ("steps", 5), ("warmup", 3), ("threads", 2)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
     p.add_argument("--json", action="store_true", help="one object per row instead of tables")
     args = p.parse_args()
@@ -152,6 +153,9 @@ def arguments():
     args.precisions = chosen(args.precisions, ["bf16", "fp32"], p, "--precisions")
     args.parties = chosen(args.parties or ",".join(PARTIES), PARTIES, p, "--parties")
     check(args)
+    if args.torch_with and "torch" in args.parties:
+        at = args.parties.index("torch")
+        args.parties[at:at + 1] = [f"torch {settings}" for settings in args.torch_with]
     return args
 
 
@@ -190,7 +194,8 @@ def main():
     for at in range(args.rounds):
         for pair in pairs:
             for party in results[pair]:
-                results[pair][party].append(RUN[party](args, *pair))
+                name, _space, settings = party.partition(" ")
+                results[pair][party].append(RUN[name](args, *pair, settings))
                 print(f"round {at + 1}: {' '.join(pair)} {party} {results[pair][party][-1]['ms']:.1f} ms",
                       file=sys.stderr, flush=True)
     for pair in pairs:

@@ -31,7 +31,7 @@ SETTINGS = {
     "iomp": "LLVM's OpenMP (Intel's) instead of GNU's, spinning; needs libomp5",
     "flush": "denormal numbers are zero",
     "pad": "the vocabulary rounded up to a multiple of 128",
-    "compile": "torch.compile",
+    "compile": "torch.compile; needs a C++ compiler",
     "autotune": "torch.compile, max-autotune",
 }
 ENVIRONMENT = {
@@ -45,7 +45,7 @@ ENVIRONMENT = {
 }
 PRELOAD = {"jemalloc": LIB + "libjemalloc.so.2", "tcmalloc": LIB + "libtcmalloc_minimal.so.4",
            "iomp": LIB + "libomp.so.5"}
-BEST = "mkl,malloc"
+BEST = "mkl,malloc,pad,compile"
 # What MKL asks before it looks at the instruction sets.
 MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 

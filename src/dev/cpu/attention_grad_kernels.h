@@ -74,10 +74,10 @@ INLINE void grad_block(const attend_grad *t)
         int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
         float *p = t->p + i * GRAD_KEYS, *ds = t->ds + i * GRAD_KEYS;
         if (lo < hi) {
-            strip_times_panels(gm, t->q + i * du, f->k, f->keys, lo, hi, du, 0, du, rows, p, GRAD_KEYS,
-                               false);
-            strip_times_panels(gm, t->dout + i * du, t->v, f->keys, lo, hi, du, 0, du, rows, ds, GRAD_KEYS,
-                               false);
+            strip_times_panels(gm, packed_rows(t->q + i * du), f->k, f->keys, lo, hi, du, 0, du, rows, p,
+                               GRAD_KEYS, false);
+            strip_times_panels(gm, packed_rows(t->dout + i * du), t->v, f->keys, lo, hi, du, 0, du, rows, ds,
+                               GRAD_KEYS, false);
         }
         for (int64_t r = 0; r < rows; r++)
             grad_row(t, i + r, lo < hi ? lo : GRAD_KEYS, lo < hi ? hi : 0);
@@ -88,24 +88,24 @@ INLINE void grad_block(const attend_grad *t)
     }
     /* No query before its own position sees a key: strips of keys begin at the first query that may. */
     for (int which = 0; which < 2 && t->make_dkv; which++) {
-        turn->pack_a(which ? t->ds : t->p, ld, false, f->keys, f->rows, 0, t->turned);
+        turn->pack_a(which ? t->ds : t->p, ld, false, f->keys, f->rows, 0, q_units, t->turned);
         for (int64_t j = 0; j < f->keys; j += TILE_ROWS) {
             int64_t first = ax_max(f->j0 + j - f->q0, 0) / pair, rows = ax_min(TILE_ROWS, f->keys - j);
             if (first < q_units)
-                strip_times_panels(gm, t->turned + j * q_units + first * TILE_ROWS,
+                strip_times_panels(gm, packed_rows(t->turned + j * q_units + first * TILE_ROWS),
                                    which ? t->q_cols : t->dout_cols, d, 0, d, q_units, first, q_units, rows,
                                    (which ? t->dk : t->dv) + j * d, d, true);
         }
     }
     if (!t->make_dq)
         return;
-    turn->pack_a(t->ds, ld, true, f->rows, f->keys, 0, t->turned);
     for (int64_t i = 0; i < f->rows; i += TILE_ROWS) {
         int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
         int64_t first = lo / pair, last = (hi + pair - 1) / pair;
+        ax_cpu_rows ds = {(const char *)(t->ds + i * GRAD_KEYS) + first * 4, NULL, GRAD_KEYS * 4, 4};
         if (lo < hi)
-            strip_times_panels(gm, t->turned + i * k_units + first * TILE_ROWS, t->k_rows, d, 0, d, k_units,
-                               first, last, rows, t->dq + (f->q0 + i) * t->dq_ld, t->dq_ld, true);
+            strip_times_panels(gm, ds, t->k_rows, d, 0, d, k_units, first, last, rows,
+                               t->dq + (f->q0 + i) * t->dq_ld, t->dq_ld, true);
     }
 }
 
@@ -126,8 +126,8 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
             if (lo >= hi)
                 continue;
             const char *q = (const char *)g->q + at * size, *dout = (const char *)g->dout + at * size;
-            f->gm->pack_a(q, ld, true, f->rows, d, 0, t->q);
-            f->gm->pack_a(dout, ld, true, f->rows, d, 0, t->dout);
+            f->gm->pack_a(q, ld, true, f->rows, d, 0, f->d_units, t->q);
+            f->gm->pack_a(dout, ld, true, f->rows, d, 0, f->d_units, t->dout);
             if (t->make_dkv) {
                 pack_panels(f->gm, q, size, ld, false, d, f->rows, t->q_cols);
                 pack_panels(f->gm, dout, size, ld, false, d, f->rows, t->dout_cols);

@@ -62,13 +62,16 @@ INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, in
         int64_t c0 = panel_column(n, p, panels), c1 = panel_column(n, p + 1, panels);
         int64_t cols = c1 < n ? c1 - c0 : n - c0;
         gm->pack_b((const char *)src + (along_k ? c0 * ld : c0) * size, ld, along_k, cols, k, (int)(c1 - c0),
-                   out + c0 * units);
+                   units, out + c0 * units);
     }
 }
 
+/* A strip of a packed left operand. */
+INLINE ax_cpu_rows packed_rows(const float *a) { return (ax_cpu_rows){a, NULL, 4, TILE_ROWS * 4}; }
+
 /* c[rows, columns lo … hi-1] = a strip · b panels (+ c if `add`), over units u0 … u1-1 of the `units` that b
  * has; `a` begins at u0. Whole panels are computed: columns around lo … hi-1 get values too. */
-INLINE void strip_times_panels(const ax_cpu_gemm *gm, const float *a, const float *b, int64_t n, int64_t lo,
+INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float *b, int64_t n, int64_t lo,
                                int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
                                int64_t ld, bool add)
 {
@@ -79,7 +82,7 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, const float *a, const floa
             continue;
         ax_cpu_tile t = {.c = c + c0, .c_ld = ld, .prior = add ? c + c0 : NULL, .prior_ld = ld, .rows = rows};
         t.cols = c1 < n ? width : n - c0;
-        gm->tile((int)(width / W), u1 - u0, a, b + c0 * units + u0 * width, &t);
+        gm->tile((int)(width / W), u1 - u0, &a, b + c0 * units + u0 * width, &t);
     }
 }
 
@@ -94,7 +97,7 @@ typedef struct attend {
     float *q, *k, *v; /* packed */
     float *o;         /* [QUERIES, d] */
     float *m, *l;     /* running maximum (in powers of two) and sum per query */
-    float *s, *p;     /* the strip: scores, then weights; weights packed */
+    float *s;         /* the strip: scores, then weights */
 } attend;
 
 /* The keys that query row i of the item sees: *lo … result-1. */
@@ -171,18 +174,17 @@ INLINE void attend_strip(const attend *t, int64_t i)
     int64_t rows = ax_min(TILE_ROWS, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
     if (lo >= hi)
         return;
-    strip_times_panels(t->gm, t->q + i * t->d_units, t->k, t->keys, lo, hi, t->d_units, 0, t->d_units, rows,
-                       t->s, BLOCK_KEYS, false);
+    strip_times_panels(t->gm, packed_rows(t->q + i * t->d_units), t->k, t->keys, lo, hi, t->d_units, 0,
+                       t->d_units, rows, t->s, BLOCK_KEYS, false);
     int64_t c0 = lo / W * W, c1 = (hi + W - 1) / W * W;
     for (int64_t r = 0; r < rows; r++)
         softmax_row(t, i, r, c0, c1);
     int64_t pair = t->gm->pair, size = t->pairs ? 2 : 4;
     if (t->pairs)
         round_rows(t->s, rows, BLOCK_KEYS, c0, c1);
-    const ax_cpu_gemm *pack = t->pairs ? t->gm : &gemm_f32;
-    pack->pack_a((char *)t->s + c0 * size, BLOCK_KEYS * 4 / size, true, rows, hi - c0, 0, t->p);
     int64_t u0 = c0 / pair, units = (t->keys + pair - 1) / pair, n = (hi - c0 + pair - 1) / pair;
-    strip_times_panels(t->gm, t->p, t->v, t->d, 0, t->d, units, u0, u0 + n, rows, t->o + i * t->d, t->d,
+    ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_KEYS * 4, 4};
+    strip_times_panels(t->gm, weights, t->v, t->d, 0, t->d, units, u0, u0 + n, rows, t->o + i * t->d, t->d,
                        true);
 }
 
@@ -222,7 +224,6 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch,
     t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
     t.o = carve(&scratch, QUERIES * d * 4);
     t.s = carve(&scratch, TILE_ROWS * BLOCK_KEYS * 4);
-    t.p = carve(&scratch, TILE_ROWS * BLOCK_KEYS * 4);
     t.m = carve(&scratch, QUERIES * 4);
     t.l = carve(&scratch, QUERIES * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
@@ -231,7 +232,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch,
         t.l[i] = 0;
     }
     int64_t q_at = ((t.b * a->q_len + t.q0) * a->heads + t.h) * d;
-    t.gm->pack_a((const char *)a->q + q_at * size, a->heads * d, true, t.rows, d, 0, t.q);
+    t.gm->pack_a((const char *)a->q + q_at * size, a->heads * d, true, t.rows, d, 0, t.d_units, t.q);
     int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* nothing may be written beyond */
     for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
         t.keys = ax_min(BLOCK_KEYS, end - t.j0);

@@ -11,6 +11,20 @@
 
 #include "dev/backend.h"
 
+/* The left operand of a micro-tile: unit u of row i is at `at` + i·row + u·unit, both in bytes: packed, or a
+ * matrix as it lies, whose rows are contiguous in k. */
+typedef struct ax_cpu_rows {
+    const void *at, *next; /* next: the strip that comes after, asked for meanwhile, or NULL */
+    int64_t row, unit;
+} ax_cpu_rows;
+
+/* Memory that is needed soon, `n` cache lines: `lines` of each row, rows `stride` bytes apart. It is asked
+ * for while a micro-tile multiplies: in a burst, requests would wait for one another. */
+typedef struct ax_cpu_ask {
+    const char *at;
+    int64_t stride, lines, n;
+} ax_cpu_ask;
+
 /* Where the sums of a micro-tile go: c = sums + prior (+ c when `add_c`, which is for bf16 c only: an fp32 c
  * that is added to is its own prior). */
 typedef struct ax_cpu_tile {
@@ -18,19 +32,22 @@ typedef struct ax_cpu_tile {
     void *c;
     int64_t prior_ld, c_ld, rows, cols;
     bool c_bf16, add_c;
+    ax_cpu_ask ask[2];
 } ax_cpu_tile;
+
+/* Packs rows x k of an operand into panels of `width` rows that lie `units` units in k apart. `along_k` says
+ * that the source is contiguous in k, with stride ld between rows; else the other way round. */
+typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                            int64_t units, void *out);
 
 /* A packed matrix product for one element type: the geometry of its micro-tile and its three functions. */
 typedef struct ax_cpu_gemm {
-    int rows;    /* of a micro-tile */
-    int lanes;   /* columns per vector */
-    int vectors; /* most vectors across a micro-tile */
-    int pair;    /* values of k in a packed 32-bit unit */
-    /* Packs rows x k of an operand into panels of `width` rows (a's width is fixed). `along_k` says that the
-     * source is contiguous in k, with stride ld between rows; else the other way round. */
-    void (*pack_a)(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, void *out);
-    void (*pack_b)(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, void *out);
-    void (*tile)(int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *tile);
+    int rows;                        /* of a micro-tile */
+    int lanes;                       /* columns per vector */
+    int vectors;                     /* most vectors across a micro-tile */
+    int pair;                        /* values of k in a packed 32-bit unit */
+    ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
+    void (*tile)(int nv, int64_t units, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
 } ax_cpu_gemm;
 
 /* Items lo … hi-1 of a kernel's work. */

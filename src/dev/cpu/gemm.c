@@ -1,15 +1,18 @@
 /* Matrix product: the loops around the micro-tiles of gemm_kernels.h.
  *
- * Each thread computes a rectangle of c by itself, so there are no barriers; both operands are packed by
- * whoever uses them, which for a rectangle of m x n costs about 1/n + 1/m of the work. Per thread:
+ * Each thread computes a rectangle of c by itself, so there are no barriers; b is packed by whoever uses it.
+ * Per thread:
  *
- *     for blocks of NC columns of c, and of MC rows
- *       for blocks of KC in k: pack MC x KC of a, which stays in the second-level cache
- *         for panels of up to 48 columns: a tile per 8 rows, on KC x 48 of b in the first-level cache;
- *         between tiles the next panel is packed piece by piece
+ *     for blocks of columns of c, for stretches of rows
+ *       for blocks in k
+ *         for blocks of rows
+ *           for panels of up to 48 columns: b's panel streams from the second-level cache
+ *             a tile per strip of 8 rows, which a run of tiles finds in the first-level cache
  *
- * If there are several blocks of rows, and all of k of NC columns has room, the first of them leaves its
- * panels for the others.
+ * If a is contiguous in k its strips are read as they lie, and a block has all rows of its stretch; else
+ * blocks are small enough for the second-level cache, a is packed as b is, and the first block leaves b's
+ * panels for the others. What is needed next is packed in pieces between two tiles, and asked for while the
+ * tile before multiplies, a line at a time: no wait for memory is left.
  *
  * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
  * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
@@ -19,14 +22,15 @@
 #include <string.h>
 
 enum {
-    BLOCK_M = 512,         /* rows of a block of bf16 a; fp32 takes half */
-    BLOCK_K = 384,         /* a multiple of every `pair` */
-    PANEL_N = 48,          /* columns of the widest panel */
-    BLOCK_N = 21 * PANEL_N /* columns of the fp32 sums of a bf16 c */
+    UNITS = 512,    /* most units in k of a block */
+    BLOCK_M = 256,  /* most rows of it */
+    STRETCH = 1024, /* most rows whose sums wait for the next block in k */
+    PANEL_N = 48,   /* columns of the widest panel */
+    PANEL_BYTES = PANEL_N * UNITS * 4
 };
-/* The three parts of a thread's scratch; b's holds two panels at least. */
-enum { A_BYTES = BLOCK_M * BLOCK_K * 2, B_BYTES = 4 << 20, C_BYTES = BLOCK_M * BLOCK_N * 4 };
-enum { PANEL_BYTES = PANEL_N * BLOCK_K * 4 };
+/* The parts of a thread's scratch: two blocks of a that are packed by turns, the panels of b, at least two,
+ * and the fp32 sums of a bf16 c. */
+enum { A_BYTES = 256 << 10, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
 _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
 
@@ -42,29 +46,76 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
     return (const char *)base + (size_t)(along_k ? row * ld + k : k * ld + row) * size;
 }
 
+/* ---- packing in pieces --------------------------------------------------------------------------- */
+
+/* Part of an operand on its way into panels: `rows` of op(a), or columns of op(b), by k. It goes in pieces of
+ * `lanes` units in k, the granule in which packing transposes, each asked for a step before it is packed. */
+typedef struct packing {
+    const char *src;
+    char *out;
+    int64_t ld, size, rows, k;
+    bool along_k;
+    int width, pair, lanes; /* of the panels; of the kernels */
+    ax_cpu_pack_fn *pack;
+    int64_t pieces, steps, rest; /* so many pieces in so many steps */
+    int64_t asked, packed;
+} packing;
+
+/* Packs what was asked for, and says what the next step will need. Rows are short and far apart, which no
+ * hardware prefetcher follows. */
+static ax_cpu_ask pack_step(packing *p)
+{
+    enum { LINE = 64 };
+    int64_t granule = (int64_t)p->pair * p->lanes, k0 = p->packed * granule,
+            k1 = ax_min(p->k, p->asked * granule);
+    if (k0 < k1)
+        p->pack(p->src + (p->along_k ? k0 : k0 * p->ld) * p->size, p->ld, p->along_k, p->rows, k1 - k0,
+                p->width, ax_ceil_div(p->k, p->pair), p->out + p->packed * p->lanes * p->width * 4);
+    p->packed = p->asked;
+    for (p->rest += p->pieces; p->rest >= p->steps; p->rest -= p->steps)
+        p->asked = ax_min(p->asked + 1, p->pieces);
+    k0 = k1;
+    k1 = ax_min(p->k, p->asked * granule);
+    if (k0 >= k1)
+        return (ax_cpu_ask){0};
+    const char *at = p->src + (p->along_k ? k0 : k0 * p->ld) * p->size;
+    int64_t bytes = (p->along_k ? k1 - k0 : p->rows) * p->size;
+    ax_cpu_ask ask = {at, p->ld * p->size, 1, 0};
+    int64_t before = (int64_t)((uintptr_t)at % LINE);
+    ask.at -= before;
+    ask.lines = ax_ceil_div(bytes + (ask.stride % LINE ? LINE - p->size : before), LINE);
+    ask.n = (p->along_k ? p->rows : k1 - k0) * ask.lines;
+    return ask;
+}
+
+/* Inlined, or the compiler removes a function whose only effect is on caches. */
+static inline __attribute__((always_inline)) void ask_at_once(ax_cpu_ask ask)
+{
+    for (int64_t i = 0; i < ask.n; i++)
+        __builtin_prefetch(ask.at + i / ask.lines * ask.stride + i % ask.lines * 64, 0, 2);
+}
+
+/* What the steps have left, or all of it if there were none. */
+static void pack_rest(packing *p)
+{
+    if (p->steps == 0)
+        p->steps = p->pieces;
+    while (p->packed < p->pieces)
+        ask_at_once(pack_step(p));
+}
+
+/* ---- blocks -------------------------------------------------------------------------------------- */
+
 /* One block in k of one block of c: rows m0+[0,m), columns n0+[0,n). */
 typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    char *a, *b;              /* packed */
-    bool keep, kept;          /* b's panels are left for other rows; they are there */
-    float *sums;              /* m x BLOCK_N, for a bf16 c over several blocks in k */
-    int64_t next_m0, next_k0; /* the block of a that is packed next */
+    int64_t s0;      /* the first row of the stretch */
+    char *a, *b;     /* packed */
+    bool keep, kept; /* b's panels are left for the stretch's other rows; they are there */
+    float *sums;     /* of the stretch, n columns: for a bf16 c over several blocks in k */
 } block;
-
-/* A share of `total` for each of `parts` steps: step i's ends at total * (i + 1) / parts. */
-typedef struct shares {
-    int64_t total, parts, done, rest;
-} shares;
-
-/* The end of the share of the next `steps` steps. */
-static int64_t next_share(shares *s, int64_t steps)
-{
-    for (s->rest += s->total * steps; s->rest >= s->parts; s->rest -= s->parts)
-        s->done++;
-    return s->done;
-}
 
 /* Where this block's tile at row i, column j adds to and stores to. */
 static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
@@ -80,153 +131,173 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
         tile.prior_ld = g->ldc;
         return tile;
     }
-    float *sums = t->sums + i * BLOCK_N + j;
+    float *sums = t->sums + (t->m0 - t->s0 + i) * t->n + j;
     if (!first)
         tile.prior = sums;
-    tile.prior_ld = BLOCK_N;
+    tile.prior_ld = t->n;
     tile.c_bf16 = last;
     tile.add_c = last && g->accumulate;
     if (!last) {
         tile.c = sums;
-        tile.c_ld = BLOCK_N;
+        tile.c_ld = t->n;
     }
     return tile;
 }
 
-/* Asks for a rectangle of an operand that will be packed soon: its rows are short and far apart, which no
- * hardware prefetcher follows. To the first-level cache if it is needed at once, else to the second. */
-static inline void prefetch(bool at_once, const char *base, int64_t rows, int64_t row_bytes, int64_t stride)
+/* Whether tiles read a's values in k0 … k0+k-1 as they lie: rows are contiguous in k, in the tile's units. */
+static bool a_as_it_lies(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
-    for (int64_t r = 0; r < rows; r++, base += stride)
-        for (const char *line = base - (uintptr_t)base % 64; line < base + row_bytes; line += 64)
-            if (at_once)
-                __builtin_prefetch(line, 0, 3);
-            else
-                __builtin_prefetch(line, 0, 2);
+    return !g->trans_a && gemm->pair * (int)ax_dtype_size(g->dtype) == 4 && k % gemm->pair == 0;
 }
 
-/* The block of a that is packed next: rows, or slices in k, `from` … `to`. */
-static void prefetch_a(const block *t, int64_t from, int64_t to)
+static packing packing_of_a(const block *t)
 {
     const ax_gemm_args *g = t->g;
-    int64_t size = (int64_t)ax_dtype_size(g->dtype);
-    int64_t along = g->trans_a ? ax_min(t->m, g->m - t->next_m0) : ax_min(t->k, g->k - t->next_k0);
-    const char *base = operand(g->a, (size_t)size, g->lda, !g->trans_a, t->next_m0, t->next_k0);
-    prefetch(false, base + from * g->lda * size, to - from, along * size, g->lda * size);
+    size_t size = ax_dtype_size(g->dtype);
+    packing p = {.src = operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), .out = t->a, .ld = g->lda};
+    p.size = (int64_t)size, p.rows = t->m, p.k = t->k, p.along_k = !g->trans_a;
+    p.width = t->gemm->rows, p.pair = t->gemm->pair, p.lanes = t->gemm->lanes, p.pack = t->gemm->pack_a;
+    p.pieces = a_as_it_lies(t->gemm, g, t->k) ? 0 : ax_ceil_div(p.k, (int64_t)p.pair * p.lanes);
+    return p;
 }
 
-static int64_t slices_of_a(const block *t)
+/* A strip of a. */
+static ax_cpu_rows rows_of_a(const block *t, int64_t i, int64_t units)
 {
     const ax_gemm_args *g = t->g;
-    if (t->next_m0 == g->m)
-        return 0;
-    return g->trans_a ? ax_min(t->k, g->k - t->next_k0) : ax_min(t->m, g->m - t->next_m0);
+    size_t size = ax_dtype_size(g->dtype);
+    if (a_as_it_lies(t->gemm, g, t->k))
+        return (ax_cpu_rows){.at = operand(g->a, size, g->lda, true, t->m0 + i, t->k0),
+                             .row = g->lda * (int64_t)size,
+                             .unit = 4};
+    return (ax_cpu_rows){.at = t->a + i * units * 4, .row = 4, .unit = t->gemm->rows * 4};
 }
 
 /* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
 typedef struct panel {
     int64_t j, cols;
     int nv;
+    char *at; /* packed */
 } panel;
 
-/* Panels are of nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1. */
+/* Panels are of nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1. They lie side by side, or in one
+ * of two places by turns. */
 static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
     int64_t j = vectors * index / panels * lanes, end = ax_min(t->n, vectors * (index + 1) / panels * lanes);
-    return (panel){j, end - j, (int)ax_ceil_div(end - j, lanes)};
+    char *at = t->b + (t->keep ? j * ax_ceil_div(t->k, t->gemm->pair) * 4 : index % 2 * PANEL_BYTES);
+    return (panel){j, end - j, (int)ax_ceil_div(end - j, lanes), at};
 }
 
-/* A panel is packed in pieces of `lanes` units, the granule in which packing transposes. */
-static int64_t pieces(const block *t) { return ax_ceil_div(t->k, (int64_t)t->gemm->pair * t->gemm->lanes); }
-
-/* Pieces `from` … `to` of a panel are packed to `out`, or only asked for if `out` is NULL. */
-static void pack_pieces(const block *t, const panel *p, int64_t from, int64_t to, char *out)
-{
-    const ax_gemm_args *g = t->g;
-    int64_t lanes = t->gemm->lanes, granule = t->gemm->pair * lanes, size = (int64_t)ax_dtype_size(g->dtype);
-    int64_t k0 = from * granule, k = ax_min(t->k, to * granule) - k0;
-    if (k <= 0)
-        return;
-    const char *src = operand(g->b, (size_t)size, g->ldb, g->trans_b, t->n0 + p->j, t->k0 + k0);
-    if (out)
-        t->gemm->pack_b(src, g->ldb, g->trans_b, p->cols, k, (int)(p->nv * lanes),
-                        out + from * lanes * p->nv * lanes * 4);
-    else
-        prefetch(true, src, g->trans_b ? p->cols : k, (g->trans_b ? k : p->cols) * size, g->ldb * size);
-}
-
-/* Where a panel of this block lies once it is packed: with those of all blocks in k, or in one of two places
- * by turns. */
-static char *place_of_panel(const block *t, const panel *p, int64_t index)
-{
-    if (!t->keep)
-        return t->b + index % 2 * PANEL_BYTES;
-    int64_t unit = 4 / t->gemm->pair, width = ax_round_up(t->n, t->gemm->lanes);
-    return t->b + (t->k0 * width + p->j * ax_round_up(t->k, t->gemm->pair)) * unit;
-}
-
-/* All tiles of a panel, packed at `b`. Between them the next panel, if any, is packed to `next_b`, each piece
- * asked for a tile before: multiplications hide the wait for memory. If it lies there already, it is asked
- * for. */
-static void run_panel(const block *t, const panel *p, const char *b, const panel *next, char *next_b,
-                      shares *ahead)
-{
-    enum { LINE = 64 };
-    const ax_cpu_gemm *gemm = t->gemm;
-    int64_t units = ax_ceil_div(t->k, gemm->pair), tiles = ax_ceil_div(t->m, gemm->rows);
-    int64_t lines = next ? units * next->nv * gemm->lanes * 4 / LINE : 0;
-    shares share = {.total = t->kept ? lines : next ? pieces(t) : 0, .parts = tiles};
-    int64_t packed = 0, asked = 0;
-    for (int64_t i = 0; i < tiles; i++) {
-        int64_t from = ahead->done, ready = asked;
-        prefetch_a(t, from, next_share(ahead, p->cols));
-        asked = next_share(&share, 1);
-        if (t->kept && next)
-            prefetch(false, next_b + ready * LINE, asked - ready, 1, LINE);
-        else if (next) {
-            pack_pieces(t, next, ready, asked, NULL);
-            pack_pieces(t, next, packed, ready, next_b);
-            packed = ready;
-        }
-        ax_cpu_tile tile = place(t, i * gemm->rows, p->j);
-        tile.rows = ax_min(gemm->rows, t->m - i * gemm->rows);
-        tile.cols = p->cols;
-        gemm->tile(p->nv, units, t->a + i * gemm->rows * units * 4, b, &tile);
-    }
-    if (next && !t->kept)
-        pack_pieces(t, next, packed, asked, next_b);
-}
-
-static void run_block(const block *t)
+static packing packing_of_b(const block *t, const panel *to)
 {
     const ax_gemm_args *g = t->g;
     size_t size = ax_dtype_size(g->dtype);
-    t->gemm->pack_a(operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), g->lda, !g->trans_a, t->m, t->k,
-                    0, t->a);
-    int64_t panels = ax_ceil_div(t->n, (int64_t)t->gemm->lanes * t->gemm->vectors);
-    shares ahead = {.total = slices_of_a(t), .parts = ax_ceil_div(t->m, t->gemm->rows) * t->n};
-    panel p = panel_at(t, 0, panels);
-    if (!t->kept)
-        pack_pieces(t, &p, 0, pieces(t), place_of_panel(t, &p, 0));
-    for (int64_t i = 0; i < panels; i++) {
-        panel next = panel_at(t, i + 1, panels);
-        bool more = i + 1 < panels;
-        run_panel(t, &p, place_of_panel(t, &p, i), more ? &next : NULL,
-                  more ? place_of_panel(t, &next, i + 1) : NULL, &ahead);
-        p = next;
-    }
+    packing p = {.src = operand(g->b, size, g->ldb, g->trans_b, t->n0 + to->j, t->k0), .out = to->at};
+    p.ld = g->ldb, p.size = (int64_t)size, p.rows = to->cols, p.k = t->k, p.along_k = g->trans_b;
+    p.width = to->nv * t->gemm->lanes, p.pair = t->gemm->pair, p.lanes = t->gemm->lanes;
+    p.pack = t->gemm->pack_b;
+    p.pieces = t->kept || !to->cols ? 0 : ax_ceil_div(p.k, (int64_t)p.pair * p.lanes);
+    return p;
 }
 
-/* Columns of a block: as many as there are, or as there is room for sums, or for all of k of them. */
-static int64_t columns(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t n, bool sums, bool several,
-                       bool *keep)
+/* All tiles of a block. Between them the next panel of b is packed, and a for the next block. */
+static void run_block(const block *t, packing *next_a, const void *next_strip)
 {
-    enum { LEAST = 4 * PANEL_N }; /* packing a again for fewer would cost more than packing b */
-    int64_t most = sums ? ax_min(n, BLOCK_N) : n;
-    int64_t room = B_BYTES / (ax_round_up(g->k, gemm->pair) * 4 / gemm->pair) / gemm->lanes * gemm->lanes;
-    *keep = several && room >= ax_min(n, LEAST);
-    return even_part(n, *keep ? ax_min(most, room) : most, gemm->lanes);
+    const ax_cpu_gemm *gemm = t->gemm;
+    int64_t units = ax_ceil_div(t->k, gemm->pair), strips = ax_ceil_div(t->m, gemm->rows);
+    int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
+    panel p = panel_at(t, 0, panels);
+    packing b = packing_of_b(t, &p);
+    pack_rest(&b);
+    next_a->steps = strips * panels;
+    for (int64_t i = 0; i < panels; i++) {
+        panel next = i + 1 < panels ? panel_at(t, i + 1, panels) : (panel){0};
+        b = packing_of_b(t, &next);
+        b.steps = strips;
+        for (int64_t s = 0; s < strips; s++) {
+            ax_cpu_ask ask_a = pack_step(next_a), ask_b = pack_step(&b);
+            ax_cpu_rows a = rows_of_a(t, s * gemm->rows, units);
+            bool last = s + 1 == strips;
+            a.next =
+                last && !next.cols ? next_strip : rows_of_a(t, last ? 0 : (s + 1) * gemm->rows, units).at;
+            ax_cpu_tile tile = place(t, s * gemm->rows, p.j);
+            tile.rows = ax_min(gemm->rows, t->m - s * gemm->rows);
+            tile.cols = p.cols;
+            tile.ask[0] = ask_a;
+            tile.ask[1] = ask_b;
+            gemm->tile(p.nv, units, &a, p.at, &tile);
+        }
+        pack_rest(&b);
+        p = next;
+    }
+    pack_rest(next_a);
+}
+
+/* ---- the loops ----------------------------------------------------------------------------------- */
+
+/* How a thread's rectangle is cut. */
+typedef struct cutting {
+    int64_t m0, m1, n0, n1;
+    int64_t nc, ms, kc, mc; /* columns, rows of a stretch, and of a block, at most */
+    char *a[2], *b;
+    float *sums;
+} cutting;
+
+static cutting cut_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m, int64_t n)
+{
+    cutting c = {.kc = even_part(g->k, (int64_t)UNITS * gemm->pair, 2)};
+    int64_t unit_bytes = ax_ceil_div(c.kc, gemm->pair) * 4;
+    bool sums = g->c_dtype == AX_BF16 && c.kc < g->k;
+    c.ms = sums ? even_part(m, STRETCH, gemm->rows) : m;
+    int64_t most = B_BYTES / unit_bytes;
+    if (sums)
+        most = ax_min(most, C_BYTES / (c.ms * 4));
+    int64_t widest = (int64_t)gemm->lanes * gemm->vectors;
+    c.nc = even_part(n, most / widest * widest, widest);
+    int64_t rows = A_BYTES / 2 / unit_bytes / gemm->rows * gemm->rows;
+    c.mc = a_as_it_lies(gemm, g, g->k) ? c.ms : even_part(c.ms, ax_min(rows, BLOCK_M), gemm->rows);
+    return c;
+}
+
+/* The block at n0, s0, k0, m0; `turn` alternates. */
+static block block_at(const cutting *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
+                      int turn)
+{
+    block t = {.gemm = like->gemm, .g = like->g, .n0 = n0, .s0 = s0, .k0 = k0, .m0 = m0};
+    int64_t s1 = ax_min(s0 + c->ms, c->m1);
+    t.m = ax_min(c->mc, s1 - m0);
+    t.n = ax_min(c->nc, c->n1 - n0);
+    t.k = ax_min(c->kc, t.g->k - k0);
+    t.keep = s0 + c->mc < s1;
+    t.kept = m0 > s0;
+    t.a = c->a[turn];
+    t.b = c->b;
+    t.sums = c->sums;
+    return t;
+}
+
+/* Moves on to the next block; false beyond the last. */
+static bool advance(const cutting *c, block *t)
+{
+    int64_t n0 = t->n0, s0 = t->s0, k0 = t->k0, m0 = t->m0 + t->m;
+    if (m0 == ax_min(s0 + c->ms, c->m1)) {
+        k0 += t->k;
+        if (k0 == t->g->k) {
+            k0 = 0;
+            s0 = m0;
+        }
+        if (s0 == c->m1) {
+            s0 = c->m0;
+            n0 += t->n;
+        }
+        m0 = s0;
+    }
+    if (n0 == c->n1)
+        return false;
+    *t = block_at(c, t, n0, s0, k0, m0, t->a == c->a[0]);
+    return true;
 }
 
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
@@ -234,23 +305,19 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
 {
     if (m0 >= m1 || n0 >= n1) /* more threads than tiles */
         return;
-    block t = {.gemm = gemm, .g = g, .a = scratch, .b = scratch + A_BYTES};
-    t.sums = (float *)(void *)(scratch + A_BYTES + B_BYTES);
-    int64_t kc = even_part(g->k, BLOCK_K, 2), mc = even_part(m1 - m0, BLOCK_M * gemm->pair / 2, gemm->rows);
-    int64_t nc = columns(gemm, g, n1 - n0, g->c_dtype == AX_BF16 && kc < g->k, mc < m1 - m0, &t.keep);
-    for (t.n0 = n0; t.n0 < n1; t.n0 += nc)
-        for (t.m0 = m0; t.m0 < m1; t.m0 += mc)
-            for (t.k0 = 0; t.k0 < g->k; t.k0 += kc) {
-                t.m = ax_min(mc, m1 - t.m0);
-                t.n = ax_min(nc, n1 - t.n0);
-                t.k = ax_min(kc, g->k - t.k0);
-                t.kept = t.keep && t.m0 > m0;
-                bool more = t.k0 + t.k < g->k;
-                t.next_k0 = more ? t.k0 + t.k : 0;
-                int64_t rest = t.m0 + t.m < m1 ? t.m0 + t.m : t.n0 + t.n < n1 ? m0 : g->m;
-                t.next_m0 = more ? t.m0 : rest;
-                run_block(&t);
-            }
+    cutting c = cut_part(gemm, g, m1 - m0, n1 - n0);
+    c.m0 = m0, c.m1 = m1, c.n0 = n0, c.n1 = n1;
+    c.a[0] = scratch, c.a[1] = scratch + A_BYTES / 2;
+    c.b = scratch + A_BYTES;
+    c.sums = (float *)(void *)(c.b + B_BYTES);
+    block t = block_at(&c, &(block){.gemm = gemm, .g = g}, n0, m0, 0, m0, 0), next = t;
+    packing a = packing_of_a(&t);
+    pack_rest(&a);
+    for (bool more = true; more; t = next) {
+        more = advance(&c, &next);
+        a = more ? packing_of_a(&next) : (packing){0};
+        run_block(&t, &a, more ? rows_of_a(&next, 0, 0).at : NULL);
+    }
 }
 
 /* ---- threads ------------------------------------------------------------------------------------- */
@@ -285,8 +352,8 @@ static void body(void *arg, int part, int parts, char *scratch)
                      cut(g->n, unit_n, in, tn), cut(g->n, unit_n, in + 1, tn), scratch);
 }
 
-/* How many of `threads` share the rows, so that the largest rectangle is smallest, and then so that the
- * packing, in proportion to the rectangle's two sides, is least. */
+/* How many of `threads` share the rows, so that the largest rectangle is smallest, and then so that what is
+ * packed, in proportion to the rectangle's sides, is least. */
 static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int threads)
 {
     int best = 1;
@@ -297,7 +364,8 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
         int64_t unit_n = (int64_t)gemm->lanes * gemm->vectors;
         double rows = (double)(ax_ceil_div(ax_ceil_div(g->m, gemm->rows), tm) * gemm->rows);
         double cols = (double)ax_min(g->n, ax_ceil_div(ax_ceil_div(g->n, unit_n), threads / tm) * unit_n);
-        double cost = rows * cols + 16 * (rows + cols); /* packing an element takes as long as ~16 products */
+        double packed = cols + (a_as_it_lies(gemm, g, g->k) ? 0 : rows);
+        double cost = rows * cols + 16 * packed; /* packing an element takes as long as ~16 products */
         if (tm == 1 || cost < best_cost) {
             best = tm;
             best_cost = cost;

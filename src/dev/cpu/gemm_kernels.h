@@ -1,6 +1,6 @@
 /* The instruction-set half of the matrix product: packing and micro-tiles. gemm.c has the loops around them.
  *
- * Both operands are packed into "panels": `width` rows of op(a), or columns of op(b), interleaved, so that
+ * Operands are packed into "panels": `width` rows of op(a), or columns of op(b), interleaved, so that
  * the micro-tile reads memory straight through. A panel's element is a 32-bit unit: an fp32 value, or a pair
  * of bf16 values that are neighbours in k where the processor multiplies such pairs (AX_SIMD_BF16); elsewhere
  * bf16 is widened to fp32 while it is packed.
@@ -53,13 +53,13 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 #endif
 
 /* W units, of rows r … r+W-1, go to their place in the panels: one panel, or two of half a vector each. */
-INLINE void put_units(float *out, int64_t r, int64_t u, int64_t units, int width, int64_t rows, vf x)
+INLINE void put_units(float *out, int64_t r, int64_t u, int64_t apart, int width, int64_t rows, vf x)
 {
-    float *panel = out + r / width * width * units + r % width + u * width;
+    float *panel = out + r / width * width * apart + r % width + u * width;
     if (width >= W)
         vstore(panel, x);
     else if (r + width < rows)
-        vstore_halves(panel, panel + width * units, x);
+        vstore_halves(panel, panel + width * apart, x);
     else {
         float unused[W];
         vstore_halves(panel, unused, x);
@@ -68,7 +68,7 @@ INLINE void put_units(float *out, int64_t r, int64_t u, int64_t units, int width
 
 /* Rows contiguous in k: W x W blocks are transposed on the way. */
 INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
-                         float *out)
+                         int64_t apart, float *out)
 {
     int64_t size = kind == FROM_F32 ? 4 : 2, units = kind == BF16_PAIRS ? (k + 1) / 2 : k;
     for (int64_t r = 0; r < rows; r += W)
@@ -90,13 +90,13 @@ INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t ro
             UNROLL
             for (int i = 0; i < W; i++)
                 if (u + i < units)
-                    put_units(out, r, u + i, units, width, rows, block[i]);
+                    put_units(out, r, u + i, apart, width, rows, block[i]);
         }
 }
 
 /* Contiguous in the row index: vectors are copied, widened or interleaved. */
 INLINE void pack_across_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
-                          float *out)
+                          int64_t apart, float *out)
 {
     int64_t size = kind == FROM_F32 ? 4 : 2, step = kind == BF16_PAIRS ? 2 : 1;
     int64_t units = (k + step - 1) / step;
@@ -111,30 +111,30 @@ INLINE void pack_across_k(pack_kind kind, const char *src, int64_t ld, int64_t r
             else
 #endif
                 x = units_along_k(kind, p, 0, rows - r);
-            put_units(out, r, u, units, width, rows, x);
+            put_units(out, r, u, apart, width, rows, x);
         }
     }
 }
 
 INLINE void pack(pack_kind kind, const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
-                 int width, void *out)
+                 int width, int64_t apart, void *out)
 {
     if (along_k)
-        pack_along_k(kind, src, ld, rows, k, width, out);
+        pack_along_k(kind, src, ld, rows, k, width, apart, out);
     else
-        pack_across_k(kind, src, ld, rows, k, width, out);
+        pack_across_k(kind, src, ld, rows, k, width, apart, out);
 }
 
 static void pack_a_f32(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                       void *out)
+                       int64_t units, void *out)
 {
     (void)width;
-    pack(FROM_F32, src, ld, along_k, rows, k, TILE_ROWS, out);
+    pack(FROM_F32, src, ld, along_k, rows, k, TILE_ROWS, units, out);
 }
 static void pack_b_f32(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                       void *out)
+                       int64_t units, void *out)
 {
-    pack(FROM_F32, src, ld, along_k, rows, k, width, out);
+    pack(FROM_F32, src, ld, along_k, rows, k, width, units, out);
 }
 #ifdef AX_SIMD_BF16
 enum { PACK_BF16 = BF16_PAIRS };
@@ -142,15 +142,15 @@ enum { PACK_BF16 = BF16_PAIRS };
 enum { PACK_BF16 = FROM_BF16 };
 #endif
 static void pack_a_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                        void *out)
+                        int64_t units, void *out)
 {
     (void)width;
-    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, TILE_ROWS, out);
+    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, TILE_ROWS, units, out);
 }
 static void pack_b_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                        void *out)
+                        int64_t units, void *out)
 {
-    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, width, out);
+    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, width, units, out);
 }
 
 /* ---- micro-tiles --------------------------------------------------------------------------------- */
@@ -186,14 +186,55 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
         }
 }
 
-INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, const float *b,
+/* What is asked for while a tile multiplies, a share of it every RUN units: the next strip of a, a row of c,
+ * what is packed soon. */
+enum { LINE = 64, RUN = LINE / 4 };
+typedef struct soon {
+    const char *next, *c;
+    int64_t next_row, c_row, c_bytes, line[2], share[2];
+    ax_cpu_ask ask[2];
+} soon;
+
+INLINE soon soon_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, int nv)
+{
+    soon s = {.next = (const char *)(a->next ? a->next : a->at), .next_row = a->unit == 4 ? a->row : LINE};
+    int64_t size = t->prior || !t->c_bf16 ? 4 : 2, runs = (units + RUN - 1) / RUN;
+    s.c = t->prior ? (const char *)t->prior : (const char *)t->c;
+    s.c_row = (t->prior ? t->prior_ld : t->c_ld) * size;
+    s.c_bytes = nv * W * size;
+    for (int i = 0; i < 2; i++) {
+        s.ask[i] = t->ask[i];
+        s.share[i] = (t->ask[i].n + runs - 1) / runs;
+    }
+    return s;
+}
+
+INLINE void ask_for_run(soon *s, const ax_cpu_tile *t, int64_t run)
+{
+    if (run < t->rows) { /* a tile of few units asks for its first rows only */
+        const char *c = s->c + run * s->c_row;
+        for (int64_t at = 0; at < s->c_bytes; at += LINE)
+            __builtin_prefetch(c + at, 1, 3);
+        __builtin_prefetch(c + s->c_bytes - 1, 1, 3);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int64_t k = s->share[i]; k > 0 && s->ask[i].n > 0; k--, s->ask[i].n--) {
+            __builtin_prefetch(s->ask[i].at + s->line[i] * LINE, 0, 2);
+            if (++s->line[i] == s->ask[i].lines) {
+                s->line[i] = 0;
+                s->ask[i].at += s->ask[i].stride;
+            }
+        }
+}
+
+INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows *a, const float *b,
                  const ax_cpu_tile *t)
 {
-    const char *c = t->prior ? (const char *)t->prior : (const char *)t->c;
-    int64_t c_bytes = t->prior || !t->c_bf16 ? 4 : 2, c_ld = (t->prior ? t->prior_ld : t->c_ld) * c_bytes;
-    for (int i = 0; i < t->rows; i++) /* what is stored at the end arrives meanwhile */
-        for (int64_t at = 0; at < nv * W * c_bytes; at += 64)
-            __builtin_prefetch(c + i * c_ld + at, 1);
+    const char *row[TILE_ROWS];
+    UNROLL
+    for (int i = 0; i < rows; i++)
+        row[i] = (const char *)a->at + (i < t->rows ? i : t->rows - 1) * a->row;
+    int64_t offset = 0, step = a->unit;
     vf sum[TILE_ROWS][TILE_VECTORS];
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -201,20 +242,29 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, co
         for (int v = 0; v < nv; v++)
             sum[i][v] = vset(0);
     }
-    for (int64_t u = 0; u < units; u++) {
-        vf bv[TILE_VECTORS];
+    soon s = soon_of(t, a, units, nv);
+    for (int64_t left = units, run = 0; left > 0; left -= RUN, run++) {
         UNROLL
-        for (int v = 0; v < nv; v++)
-            bv[v] = vload(b + v * W);
-        UNROLL
-        for (int i = 0; i < rows; i++) {
-            vf av = vset(a[i]);
+        for (int i = 0; i < rows; i++)
+            __builtin_prefetch(s.next + offset + i * s.next_row, 0, 3);
+        ask_for_run(&s, t, run);
+        for (int64_t u = left < RUN ? left : RUN; u > 0; u--) {
+            vf bv[TILE_VECTORS];
             UNROLL
             for (int v = 0; v < nv; v++)
-                sum[i][v] = multiply_add(pairs, av, bv[v], sum[i][v]);
+                bv[v] = vload(b + v * W);
+            UNROLL
+            for (int i = 0; i < rows; i++) {
+                float value;
+                memcpy(&value, row[i] + offset, sizeof value);
+                vf av = vset(value);
+                UNROLL
+                for (int v = 0; v < nv; v++)
+                    sum[i][v] = multiply_add(pairs, av, bv[v], sum[i][v]);
+            }
+            offset += step;
+            b += nv * W;
         }
-        a += TILE_ROWS;
-        b += nv * W;
     }
     bool full = t->rows == rows && t->cols == nv * W;
     if (full && !t->c_bf16) {
@@ -250,7 +300,8 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const float *a, co
 }
 
 /* Edges in m use half the rows where that is enough. */
-INLINE void tile_any(bool pairs, int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *t)
+INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
+                     const ax_cpu_tile *t)
 {
     if (nv == 3 && t->rows > TILE_ROWS / 2)
         tile(pairs, TILE_ROWS, 3, units, a, b, t);
@@ -262,12 +313,12 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const void *a, const voi
         tile(pairs, TILE_ROWS, 1, units, a, b, t);
 }
 
-static void tile_f32(int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *t)
+static void tile_f32(int nv, int64_t units, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
 {
     tile_any(false, nv, units, a, b, t);
 }
 #ifdef AX_SIMD_BF16
-static void tile_bf16(int nv, int64_t units, const void *a, const void *b, const ax_cpu_tile *t)
+static void tile_bf16(int nv, int64_t units, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
 {
     tile_any(true, nv, units, a, b, t);
 }

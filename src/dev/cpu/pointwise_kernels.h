@@ -134,6 +134,9 @@ INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, bool
 }
 BY_DTYPE(col_sum)
 
+/* Bytes ahead at which arrays that come from memory are asked for: hardware does not look beyond a page. */
+enum { AHEAD = 4096 };
+
 /* Squares summed in double, lane by lane, per chunk of AX_CPU_SUMSQ_CHUNK elements; items are chunks, whose
  * sums go to scratch. */
 INLINE double sumsq_chunk(const void *x, int64_t from, int64_t to, bool bf16)
@@ -144,6 +147,7 @@ INLINE double sumsq_chunk(const void *x, int64_t from, int64_t to, bool bf16)
     double total = 0;
     for (int64_t i = from; i < to; i += W) {
         float part[W];
+        __builtin_prefetch((const char *)x + i * (bf16 ? 2 : 4) + AHEAD);
         vstore(part, vget(x, i, to - i, bf16));
         for (int h = 0; h < 2; h++) {
             half narrow_part;
@@ -176,7 +180,7 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
     (void)scratch;
     if (a->x_dtype == AX_F32)
         for (int64_t i = lo; i < hi; i += W)
-            vput(a->y, i, hi - i, true, vget(a->x, i, hi - i, false));
+            vstore_exact((uint16_t *)a->y + i, vget(a->x, i, hi - i, false), hi - i);
     else
         for (int64_t i = lo; i < hi; i += W)
             vput(a->y, i, hi - i, false, vget(a->x, i, hi - i, true));

@@ -6,7 +6,8 @@
  * operators + - * / work on vf directly (GCC and clang vector types); nothing is fused unless vfma says so.
  *
  * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
- * there, stores leave the rest alone. bf16 is rounded to nearest even and keeps NaN, as ax_bf16_from_float.
+ * there, stores leave the rest alone. bf16 is rounded to nearest even and keeps NaN, as ax_bf16_from_float;
+ * vstore_exact also keeps what is below the normal range, which the processor's instruction takes for 0.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
@@ -80,8 +81,20 @@ INLINE __m256i narrow(vf x)
 }
 INLINE vf vload_b(const uint16_t *p) { return widen(_mm256_loadu_si256((const __m256i *)(const void *)p)); }
 INLINE vf vload_b_n(const uint16_t *p, int64_t n) { return widen(_mm256_maskz_loadu_epi16(lanes(n), p)); }
-INLINE void vstore_b(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow(x)); }
-INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n) { _mm256_mask_storeu_epi16(p, lanes(n), narrow(x)); }
+#ifdef AX_SIMD_BF16
+INLINE __m256i narrow_quickly(vf x) { return (__m256i)_mm512_cvtneps_pbh(x); }
+#else
+INLINE __m256i narrow_quickly(vf x) { return narrow(x); }
+#endif
+INLINE void vstore_b(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow_quickly(x)); }
+INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, lanes(n), narrow_quickly(x));
+}
+INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, n >= W ? (__mmask16)~0u : lanes(n), narrow(x));
+}
 /* The lower and the upper half of x, to two places. */
 INLINE void vstore_halves(float *lo, float *hi, vf x)
 {
@@ -293,6 +306,15 @@ INLINE vf vget(const void *p, int64_t i, int64_t n, bool bf16)
         return n >= W ? vload_b((const uint16_t *)p + i) : vload_b_n((const uint16_t *)p + i, n);
     return n >= W ? vload((const float *)p + i) : vload_n((const float *)p + i, n);
 }
+#if AX_SIMD != 512
+INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
+{
+    if (n >= W)
+        vstore_b(p, x);
+    else
+        vstore_b_n(p, x, n);
+}
+#endif
 INLINE void vput(void *p, int64_t i, int64_t n, bool bf16, vf x)
 {
     if (bf16 && n >= W)

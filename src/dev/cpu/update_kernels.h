@@ -9,7 +9,7 @@
 INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 {
     if (copy && dtype == AX_BF16)
-        vput(copy, i, n, true, w);
+        vstore_exact((uint16_t *)copy + i, w, n);
     else if (copy)
         vput(copy, i, n, false, w);
 }
@@ -25,6 +25,10 @@ static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
     vf keep = vset((float)(1 - a->lr * a->decay));
     for (int64_t i = lo; i < hi; i += W) {
         int64_t n = hi - i;
+        const void *const from_memory[] = {a->g, a->w, a->m, a->v};
+        UNROLL
+        for (int k = 0; k < 4; k++)
+            __builtin_prefetch((const char *)from_memory[k] + i * 4 + AHEAD);
         vf g = vget(a->g, i, n, false), w = vget(a->w, i, n, false);
         vf m = vfma(beta1, vget(a->m, i, n, false), rest1 * g);
         vf v = vfma(beta2, vget(a->v, i, n, false), rest2 * g * g);

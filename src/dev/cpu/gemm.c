@@ -397,6 +397,11 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
-    ax_cpu_parallel(cpu, threads, body, &j);
+    int parts = threads;
+    if (j.gemm && threads > 1 && j.threads_m == 1 && a_as_it_lies(j.gemm, g, g->k)) {
+        int64_t finer = g->n / (threads * 8 * j.gemm->lanes * j.gemm->vectors);
+        parts = threads * (int)ax_max(1, ax_min(finer, 8));
+    }
+    ax_cpu_parallel(cpu, parts, body, &j);
     return AX_OK;
 }

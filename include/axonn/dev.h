@@ -73,12 +73,13 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(adamw) X(sgd)
 /* clang-format on */
 
-/* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`). `dtype` of a and b is T; `c_dtype` is T or A; sums
- * are kept in A. a is [m,k] with row stride lda, or [k,m] if trans_a; b likewise [k,n] or [n,k] if trans_b.
- * k == 0 gives zeros (or leaves c). c overlaps neither operand. */
+/* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
+ * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
+ * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c
+ * overlaps neither operand. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
-    const void *a, *b;
+    const void *a, *b, *bias;
     void *c;
     int64_t lda, ldb, ldc;
     ax_dtype dtype, c_dtype;

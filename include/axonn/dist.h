@@ -23,11 +23,13 @@ extern "C" {
  * would appear twice. */
 AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, const ax_tensor *a,
                                          const ax_tensor *b, ax_tensor *out);
-/* *out = the contraction by that rule, of a's dtype, in frame memory; not collective. It runs as one gemm, so
- * the letters that are kept from a, those kept from b, and those that are summed must each stand together and
- * in the same order wherever they appear ("bto,bti->oi" yes, "bto,tbi->oi" no): else AX_ERR_INTERNAL. */
+/* *out = the contraction by that rule, of a's dtype, in frame memory; not collective. `bias`, or NULL, is
+ * added along its last dim, whose box it has in the accumulation dtype; the result must then be no partial
+ * sum. It runs as one gemm, so the letters that are kept from a, those kept from b, and those that are summed
+ * must each stand together and in the same order wherever they appear ("bto,bti->oi" yes, "bto,tbi->oi" no):
+ * else AX_ERR_INTERNAL. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
-                                    ax_tensor *out);
+                                    const ax_tensor *bias, ax_tensor *out);
 /* The same into memory that `out` has, of a's dtype or of its accumulation dtype; added if `accumulate`.
  * out's extents and layout must be those of the rule. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,

@@ -189,8 +189,8 @@ static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a
     return AX_OK;
 }
 
-ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                          bool accumulate, const ax_tensor *out)
+static ax_status run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                     const ax_tensor *bias, bool accumulate, const ax_tensor *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_tensor rule;
@@ -205,19 +205,32 @@ ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a,
     AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
              "contraction \"%s\" of %s into %s", text, ax_dtype_name(a->dtype), ax_dtype_name(out->dtype));
     AX_TRY(lower(ctx->grid, text, a, b, &gemm));
+    if (bias) {
+        AX_CHECK(gemm.n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&
+                     !ax_grid_effective(ctx->grid, rule.layout.partial),
+                 AX_ERR_INTERNAL, "contraction \"%s\": the bias does not fit the result [%s]", text,
+                 ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is));
+        gemm.bias = bias->data;
+    }
     gemm.c = out->data;
     gemm.c_dtype = out->dtype;
     gemm.accumulate = accumulate;
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
 
+ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                          bool accumulate, const ax_tensor *out)
+{
+    return run(frame, text, a, b, NULL, accumulate, out);
+}
+
 ax_status ax_contract(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                      ax_tensor *out)
+                      const ax_tensor *bias, ax_tensor *out)
 {
     ax_tensor result;
     AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, text, a, b, &result));
     AX_TRY(ax_frame_alloc(frame, &result, &result));
-    AX_TRY(ax_contract_run(frame, text, a, b, false, &result));
+    AX_TRY(run(frame, text, a, b, bias, false, &result));
     *out = result;
     return AX_OK;
 }

@@ -22,13 +22,19 @@ static ax_status fit_width(const ax_layer *self, ax_frame *frame, const ax_tenso
 
 static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
+    static const char spec[] = "bti,oi->bto";
     linear *l = (linear *)self;
-    ax_tensor in, w, partial; /* along whatever axes split the input width */
+    const ax_grid *grid = self->ctx->grid;
+    ax_tensor in, w, rule, partial, b; /* partial along whatever axes split the input width */
     AX_TRY(fit_width(self, frame, x, &in));
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    AX_TRY(ax_contract(frame, "bti,oi->bto", &in, &w, &partial));
+    AX_TRY(ax_contract_rule(grid, spec, &in, &w, &rule));
+    bool whole = self->param[BIAS] && ax_layout_equal(grid, &rule.layout, &l->y_layout, rule.ndim);
+    if (whole)
+        AX_TRY(ax_param_acquire(frame, self->param[BIAS], &b));
+    AX_TRY(ax_contract(frame, spec, &in, &w, whole ? &b : NULL, &partial));
     AX_TRY(ax_settle(frame, &partial, &l->y_layout, y));
-    if (self->param[BIAS])
+    if (self->param[BIAS] && !whole)
         AX_TRY(ax_op_bias(frame, y, self->param[BIAS]));
     return ax_frame_save(frame, &in);
 }
@@ -42,7 +48,7 @@ static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_
     static const char spec[] = "bto,oi->bti";
     ax_tensor w;
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    return first ? ax_contract(frame, spec, dy, &w, partial)
+    return first ? ax_contract(frame, spec, dy, &w, NULL, partial)
                  : ax_contract_run(frame, spec, dy, &w, true, partial);
 }
 

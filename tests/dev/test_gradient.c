@@ -79,7 +79,8 @@ typedef struct gemm_test {
 static void multiply(int64_t m, int64_t n, int64_t k, const double *a, bool trans_a, const double *b,
                      bool trans_b, double *c)
 {
-    RUN(gemm, m, n, k, a, b, c, trans_a ? m : k, trans_b ? k : n, n, AX_F64, AX_F64, trans_a, trans_b, false);
+    RUN(gemm, m, n, k, a, b, NULL, c, trans_a ? m : k, trans_b ? k : n, n, AX_F64, AX_F64, trans_a, trans_b,
+        false);
 }
 
 static double gemm_objective(const void *test)

@@ -303,9 +303,9 @@ static ax_status not_a_gemm(ax_comm *world, void *arg)
     ax_tensor like = ax_tensor_make(AX_F32, 3, (int64_t[]){2, 2, 2}, NULL, NULL), a, b, out;
     AX_TRY(ax_frame_alloc(frame, &like, &a));
     AX_TRY(ax_frame_alloc(frame, &like, &b));
-    EXPECT(ax_contract(frame, "bto,tbi->oi", &a, &b, &out) == AX_ERR_INTERNAL);
+    EXPECT(ax_contract(frame, "bto,tbi->oi", &a, &b, NULL, &out) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "contraction \"bto,tbi->oi\" is no matrix product"));
-    EXPECT(ax_contract(frame, "bto,bti->boi", &a, &b, &out) == AX_ERR_INTERNAL);
+    EXPECT(ax_contract(frame, "bto,bti->boi", &a, &b, NULL, &out) == AX_ERR_INTERNAL);
     a.ndim = b.ndim = 2;
     out = like;
     EXPECT(ax_contract_run(frame, "bi,oi->bo", &a, &b, false, &out) == AX_ERR_INTERNAL);

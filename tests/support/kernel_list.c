@@ -79,7 +79,7 @@ bool kc_build_gemm(kernel_case *c, int index)
         {131, 67, 1031}, {8, 48, 300} /* one tile for all threads */,
     };
     /* Several blocks in every direction; too large for all variants. */
-    static const int64_t large[][3] = {{1100, 100, 801}, {260, 300, 3600}};
+    static const int64_t large[][3] = {{1100, 100, 1201}, {260, 300, 3600}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = 3 };
     if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -94,14 +94,17 @@ bool kc_build_gemm(kernel_case *c, int index)
     a->ldc = n + pad;
     DTYPE(dtype, c->dtype);
     DTYPE(c_dtype, variant & 8 ? ACCUM : c->dtype);
-    kc_name(c, " %dx%dx%d%s%s%s to %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",
-            a->trans_b ? " b'" : "", a->accumulate ? " +=" : "", ax_dtype_name(a->c_dtype));
+    kc_name(c, " %dx%dx%d%s%s%s%s to %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",
+            a->trans_b ? " b'" : "", a->accumulate ? " +=" : "", index % 5 < 2 ? " + bias" : "",
+            ax_dtype_name(a->c_dtype));
     IN(a, c->dtype, (a->trans_a ? k : m) * a->lda);
     IN(b, c->dtype, (a->trans_b ? n : k) * a->ldb);
+    if (index % 5 < 2)
+        IN(bias, ACCUM, n);
     if (a->accumulate)
-        INOUT(c, a->c_dtype, m * a->ldc, (double)k + 2);
+        INOUT(c, a->c_dtype, m * a->ldc, (double)k + 3);
     else
-        OUT(c, a->c_dtype, m * a->ldc, (double)k + 1);
+        OUT(c, a->c_dtype, m * a->ldc, (double)k + 2);
     return true;
 }
 

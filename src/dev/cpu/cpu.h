@@ -25,10 +25,10 @@ typedef struct ax_cpu_ask {
     int64_t stride, lines, n;
 } ax_cpu_ask;
 
-/* Where the sums of a micro-tile go: c = sums + prior (+ c when `add_c`, which is for bf16 c only: an fp32 c
- * that is added to is its own prior). */
+/* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for bf16 c only: an
+ * fp32 c that is added to is its own prior). */
 typedef struct ax_cpu_tile {
-    const float *prior; /* or NULL */
+    const float *prior, *bias; /* or NULL */
     void *c;
     int64_t prior_ld, c_ld, rows, cols;
     bool c_bf16, add_c;

@@ -125,6 +125,8 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
     size_t size = c_bf16 ? 2 : 4;
     ax_cpu_tile tile = {.c = (char *)g->c + (size_t)((t->m0 + i) * g->ldc + t->n0 + j) * size,
                         .c_ld = g->ldc};
+    if (last && g->bias)
+        tile.bias = (const float *)g->bias + t->n0 + j;
     if (!c_bf16) {
         if (!first || g->accumulate)
             tile.prior = tile.c;
@@ -386,6 +388,8 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
     const ax_gemm_args *g = args;
     const ax_cpu *cpu = ax_cpu_of(stream);
     if (g->dtype == AX_F64)
+        return ax_backend_ref.kernel[AX_K_gemm](stream, args);
+    if (g->k == 0 && g->bias)
         return ax_backend_ref.kernel[AX_K_gemm](stream, args);
     if (g->k == 0 && !g->accumulate)
         clear(g);

@@ -175,6 +175,8 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
             vf sum = vload(sums + i * width + at);
             if (t->prior)
                 sum = sum + vget(t->prior + i * t->prior_ld, at, n, false);
+            if (t->bias)
+                sum = sum + vget(t->bias, at, n, false);
             if (!t->c_bf16) {
                 vput((float *)t->c + i * t->c_ld, at, n, false, sum);
                 continue;
@@ -184,6 +186,14 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
                 sum = sum + vget(c, at, n, true);
             vput(c, at, n, true, sum);
         }
+}
+
+/* A whole vector of sums with what it joins. */
+INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
+{
+    if (t->prior)
+        sum = sum + vload(prior + at);
+    return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
 /* What is asked for while a tile multiplies, a share of it every RUN units: the next strip of a, a row of c,
@@ -274,7 +284,7 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
             const float *prior = t->prior + i * t->prior_ld;
             UNROLL
             for (int v = 0; v < nv; v++)
-                vstore(to + v * W, t->prior ? (vf)(sum[i][v] + vload(prior + v * W)) : sum[i][v]);
+                vstore(to + v * W, joined(t, sum[i][v], prior, v * W));
         }
         return;
     }
@@ -285,7 +295,7 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
             const float *prior = t->prior + i * t->prior_ld;
             UNROLL
             for (int v = 0; v < nv; v++)
-                vstore_b(to + v * W, t->prior ? (vf)(sum[i][v] + vload(prior + v * W)) : sum[i][v]);
+                vstore_b(to + v * W, joined(t, sum[i][v], prior, v * W));
         }
         return;
     }

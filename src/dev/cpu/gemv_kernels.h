@@ -8,6 +8,8 @@
 static __attribute__((noinline)) void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, float sum)
 {
     int64_t at = i * g->ldc + j;
+    if (g->bias)
+        sum += ((const float *)g->bias)[j];
     if (g->c_dtype == AX_BF16) {
         uint16_t *c = (uint16_t *)g->c + at;
         *c = ax_bf16_from_float(g->accumulate ? sum + ax_bf16_to_float(*c) : sum);

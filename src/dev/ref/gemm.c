@@ -43,6 +43,12 @@ static void write_tile(const ax_gemm_args *g, int64_t i0, int64_t j0, int64_t ro
     for (int64_t i = 0; i < rows; i++) {
         int64_t at = (i0 + i) * g->ldc + j0;
         double old[TILE];
+        if (g->bias) {
+            double bias[TILE];
+            ref_read(ax_dtype_accum(g->dtype), g->bias, j0, cols, bias);
+            for (int64_t j = 0; j < cols; j++)
+                sum[i][j] += bias[j];
+        }
         if (g->accumulate) {
             ref_read(g->c_dtype, g->c, at, cols, old);
             for (int64_t j = 0; j < cols; j++)

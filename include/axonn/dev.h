@@ -457,6 +457,13 @@ void ax_device_close(ax_device **dev);
  * it. */
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
+/* The instruction sets that kernels of the cpu backend are compiled for and this processor can run, best
+ * first ("avx512_bf16", "avx512", "avx2", "generic"); NULL beyond the last. */
+const char *ax_isa_name(int index);
+/* The one that a cpu device opened now uses: the best, or what environment AXONN_ISA names. If that is none
+ * of the above: AX_ERR_USAGE naming those that are. */
+AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
+
 /* What the device can do at best, the best of what was seen in about so many seconds: floating-point
  * operations per second of multiply-adds of `compute` that wait for nothing (0: not known for this device),
  * and bytes per second of an array far larger than caches that is read and written in place (256 MiB, taken

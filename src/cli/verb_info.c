@@ -168,14 +168,23 @@ static json_t *binding_json(const ax_binding *b)
     return json_pack("{s:s?, s:s?}", "cores", b->n ? cores : NULL, "why_not", b->why_not);
 }
 
-static json_t *collect(const ax_threads *threads, bool with_keys)
+/* What the cpu backend's kernels are compiled for and can run here, best first, and which of it does run. */
+static json_t *kernels(const char *isa)
 {
-    json_t *info =
-        json_pack("{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:i, s:o, s:I, s:o}", "version", ax_version(),
-                  "commit", ax_commit(), "build", "compiler", AXONN_COMPILER, "type", AXONN_BUILD_TYPE,
-                  "flags", AXONN_BUILD_FLAGS, "sanitizers", AXONN_SANITIZE, "components", components(),
-                  "machine", machine(), "threads", threads->count, "binding", binding_json(&threads->binding),
-                  "memory_available_bytes", (json_int_t)ax_memory_available(), "devices", devices());
+    json_t *can = json_array();
+    for (int i = 0; ax_isa_name(i); i++)
+        json_array_append_new(can, json_string(ax_isa_name(i)));
+    return json_pack("{s:s, s:o}", "isa", isa, "can_run", can);
+}
+
+static json_t *collect(const ax_threads *threads, const char *isa, bool with_keys)
+{
+    json_t *info = json_pack(
+        "{s:s, s:s, s:{s:s, s:s, s:s, s:s}, s:o, s:o, s:o, s:i, s:o, s:I, s:o}", "version", ax_version(),
+        "commit", ax_commit(), "build", "compiler", AXONN_COMPILER, "type", AXONN_BUILD_TYPE, "flags",
+        AXONN_BUILD_FLAGS, "sanitizers", AXONN_SANITIZE, "components", components(), "machine", machine(),
+        "kernels", kernels(isa), "threads", threads->count, "binding", binding_json(&threads->binding),
+        "memory_available_bytes", (json_int_t)ax_memory_available(), "devices", devices());
     if (info && with_keys)
         json_object_set_new(info, "options", keys());
     return info;
@@ -193,6 +202,15 @@ static long long number(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
+static void print_kernels(const json_t *kernels)
+{
+    const json_t *word;
+    size_t i;
+    printf("\nkernels     for %s; can run:", text(kernels, "isa"));
+    json_array_foreach(json_object_get(kernels, "can_run"), i, word) printf(" %s", json_string_value(word));
+    printf(" (AXONN_ISA chooses)\n");
+}
+
 static void print_machine(const json_t *info)
 {
     char total[32], left[32], l1[32], l2[32], l3[32];
@@ -208,9 +226,9 @@ static void print_machine(const json_t *info)
            ax_format_bytes((double)number(cache, "l3"), l3));
     printf("            instruction sets:");
     json_array_foreach(json_object_get(m, "isa"), i, word) printf(" %s", json_string_value(word));
-    printf("\nthreads     %lld will compute unless `threads` says otherwise, %s: %s\n",
-           number(info, "threads"), cores ? "each on a core of its own" : "not bound to cores",
-           cores ? cores : why_not);
+    print_kernels(json_object_get(info, "kernels"));
+    printf("threads     %lld will compute unless `threads` says otherwise, %s: %s\n", number(info, "threads"),
+           cores ? "each on a core of its own" : "not bound to cores", cores ? cores : why_not);
     printf("memory      %s, of which %s can be used now\n",
            ax_format_bytes((double)number(m, "memory_bytes"), total),
            ax_format_bytes((double)number(info, "memory_available_bytes"), left));
@@ -258,8 +276,10 @@ static ax_status run(const void *raw)
     if (a->grid.grid)
         return info_grid(&a->grid, a->json);
     ax_threads threads;
+    const char *isa;
     AX_TRY(find_threads(&threads));
-    json_t *info = collect(&threads, a->options);
+    AX_TRY(ax_isa_chosen(&isa));
+    json_t *info = collect(&threads, isa, a->options);
     AX_CHECK(info, AX_ERR_MEMORY, "no memory to collect what is known");
     if (a->json)
         return cli_print_json(info);

@@ -126,6 +126,21 @@ static void installation(void **state)
     ax_buf_fini(&out);
 }
 
+/* AXONN_ISA chooses the kernels; what cannot run is refused before anything is done. */
+static void instruction_sets(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell("AXONN_ISA=generic " AXONN " info", &out), 0);
+    assert_contains(out.data, "kernels     for generic; can run: ");
+    assert_int_equal(shell("AXONN_ISA=generic " AXONN " info --json", &out), 0);
+    assert_contains(out.data, "\"kernels\":{\"isa\":\"generic\",\"can_run\":[");
+    assert_int_equal(shell("AXONN_ISA=mmx " AXONN " info 2>&1", &out), 2);
+    assert_contains(out.data, "AXONN_ISA is \"mmx\"");
+    assert_contains(out.data, "generic");
+    ax_buf_fini(&out);
+}
+
 static void grids_are_drawn(void **state)
 {
     (void)state;
@@ -163,6 +178,7 @@ int main(void)
         cmocka_unit_test(every_verb_has_help),
         cmocka_unit_test(completion),
         cmocka_unit_test(installation),
+        cmocka_unit_test(instruction_sets),
         cmocka_unit_test(grids_are_drawn),
     };
     if (chdir(AXONN_BUILD_DIR))

@@ -163,8 +163,11 @@ int main(void)
     for (int i = 0; i < ax_device_count(); i++)
         if (computes(ax_device_backend(i)))
             failed += run_backend(ax_device_backend(i)->name, NULL);
-    const ax_cpu_isa *isa;
-    for (int i = 1; (isa = ax_cpu_isa_at(i)); i++) /* the one that the cpu backend chose is judged above */
-        failed += run_backend("cpu", isa);
+    const ax_cpu_isa *isa, *chosen;
+    if (ax_cpu_isa_choose(&chosen) != AX_OK)
+        return 1;
+    for (int i = 0; (isa = ax_cpu_isa_at(i)); i++)
+        if (isa != chosen) /* which is judged above */
+            failed += run_backend("cpu", isa);
     return failed;
 }

@@ -3,9 +3,9 @@
  * Three layers. `isa_*.c` compile the kernels of *_kernels.h once per instruction set; each is a function
  * over a range of work items (rows, elements, heads, columns), whose results do not depend on how the items
  * are cut into ranges. `launch.c` says for each kernel how many items there are and lets threads take
- * ranges. `device.c` chooses the table that this processor can run and owns the scratch memory, `pool.c` the
- * threads, `bind.c` the cores that they are bound to. No kernel allocates: scratch is one block per thread,
- * made when the device is opened. */
+ * ranges. `isa.c` chooses among the tables that this processor can run, `device.c` owns the scratch memory,
+ * `pool.c` the threads, `bind.c` the cores that they are bound to. No kernel allocates: scratch is one block
+ * per thread, made when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 
@@ -78,6 +78,9 @@ extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf
 
 /* The tables that this processor can run, best first; NULL beyond the last, which is the portable one. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
+/* The one that a device opened now uses: the best, or what AXONN_ISA in the environment names. AX_ERR_USAGE.
+ */
+ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 
 typedef struct ax_cpu_pool ax_cpu_pool;
 typedef struct ax_cpu_places ax_cpu_places;

@@ -1,27 +1,8 @@
-/* What an open cpu device owns, and the choice of its instruction set. */
+/* What an open cpu device owns. */
 #include "dev/cpu/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-const ax_cpu_isa *ax_cpu_isa_at(int index)
-{
-    const ax_cpu_isa *can[4];
-    int n = 0;
-#ifdef __x86_64__
-    __builtin_cpu_init();
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    if (avx512 && __builtin_cpu_supports("avx512bf16"))
-        can[n++] = &ax_cpu_isa_avx512_bf16;
-    if (avx512)
-        can[n++] = &ax_cpu_isa_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        can[n++] = &ax_cpu_isa_avx2;
-#endif
-    can[n++] = &ax_cpu_isa_generic;
-    return index < n ? can[index] : NULL;
-}
 
 size_t ax_cpu_workspace(int threads)
 {
@@ -33,6 +14,7 @@ static void say(const ax_device *dev)
     char cores[256];
     const ax_cpu *cpu = dev->impl;
     const ax_binding *b = dev->binding;
+    ax_log(AX_LOG_DEBUG, "%s: kernels for %s", dev->ops.name, cpu->isa->name);
     if (cpu->places)
         ax_log(AX_LOG_DEBUG, "%s: %d thread(s), each on a core of its own: %s", dev->ops.name, dev->threads,
                ax_binding_print(b, cores, sizeof cores));
@@ -43,9 +25,11 @@ static void say(const ax_device *dev)
 
 ax_status ax_cpu_open(ax_device *dev)
 {
+    const ax_cpu_isa *isa;
     ax_cpu *cpu;
+    AX_TRY(ax_cpu_isa_choose(&isa));
     AX_TRY(ax_calloc(1, sizeof *cpu, &cpu));
-    cpu->isa = ax_cpu_isa_at(0);
+    cpu->isa = isa;
     cpu->threads = dev->threads;
     if (dev->binding && dev->binding->n == dev->threads)
         cpu->places = ax_cpu_places_take(dev->binding);

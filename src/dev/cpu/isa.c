@@ -1,0 +1,68 @@
+/* Which of the compiled instruction sets the kernels of the cpu backend use. */
+#include "dev/cpu/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const ax_cpu_isa *ax_cpu_isa_at(int index)
+{
+    const ax_cpu_isa *can[4];
+    int n = 0;
+#ifdef __x86_64__
+    __builtin_cpu_init();
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (avx512 && __builtin_cpu_supports("avx512bf16"))
+        can[n++] = &ax_cpu_isa_avx512_bf16;
+    if (avx512)
+        can[n++] = &ax_cpu_isa_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        can[n++] = &ax_cpu_isa_avx2;
+#endif
+    can[n++] = &ax_cpu_isa_generic;
+    return index < n ? can[index] : NULL;
+}
+
+const char *ax_isa_name(int index)
+{
+    const ax_cpu_isa *isa = ax_cpu_isa_at(index);
+    return isa ? isa->name : NULL;
+}
+
+static ax_status refuse(const char *name)
+{
+    char can[128] = "";
+    bool known = false;
+#ifdef __x86_64__
+    known = !strcmp(name, ax_cpu_isa_avx2.name) || !strcmp(name, ax_cpu_isa_avx512.name) ||
+            !strcmp(name, ax_cpu_isa_avx512_bf16.name);
+#endif
+    for (int i = 0; ax_isa_name(i); i++) {
+        size_t used = strlen(can);
+        snprintf(can + used, sizeof can - used, "%s%s", i ? ", " : "", ax_isa_name(i));
+    }
+    return ax_fail(
+        AX_ERR_USAGE, "AXONN_ISA is \"%s\", %s: this processor can run %s", name,
+        known ? "which cannot be used here" : "which is no instruction set that there are kernels for", can);
+}
+
+ax_status ax_cpu_isa_choose(const ax_cpu_isa **out)
+{
+    const char *name = getenv("AXONN_ISA");
+    *out = ax_cpu_isa_at(0);
+    if (!name || !*name || !strcmp(name, "auto"))
+        return AX_OK;
+    for (int i = 0; (*out = ax_cpu_isa_at(i)); i++)
+        if (!strcmp((*out)->name, name))
+            return AX_OK;
+    return refuse(name);
+}
+
+ax_status ax_isa_chosen(const char **name)
+{
+    const ax_cpu_isa *isa;
+    AX_TRY(ax_cpu_isa_choose(&isa));
+    *name = isa->name;
+    return AX_OK;
+}

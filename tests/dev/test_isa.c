@@ -1,0 +1,90 @@
+/* The instruction set of a cpu device: the best, or that which AXONN_ISA names, or an error that says what
+ * there is. */
+#include "dev/cpu/cpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const ax_cpu_isa *opened(const char *device)
+{
+    ax_device *dev;
+    assert_int_equal(ax_device_open(device, 1, &dev), AX_OK);
+    const ax_cpu_isa *isa = ((const ax_cpu *)dev->impl)->isa;
+    ax_device_close(&dev);
+    return isa;
+}
+
+static void the_best_runs_by_default(void **state)
+{
+    (void)state;
+    const char *name;
+    static const char *const none[] = {NULL, "", "auto"};
+    for (size_t i = 0; i < AX_COUNT(none); i++) {
+        none[i] ? setenv("AXONN_ISA", none[i], 1) : unsetenv("AXONN_ISA");
+        assert_ptr_equal(opened("cpu"), ax_cpu_isa_at(0));
+        assert_int_equal(ax_isa_chosen(&name), AX_OK);
+        assert_string_equal(name, ax_isa_name(0));
+    }
+}
+
+/* Not only by name: products give the same values, for these sums are exact. */
+static void each_that_can_run_does(void **state)
+{
+    (void)state;
+    enum { N = 65 };
+    float a[N * N], b[N * N], c[N * N], first[N * N];
+    int count = 0;
+    for (int i = 0; i < N * N; i++) {
+        a[i] = (float)(i % 7 - 3);
+        b[i] = (float)(i % 5 - 2);
+    }
+    for (const char *name; (name = ax_isa_name(count)); count++) {
+        ax_device *dev;
+        setenv("AXONN_ISA", name, 1);
+        assert_string_equal(opened("cpu")->name, name);
+        assert_string_equal(opened("check:cpu")->name, name);
+        assert_int_equal(ax_device_open("cpu", 2, &dev), AX_OK);
+        ax_stream stream = {dev, NULL};
+        ax_gemm_args g = {.m = N, .n = N, .k = N, .a = a, .b = b, .c = c, .lda = N, .ldb = N, .ldc = N};
+        g.dtype = g.c_dtype = AX_F32;
+        assert_int_equal(ax_run_gemm(&stream, &g), AX_OK);
+        if (count)
+            assert_memory_equal(c, first, sizeof c);
+        memcpy(first, c, sizeof c);
+        ax_device_close(&dev);
+    }
+    assert_true(count > 0);
+    assert_string_equal(ax_isa_name(count - 1), "generic");
+}
+
+static void others_are_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[] = {"mmx", "AVX2", "avx", "avx512_bf16 ", "generic,avx2"};
+    for (size_t i = 0; i < AX_COUNT(wrong); i++) {
+        ax_device *dev;
+        const char *name;
+        setenv("AXONN_ISA", wrong[i], 1);
+        assert_int_equal(ax_device_open("cpu", 1, &dev), AX_ERR_USAGE);
+        assert_null(dev);
+        assert_non_null(strstr(ax_error_message(), wrong[i]));
+        for (int k = 0; ax_isa_name(k); k++)
+            assert_non_null(strstr(ax_error_message(), ax_isa_name(k)));
+        assert_int_equal(ax_isa_chosen(&name), AX_ERR_USAGE);
+        assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK); /* which has no choice */
+        ax_device_close(&dev);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_best_runs_by_default),
+                                       cmocka_unit_test(each_that_can_run_does),
+                                       cmocka_unit_test(others_are_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -409,6 +409,9 @@ typedef struct ax_device_ops {
 /* Told of every argument block (kernels, copies, collectives) that a dry device sees, before it "runs". */
 typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
 
+/* Told of every launch on a device of any kind, before it is run. */
+typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
+
 /* What the launches of one kernel came to. */
 typedef struct ax_kernel_total {
     int64_t calls;
@@ -435,6 +438,8 @@ struct ax_device {
     ax_kernel_total *totals; /* [AX_KERNEL_COUNT] that launches are added to, or NULL */
     ax_observe_fn *observe;  /* dry device only */
     void *observe_user;
+    ax_watch_fn *watch; /* or NULL */
+    void *watch_user;
     void *impl;   /* of the backend that computes */
     void *memory; /* of the backend that hands out memory, where another one computes */
 };
@@ -483,6 +488,8 @@ typedef struct ax_cores {
 void ax_cores_find(ax_cores *out);
 /* Physical cores that this process may use (affinity mask and cgroup quota respected), at least 1. */
 int ax_cores_usable(void);
+/* Bytes of the last-level caches of the cores that the affinity mask leaves to this process; 0: not known. */
+int64_t ax_cores_cache(void);
 
 /* Device memory for set-up, never within a step; *out is NULL on error (AX_ERR_MEMORY). `bytes` is the same
  * in both calls. NULL may be freed. */

@@ -201,6 +201,37 @@ typedef struct ax_step_times {
 AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                       ax_step_times *out);
 
+/* One of the matrix products of a step. */
+typedef struct ax_product {
+    ax_gemm_args args; /* whose pointers are NULL */
+    bool bias;         /* it adds one */
+    int64_t calls;     /* in a step */
+    ax_spread seconds; /* of a call */
+} ax_product;
+
+/* The matrix products of a step of this rank, different ones only, those that take most of a step first. */
+typedef struct ax_step_products {
+    ax_product *product;
+    int64_t n, capacity;
+    int64_t calls;  /* in a step, of all */
+    double flops;   /* of a step */
+    double seconds; /* that a step's products should take: all calls at their medians */
+    int threads;
+    int64_t cache;               /* bytes of the last-level caches; operands come from beyond; 0: not known */
+    double peak[AX_DTYPE_COUNT]; /* ax_device_peak of the dtypes that are multiplied */
+    ax_dtype compute;
+    const char *device;
+    char model[96], grid[96]; /* as ax_step_times has them */
+} ax_step_products;
+
+/* Finds the products of a training step of this configuration, by running the step on the dry device, and
+ * times each by itself `runs` times on the configuration's device, on operands that are in no cache. Ranks
+ * find and time their own, at the same time. Errors as those of ax_train_time. The caller releases *out with
+ * ax_step_products_fini, whatever is returned. Collective along world. */
+AX_MUST_CHECK ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs,
+                                          ax_step_products *out);
+void ax_step_products_fini(ax_step_products *products);
+
 #ifdef __cplusplus
 }
 #endif

@@ -27,6 +27,7 @@ bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
 #endif
     hwloc_topology_set_all_types_filter(*out, HWLOC_TYPE_FILTER_KEEP_NONE);
     hwloc_topology_set_type_filter(*out, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_cache_types_filter(*out, HWLOC_TYPE_FILTER_KEEP_ALL);
     *mine = hwloc_bitmap_alloc();
     return *mine && !hwloc_topology_load(*out) && !hwloc_get_cpubind(*out, *mine, HWLOC_CPUBIND_PROCESS);
 }
@@ -144,4 +145,18 @@ int ax_cores_usable(void)
     if (found.quota < cores)
         cores = (int)found.quota;
     return cores > 1 ? cores : 1;
+}
+
+int64_t ax_cores_cache(void)
+{
+    static const hwloc_obj_type_t levels[] = {HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE, HWLOC_OBJ_L1CACHE};
+    hwloc_topology_t topology;
+    hwloc_bitmap_t mine;
+    int64_t bytes = 0;
+    if (ax_topology_find(&topology, &mine))
+        for (size_t i = 0; i < AX_COUNT(levels) && !bytes; i++)
+            for (hwloc_obj_t c = NULL; (c = hwloc_get_next_obj_by_type(topology, levels[i], c));)
+                bytes += hwloc_bitmap_intersects(c->cpuset, mine) ? (int64_t)c->attr->cache.size : 0;
+    ax_topology_forget(topology, mine);
+    return bytes;
 }

@@ -184,6 +184,8 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     dev->flops += flops;
     dev->bytes += bytes;
     dev->launches++;
+    if (dev->watch)
+        dev->watch(dev->watch_user, kernel, args);
     double begin = dev->ring || dev->totals ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
     enter(dev);
     ax_status status =

@@ -128,32 +128,32 @@ static ax_status open_metrics(ax_run *run)
 /* Everything up to the first step, in this order: what can be refused comes before what takes memory. Files
  * are written by rank 0 alone. A rank that fails in a stage fails before the others wait for it there, or
  * the stage agrees by itself; so all ranks agree on how it ended. Steps that are only timed need no files. */
-ax_status ax_run_start(ax_run *run, bool timing)
+ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
         const char *name;
         ax_status (*run)(ax_run *);
         enum { EACH, FIRST } who;
-        enum { ALWAYS, WITH_FILES } when;
-    } stage[] = {{"configuration", ax_run_compare_configs, EACH, ALWAYS},
-                 {"inputs", ax_run_find_inputs, EACH, WITH_FILES},
-                 {"model", ax_run_open_model, EACH, ALWAYS},
-                 {"lock", ax_run_lock, FIRST, WITH_FILES},
-                 {"ranks", number_ranks, EACH, ALWAYS},
-                 {"threads", choose_threads, EACH, ALWAYS},
-                 {"optimizer", choose_optimizer, EACH, ALWAYS},
-                 {"memory plan", ax_run_plan_memory, EACH, ALWAYS},
-                 {"checkpoints", ax_run_find_resume, EACH, WITH_FILES},
-                 {"data", ax_run_open_data, EACH, WITH_FILES},
-                 {"position", ax_run_restore_position, EACH, WITH_FILES},
-                 {"allocation", allocate, EACH, ALWAYS},
-                 {"trace", open_trace, EACH, WITH_FILES},
-                 {"weights", ax_run_start_weights, EACH, ALWAYS},
-                 {"config.yaml", ax_run_write_config, FIRST, WITH_FILES},
-                 {"metrics", open_metrics, FIRST, WITH_FILES},
-                 {"evaluation", ax_run_find_evaluation, EACH, WITH_FILES}};
+        ax_run_purpose least; /* that needs it */
+    } stage[] = {{"configuration", ax_run_compare_configs, EACH, AX_RUN_PLANS},
+                 {"inputs", ax_run_find_inputs, EACH, AX_RUN_TRAINS},
+                 {"model", ax_run_open_model, EACH, AX_RUN_PLANS},
+                 {"lock", ax_run_lock, FIRST, AX_RUN_TRAINS},
+                 {"ranks", number_ranks, EACH, AX_RUN_PLANS},
+                 {"threads", choose_threads, EACH, AX_RUN_PLANS},
+                 {"optimizer", choose_optimizer, EACH, AX_RUN_PLANS},
+                 {"memory plan", ax_run_plan_memory, EACH, AX_RUN_PLANS},
+                 {"checkpoints", ax_run_find_resume, EACH, AX_RUN_TRAINS},
+                 {"data", ax_run_open_data, EACH, AX_RUN_TRAINS},
+                 {"position", ax_run_restore_position, EACH, AX_RUN_TRAINS},
+                 {"allocation", allocate, EACH, AX_RUN_STEPS},
+                 {"trace", open_trace, EACH, AX_RUN_TRAINS},
+                 {"weights", ax_run_start_weights, EACH, AX_RUN_STEPS},
+                 {"config.yaml", ax_run_write_config, FIRST, AX_RUN_TRAINS},
+                 {"metrics", open_metrics, FIRST, AX_RUN_TRAINS},
+                 {"evaluation", ax_run_find_evaluation, EACH, AX_RUN_TRAINS}};
     for (size_t i = 0; i < AX_COUNT(stage); i++) {
-        if (timing && stage[i].when == WITH_FILES)
+        if (stage[i].least > purpose)
             continue;
         double begin = ax_now();
         bool mine = stage[i].who == EACH || ax_run_first(run);
@@ -326,7 +326,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     *result = (ax_train_result){.loss = NAN, .eval_loss = NAN, .bits_per_byte = NAN};
     ax_signals_install(world);
     ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = ax_run_start(&run, false);
+    ax_status status = ax_run_start(&run, AX_RUN_TRAINS);
     if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)
         ax_log(AX_LOG_INFO,
                "nothing to do: %lld of %lld steps are done in %s; raise train.steps, or choose "

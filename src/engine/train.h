@@ -60,8 +60,10 @@ typedef struct ax_run {
     bool eval_pending;  /* a signal cut the evaluation of this step short */
 } ax_run;
 
-/* train.c: up to the first step (timing: without files), what steps are told, and after the last. */
-ax_status ax_run_start(ax_run *run, bool timing);
+/* train.c: up to a plan of memory, up to a first step that needs no files, or up to that of a whole run; what
+ * steps are told, and after the last. */
+typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_STEPS, AX_RUN_TRAINS } ax_run_purpose;
+ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
 void ax_run_describe(const ax_run *run, char model[96], char grid[96]);
 void ax_run_settle(const ax_run *run, ax_status status); /* ends the job if the others may be waiting */

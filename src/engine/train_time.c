@@ -97,7 +97,7 @@ ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t
     *out = (ax_step_times){.threads = 0};
     AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE, "%lld steps cannot be timed", (long long)steps);
     ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = ax_run_start(&run, true);
+    ax_status status = ax_run_start(&run, AX_RUN_STEPS);
     if (status == AX_OK)
         status = measure(&run, warm, steps, out);
     ax_run_settle(&run, status);

@@ -1,0 +1,202 @@
+/* axonn bench gemm: the matrix products of a configuration's step, each by itself. */
+#include "axonn/engine.h"
+#include "launch.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct args {
+    cli_launch launch;
+    char *config;
+    ax_strings overrides;
+    int64_t runs;
+    bool json;
+} args;
+
+static const ax_option options[] = {
+    {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
+     .help = "the configuration of the run"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    LAUNCH_OPTIONS(args, launch),
+    {"runs", AX_OPT_INT, offsetof(args, runs), "9", "[1, 100000]", .meta = "N",
+     .help = "measurements of each product"},
+    {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per product"},
+};
+
+/* One line: a product, or all of a step. */
+typedef struct row {
+    const char *name;
+    const ax_product *product; /* NULL: all */
+    int64_t calls;
+    ax_spread seconds;
+    double flops;   /* in those seconds */
+    double peak;    /* 0: not known */
+    double of_step; /* its calls' share of the time of the step's products */
+} row;
+
+/* "NT 1024x2304x768 bf16", then what is not as usual: " f32" is the result's dtype, "+=" adds to it, "+bias"
+ * a number to each column; rows lie further apart than they are long. */
+static void name_product(const ax_product *p, char *out, size_t size)
+{
+    const ax_gemm_args *g = &p->args;
+    bool sparse =
+        g->lda != (g->trans_a ? g->m : g->k) || g->ldb != (g->trans_b ? g->k : g->n) || g->ldc != g->n;
+    snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s", g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N',
+             (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
+             g->c_dtype == g->dtype ? "" : " ", g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype),
+             g->accumulate ? " +=" : "", p->bias ? " +bias" : "", sparse ? " strided" : "");
+}
+
+static row row_of(const ax_step_products *all, const ax_product *p, const char *name)
+{
+    row r = {.name = name, .product = p, .calls = p->calls, .seconds = p->seconds};
+    double bytes;
+    ax_kernel_cost(AX_K_gemm, &p->args, &r.flops, &bytes);
+    r.peak = all->peak[p->args.dtype];
+    r.of_step = p->seconds.median * (double)p->calls / all->seconds;
+    return r;
+}
+
+/* All calls of a step at their medians, their least and their greatest times; and at the devices' peaks. */
+static row total_of(const ax_step_products *all)
+{
+    row r = {.name = "all products of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};
+    double least = 0;
+    bool known = true;
+    for (int64_t i = 0; i < all->n; i++) {
+        const ax_product *p = &all->product[i];
+        row one = row_of(all, p, NULL);
+        double calls = (double)p->calls;
+        r.seconds.median += calls * p->seconds.median;
+        r.seconds.min += calls * p->seconds.min;
+        r.seconds.max += calls * p->seconds.max;
+        known = known && one.peak > 0;
+        least += known ? calls * one.flops / one.peak : 0;
+    }
+    r.peak = known ? all->flops / least : 0;
+    return r;
+}
+
+/* ---- as JSON ------------------------------------------------------------------------------------- */
+
+static ax_status print_json(const ax_step_products *all, const args *a, int ranks, const row *r)
+{
+    const char *isa = NULL;
+    if (!strcmp(all->device, "cpu"))
+        AX_TRY(ax_isa_chosen(&isa));
+    double rate = r->flops / r->seconds.median;
+    json_t *out = json_pack(
+        "{s:s, s:s, s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:o, s:o, s:f, s:s, s:s, s:s, s:s, s:i, s:i, s:s, "
+        "s:s?, s:I}",
+        "case", r->name, "unit", "ms", "runs", (json_int_t)a->runs, "median", r->seconds.median * 1e3, "min",
+        r->seconds.min * 1e3, "max", r->seconds.max * 1e3, "calls", (json_int_t)r->calls, "flops", r->flops,
+        "flops_per_s", rate, "peak_flops_per_s", cli_json_number(r->peak > 0 ? r->peak : NAN), "of_peak",
+        cli_json_number(r->peak > 0 ? rate / r->peak : NAN), "share", r->of_step, "config", a->config,
+        "model", all->model, "precision", ax_dtype_name(all->compute), "grid", all->grid, "ranks", ranks,
+        "threads", all->threads, "device", all->device, "isa", isa, "cache_bytes", (json_int_t)all->cache);
+    if (out && r->product) {
+        const ax_gemm_args *g = &r->product->args;
+        json_t *more =
+            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b}", "m", (json_int_t)g->m,
+                      "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda", (json_int_t)g->lda, "ldb",
+                      (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc, "trans_a", g->trans_a, "trans_b",
+                      g->trans_b, "dtype", ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype),
+                      "accumulate", g->accumulate, "bias", r->product->bias);
+        json_object_update(out, more);
+        json_decref(more);
+    }
+    return cli_print_json(out);
+}
+
+/* ---- as a table ---------------------------------------------------------------------------------- */
+
+static void print_head(const ax_step_products *all, const args *a, int ranks)
+{
+    char cache[32];
+    const row total = total_of(all);
+    printf("%s in %s, %d rank%s of %d thread%s on %s (%s)\n", all->model, ax_dtype_name(all->compute), ranks,
+           ranks == 1 ? "" : "s", all->threads, all->threads == 1 ? "" : "s", all->device, all->grid);
+    if (total.peak > 0)
+        printf("the device%s: %.1f GFLOP/s of multiply-adds in registers\n", ranks > 1 ? " of rank 0" : "",
+               total.peak * 1e-9);
+    printf("%lld runs on operands in memory, beyond %s of caches\n", (long long)a->runs,
+           all->cache ? ax_format_bytes((double)all->cache, cache) : "an unknown size");
+    printf("\n%-34s %6s %9s %9s %17s %8s %7s\n", "product", "calls", "ms", "GFLOP/s", "[least, greatest]",
+           "of peak", "share");
+}
+
+static void print_row(const row *r)
+{
+    char spread[64], of_peak[32] = "";
+    snprintf(spread, sizeof spread, "[%.1f, %.1f]", r->flops / r->seconds.max * 1e-9,
+             r->flops / r->seconds.min * 1e-9);
+    if (r->peak > 0)
+        snprintf(of_peak, sizeof of_peak, "%.0f %%", 100 * r->flops / r->seconds.median / r->peak);
+    printf("%-34s %6lld %9.3f %9.1f %17s %8s %5.1f %%\n", r->name, (long long)r->calls,
+           r->seconds.median * 1e3, r->flops / r->seconds.median * 1e-9, spread, of_peak, 100 * r->of_step);
+}
+
+static ax_status report(const ax_step_products *all, const args *a, int ranks)
+{
+    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no product to time: choose a smaller grid");
+    if (!a->json)
+        print_head(all, a, ranks);
+    for (int64_t i = 0; i <= all->n; i++) {
+        char name[160];
+        row r = total_of(all);
+        if (i < all->n) {
+            name_product(&all->product[i], name, sizeof name);
+            r = row_of(all, &all->product[i], name);
+        }
+        if (a->json)
+            AX_TRY(print_json(all, a, ranks, &r));
+        else
+            print_row(&r);
+    }
+    return AX_OK;
+}
+
+/* ---- the verb ------------------------------------------------------------------------------------ */
+
+static ax_status measure(const args *a, ax_comm *world)
+{
+    ax_config config;
+    ax_step_products all = {.threads = 0};
+    ax_status status =
+        ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
+    if (status == AX_OK)
+        status = ax_train_products(world, &config, a->runs, &all);
+    if (status == AX_OK)
+        status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&all, a, ax_comm_size(world)));
+    ax_step_products_fini(&all);
+    ax_config_fini(&config);
+    return status;
+}
+
+static ax_status run(const void *raw)
+{
+    ax_comm *world;
+    AX_TRY(cli_world_open(&world));
+    return cli_world_close(&world, measure(raw, world));
+}
+
+const cli_verb verb_bench_gemm = {
+    .name = "bench gemm",
+    .summary = "time the matrix products of a configuration's training step, one by one",
+    .details =
+        "The products are those that a step really asks for, found by running one without memory and\n"
+        "arithmetic; only different ones are timed. N and T say whether an operand is transposed, then\n"
+        "come m x n x k, the type of the operands and, where they differ, that of the result; += adds\n"
+        "to it, +bias adds a number to each column. Operands come from memory, as in a step. The last\n"
+        "row is what a step's products should take, all calls together. On several ranks the products\n"
+        "are those of rank 0; all measure at the same time.",
+    .examples = "axonn bench gemm gpt.yaml\n"
+                "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
+                "AXONN_ISA=avx2 axonn bench gemm gpt.yaml --json | jq -r '[.case, .of_peak] | @tsv'",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+    .keys = ax_config_options,
+    .launches = true,
+};

@@ -1,0 +1,284 @@
+/* The matrix products of a configuration's step: found by running the step on the dry device, where nothing
+ * is computed, and timed one by one. */
+#include "engine/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- finding ------------------------------------------------------------------------------------- */
+
+typedef struct finding {
+    ax_step_products *out;
+    ax_status status;
+} finding;
+
+static bool same(const ax_product *p, const ax_gemm_args *b)
+{
+    const ax_gemm_args *a = &p->args;
+    return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
+           a->ldb == b->ldb && a->ldc == b->ldc && a->dtype == b->dtype && a->c_dtype == b->c_dtype &&
+           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate;
+}
+
+static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
+{
+    if (all->n == all->capacity) {
+        int64_t capacity = all->capacity ? 2 * all->capacity : 16;
+        ax_product *product = realloc(all->product, (size_t)capacity * sizeof *product);
+        AX_CHECK(product, AX_ERR_MEMORY, "no memory to note another product");
+        all->product = product;
+        all->capacity = capacity;
+    }
+    all->product[all->n] = (ax_product){.args = *args, .bias = args->bias != NULL, .calls = 1};
+    ax_gemm_args *mine = &all->product[all->n++].args;
+    mine->a = mine->b = mine->bias = mine->c = NULL;
+    return AX_OK;
+}
+
+static void watch(void *user, ax_kernel kernel, const void *raw)
+{
+    finding *f = user;
+    const ax_gemm_args *args = raw;
+    if (kernel != AX_K_gemm || f->status != AX_OK || !args->m || !args->n || !args->k)
+        return;
+    for (int64_t i = 0; i < f->out->n; i++)
+        if (same(&f->out->product[i], args)) {
+            f->out->product[i].calls++;
+            return;
+        }
+    f->status = add_product(f->out, args);
+}
+
+static ax_status no_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    (void)source;
+    (void)first;
+    (void)end;
+    (void)out;
+    return AX_OK;
+}
+
+static ax_status watch_step(ax_run *run, ax_ctx *dry, ax_engine *engine, ax_step_products *out)
+{
+    finding f = {out, AX_OK};
+    ax_step_result result;
+    ax_hyper hyper = ax_run_hyper(run, 1);
+    dry->dev->watch = watch;
+    dry->dev->watch_user = &f;
+    AX_TRY(ax_engine_step(engine, 1, no_rows, NULL, 1, &hyper, &result));
+    return f.status;
+}
+
+static ax_status find(ax_run *run, ax_step_products *out)
+{
+    const ax_config *c = run->config;
+    ax_ctx *dry;
+    ax_engine *engine = NULL;
+    AX_TRY(ax_ctx_create(run->placed, ax_run_grid(c), "dry", run->threads.count, ax_run_compute_dtype(c),
+                         (uint64_t)c->train.seed, &dry));
+    dry->parallel = ax_run_parallel(c);
+    ax_status status = ax_engine_create(dry, &run->options, &run->plan, 0, &engine);
+    if (status == AX_OK)
+        status = watch_step(run, dry, engine, out);
+    ax_engine_destroy(&engine);
+    ax_ctx_destroy(&dry);
+    return status;
+}
+
+/* ---- operands ------------------------------------------------------------------------------------ */
+
+enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
+
+/* Sets of operands of one product lie one after the other in `pool`; runs take them by turns. */
+typedef struct timing {
+    ax_ctx *ctx;
+    int64_t runs, cold; /* cold: bytes that drive others from the caches */
+    char *pool;
+    size_t pool_bytes;
+    float *staged; /* [STAGED] normal numbers, on the device */
+    double *seconds;
+} timing;
+
+static int64_t padded(int64_t elements, ax_dtype dtype)
+{
+    return ax_round_up(elements * (int64_t)ax_dtype_size(dtype), ALIGN);
+}
+
+static int64_t elements_of_a(const ax_gemm_args *g) { return (g->trans_a ? g->k : g->m) * g->lda; }
+static int64_t elements_of_b(const ax_gemm_args *g) { return (g->trans_b ? g->n : g->k) * g->ldb; }
+
+static int64_t bias_bytes(const ax_product *p)
+{
+    return p->bias ? padded(p->args.n, ax_dtype_accum(p->args.dtype)) : 0;
+}
+
+static int64_t set_bytes(const ax_product *p)
+{
+    const ax_gemm_args *g = &p->args;
+    return padded(elements_of_a(g), g->dtype) + padded(elements_of_b(g), g->dtype) + bias_bytes(p) +
+           padded(g->m * g->ldc, g->c_dtype);
+}
+
+/* One set that fills the caches by itself is enough: its end has driven out its beginning. */
+static int64_t sets_of(const timing *t, const ax_product *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
+
+static ax_gemm_args in_set(const timing *t, const ax_product *p, int64_t set)
+{
+    ax_gemm_args mine = p->args;
+    char *at = t->pool + set * set_bytes(p);
+    mine.a = at;
+    at += padded(elements_of_a(&mine), mine.dtype);
+    mine.b = at;
+    at += padded(elements_of_b(&mine), mine.dtype);
+    mine.bias = p->bias ? at : NULL;
+    at += bias_bytes(p);
+    mine.c = at;
+    return mine;
+}
+
+static ax_status fill_operand(const timing *t, const void *operand, int64_t n, ax_dtype dtype)
+{
+    char *at = (char *)(uintptr_t)operand;
+    for (int64_t i = 0; i < n; i += STAGED) {
+        ax_convert_args convert = {.n = ax_min(STAGED, n - i), .x = t->staged, .x_dtype = AX_F32};
+        convert.y = at + (size_t)i * ax_dtype_size(dtype);
+        convert.y_dtype = dtype;
+        AX_TRY(ax_run_convert(t->ctx->stream, &convert));
+    }
+    return AX_OK;
+}
+
+static ax_status fill_sets(const timing *t, const ax_product *p)
+{
+    const ax_gemm_args *g = &p->args;
+    for (int64_t i = 0; i < sets_of(t, p); i++) {
+        ax_gemm_args mine = in_set(t, p, i);
+        AX_TRY(fill_operand(t, mine.a, elements_of_a(g), g->dtype));
+        AX_TRY(fill_operand(t, mine.b, elements_of_b(g), g->dtype));
+        if (p->bias)
+            AX_TRY(fill_operand(t, mine.bias, g->n, ax_dtype_accum(g->dtype)));
+        ax_fill_args zero = {.n = g->m * g->ldc, .y = mine.c, .dtype = g->c_dtype};
+        AX_TRY(ax_run_fill(t->ctx->stream, &zero));
+    }
+    return AX_OK;
+}
+
+/* ---- timing -------------------------------------------------------------------------------------- */
+
+/* The first call, which is not counted, wakes the threads; it has the set that was filled last. */
+static ax_status time_product(const timing *t, ax_product *p)
+{
+    int64_t sets = sets_of(t, p);
+    AX_TRY(fill_sets(t, p));
+    for (int64_t i = -1; i < t->runs; i++) {
+        ax_gemm_args args = in_set(t, p, (i + sets) % sets);
+        double begin = ax_now();
+        AX_TRY(ax_run_gemm(t->ctx->stream, &args));
+        if (i >= 0)
+            t->seconds[i] = ax_now() - begin;
+    }
+    p->seconds = ax_spread_of(t->seconds, t->runs);
+    return AX_OK;
+}
+
+static ax_status measure_peaks(const timing *t, ax_step_products *out)
+{
+    const double patience = 0.2; /* seconds */
+    for (int64_t i = 0; i < out->n; i++) {
+        ax_dtype dtype = out->product[i].args.dtype;
+        if (out->peak[dtype] <= 0)
+            AX_TRY(ax_device_peak(t->ctx->dev, dtype, patience, &out->peak[dtype]));
+    }
+    return AX_OK;
+}
+
+static ax_status take_memory(timing *t, const ax_step_products *out)
+{
+    t->pool_bytes = 1; /* of a rank that has no product */
+    for (int64_t i = 0; i < out->n; i++) {
+        const ax_product *p = &out->product[i];
+        t->pool_bytes = (size_t)ax_max((int64_t)t->pool_bytes, sets_of(t, p) * set_bytes(p));
+    }
+    AX_TRY(ax_calloc((size_t)t->runs, sizeof *t->seconds, &t->seconds));
+    AX_TRY(ax_ctx_alloc(t->ctx, t->pool_bytes, (void **)&t->pool));
+    AX_TRY(ax_ctx_alloc(t->ctx, STAGED * sizeof(float), (void **)&t->staged));
+    return ax_run_init_normal(
+        t->ctx->stream,
+        &(ax_init_normal_args){
+            .extent = {1, 1, 1, STAGED}, .n = {1, 1, 1, STAGED}, .std = 1, .y = t->staged, .dtype = AX_F32});
+}
+
+static void give_back(timing *t)
+{
+    ax_ctx_free(t->ctx, t->pool, t->pool_bytes);
+    ax_ctx_free(t->ctx, t->staged, STAGED * sizeof(float));
+    free(t->seconds);
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const ax_product *p = a, *q = b;
+    double mine = p->seconds.median * (double)p->calls, other = q->seconds.median * (double)q->calls;
+    return (mine < other) - (mine > other);
+}
+
+static void add_up(ax_step_products *out)
+{
+    qsort(out->product, (size_t)out->n, sizeof *out->product, by_time);
+    for (int64_t i = 0; i < out->n; i++) {
+        const ax_product *p = &out->product[i];
+        double flops, bytes, calls = (double)p->calls;
+        ax_kernel_cost(AX_K_gemm, &p->args, &flops, &bytes);
+        out->calls += p->calls;
+        out->flops += flops * calls;
+        out->seconds += p->seconds.median * calls;
+    }
+}
+
+static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
+{
+    timing t = {.ctx = run->ctx, .runs = runs, .cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE)};
+    ax_status status = ax_comm_agree(run->world, take_memory(&t, out));
+    if (status == AX_OK)
+        status = measure_peaks(&t, out);
+    for (int64_t i = 0; i < out->n && status == AX_OK; i++)
+        status = time_product(&t, &out->product[i]);
+    give_back(&t);
+    return status;
+}
+
+static ax_status measure(ax_run *run, int64_t runs, ax_step_products *out)
+{
+    const ax_config *c = run->config;
+    AX_TRY(ax_comm_agree(run->world, find(run, out)));
+    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads, ax_run_compute_dtype(c),
+                              (uint64_t)c->train.seed, &run->ctx));
+    out->cache = ax_cores_cache();
+    AX_TRY(ax_comm_agree(run->world, time_all(run, runs, out)));
+    add_up(out);
+    out->threads = run->ctx->dev->threads;
+    out->compute = run->ctx->compute;
+    out->device = run->ctx->dev->ops.name;
+    ax_run_describe(run, out->model, out->grid);
+    return AX_OK;
+}
+
+ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_step_products *out)
+{
+    ax_run run = {.world = world, .config = config, .saved_step = -1};
+    *out = (ax_step_products){.threads = 0};
+    AX_CHECK(runs > 0, AX_ERR_USAGE, "nothing can be timed in %lld runs", (long long)runs);
+    ax_comm_set_timeout(world, config->watchdog.timeout);
+    ax_status status = ax_run_start(&run, AX_RUN_PLANS);
+    if (status == AX_OK)
+        status = measure(&run, runs, out);
+    ax_run_settle(&run, status);
+    ax_run_finish(&run);
+    return status;
+}
+
+void ax_step_products_fini(ax_step_products *products)
+{
+    free(products->product);
+    *products = (ax_step_products){.threads = 0};
+}

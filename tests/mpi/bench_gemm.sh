@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# axonn bench gemm on one rank and on two: its products are those of axonn bench step, in number and in operations;
+# they are different from one another and in order; nothing is written; a wrong configuration ends all ranks.
+# Usage: bench_gemm.sh AXONN LAUNCHER [FLAG…]
+set -uo pipefail
+axonn=$1
+shift
+launch=("$@")
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
+
+die() {
+  echo "bench_gemm.sh: $*" >&2
+  cat step out log >&2
+  exit 1
+}
+
+cat >a.yaml <<'END'
+model: {family: gpt2, layers: 2, hidden: 48, heads: 4, vocab: 300, seq_len: 32}
+data:  {train: nothing}
+train: {global_batch: 8, micro_batch: 2}
+threads: 1
+END
+
+# All numbers of a key, in the order of the lines.
+numbers() { grep -o "\"$1\":[-0-9.e+]*" out | cut -d: -f2; }
+names() { grep -o '"case":"[^"]*"' out; }
+
+# check ROWS COMMAND KEY=VALUE…: COMMAND is what stands before "bench".
+check() {
+  local rows=$1 command=$2
+  shift 2
+  $command bench step a.yaml --steps 1 --warm-up 0 --json "$@" >step 2>log || die "step: exit code $?: $*"
+  $command bench gemm a.yaml --runs 2 --json "$@" >out 2>log || die "exit code $?: $*"
+  [[ $(wc -l <out) == $((rows + 1)) && $(names | sort -u | wc -l) == $((rows + 1)) ]] || die "not $rows rows: $*"
+  paste <(numbers calls) <(numbers flops) <(numbers median) <(numbers share) |
+    awk -v step="$(grep -o '"gemm":{[^}]*}' step)" '
+      { line[NR] = $0 }
+      END {
+        match(step, /"calls":[0-9]+/); calls = substr(step, RSTART + 8, RLENGTH - 8) + 0
+        match(step, /"flops":[0-9.e+]+/); want = substr(step, RSTART + 8, RLENGTH - 8) + 0
+        for (i = 1; i < NR; i++) {
+          split(line[i], f, "\t"); n += f[1]; flops += f[1] * f[2]; ms += f[1] * f[3]; share += f[4]
+          if (i > 1 && f[4] > before) exit 1
+          before = f[4]
+        }
+        split(line[NR], f, "\t")
+        exit !(n == calls && f[1] == n && flops == want && f[2] == want && share > 0.999999 &&
+               share < 1.000001 && ms > f[3] * 0.999999 && ms < f[3] * 1.000001)
+      }' || die "not the products of the step: $*"
+}
+
+# Forward, its gradients of activations and of weights (the first micro-batch begins them, the others add).
+check 17 "$axonn"
+check 17 "$axonn" train.precision=fp32 train.recompute=full
+check 13 "$axonn" train.micro_batch=8
+check 21 "${launch[*]} $axonn" grid.x=2
+check 17 "${launch[*]} $axonn" grid.data=2 zero=1
+"$axonn" bench gemm a.yaml --runs 1 >out 2>log || die "exit code $?"
+[[ $(grep -cE '^(NN|NT|TN) [0-9]+x[0-9]+x[0-9]+ bf16' out) == 17 ]] || die "another table"
+grep -qE '^all products of a step .* 100.0 %$' out || die "no total"
+AXONN_ISA=generic "$axonn" bench gemm a.yaml --runs 1 --json >out 2>log || die "exit code $?"
+grep -q '"isa":"generic"' out || die "another instruction set"
+"$axonn" bench gemm a.yaml --runs 1 model.seq_len=4 device=ref --json >out 2>log || die "exit code $?"
+grep -q '"of_peak":null' out || die "a ratio to what is not known"
+"$axonn" bench gemm a.yaml model.heads=5 >out 2>log
+[[ $? == 2 ]] && grep -q 'model.heads' log || die "a wrong key: exit code $?"
+AXONN_ISA=mmx "$axonn" bench gemm a.yaml >out 2>log
+[[ $? == 2 && ! -s out ]] && grep -q 'AXONN_ISA' log || die "a wrong instruction set"
+[[ $(ls) == $'a.yaml\nlog\nout\nstep' ]] || die "files were made: $(ls)"

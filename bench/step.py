@@ -6,9 +6,10 @@ two ranks; its memory is that of the larger), torch (at its best, or once with e
 cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the
 median over the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round,
 tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is measured goes to
-stderr as it comes.
+stderr as it comes. With --isa axonn's kernels use that instruction set, and the libraries of the limit and of torch are
+held to the same.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
-                              [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--json]
+                              [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--isa avx2] [--json]
 """
 
 import argparse
@@ -29,6 +30,17 @@ CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows
     "124m-4x256": (12, 768, 12, 50257, 256, 4),
     "124m-1x1024": (12, 768, 12, 50257, 1024, 1),
     "small-8x256": (6, 384, 6, 4096, 256, 8),
+}
+# What has axonn, oneDNN, libxsmm, PyTorch and MKL use this instruction set (the last two have no more to choose from).
+ISAS = {
+    name: {"AXONN_ISA": name, "ONEDNN_MAX_CPU_ISA": onednn, "LIBXSMM_TARGET": xsmm, "ATEN_CPU_CAPABILITY": aten,
+           "MKL_ENABLE_INSTRUCTIONS": mkl}
+    for name, onednn, xsmm, aten, mkl in [
+        ("avx512_bf16", "AVX512_CORE_BF16", "cpx", "avx512", "AVX512"),
+        ("avx512", "AVX512_CORE", "skx", "avx512", "AVX512"),
+        ("avx2", "AVX2", "hsw", "avx2", "AVX2"),
+        ("generic", "SSE41", "wsm", "default", "SSE4_2"),
+    ]
 }
 PARTIES = ["limit", "axonn", "ranks", "torch", "llm.c"]
 SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
@@ -146,12 +158,19 @@ def arguments():
     p.add_argument("--llmc", metavar="DIR", help="a checkout of llm.c")
     for name, default in [("rounds", 5), ("steps", 5), ("warmup", 3), ("threads", 2)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+    p.add_argument("--isa", choices=ISAS, help="instruction set of all parties but llm.c, which takes no part then; "
+                   "default: the best of each")
     p.add_argument("--json", action="store_true", help="one object per row instead of tables")
     args = p.parse_args()
     args.named = args.parties is not None
     args.cases = chosen(args.cases, CASES, p, "--cases")
     args.precisions = chosen(args.precisions, ["bf16", "fp32"], p, "--precisions")
     args.parties = chosen(args.parties or ",".join(PARTIES), PARTIES, p, "--parties")
+    if args.isa and "llm.c" in args.parties:
+        if args.named:
+            p.error("--isa: llm.c is compiled for this machine's processor; leave it out of --parties")
+        args.parties.remove("llm.c")
+    os.environ.update(ISAS.get(args.isa, {}))
     check(args)
     if args.torch_with and "torch" in args.parties:
         at = args.parties.index("torch")
@@ -159,12 +178,12 @@ def arguments():
     return args
 
 
-def rows_of(results, case, precision):
+def rows_of(results, case, precision, isa):
     median = {party: statistics.median(r["ms"] for r in rounds) for party, rounds in results.items()}
     tokens = CASES[case][-1] * CASES[case][-2]
     for party, rounds in results.items():
         ms = [r["ms"] for r in rounds]
-        row = {"case": case, "precision": precision, "party": party, "ms": median[party], "min": min(ms),
+        row = {"case": case, "precision": precision, "isa": isa, "party": party, "ms": median[party], "min": min(ms),
                "max": max(ms), "rounds": ms, "tokens_per_s": tokens / median[party] * 1e3}
         if "limit" in median:
             row["of_limit"] = median["limit"] / median[party]
@@ -177,7 +196,8 @@ def rows_of(results, case, precision):
 
 
 def print_table(rows):
-    print(f"\n**{rows[0]['case']}, {rows[0]['precision']}**\n\n"
+    isa = f", {rows[0]['isa']}" if rows[0]["isa"] else ""
+    print(f"\n**{rows[0]['case']}, {rows[0]['precision']}{isa}**\n\n"
           "| | ms a step | tokens/s | of the limit | times axonn's | peak memory, MiB | planned |\n"
           "|---|---|---|---|---|---|---|")
     for r in rows:
@@ -199,7 +219,7 @@ def main():
                 print(f"round {at + 1}: {' '.join(pair)} {party} {results[pair][party][-1]['ms']:.1f} ms",
                       file=sys.stderr, flush=True)
     for pair in pairs:
-        rows = list(rows_of(results[pair], *pair))
+        rows = list(rows_of(results[pair], *pair, args.isa))
         if args.json:
             print("\n".join(map(json.dumps, rows)))
         elif rows:

@@ -9,6 +9,8 @@
  *     OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12 768 50257 256 4
  *     # dtype threads layers width vocab T rows
  *
+ * AXONN_ISA, ONEDNN_MAX_CPU_ISA and LIBXSMM_TARGET together make it the limit of a slower instruction set.
+ *
  * The ways take turns; a product's time is the median of RUNS, on operands that other products have driven
  * from the caches, as in a step, with the threads awake. Operands are whole numbers so small that every
  * partial sum is exact in fp32: all ways must give the same result to the last bit. The last line is one JSON

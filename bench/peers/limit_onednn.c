@@ -113,8 +113,15 @@ static void *primitive_prepare(const bench *b, const product *p, bool packed)
     limit_check(dnnl_matmul_desc_init(&matmul, &am, packed ? &any : &bm, NULL, &cm), "dnnl_matmul_desc_init");
     limit_check(dnnl_primitive_attr_create(&attr), "dnnl_primitive_attr_create");
     limit_check(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user), "scratchpad");
-    limit_check(dnnl_primitive_desc_create(&desc, &matmul, attr, s->engine, NULL),
-                "dnnl_primitive_desc_create");
+    dnnl_status_t status = dnnl_primitive_desc_create(&desc, &matmul, attr, s->engine, NULL);
+    if (status == dnnl_unimplemented) { /* bf16 on processors without AVX-512 */
+        dnnl_primitive_attr_destroy(attr);
+        dnnl_stream_destroy(s->queue);
+        dnnl_engine_destroy(s->engine);
+        free(s);
+        return NULL;
+    }
+    limit_check(status, "dnnl_primitive_desc_create");
     limit_check(dnnl_primitive_create(&s->run, desc), "dnnl_primitive_create");
     const dnnl_memory_desc_t *weights = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0);
     const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
@@ -174,8 +181,19 @@ typedef struct blas {
     product p;
 } blas;
 
+/* False for bf16 on processors without AVX-512. */
+static bool blas_has(ax_dtype dtype)
+{
+    const uint16_t one = 0x3f80;
+    float c;
+    return dtype == AX_F32 ||
+           dnnl_gemm_bf16bf16f32('N', 'N', 1, 1, 1, 1, &one, 1, &one, 1, 0, &c, 1) == dnnl_success;
+}
+
 static void *blas_prepare(const bench *b, const product *p)
 {
+    if (!blas_has(b->dtype))
+        return NULL;
     blas *s = malloc(sizeof *s);
     limit_check(!s, "memory");
     *s = (blas){.out = rows_of(b, p, AX_F32), .b = b, .p = *p};

@@ -154,6 +154,8 @@ static void xsmm_run(void *state)
 
 static void *xsmm_prepare(const bench *b, const product *p)
 {
+    if (b->dtype == AX_BF16 && libxsmm_get_target_archid() < LIBXSMM_X86_AVX512_CORE)
+        return NULL; /* it has no such kernels */
     xsmm *s = calloc(1, sizeof *s);
     limit_check(!s, "memory");
     *s = (xsmm){.b = b, .p = *p};

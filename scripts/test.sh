@@ -113,7 +113,8 @@ step "check format" scripts/check-format.sh
 step "check headers" scripts/check-headers.sh
 
 step "build release" build release gcc && {
-    run_tests "test release" build -LE long
+    run_tests "test release" build -LE 'long|bench'
+    run_tests "test ratios" build -L bench
     if $long; then
         run_tests "test campaigns" build -L long
     fi

@@ -1,0 +1,315 @@
+/* Kernels beside what the device can do in the same minute: a test that notices when one has become much
+ * slower.
+ *
+ *     build/bench_ratios            # or ctest --test-dir build -L bench; AXONN_ISA chooses the kernels
+ *
+ * A case's rate is divided by the device's own: multiply-adds in registers (ax_device_peak) for what
+ * computes, an array read and written in place (ax_device_stream) for what moves memory. No time is judged by
+ * itself, so another machine, or one that is busy, has about the same ratios. Cases and ceilings take turns,
+ * and the best of all turns counts; who is below the floor has two more chances, in which nothing measured is
+ * forgotten. A floor is about half of the least that any instruction set reached; what falls below it is no
+ * noise. One thread is timed by the processor's clock, which stands still while others have the core; all
+ * cores by the wall's, with floors that hold if others have one core of two all the time. Prints a table;
+ * exit code 1 if a case is below its floor. */
+#include "axonn/dev.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 8, CHANCES = 3, MAX_CASES = 40, STAGED = 1 << 20 };
+static const double PATIENCE = 0.004; /* seconds for a ceiling in a round */
+
+typedef enum ceiling { PEAK_F32, PEAK_BF16, STREAM, CEILINGS } ceiling;
+static const char *const ceiling_names[CEILINGS] = {"fp32 peak", "bf16 peak", "stream"};
+
+typedef union kernel_args {
+    ax_gemm_args gemm;
+    ax_attention_args attention;
+    ax_attention_grad_args attention_grad;
+    ax_norm_apply_args norm_apply;
+    ax_gelu_args gelu;
+    ax_add_args add;
+    ax_ce_sum_args ce_sum;
+    ax_convert_args convert;
+    ax_adamw_args adamw;
+} kernel_args;
+
+typedef struct bench_case {
+    char name[48];
+    ax_kernel kernel;
+    kernel_args args;
+    ceiling of;
+    double floor[2]; /* of the ratio: on one thread, on all cores (0: not tried) */
+    bool vectors;    /* nothing is expected of it without them */
+    double best[2];  /* rate */
+} bench_case;
+
+typedef struct bench {
+    ax_device *dev[2]; /* of one thread, of all cores (NULL if there is one) */
+    float *staged;     /* [STAGED] normal numbers */
+    double best[2][CEILINGS];
+    const char *isa;
+    bool vectors;
+    int cases;
+    bench_case all[MAX_CASES];
+} bench;
+
+static void must(ax_status status, const char *what)
+{
+    if (status == AX_OK)
+        return;
+    fprintf(stderr, "bench_ratios: %s: %s\n", what, ax_error_message());
+    exit(2);
+}
+
+/* ---- cases --------------------------------------------------------------------------------------- */
+
+static void *operand(bench *b, ax_dtype dtype, int64_t n)
+{
+    void *memory;
+    size_t size = ax_dtype_size(dtype);
+    ax_stream stream = {b->dev[0], NULL};
+    must(ax_device_alloc(b->dev[0], (size_t)n * size, &memory), "operands");
+    for (int64_t i = 0; i < n && dtype != AX_I32; i += STAGED) {
+        ax_convert_args c = {.n = ax_min(STAGED, n - i), .x = b->staged, .x_dtype = AX_F32, .y_dtype = dtype};
+        c.y = (char *)memory + (size_t)i * size;
+        must(ax_run_convert(&stream, &c), "operands");
+    }
+    return memory;
+}
+
+static bench_case *add_case(bench *b, ax_kernel kernel, ax_dtype dtype, const char *what, ceiling of,
+                            double one, double all)
+{
+    bench_case *c = &b->all[b->cases++];
+    *c = (bench_case){.kernel = kernel, .of = of, .floor = {one, all}, .vectors = of == STREAM};
+    snprintf(c->name, sizeof c->name, "%s %s %s", ax_kernel_name(kernel), ax_dtype_name(dtype), what);
+    return c;
+}
+
+static ceiling peak_of(ax_dtype dtype) { return dtype == AX_BF16 ? PEAK_BF16 : PEAK_F32; }
+
+static void add_product(bench *b, ax_dtype dtype, int64_t m, int64_t n, int64_t k, const char *how,
+                        ceiling of, double one, double all)
+{
+    char what[40];
+    bool ta = how[0] == 'T', tb = how[1] == 'T';
+    snprintf(what, sizeof what, "%s %lldx%lldx%lld", how, (long long)m, (long long)n, (long long)k);
+    ax_gemm_args *g = &add_case(b, AX_K_gemm, dtype, what, of, one, all)->args.gemm;
+    g->m = m, g->n = n, g->k = k, g->dtype = dtype, g->trans_a = ta, g->trans_b = tb;
+    g->c_dtype = ta ? AX_F32 : dtype; /* gradients of weights are kept in fp32 */
+    g->lda = ta ? m : k, g->ldb = tb ? k : n, g->ldc = n;
+    g->a = operand(b, dtype, m * k), g->b = operand(b, dtype, n * k), g->c = operand(b, g->c_dtype, m * n);
+}
+
+static void add_attention(bench *b, ax_dtype dtype, double forward, double backward)
+{
+    enum { B = 2, T = 256, H = 6, D = 64, N = B * T * H * D };
+    ax_attention_args *a =
+        &add_case(b, AX_K_attention, dtype, "2x256, 6 heads of 64", peak_of(dtype), forward, 0)
+             ->args.attention;
+    *a = (ax_attention_args){.batch = B, .q_len = T, .kv_len = T, .heads = H, .kv_heads = H, .head_dim = D};
+    a->scale = 0.125, a->dtype = dtype;
+    a->q = operand(b, dtype, N), a->k = operand(b, dtype, N), a->v = operand(b, dtype, N);
+    a->o = operand(b, dtype, N), a->lse = operand(b, AX_F32, B * T * H);
+    ax_attention_grad_args *g =
+        &add_case(b, AX_K_attention_grad, dtype, "the same", peak_of(dtype), backward, 0)
+             ->args.attention_grad;
+    *g = (ax_attention_grad_args){.batch = B, .q_len = T, .heads = H, .kv_heads = H, .head_dim = D};
+    g->scale = a->scale, g->dtype = dtype, g->q = a->q, g->k = a->k, g->v = a->v, g->o = a->o;
+    g->lse = a->lse, g->dout = operand(b, dtype, N), g->delta = operand(b, AX_F32, B * T * H);
+    g->dq = operand(b, dtype, N), g->dk = operand(b, dtype, N), g->dv = operand(b, dtype, N);
+}
+
+/* Arrays that no cache of a small machine holds. */
+static void add_memory(bench *b)
+{
+    enum { N = 6 << 20, R = 24 << 10, C = 768, V = 50257, ROWS = 512 };
+    const int first = b->cases;
+    add_case(b, AX_K_adamw, AX_F32, "6M + bf16 copy", STREAM, 0.5, 0.4)->args.adamw =
+        (ax_adamw_args){.n = N,
+                        .lr = 1e-3,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .eps = 1e-8,
+                        .decay = 0.1,
+                        .correction1 = 0.1,
+                        .correction2 = 0.05,
+                        .grad_scale = 1,
+                        .w = operand(b, AX_F32, N),
+                        .m = operand(b, AX_F32, N),
+                        .v = memset(operand(b, AX_F32, N), 0, N * sizeof(float)),
+                        .copy = operand(b, AX_BF16, N),
+                        .g = operand(b, AX_F32, N),
+                        .dtype = AX_F32,
+                        .copy_dtype = AX_BF16};
+    add_case(b, AX_K_add, AX_F32, "6M", STREAM, 0.35, 0)->args.add = (ax_add_args){.n = N,
+                                                                                   .a = operand(b, AX_F32, N),
+                                                                                   .b = operand(b, AX_F32, N),
+                                                                                   .y = operand(b, AX_F32, N),
+                                                                                   .dtype = AX_F32};
+    add_case(b, AX_K_convert, AX_F32, "6M to bf16", STREAM, 0.35, 0)->args.convert =
+        (ax_convert_args){.n = N,
+                          .x = operand(b, AX_F32, N),
+                          .y = operand(b, AX_BF16, N),
+                          .x_dtype = AX_F32,
+                          .y_dtype = AX_BF16};
+    add_case(b, AX_K_gelu, AX_BF16, "12M", PEAK_F32, 0.06, 0)->args.gelu = (ax_gelu_args){
+        .n = 2 * N, .x = operand(b, AX_BF16, 2 * N), .y = operand(b, AX_BF16, 2 * N), .dtype = AX_BF16};
+    add_case(b, AX_K_norm_apply, AX_BF16, "24Kx768", STREAM, 0.18, 0)->args.norm_apply =
+        (ax_norm_apply_args){.rows = R,
+                             .cols = C,
+                             .global_cols = C,
+                             .eps = 1e30,
+                             .x = operand(b, AX_BF16, (int64_t)R * C),
+                             .sum = operand(b, AX_F32, R),
+                             .m2 = operand(b, AX_F32, R),
+                             .weight = operand(b, AX_F32, C),
+                             .bias = operand(b, AX_F32, C),
+                             .y = operand(b, AX_BF16, (int64_t)R * C),
+                             .dtype = AX_BF16};
+    add_case(b, AX_K_ce_sum, AX_BF16, "512x50257", PEAK_F32, 0.1, 0)->args.ce_sum =
+        (ax_ce_sum_args){.rows = ROWS,
+                         .vocab = V,
+                         .logits = operand(b, AX_BF16, (int64_t)ROWS * V),
+                         .max = operand(b, AX_F32, ROWS),
+                         .targets = operand(b, AX_I32, ROWS),
+                         .sum = operand(b, AX_F32, ROWS),
+                         .target_logit = operand(b, AX_F32, ROWS),
+                         .dtype = AX_BF16};
+    for (int i = first; i < b->cases; i++)
+        b->all[i].vectors = true;
+}
+
+static void add_cases(bench *b)
+{
+    for (int i = 0; i < 2; i++) {
+        ax_dtype dtype = i ? AX_BF16 : AX_F32;
+        add_product(b, dtype, 512, 1536, 512, "NT", peak_of(dtype), 0.5, 0.25);
+        add_product(b, dtype, 512, 512, 1536, "NN", peak_of(dtype), 0.5, 0.25);
+        add_product(b, dtype, 1536, 512, 512, "TN", peak_of(dtype), 0.5, 0.25);
+        add_product(b, dtype, 1, 50257, 512, "NT", STREAM, 0.25, 0.25);
+        add_attention(b, dtype, i ? 0.16 : 0.2, i ? 0.19 : 0.2);
+    }
+    add_memory(b);
+}
+
+/* ---- measuring ----------------------------------------------------------------------------------- */
+
+static void keep_best(double *best, double rate) { *best = rate > *best ? rate : *best; }
+
+static void measure_ceilings(bench *b, int d)
+{
+    double rate;
+    must(ax_device_peak(b->dev[d], AX_F32, PATIENCE, &rate), "peak");
+    keep_best(&b->best[d][PEAK_F32], rate);
+    must(ax_device_peak(b->dev[d], AX_BF16, PATIENCE, &rate), "peak");
+    keep_best(&b->best[d][PEAK_BF16], rate);
+    must(ax_device_stream(b->dev[d], PATIENCE, &rate), "stream");
+    keep_best(&b->best[d][STREAM], rate);
+}
+
+static void measure_case(bench *b, int d, bench_case *c)
+{
+    double flops, bytes;
+    ax_stream stream = {b->dev[d], NULL};
+    ax_kernel_cost(c->kernel, &c->args, &flops, &bytes);
+    for (int i = 0; i < 2; i++) { /* the first wakes the threads, or finds them awake */
+        double begin = d ? ax_now() : ax_cpu_now();
+        must(ax_launch(&stream, c->kernel, &c->args), c->name);
+        double seconds = (d ? ax_now() : ax_cpu_now()) - begin;
+        keep_best(&c->best[d], (c->of == STREAM ? bytes : flops) / seconds);
+    }
+}
+
+static double ratio(const bench *b, const bench_case *c, int d) { return c->best[d] / b->best[d][c->of]; }
+
+static bool judged(const bench *b, const bench_case *c, int d)
+{
+    return b->dev[d] && c->floor[d] > 0 && (b->vectors || !c->vectors);
+}
+
+static int below(const bench *b)
+{
+    int n = 0;
+    for (int i = 0; i < b->cases; i++)
+        for (int d = 0; d < 2; d++)
+            n += judged(b, &b->all[i], d) && ratio(b, &b->all[i], d) < b->all[i].floor[d];
+    return n;
+}
+
+static void measure(bench *b)
+{
+    for (int round = 0; round < ROUNDS; round++)
+        for (int d = 0; d < 2 && b->dev[d]; d++) {
+            measure_ceilings(b, d);
+            for (int i = 0; i < b->cases; i++)
+                if (judged(b, &b->all[i], d))
+                    measure_case(b, d, &b->all[i]);
+        }
+}
+
+/* ---- telling ------------------------------------------------------------------------------------- */
+
+static void print_table(const bench *b)
+{
+    printf("kernels for %s\n", b->isa);
+    for (int d = 0; d < 2 && b->dev[d]; d++)
+        printf("%d thread%s: fp32 %.1f GFLOP/s, bf16 %.1f GFLOP/s, stream %.1f GB/s\n", b->dev[d]->threads,
+               b->dev[d]->threads == 1 ? "" : "s", b->best[d][PEAK_F32] * 1e-9, b->best[d][PEAK_BF16] * 1e-9,
+               b->best[d][STREAM] * 1e-9);
+    printf("\n%-42s %-10s %8s %6s %6s\n", "case", "of", "threads", "ratio", "floor");
+    for (int i = 0; i < b->cases; i++)
+        for (int d = 0; d < 2; d++)
+            if (judged(b, &b->all[i], d)) {
+                const bench_case *c = &b->all[i];
+                printf("%-42s %-10s %8d %6.2f %6.2f%s\n", c->name, ceiling_names[c->of], b->dev[d]->threads,
+                       ratio(b, c, d), c->floor[d], ratio(b, c, d) < c->floor[d] ? "  below" : "");
+            }
+    fflush(stdout);
+}
+
+static void complain(const bench *b)
+{
+    for (int i = 0; i < b->cases; i++)
+        for (int d = 0; d < 2; d++) {
+            const bench_case *c = &b->all[i];
+            if (judged(b, c, d) && ratio(b, c, d) < c->floor[d])
+                fprintf(
+                    stderr,
+                    "bench_ratios: %s on %d thread%s reaches %.3f of the device's %s, %.0f %% less than the "
+                    "floor of %.2f, in the best of %d runs\n",
+                    c->name, b->dev[d]->threads, b->dev[d]->threads == 1 ? "" : "s", ratio(b, c, d),
+                    ceiling_names[c->of], 100 * (1 - ratio(b, c, d) / c->floor[d]), c->floor[d],
+                    2 * ROUNDS * CHANCES);
+        }
+}
+
+int main(void)
+{
+    static bench b;
+    must(ax_isa_chosen(&b.isa), "AXONN_ISA");
+    b.vectors = strcmp(b.isa, "generic") != 0;
+    must(ax_device_open("cpu", 1, &b.dev[0]), "cpu");
+    ax_stream stream = {b.dev[0], NULL};
+    must(ax_device_alloc(b.dev[0], STAGED * sizeof(float), (void **)&b.staged), "operands");
+    ax_init_normal_args normal = {.extent = {1, 1, 1, STAGED}, .n = {1, 1, 1, STAGED}, .std = 1};
+    normal.y = b.staged, normal.dtype = AX_F32;
+    must(ax_run_init_normal(&stream, &normal), "operands");
+    add_cases(&b);
+    if (ax_cores_usable() > 1)
+        must(ax_device_open("cpu", 0, &b.dev[1]), "cpu");
+    int bad = 1;
+    for (int chance = 0; chance < CHANCES && bad; chance++) {
+        measure(&b);
+        bad = below(&b);
+        if (bad && chance + 1 < CHANCES)
+            printf("%d below the floor: measuring on\n", bad);
+    }
+    print_table(&b);
+    complain(&b);
+    ax_device_close(&b.dev[1]); /* the operands end with the process */
+    ax_device_close(&b.dev[0]);
+    return bad ? 1 : 0;
+}

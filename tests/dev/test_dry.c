@@ -98,6 +98,41 @@ static void launches_are_observed_and_counted(void **state)
     ax_device_close(&dev);
 }
 
+typedef struct watched {
+    int calls;
+    ax_kernel kernel;
+    const void *args;
+} watched;
+
+static void count_launch(void *user, ax_kernel kernel, const void *args)
+{
+    watched *w = user;
+    *w = (watched){w->calls + 1, kernel, args};
+}
+
+/* On devices that compute as well: before the kernel runs, if its arguments are in order. */
+static void launches_are_watched(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"dry", "ref", "cpu"};
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        ax_device *dev;
+        watched w = {0};
+        float x = 0;
+        assert_int_equal(ax_device_open(names[i], 1, &dev), AX_OK);
+        ax_stream stream = {dev, NULL};
+        ax_fill_args fill = {.n = 1, .value = 3, .y = &x, .dtype = AX_F32};
+        dev->watch = count_launch;
+        dev->watch_user = &w;
+        assert_int_equal(ax_run_fill(&stream, &fill), AX_OK);
+        assert_true(w.calls == 1 && w.kernel == AX_K_fill && w.args == &fill);
+        ax_adamw_args wrong = {.dtype = AX_U8};
+        assert_int_equal(ax_run_adamw(&stream, &wrong), AX_ERR_USAGE);
+        assert_int_equal(w.calls, 1);
+        ax_device_close(&dev);
+    }
+}
+
 static void copies_are_observed(void **state)
 {
     (void)state;
@@ -210,9 +245,13 @@ static void workspace_is_that_of_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(addresses_are_fake_and_apart), cmocka_unit_test(launches_are_observed_and_counted),
-        cmocka_unit_test(copies_are_observed),          cmocka_unit_test(attention_cost),
-        cmocka_unit_test(every_kernel_has_a_cost),      cmocka_unit_test(registry),
+        cmocka_unit_test(addresses_are_fake_and_apart),
+        cmocka_unit_test(launches_are_observed_and_counted),
+        cmocka_unit_test(launches_are_watched),
+        cmocka_unit_test(copies_are_observed),
+        cmocka_unit_test(attention_cost),
+        cmocka_unit_test(every_kernel_has_a_cost),
+        cmocka_unit_test(registry),
         cmocka_unit_test(workspace_is_that_of_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

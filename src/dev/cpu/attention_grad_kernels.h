@@ -14,99 +14,163 @@
 
 #include "attention_kernels.h"
 
-enum { GRAD_QUERIES = 128, GRAD_KEYS = 192 };
+/* Rows of p and ds are a line apart from a power of two, so that a column of them spreads over the cache. */
+enum { GRAD_QUERIES = 128, GRAD_KEYS = 256, GRAD_LD = GRAD_KEYS + 16 };
 
 typedef struct attend_grad {
-    attend of; /* the forward's view: what is visible, blocks, packed k */
+    attend of; /* the forward's view: what is visible, blocks, q, packed k */
     const ax_attention_grad_args *g;
     bool make_dq, make_dkv;
-    float *v, *k_rows;         /* packed: v with units along d, k with units along keys */
-    float *q, *dout;           /* packed strips, units along d */
+    float *v, *k_rows; /* packed: v with units along d, k with units along keys */
+    left dout;
+    float *q_room, *dout_room; /* for q and dout as left operands */
     float *q_cols, *dout_cols; /* packed panels, units along queries */
-    float *p, *ds;             /* [GRAD_QUERIES, GRAD_KEYS], fp32 or bf16 pairs in place */
-    float *turned;             /* p or ds packed as left operand */
+    float *s, *dp;             /* a strip: scores, gradients of weights; [TILE_ROWS, GRAD_KEYS] */
+    float *p, *ds;             /* units along queries: [GRAD_QUERIES / pair, GRAD_LD] */
+    float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
     float *dk, *dv;            /* [GRAD_KEYS, d] */
     float *dq;                 /* of row 0 of the head in work; dq_ld between rows */
     int64_t dq_ld;
 } attend_grad;
 
-/* Row r of the block of queries: p and ds in columns c0 … c1-1, where only *lo … hi-1 are seen; 0 elsewhere.
- */
-INLINE void grad_row(const attend_grad *t, int64_t i, int64_t c0, int64_t c1)
+/* What a row of scores becomes weights and slopes with: the row sees columns lo … hi-1. */
+typedef struct grad_row {
+    int64_t lo, hi;
+    float lse, delta; /* in powers of two; times scale */
+} grad_row;
+
+/* Row i of the block of queries; sees nothing beyond the last. */
+INLINE grad_row grad_row_at(const attend_grad *t, int64_t i)
 {
     const attend *f = &t->of;
-    float *p = t->p + i * GRAD_KEYS, *ds = t->ds + i * GRAD_KEYS;
+    if (i >= f->rows)
+        return (grad_row){0};
     int64_t lo, hi = visible(f, i, &lo), row = (f->b * t->g->heads + f->h) * t->g->q_len + f->q0 + i;
-    lo = ax_max(lo - f->j0, c0);
-    hi = ax_min(hi - f->j0, c1);
-    memset(p, 0, (size_t)(ax_min(lo, GRAD_KEYS) / W * W) * sizeof *p);
-    memset(ds, 0, (size_t)(ax_min(lo, GRAD_KEYS) / W * W) * sizeof *ds);
-    vf lse = vset((float)(((const float *)t->g->lse)[row] * LOG2E)),
-       delta = vset(((const float *)t->g->delta)[row]);
+    if (lo >= hi)
+        return (grad_row){0};
+    return (grad_row){lo - f->j0, hi - f->j0, (float)(((const float *)t->g->lse)[row] * LOG2E),
+                      ((const float *)t->g->delta)[row] * (float)t->g->scale};
+}
+
+/* W weights and slopes of row r of the strip, from column c. */
+INLINE void grad_weights(const attend_grad *t, const grad_row *row, int64_t r, int64_t c, vf *p, vf *ds)
+{
     vf scale2 = vset((float)(t->g->scale * LOG2E)), scale = vset((float)t->g->scale);
-    int64_t c = lo / W * W;
-    for (; c < hi; c += W) {
-        vf weight = vexp2(vload(p + c) * scale2 - lse);
-        vf slope = weight * (vload(ds + c) - delta) * scale;
-        vstore(p + c, weight);
-        vstore(ds + c, slope);
+    *p = vexp2(vfma(vload(t->s + r * GRAD_KEYS + c), scale2, vset(-row->lse)), t->of.bf16);
+    *ds = *p * vfma(vload(t->dp + r * GRAD_KEYS + c), scale, vset(-row->delta));
+    if (c < row->lo || c + W > row->hi) {
+        *p = shown(*p, c, row->lo, row->hi, 0);
+        *ds = shown(*ds, c, row->lo, row->hi, 0);
     }
+}
+
+#ifdef AX_SIMD_BF16
+/* Of rows a and b, W bf16 each: pairs of the two, and the rows themselves unless NULL. */
+INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b)
+{
+    static const uint16_t interleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                             8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    vi both = (vi)_mm512_cvtne2ps_pbh(b, a);
+    vstore(pairs, _mm512_castsi512_ps(_mm512_permutexvar_epi16(_mm512_loadu_si512(interleaved), both)));
+    if (row_a) {
+        _mm256_storeu_si256((__m256i *)(void *)row_a, _mm512_castsi512_si256(both));
+        _mm256_storeu_si256((__m256i *)(void *)row_b, _mm512_extracti64x4_epi64(both, 1));
+    }
+}
+#endif
+
+/* Rows i, i+1 (with pairs) or i of p and ds, in columns c0 … c1-1, from row r … of the strip. */
+INLINE void grad_unit(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
+{
+    grad_row row = grad_row_at(t, i + r);
+    vf p, ds;
+#ifdef AX_SIMD_BF16
+    if (t->of.pairs) {
+        grad_row other = grad_row_at(t, i + r + 1);
+        vf p1, ds1;
+        int64_t at = (i + r) / 2 * GRAD_LD;
+        uint16_t *rows = (uint16_t *)t->ds_rows + (i + r) * GRAD_LD;
+        for (int64_t c = c0; c < c1; c += W) {
+            grad_weights(t, &row, r, c, &p, &ds);
+            grad_weights(t, &other, r + 1, c, &p1, &ds1);
+            put_pairs(p, p1, t->p + at + c, NULL, NULL);
+            put_pairs(ds, ds1, t->ds + at + c, rows + c, rows + GRAD_LD + c);
+        }
+        return;
+    }
+#endif
+    for (int64_t c = c0; c < c1; c += W) {
+        grad_weights(t, &row, r, c, &p, &ds);
+        vstore(t->p + (i + r) * GRAD_LD + c, p);
+        vstore(t->ds + (i + r) * GRAD_LD + c, ds);
+    }
+}
+
+/* p and ds of the strip of queries at i: where some of them see keys, and 0 around, up to where causality
+ * alone would end; beyond, nobody reads. */
+INLINE void grad_strip(const attend_grad *t, int64_t i)
+{
+    const attend *f = &t->of;
+    int64_t du = f->d_units, pair = f->pairs ? 2 : 1, keys = (f->keys + W - 1) / W * W;
+    int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
+    int64_t end = (ax_min(f->q0 + i + rows - f->j0, f->keys) + W - 1) / W * W;
+    int64_t c0 = lo < hi ? lo / W * W : ax_max(end, 0), c1 = lo < hi ? (hi + W - 1) / W * W : c0;
     if (lo < hi) {
-        for (int64_t e = lo / W * W; e < lo; e++)
-            p[e] = ds[e] = 0;
-        for (int64_t e = hi; e < c; e++)
-            p[e] = ds[e] = 0;
-    } else
-        c = ax_min(lo, GRAD_KEYS) / W * W;
-    memset(p + c, 0, (size_t)(GRAD_KEYS - c) * sizeof *p);
-    memset(ds + c, 0, (size_t)(GRAD_KEYS - c) * sizeof *ds);
+        strip_times_panels(f->gm, strip_of(&f->q, i), f->k, keys, lo, hi, du, 0, du, rows, t->s, GRAD_KEYS,
+                           false);
+        strip_times_panels(f->gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp,
+                           GRAD_KEYS, false);
+    }
+    for (int64_t r = 0; r < rows; r += pair) {
+        grad_unit(t, i, r, c0, c1);
+        float *p = t->p + (i + r) / pair * GRAD_LD, *ds = t->ds + (i + r) / pair * GRAD_LD;
+        memset(p, 0, (size_t)c0 * sizeof *p);
+        memset(ds, 0, (size_t)c0 * sizeof *ds);
+        for (int64_t c = c1; c < end; c++)
+            p[c] = ds[c] = 0;
+    }
+}
+
+/* dv += pT·do, dk += dsT·q. No query before its own position sees a key: strips of keys begin at the first
+ * query that may. */
+INLINE void grad_add_dkv(const attend_grad *t)
+{
+    const attend *f = &t->of;
+    int64_t d = f->d, pair = f->gm->pair, units = (f->rows + pair - 1) / pair;
+    for (int which = 0; which < 2; which++)
+        for (int64_t j = 0; j < f->keys; j += TILE_ROWS) {
+            int64_t first = ax_max(f->j0 + j - f->q0, 0) / pair, rows = ax_min(TILE_ROWS, f->keys - j);
+            ax_cpu_rows a = {(which ? t->ds : t->p) + first * GRAD_LD + j, NULL, 4, GRAD_LD * 4};
+            if (first < units)
+                strip_times_panels(f->gm, a, which ? t->q_cols : t->dout_cols, d, 0, d, units, first, units,
+                                   rows, (which ? t->dk : t->dv) + j * d, d, true);
+        }
+}
+
+/* dq += ds·k */
+INLINE void grad_add_dq(const attend_grad *t)
+{
+    const attend *f = &t->of;
+    int64_t d = f->d, pair = f->gm->pair, units = (f->keys + pair - 1) / pair, row = GRAD_LD * 4 / pair;
+    for (int64_t i = 0; i < f->rows; i += TILE_ROWS) {
+        int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
+        int64_t first = lo / pair, last = (hi + pair - 1) / pair;
+        ax_cpu_rows a = {(const char *)t->ds_rows + i * row + first * 4, NULL, row, 4};
+        if (lo < hi)
+            strip_times_panels(f->gm, a, t->k_rows, d, 0, d, units, first, last, rows,
+                               t->dq + (f->q0 + i) * t->dq_ld, t->dq_ld, true);
+    }
 }
 
 /* The block of queries in work (rows q0 … of head h) meets the block of keys in work. */
 INLINE void grad_block(const attend_grad *t)
 {
-    const attend *f = &t->of;
-    const ax_cpu_gemm *gm = f->gm, *turn = f->pairs ? gm : &gemm_f32;
-    int64_t d = f->d, du = f->d_units, pair = gm->pair, size = f->pairs ? 2 : 4;
-    int64_t ld = GRAD_KEYS * 4 / size, q_units = (f->rows + pair - 1) / pair,
-            k_units = (f->keys + pair - 1) / pair;
-    for (int64_t i = 0; i < f->rows; i += TILE_ROWS) {
-        int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
-        float *p = t->p + i * GRAD_KEYS, *ds = t->ds + i * GRAD_KEYS;
-        if (lo < hi) {
-            strip_times_panels(gm, packed_rows(t->q + i * du), f->k, f->keys, lo, hi, du, 0, du, rows, p,
-                               GRAD_KEYS, false);
-            strip_times_panels(gm, packed_rows(t->dout + i * du), t->v, f->keys, lo, hi, du, 0, du, rows, ds,
-                               GRAD_KEYS, false);
-        }
-        for (int64_t r = 0; r < rows; r++)
-            grad_row(t, i + r, lo < hi ? lo : GRAD_KEYS, lo < hi ? hi : 0);
-    }
-    if (f->pairs) {
-        round_rows(t->p, f->rows, GRAD_KEYS, 0, GRAD_KEYS);
-        round_rows(t->ds, f->rows, GRAD_KEYS, 0, GRAD_KEYS);
-    }
-    /* No query before its own position sees a key: strips of keys begin at the first query that may. */
-    for (int which = 0; which < 2 && t->make_dkv; which++) {
-        turn->pack_a(which ? t->ds : t->p, ld, false, f->keys, f->rows, 0, q_units, t->turned);
-        for (int64_t j = 0; j < f->keys; j += TILE_ROWS) {
-            int64_t first = ax_max(f->j0 + j - f->q0, 0) / pair, rows = ax_min(TILE_ROWS, f->keys - j);
-            if (first < q_units)
-                strip_times_panels(gm, packed_rows(t->turned + j * q_units + first * TILE_ROWS),
-                                   which ? t->q_cols : t->dout_cols, d, 0, d, q_units, first, q_units, rows,
-                                   (which ? t->dk : t->dv) + j * d, d, true);
-        }
-    }
-    if (!t->make_dq)
-        return;
-    for (int64_t i = 0; i < f->rows; i += TILE_ROWS) {
-        int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
-        int64_t first = lo / pair, last = (hi + pair - 1) / pair;
-        ax_cpu_rows ds = {(const char *)(t->ds + i * GRAD_KEYS) + first * 4, NULL, GRAD_KEYS * 4, 4};
-        if (lo < hi)
-            strip_times_panels(gm, ds, t->k_rows, d, 0, d, k_units, first, last, rows,
-                               t->dq + (f->q0 + i) * t->dq_ld, t->dq_ld, true);
-    }
+    for (int64_t i = 0; i < t->of.rows; i += TILE_ROWS)
+        grad_strip(t, i);
+    if (t->make_dkv)
+        grad_add_dkv(t);
+    if (t->make_dq)
+        grad_add_dq(t);
 }
 
 /* Queries q_from … q_to-1 of `heads` heads from f->h on meet the block of keys in work; t->dq is that of the
@@ -126,8 +190,8 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
             if (lo >= hi)
                 continue;
             const char *q = (const char *)g->q + at * size, *dout = (const char *)g->dout + at * size;
-            f->gm->pack_a(q, ld, true, f->rows, d, 0, f->d_units, t->q);
-            f->gm->pack_a(dout, ld, true, f->rows, d, 0, f->d_units, t->dout);
+            f->q = left_rows(f->gm, q, size, ld, f->rows, d, t->q_room);
+            t->dout = left_rows(f->gm, dout, size, ld, f->rows, d, t->dout_room);
             if (t->make_dkv) {
                 pack_panels(f->gm, q, size, ld, false, d, f->rows, t->q_cols);
                 pack_panels(f->gm, dout, size, ld, false, d, f->rows, t->dout_cols);
@@ -237,8 +301,8 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, char *scrat
     f->b = item / g->kv_heads;
     f->h = item % g->kv_heads * group;
     float **const packed_keys[] = {&f->k, &t.v, &t.k_rows}, **const sums[] = {&t.dk, &t.dv};
-    float **const packed_queries[] = {&t.q, &t.dout, &t.q_cols, &t.dout_cols},
-                  **const scores[] = {&t.p, &t.ds};
+    float **const packed_queries[] = {&t.q_room, &t.dout_room, &t.q_cols, &t.dout_cols};
+    float **const strips[] = {&t.s, &t.dp}, **const scores[] = {&t.p, &t.ds};
     for (int i = 0; i < 3; i++)
         *packed_keys[i] = carve(&scratch, GRAD_KEYS * wide * 4);
     for (int i = 0; i < 4; i++)
@@ -246,8 +310,10 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, char *scrat
     for (int i = 0; i < 2; i++)
         *sums[i] = carve(&scratch, GRAD_KEYS * d * 4);
     for (int i = 0; i < 2; i++)
-        *scores[i] = carve(&scratch, GRAD_QUERIES * GRAD_KEYS * 4);
-    t.turned = carve(&scratch, GRAD_QUERIES * GRAD_KEYS * 4);
+        *strips[i] = carve(&scratch, TILE_ROWS * GRAD_KEYS * 4);
+    for (int i = 0; i < 2; i++)
+        *scores[i] = carve(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
+    t.ds_rows = f->pairs ? carve(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
     grad_start(&t);
     t.make_dkv = true;
     if (!bf16) {

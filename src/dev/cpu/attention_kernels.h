@@ -26,18 +26,40 @@ INLINE void *carve(char **scratch, int64_t bytes)
     return p;
 }
 
-/* 2^x for x <= 1, 0 below the normal range (and for -inf): |r| <= 1/2 and the Taylor sum in r·ln2. */
-INLINE vf vexp2(vf x)
+/* 2^x for x <= 1, 0 far below the normal range (and for -inf): |r| <= 1/2 and a polynomial in r with the
+ * least relative error: 2.6e-6 for weights that are rounded to bf16, 7.5e-8 for others. */
+INLINE vf vexp2(vf x, bool bf16)
 {
-    vf y = vmax(vset(-127.0f), x), n = vround(y), r = y - n;
-    vf p = vset(1.5403530e-4f);
-    p = vfma(p, r, vset(1.3333558e-3f));
-    p = vfma(p, r, vset(9.6181291e-3f));
-    p = vfma(p, r, vset(5.5504109e-2f));
-    p = vfma(p, r, vset(2.4022651e-1f));
-    p = vfma(p, r, vset(6.9314718e-1f));
-    p = vfma(p, r, vset(1.0f));
-    return vless(x, vset(-126.0f), vset(0), vldexp(p, n));
+    vf y = vmax(vset(-160.0f), x), n = vround(y), r = y - n;
+    vf p = bf16 ? vset(9.57010207e-3f) : vfma(vset(1.32764719e-3f), r, vset(9.67554133e-3f));
+    p = vfma(p, r, vset(bf16 ? 5.59178603e-2f : 5.55071327e-2f));
+    p = vfma(p, r, vset(bf16 ? 2.40247448e-1f : 2.40221197e-1f));
+    p = vfma(p, r, vset(bf16 ? 6.93121815e-1f : 6.93146967e-1f));
+    p = vfma(p, r, vset(bf16 ? 9.99999261e-1f : 1.00000007f));
+    return vldexp(p, n);
+}
+
+static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+/* x in lanes lo … hi-1 of those at c …, `hidden` in the others. */
+INLINE vf shown(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
+{
+    vf lane = vload(lane_numbers);
+    x = vless(lane, vset((float)(lo - c)), vset(hidden), x);
+    return vless(lane, vset((float)(hi - c)), x, vset(hidden));
+}
+
+/* Weights as a product reads them: fp32, or bf16 (0 below the normal range). */
+INLINE void put_weights(bool pairs, float *row, int64_t c, vf p)
+{
+#ifdef AX_SIMD_BF16
+    if (pairs) {
+        _mm256_storeu_si256((__m256i *)(void *)((uint16_t *)row + c), (__m256i)_mm512_cvtneps_pbh(p));
+        return;
+    }
+#endif
+    (void)pairs;
+    vstore(row + c, p);
 }
 
 #define LOG2E 1.44269504088896341
@@ -45,13 +67,16 @@ INLINE vf vexp2(vf x)
 
 /* ---- panels -------------------------------------------------------------------------------------- */
 
-/* A matrix packed as b panels: n columns by `units`, panels nearly equal in width. */
-INLINE int64_t panel_column(int64_t n, int64_t panel, int64_t panels)
-{
-    int64_t vectors = (n + W - 1) / W;
-    return vectors * panel / panels * W;
-}
+/* A matrix packed as b panels: n columns by `units`, panels nearly equal in width: PANEL, and where they do
+ * not come out even, a vector less for the last ones. */
 INLINE int64_t panel_count(int64_t n) { return (n + PANEL - 1) / PANEL; }
+INLINE int64_t panel_column(int64_t n, int64_t p, int64_t panels)
+{
+    int64_t vectors = (n + W - 1) / W, wide = vectors - panels * (TILE_VECTORS - 1);
+    if (panels == 1)
+        return p * vectors * W;
+    return (p * (TILE_VECTORS - 1) + (p < wide ? p : wide)) * W;
+}
 
 /* Packs n columns by k, with panels next to each other: panel p starts at panel_column · units. */
 INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, bool along_k,
@@ -66,8 +91,30 @@ INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, in
     }
 }
 
-/* A strip of a packed left operand. */
-INLINE ax_cpu_rows packed_rows(const float *a) { return (ax_cpu_rows){a, NULL, 4, TILE_ROWS * 4}; }
+/* A left operand of many rows: the first strip, and bytes from row to row of strips that follow. */
+typedef struct left {
+    ax_cpu_rows rows;
+    int64_t step;
+} left;
+
+/* n rows of d values as a left operand: as they lie, or packed into `room` where units are not what lies. */
+INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
+                      float *room)
+{
+    if (size * gm->pair == 4 && d % gm->pair == 0)
+        return (left){{src, NULL, ld * size, 4}, ld * size};
+    int64_t units = (d + gm->pair - 1) / gm->pair;
+    gm->pack_a(src, ld, true, n, d, 0, units, room);
+    return (left){{room, NULL, 4, TILE_ROWS * 4}, units * 4};
+}
+
+/* The strip at row i. */
+INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
+{
+    ax_cpu_rows rows = a->rows;
+    rows.at = (const char *)rows.at + i * a->step;
+    return rows;
+}
 
 /* c[rows, columns lo … hi-1] = a strip · b panels (+ c if `add`), over units u0 … u1-1 of the `units` that b
  * has; `a` begins at u0. Whole panels are computed: columns around lo … hi-1 get values too. */
@@ -94,10 +141,11 @@ typedef struct attend {
     const ax_cpu_gemm *gm;
     bool bf16, pairs;
     int64_t b, h, q0, rows, j0, keys, d, d_units;
-    float *q, *k, *v; /* packed */
-    float *o;         /* [QUERIES, d] */
-    float *m, *l;     /* running maximum (in powers of two) and sum per query */
-    float *s;         /* the strip: scores, then weights */
+    left q;
+    float *k, *v; /* packed */
+    float *o;     /* [QUERIES, d] */
+    float *m, *l; /* running maximum (in powers of two) and sum per query */
+    float *s;     /* the strip: scores, then weights */
 } attend;
 
 /* The keys that query row i of the item sees: *lo … result-1. */
@@ -130,43 +178,32 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
  * where the row does not see them; o, m and l follow. */
 INLINE void softmax_row(const attend *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
 {
-    float *s = t->s + r * BLOCK_KEYS, *o = t->o + (i + r) * t->d;
-    int64_t lo, hi = visible(t, i + r, &lo);
-    lo = ax_max(lo - t->j0, c0);
-    hi = ax_min(hi - t->j0, c1);
-    if (lo >= hi) {
-        memset(s + c0, 0, (size_t)(c1 - c0) * sizeof *s);
-        return;
-    }
-    for (int64_t c = c0; c < lo; c++)
-        s[c] = -INFINITY;
-    for (int64_t c = hi; c < c1; c++)
-        s[c] = -INFINITY;
-    vf scale = vset((float)(t->a->scale * LOG2E)), most = vset(-INFINITY), sum = vset(0);
+    float *s = t->s + r * BLOCK_KEYS, *o = t->o + (i + r) * t->d, scale = (float)(t->a->scale * LOG2E);
+    int64_t lo, hi = visible(t, i + r, &lo) - t->j0;
+    lo -= t->j0;
+    vf most = vset(-INFINITY), sum = vset(0);
     for (int64_t c = c0; c < c1; c += W) {
-        vf x = vload(s + c) * scale;
-        vstore(s + c, x);
+        vf x = vload(s + c);
+        if (c < lo || c + W > hi) {
+            x = shown(x, c, lo, hi, -INFINITY);
+            vstore(s + c, x);
+        }
         most = vmax(x, most);
     }
-    float before = t->m[i + r], now = fmaxf(before, vhmax(most)), shrink = exp2f(before - now);
+    float before = t->m[i + r], now = vhmax(most) * scale;
+    now = now > before ? now : before;
+    vf base = vset(now > -INFINITY ? -now : 0);
     for (int64_t c = c0; c < c1; c += W) {
-        vf p = vexp2(vload(s + c) - vset(now));
-        vstore(s + c, p);
+        vf p = vexp2(vfma(vload(s + c), vset(scale), base), t->bf16);
+        put_weights(t->pairs, s, c, p);
         sum = sum + p;
     }
+    float shrink = now > before ? exp2f(before - now) : 1.0f;
     t->m[i + r] = now;
     t->l[i + r] = t->l[i + r] * shrink + vsum(sum);
-    if (shrink != 1.0f)
+    if (shrink != 1.0f && before > -INFINITY) /* else o is still 0 */
         for (int64_t c = 0; c < t->d; c += W)
             vput(o, c, t->d - c, false, vget(o, c, t->d - c, false) * vset(shrink));
-}
-
-/* Rounds rows of `cols` fp32 values to bf16 where they stand. */
-INLINE void round_rows(float *x, int64_t rows, int64_t ld, int64_t c0, int64_t c1)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = c0; c < c1; c += W)
-            vstore_b((uint16_t *)(x + r * ld) + c, vload(x + r * ld + c));
 }
 
 INLINE void attend_strip(const attend *t, int64_t i)
@@ -174,14 +211,12 @@ INLINE void attend_strip(const attend *t, int64_t i)
     int64_t rows = ax_min(TILE_ROWS, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
     if (lo >= hi)
         return;
-    strip_times_panels(t->gm, packed_rows(t->q + i * t->d_units), t->k, t->keys, lo, hi, t->d_units, 0,
+    strip_times_panels(t->gm, strip_of(&t->q, i), t->k, (t->keys + W - 1) / W * W, lo, hi, t->d_units, 0,
                        t->d_units, rows, t->s, BLOCK_KEYS, false);
     int64_t c0 = lo / W * W, c1 = (hi + W - 1) / W * W;
     for (int64_t r = 0; r < rows; r++)
         softmax_row(t, i, r, c0, c1);
     int64_t pair = t->gm->pair, size = t->pairs ? 2 : 4;
-    if (t->pairs)
-        round_rows(t->s, rows, BLOCK_KEYS, c0, c1);
     int64_t u0 = c0 / pair, units = (t->keys + pair - 1) / pair, n = (hi - c0 + pair - 1) / pair;
     ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_KEYS * 4, 4};
     strip_times_panels(t->gm, weights, t->v, t->d, 0, t->d, units, u0, u0 + n, rows, t->o + i * t->d, t->d,
@@ -219,7 +254,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch,
     t.h = item / blocks % a->heads;
     t.b = item / blocks / a->heads;
     t.rows = ax_min(QUERIES, a->q_len - t.q0);
-    t.q = carve(&scratch, QUERIES * t.d_units * 4);
+    float *room = carve(&scratch, QUERIES * t.d_units * 4);
     t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
     t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
     t.o = carve(&scratch, QUERIES * d * 4);
@@ -232,7 +267,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch,
         t.l[i] = 0;
     }
     int64_t q_at = ((t.b * a->q_len + t.q0) * a->heads + t.h) * d;
-    t.gm->pack_a((const char *)a->q + q_at * size, a->heads * d, true, t.rows, d, 0, t.d_units, t.q);
+    t.q = left_rows(t.gm, (const char *)a->q + q_at * size, size, a->heads * d, t.rows, d, room);
     int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* nothing may be written beyond */
     for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
         t.keys = ax_min(BLOCK_KEYS, end - t.j0);

@@ -52,10 +52,15 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* W units, of rows r … r+W-1, go to their place in the panels: one panel, or two of half a vector each. */
+/* W units, of rows r … r+W-1, go to their place in the panels: one panel, or two of half a vector each. A
+ * wide panel comes alone (pack_b): what divides is a constant. */
 INLINE void put_units(float *out, int64_t r, int64_t u, int64_t apart, int width, int64_t rows, vf x)
 {
-    float *panel = out + r / width * width * apart + r % width + u * width;
+    if (width > TILE_ROWS) {
+        vstore(out + u * width + r, x);
+        return;
+    }
+    float *panel = out + r / TILE_ROWS * TILE_ROWS * apart + r % TILE_ROWS + u * width;
     if (width >= W)
         vstore(panel, x);
     else if (r + width < rows)
@@ -214,7 +219,7 @@ INLINE soon soon_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, i
     s.c_bytes = nv * W * size;
     for (int i = 0; i < 2; i++) {
         s.ask[i] = t->ask[i];
-        s.share[i] = (t->ask[i].n + runs - 1) / runs;
+        s.share[i] = t->ask[i].n ? (t->ask[i].n + runs - 1) / runs : 0; /* division is slow */
     }
     return s;
 }

@@ -31,7 +31,7 @@ INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-INLINE vf exp_less(vf x, vf max) { return vexp2((x - max) * vset((float)LOG2E)); }
+INLINE vf exp_less(vf x, vf max) { return vexp2((x - max) * vset((float)LOG2E), false); }
 
 INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {

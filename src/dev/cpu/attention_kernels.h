@@ -133,6 +133,20 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float
     }
 }
 
+/* Rows of a head, `stride` bytes apart. Where they lie so, no hardware prefetcher follows. */
+typedef struct head_rows {
+    const char *at;
+    int64_t stride, bytes, n;
+} head_rows;
+
+/* Asks the second-level cache for rows r0 … r1-1. */
+INLINE void ask_rows(const head_rows *x, int64_t r0, int64_t r1)
+{
+    for (int64_t r = r0; r < ax_min(r1, x->n); r++)
+        for (int64_t byte = 0; byte < x->bytes; byte += LINE)
+            __builtin_prefetch(x->at + r * x->stride + byte, 0, 2);
+}
+
 /* ---- forward ------------------------------------------------------------------------------------- */
 
 /* One item in work: head `h` of batch `b`, queries q0 … q0+rows-1, keys j0 … j0+keys-1. */
@@ -146,6 +160,7 @@ typedef struct attend {
     float *o;     /* [QUERIES, d] */
     float *m, *l; /* running maximum (in powers of two) and sum per query */
     float *s;     /* the strip: scores, then weights */
+    head_rows soon[3]; /* what the next item reads first */
 } attend;
 
 /* The keys that query row i of the item sees: *lo … result-1. */
@@ -244,16 +259,44 @@ INLINE int64_t key_row(const ax_attention_args *a, int64_t b, int64_t h, int64_t
     return b * stride + (j * a->kv_heads + h / (a->heads / a->kv_heads)) * a->head_dim;
 }
 
-INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch, bool bf16)
+/* Item number `item` of the kernel: head, queries. */
+INLINE void attend_at(attend *t, int64_t item)
 {
-    int64_t blocks = (a->q_len + QUERIES - 1) / QUERIES, d = a->head_dim, size = bf16 ? 2 : 4;
+    const ax_attention_args *a = t->a;
+    int64_t blocks = (a->q_len + QUERIES - 1) / QUERIES;
+    t->q0 = item % blocks * QUERIES;
+    t->h = item / blocks % a->heads;
+    t->b = item / blocks / a->heads;
+    t->rows = ax_min(QUERIES, a->q_len - t->q0);
+}
+
+INLINE const char *query_row(const attend *t, int64_t size)
+{
+    const ax_attention_args *a = t->a;
+    return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->heads + t->h) * t->d * size;
+}
+
+/* The item's queries, and those of its keys that the item before it does not use. */
+INLINE void attend_soon(const attend *t, int64_t size, head_rows soon[3])
+{
+    const ax_attention_args *a = t->a;
+    int64_t row = t->d * size, first = ax_min(a->kv_len, t->q0 ? a->q_offset + t->q0 : 0),
+            keys = ax_min(a->kv_len, a->q_offset + t->q0 + t->rows) - first,
+            at = key_row(a, t->b, t->h, first) * size;
+    soon[0] = (head_rows){query_row(t, size), a->heads * row, row, t->rows};
+    soon[1] = (head_rows){(const char *)a->k + at, a->kv_heads * row, row, keys};
+    soon[2] = (head_rows){(const char *)a->v + at, a->kv_heads * row, row, keys};
+}
+
+INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, bool bf16)
+{
+    int64_t d = a->head_dim, size = bf16 ? 2 : 4;
     attend t = {.a = a, .bf16 = bf16, .d = d, .gm = bf16 ? &gemm_bf16 : &gemm_f32};
+    attend_at(&t, next);
+    attend_soon(&t, size, t.soon);
+    attend_at(&t, item);
     t.pairs = bf16 && t.gm->pair == 2;
     t.d_units = (d + t.gm->pair - 1) / t.gm->pair;
-    t.q0 = item % blocks * QUERIES;
-    t.h = item / blocks % a->heads;
-    t.b = item / blocks / a->heads;
-    t.rows = ax_min(QUERIES, a->q_len - t.q0);
     float *room = carve(&scratch, QUERIES * t.d_units * 4);
     t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
     t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
@@ -266,8 +309,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch,
         t.m[i] = -INFINITY;
         t.l[i] = 0;
     }
-    int64_t q_at = ((t.b * a->q_len + t.q0) * a->heads + t.h) * d;
-    t.q = left_rows(t.gm, (const char *)a->q + q_at * size, size, a->heads * d, t.rows, d, room);
+    t.q = left_rows(t.gm, query_row(&t, size), size, a->heads * d, t.rows, d, room);
     int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* nothing may be written beyond */
     for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
         t.keys = ax_min(BLOCK_KEYS, end - t.j0);
@@ -277,8 +319,11 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, char *scratch,
         int64_t at = key_row(a, t.b, t.h, t.j0), ld = a->kv_heads * d;
         pack_panels(t.gm, (const char *)a->k + at * size, size, ld, true, t.keys, d, t.k);
         pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
-        for (int64_t i = 0; i < t.rows; i += TILE_ROWS)
+        for (int64_t i = 0; i < t.rows; i += TILE_ROWS) {
             attend_strip(&t, i);
+            for (int n = 0; n < 3 && t.j0 == 0; n++)
+                ask_rows(&t.soon[n], i, i + TILE_ROWS);
+        }
     }
     attend_store(&t);
 }
@@ -321,7 +366,7 @@ INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, cha
 {
     for (int64_t item = lo; item < hi; item++)
         if (a->q_len > AX_CPU_GEMV_ROWS)
-            attend_item(a, item, scratch, bf16);
+            attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, bf16);
         else
             for (int64_t i = 0; i < a->q_len; i++)
                 attend_query(a, item / a->heads, item % a->heads, i, scratch, bf16);

@@ -31,6 +31,7 @@ typedef struct attend_grad {
     float *dk, *dv;            /* [GRAD_KEYS, d] */
     float *dq;                 /* of row 0 of the head in work; dq_ld between rows */
     int64_t dq_ld;
+    head_rows soon[5]; /* what the next item reads first */
 } attend_grad;
 
 /* What a row of scores becomes weights and slopes with: the row sees columns lo … hi-1. */
@@ -162,11 +163,36 @@ INLINE void grad_add_dq(const attend_grad *t)
     }
 }
 
+/* Asks for memory at a strip of queries that is on the diagonal: what will be written, and in the last block
+ * of keys what the next item reads. */
+INLINE void grad_ask(const attend_grad *t, int64_t i)
+{
+    const ax_attention_grad_args *g = t->g;
+    const attend *f = &t->of;
+    int64_t size = f->bf16 ? 2 : 4, row = f->d * size, r = f->q0 + i - f->j0;
+    if (r < 0 || r >= f->keys)
+        return;
+    int64_t at = key_row(f->a, f->b, f->h, f->j0) * size;
+    head_rows sums = {(const char *)g->dk + at, g->kv_heads * row, row, f->keys};
+    ask_rows(&sums, r, r + TILE_ROWS);
+    sums.at = (const char *)g->dv + at;
+    ask_rows(&sums, r, r + TILE_ROWS);
+    if (f->j0 + f->keys < g->q_len)
+        return;
+    head_rows dq = {(const char *)g->dq + ((f->b * g->q_len + f->j0) * g->heads + f->h) * row,
+                    g->heads * row, row, f->keys};
+    ask_rows(&dq, r, r + TILE_ROWS);
+    for (int n = 0; n < 5; n++)
+        ask_rows(&t->soon[n], r, r + TILE_ROWS);
+}
+
 /* The block of queries in work (rows q0 … of head h) meets the block of keys in work. */
 INLINE void grad_block(const attend_grad *t)
 {
-    for (int64_t i = 0; i < t->of.rows; i += TILE_ROWS)
+    for (int64_t i = 0; i < t->of.rows; i += TILE_ROWS) {
         grad_strip(t, i);
+        grad_ask(t, i);
+    }
     if (t->make_dkv)
         grad_add_dkv(t);
     if (t->make_dq)
@@ -288,7 +314,23 @@ INLINE void grad_start(const attend_grad *t)
         }
 }
 
-INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, char *scratch, bool bf16)
+/* The first rows that item number `item` reads. */
+INLINE void grad_soon(attend_grad *t, int64_t item)
+{
+    const ax_attention_grad_args *g = t->g;
+    int64_t size = t->of.bf16 ? 2 : 4, row = t->of.d * size, n = ax_min(g->q_len, GRAD_KEYS);
+    int64_t batch = item / g->kv_heads * g->q_len, head = item % g->kv_heads;
+    const void *of_heads[] = {g->dout, g->o, g->q}, *of_keys[] = {g->k, g->v};
+    for (int i = 0; i < 3; i++)
+        t->soon[i] = (head_rows){
+            (const char *)of_heads[i] + (batch * g->heads + head * (g->heads / g->kv_heads)) * row,
+            g->heads * row, row, n};
+    for (int i = 0; i < 2; i++)
+        t->soon[3 + i] = (head_rows){(const char *)of_keys[i] + (batch * g->kv_heads + head) * row,
+                                     g->kv_heads * row, row, n};
+}
+
+INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, bool bf16)
 {
     int64_t d = g->head_dim, group = g->heads / g->kv_heads, wide = (d + W - 1) / W * W;
     ax_attention_args a = {.batch = g->batch, .q_len = g->q_len, .kv_len = g->q_len, .heads = g->heads};
@@ -300,6 +342,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, char *scrat
     f->d_units = (d + f->gm->pair - 1) / f->gm->pair;
     f->b = item / g->kv_heads;
     f->h = item % g->kv_heads * group;
+    grad_soon(&t, next);
     float **const packed_keys[] = {&f->k, &t.v, &t.k_rows}, **const sums[] = {&t.dk, &t.dv};
     float **const packed_queries[] = {&t.q_room, &t.dout_room, &t.q_cols, &t.dout_cols};
     float **const strips[] = {&t.s, &t.dp}, **const scores[] = {&t.p, &t.ds};
@@ -343,11 +386,13 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, char *scrat
 
 static void attention_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    for (int64_t item = lo; item < hi; item++)
+    for (int64_t item = lo; item < hi; item++) {
+        int64_t next = item + 1 < hi ? item + 1 : item;
         if (((const ax_attention_grad_args *)args)->dtype == AX_BF16)
-            grad_item(args, item, scratch, true);
+            grad_item(args, item, next, scratch, true);
         else
-            grad_item(args, item, scratch, false);
+            grad_item(args, item, next, scratch, false);
+    }
 }
 
 #endif

@@ -34,37 +34,6 @@ typedef struct attend_grad {
     head_rows soon[5]; /* what the next item reads first */
 } attend_grad;
 
-/* What a row of scores becomes weights and slopes with: the row sees columns lo … hi-1. */
-typedef struct grad_row {
-    int64_t lo, hi;
-    float lse, delta; /* in powers of two; times scale */
-} grad_row;
-
-/* Row i of the block of queries; sees nothing beyond the last. */
-INLINE grad_row grad_row_at(const attend_grad *t, int64_t i)
-{
-    const attend *f = &t->of;
-    if (i >= f->rows)
-        return (grad_row){0};
-    int64_t lo, hi = visible(f, i, &lo), row = (f->b * t->g->heads + f->h) * t->g->q_len + f->q0 + i;
-    if (lo >= hi)
-        return (grad_row){0};
-    return (grad_row){lo - f->j0, hi - f->j0, (float)(((const float *)t->g->lse)[row] * LOG2E),
-                      ((const float *)t->g->delta)[row] * (float)t->g->scale};
-}
-
-/* W weights and slopes of row r of the strip, from column c. */
-INLINE void grad_weights(const attend_grad *t, const grad_row *row, int64_t r, int64_t c, vf *p, vf *ds)
-{
-    vf scale2 = vset((float)(t->g->scale * LOG2E)), scale = vset((float)t->g->scale);
-    *p = vexp2(vfma(vload(t->s + r * GRAD_KEYS + c), scale2, vset(-row->lse)), t->of.bf16);
-    *ds = *p * vfma(vload(t->dp + r * GRAD_KEYS + c), scale, vset(-row->delta));
-    if (c < row->lo || c + W > row->hi) {
-        *p = shown(*p, c, row->lo, row->hi, 0);
-        *ds = shown(*ds, c, row->lo, row->hi, 0);
-    }
-}
-
 #ifdef AX_SIMD_BF16
 /* Of rows a and b, W bf16 each: pairs of the two, and the rows themselves unless NULL. */
 INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b)
@@ -80,30 +49,56 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 }
 #endif
 
-/* Rows i, i+1 (with pairs) or i of p and ds, in columns c0 … c1-1, from row r … of the strip. */
-INLINE void grad_unit(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
+/* Units of p and ds from n rows, of which the first is row i of the block, at column c. */
+INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c, const vf *p, const vf *ds)
 {
-    grad_row row = grad_row_at(t, i + r);
-    vf p, ds;
 #ifdef AX_SIMD_BF16
     if (t->of.pairs) {
-        grad_row other = grad_row_at(t, i + r + 1);
-        vf p1, ds1;
-        int64_t at = (i + r) / 2 * GRAD_LD;
-        uint16_t *rows = (uint16_t *)t->ds_rows + (i + r) * GRAD_LD;
-        for (int64_t c = c0; c < c1; c += W) {
-            grad_weights(t, &row, r, c, &p, &ds);
-            grad_weights(t, &other, r + 1, c, &p1, &ds1);
-            put_pairs(p, p1, t->p + at + c, NULL, NULL);
-            put_pairs(ds, ds1, t->ds + at + c, rows + c, rows + GRAD_LD + c);
+        UNROLL
+        for (int k = 0; k < n; k += 2) {
+            int64_t at = (i + k) / 2 * GRAD_LD + c;
+            uint16_t *rows = (uint16_t *)t->ds_rows + (i + k) * GRAD_LD + c;
+            put_pairs(p[k], p[k + 1], t->p + at, NULL, NULL);
+            put_pairs(ds[k], ds[k + 1], t->ds + at, rows, rows + GRAD_LD);
         }
         return;
     }
 #endif
+    UNROLL
+    for (int k = 0; k < n; k++) {
+        vstore(t->p + (i + k) * GRAD_LD + c, p[k]);
+        vstore(t->ds + (i + k) * GRAD_LD + c, ds[k]);
+    }
+}
+
+/* p and ds of ROWS_AT_ONCE rows from row r of the strip at i, in columns c0 … c1-1. */
+INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
+{
+    enum { N = ROWS_AT_ONCE };
+    const attend *f = &t->of;
+    const float *s = t->s + r * GRAD_KEYS, *slopes = t->dp + r * GRAD_KEYS;
+    vf scale2 = vset((float)(t->g->scale * LOG2E)), scale = vset((float)t->g->scale), lse[N], delta[N];
+    span see[N], all;
+    for (int k = 0; k < N; k++) {
+        int64_t row = (f->b * t->g->heads + f->h) * t->g->q_len + f->q0 + i + r + k;
+        see[k] = seen(f, i + r + k);
+        bool any = see[k].lo < see[k].hi;
+        lse[k] = vset(any ? (float)(((const float *)t->g->lse)[row] * -LOG2E) : 0);
+        delta[k] = vset(any ? -((const float *)t->g->delta)[row] * (float)t->g->scale : 0);
+    }
+    all = seen_by_all(see, N);
     for (int64_t c = c0; c < c1; c += W) {
-        grad_weights(t, &row, r, c, &p, &ds);
-        vstore(t->p + (i + r) * GRAD_LD + c, p);
-        vstore(t->ds + (i + r) * GRAD_LD + c, ds);
+        vf p[N], ds[N];
+        UNROLL
+        for (int k = 0; k < N; k++) {
+            p[k] = vexp2(vfma(vload(s + k * GRAD_KEYS + c), scale2, lse[k]), f->bf16);
+            ds[k] = p[k] * vfma(vload(slopes + k * GRAD_KEYS + c), scale, delta[k]);
+            if (c < all.lo || c + W > all.hi) {
+                p[k] = shown(p[k], c, see[k].lo, see[k].hi, 0);
+                ds[k] = shown(ds[k], c, see[k].lo, see[k].hi, 0);
+            }
+        }
+        put_units_of_rows(t, i + r, N, c, p, ds);
     }
 }
 
@@ -122,8 +117,9 @@ INLINE void grad_strip(const attend_grad *t, int64_t i)
         strip_times_panels(f->gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp,
                            GRAD_KEYS, false);
     }
-    for (int64_t r = 0; r < rows; r += pair) {
-        grad_unit(t, i, r, c0, c1);
+    for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
+        grad_rows(t, i, r, c0, c1);
+    for (int64_t r = 0; r < rows && (c0 > 0 || c1 < end); r += pair) {
         float *p = t->p + (i + r) / pair * GRAD_LD, *ds = t->ds + (i + r) / pair * GRAD_LD;
         memset(p, 0, (size_t)c0 * sizeof *p);
         memset(ds, 0, (size_t)c0 * sizeof *ds);

@@ -17,6 +17,7 @@
 #include "gemm_kernels.h"
 
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 384, PANEL = TILE_VECTORS * W };
+enum { ROWS_AT_ONCE = 4 }; /* of a strip, between products: they hide each other's latencies */
 
 /* Carves `bytes` from scratch memory, in whole cache lines. */
 INLINE void *carve(char **scratch, int64_t bytes)
@@ -189,36 +190,83 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* The softmax step of row r of the strip: scores become weights in columns c0 … c1-1 (multiples of W), 0
- * where the row does not see them; o, m and l follow. */
-INLINE void softmax_row(const attend *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
+/* Which columns of the block row i of the item sees: lo … hi-1, none beyond the last row. */
+typedef struct span {
+    int64_t lo, hi;
+} span;
+
+INLINE span seen(const attend *t, int64_t i)
 {
-    float *s = t->s + r * BLOCK_KEYS, *o = t->o + (i + r) * t->d, scale = (float)(t->a->scale * LOG2E);
-    int64_t lo, hi = visible(t, i + r, &lo) - t->j0;
-    lo -= t->j0;
-    vf most = vset(-INFINITY), sum = vset(0);
-    for (int64_t c = c0; c < c1; c += W) {
-        vf x = vload(s + c);
-        if (c < lo || c + W > hi) {
-            x = shown(x, c, lo, hi, -INFINITY);
-            vstore(s + c, x);
-        }
-        most = vmax(x, most);
-    }
-    float before = t->m[i + r], now = vhmax(most) * scale;
-    now = now > before ? now : before;
-    vf base = vset(now > -INFINITY ? -now : 0);
-    for (int64_t c = c0; c < c1; c += W) {
-        vf p = vexp2(vfma(vload(s + c), vset(scale), base), t->bf16);
-        put_weights(t->pairs, s, c, p);
-        sum = sum + p;
-    }
-    float shrink = now > before ? exp2f(before - now) : 1.0f;
-    t->m[i + r] = now;
-    t->l[i + r] = t->l[i + r] * shrink + vsum(sum);
-    if (shrink != 1.0f && before > -INFINITY) /* else o is still 0 */
+    if (i >= t->rows)
+        return (span){0, 0};
+    int64_t lo, hi = visible(t, i, &lo);
+    return (span){lo - t->j0, hi - t->j0};
+}
+
+/* The columns that all of n rows see. */
+INLINE span seen_by_all(const span *rows, int n)
+{
+    span all = rows[0];
+    for (int r = 1; r < n; r++)
+        all = (span){ax_max(all.lo, rows[r].lo), ax_min(all.hi, rows[r].hi)};
+    return all;
+}
+
+/* Row i has a new maximum: what was summed up to now shrinks. */
+INLINE void shrink_row(const attend *t, int64_t i, float now)
+{
+    float before = t->m[i], shrink = exp2f(before - now);
+    t->m[i] = now;
+    t->l[i] *= shrink;
+    if (before > -INFINITY) /* else o is still 0 */
         for (int64_t c = 0; c < t->d; c += W)
-            vput(o, c, t->d - c, false, vget(o, c, t->d - c, false) * vset(shrink));
+            vput(t->o + i * t->d, c, t->d - c, false,
+                 vget(t->o + i * t->d, c, t->d - c, false) * vset(shrink));
+}
+
+/* The softmax step of n rows from row r of the strip: scores become weights in columns c0 … c1-1 (multiples
+ * of W), 0 where a row does not see them; o, m and l follow. */
+INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1)
+{
+    float *s = t->s + r * BLOCK_KEYS, scale = (float)(t->a->scale * LOG2E);
+    span see[ROWS_AT_ONCE], all;
+    vf most[ROWS_AT_ONCE], sum[ROWS_AT_ONCE], base[ROWS_AT_ONCE];
+    for (int k = 0; k < n; k++) {
+        see[k] = seen(t, i + r + k);
+        most[k] = vset(-INFINITY);
+        sum[k] = vset(0);
+    }
+    all = seen_by_all(see, n);
+    for (int64_t c = c0; c < c1; c += W) {
+        UNROLL
+        for (int k = 0; k < n; k++) {
+            vf x = vload(s + k * BLOCK_KEYS + c);
+            if (c < all.lo || c + W > all.hi) {
+                x = shown(x, c, see[k].lo, see[k].hi, -INFINITY);
+                vstore(s + k * BLOCK_KEYS + c, x);
+            }
+            most[k] = vmax(x, most[k]);
+        }
+    }
+    UNROLL
+    for (int k = 0; k < n; k++) {
+        float now = vhmax(most[k]) * scale;
+        if (now > t->m[i + r + k])
+            shrink_row(t, i + r + k, now);
+        now = t->m[i + r + k];
+        base[k] = vset(now > -INFINITY ? -now : 0);
+    }
+    for (int64_t c = c0; c < c1; c += W) {
+        UNROLL
+        for (int k = 0; k < n; k++) {
+            vf p = vexp2(vfma(vload(s + k * BLOCK_KEYS + c), vset(scale), base[k]), t->bf16);
+            put_weights(t->pairs, s + k * BLOCK_KEYS, c, p);
+            sum[k] = sum[k] + p;
+        }
+    }
+    UNROLL
+    for (int k = 0; k < n; k++)
+        t->l[i + r + k] += vsum(sum[k]);
 }
 
 INLINE void attend_strip(const attend *t, int64_t i)
@@ -229,8 +277,8 @@ INLINE void attend_strip(const attend *t, int64_t i)
     strip_times_panels(t->gm, strip_of(&t->q, i), t->k, (t->keys + W - 1) / W * W, lo, hi, t->d_units, 0,
                        t->d_units, rows, t->s, BLOCK_KEYS, false);
     int64_t c0 = lo / W * W, c1 = (hi + W - 1) / W * W;
-    for (int64_t r = 0; r < rows; r++)
-        softmax_row(t, i, r, c0, c1);
+    for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
+        softmax_rows(t, i, r, ROWS_AT_ONCE, c0, c1);
     int64_t pair = t->gm->pair, size = t->pairs ? 2 : 4;
     int64_t u0 = c0 / pair, units = (t->keys + pair - 1) / pair, n = (hi - c0 + pair - 1) / pair;
     ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_KEYS * 4, 4};
@@ -305,7 +353,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
     t.m = carve(&scratch, QUERIES * 4);
     t.l = carve(&scratch, QUERIES * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
-    for (int64_t i = 0; i < t.rows; i++) {
+    for (int64_t i = 0; i < QUERIES; i++) {
         t.m[i] = -INFINITY;
         t.l[i] = 0;
     }
@@ -351,7 +399,7 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t h, int64
                 dot = vfma(vget(a->q, at + c, d - c, bf16), vget(a->k, row + j * ld + c, d - c, bf16), dot);
             t.s[j] = vsum(dot);
         }
-        softmax_row(&t, 0, 0, 0, (keys + W - 1) / W * W);
+        softmax_rows(&t, 0, 0, 1, 0, (keys + W - 1) / W * W);
         for (int64_t c = 0; c < d; c += W) {
             vf sum = vget(t.o, c, d - c, false);
             for (int64_t j = 0; j < keys; j++)

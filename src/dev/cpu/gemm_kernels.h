@@ -79,6 +79,19 @@ INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t ro
     for (int64_t r = 0; r < rows; r += W)
         for (int64_t u = 0; u < units; u += W) {
             vf block[W];
+#ifdef AX_SIMD_BF16
+            if (kind == BF16_PAIRS && width > TILE_ROWS && r + W <= rows && 2 * (u + W) <= k) {
+                const uint16_t *row = (const uint16_t *)(const void *)(src + r * ld * size) + 2 * u;
+                UNROLL
+                for (int i = 0; i < W; i++)
+                    block[i] = _mm512_loadu_ps(row + i * ld);
+                vtranspose(block);
+                UNROLL
+                for (int i = 0; i < W; i++)
+                    vstore(out + (u + i) * width + r, block[i]);
+                continue;
+            }
+#endif
             UNROLL
             for (int i = 0; i < W; i++) {
                 const char *row = src + (r + i) * ld * size;
@@ -99,6 +112,22 @@ INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t ro
         }
 }
 
+#ifdef AX_SIMD_BF16
+/* 2·W pairs of two rows, to one panel that is wider. */
+INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
+{
+    static const uint16_t order[2 * W * 2] = {
+        0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+        11, 43, 12, 44, 13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
+        22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+    vi a = _mm512_loadu_si512(row0), b = _mm512_loadu_si512(row1);
+    vi lo = _mm512_permutex2var_epi16(a, _mm512_loadu_si512(order), b);
+    vi hi = _mm512_permutex2var_epi16(a, _mm512_loadu_si512(order + 2 * W), b);
+    vstore(to, _mm512_castsi512_ps(lo));
+    vstore(to + W, _mm512_castsi512_ps(hi));
+}
+#endif
+
 /* Contiguous in the row index: vectors are copied, widened or interleaved. */
 INLINE void pack_across_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
                           int64_t apart, float *out)
@@ -107,7 +136,14 @@ INLINE void pack_across_k(pack_kind kind, const char *src, int64_t ld, int64_t r
     int64_t units = (k + step - 1) / step;
     for (int64_t u = 0; u < units; u++) {
         const char *row = src + u * step * ld * size;
-        for (int64_t r = 0; r < rows; r += W) {
+        int64_t r = 0;
+#ifdef AX_SIMD_BF16
+        for (; kind == BF16_PAIRS && width > TILE_ROWS && 2 * u + 1 < k && r + 2 * W <= rows; r += 2 * W) {
+            const uint16_t *at = (const uint16_t *)(const void *)row + r;
+            put_row_pairs(at, at + ld, out + u * width + r);
+        }
+#endif
+        for (; r < rows; r += W) {
             const void *p = row + r * size;
             vf x;
 #ifdef AX_SIMD_BF16
@@ -257,13 +293,19 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
         for (int v = 0; v < nv; v++)
             sum[i][v] = vset(0);
     }
-    soon s = soon_of(t, a, units, nv);
-    for (int64_t left = units, run = 0; left > 0; left -= RUN, run++) {
-        UNROLL
-        for (int i = 0; i < rows; i++)
-            __builtin_prefetch(s.next + offset + i * s.next_row, 0, 3);
-        ask_for_run(&s, t, run);
-        for (int64_t u = left < RUN ? left : RUN; u > 0; u--) {
+    soon s = {0};
+    bool asks = a->next || t->ask[0].n || t->ask[1].n; /* else all is near */
+    if (asks)
+        s = soon_of(t, a, units, nv);
+    int64_t length = asks ? RUN : units;
+    for (int64_t left = units, run = 0; left > 0; left -= length, run++) {
+        if (asks) {
+            UNROLL
+            for (int i = 0; i < rows; i++)
+                __builtin_prefetch(s.next + offset + i * s.next_row, 0, 3);
+            ask_for_run(&s, t, run);
+        }
+        for (int64_t u = left < length ? left : length; u > 0; u--) {
             vf bv[TILE_VECTORS];
             UNROLL
             for (int v = 0; v < nv; v++)

@@ -6,6 +6,9 @@
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
  *
+ * Strips of p and ds are made in registers from strips of scores and stored at once as the products read
+ * them: in units along queries for the transposed ones, along keys for dq. Without pairs that is the same.
+ *
  * dk and dv of a block of keys are complete when its loop ends. dq collects over the blocks of keys: in place
  * where it is fp32, else in scratch. Where that does not hold all queries of the group, dq is made in a
  * second pass of the same loops, over as many queries at a time as fit. */
@@ -175,8 +178,8 @@ INLINE void grad_ask(const attend_grad *t, int64_t i)
     ask_rows(&sums, r, r + TILE_ROWS);
     if (f->j0 + f->keys < g->q_len)
         return;
-    head_rows dq = {(const char *)g->dq + ((f->b * g->q_len + f->j0) * g->heads + f->h) * row,
-                    g->heads * row, row, f->keys};
+    head_rows dq = {(const char *)g->dq + ((f->b * g->q_len + f->j0) * g->heads + f->h) * row, g->heads * row,
+                    row, f->keys};
     ask_rows(&dq, r, r + TILE_ROWS);
     for (int n = 0; n < 5; n++)
         ask_rows(&t->soon[n], r, r + TILE_ROWS);
@@ -318,9 +321,9 @@ INLINE void grad_soon(attend_grad *t, int64_t item)
     int64_t batch = item / g->kv_heads * g->q_len, head = item % g->kv_heads;
     const void *of_heads[] = {g->dout, g->o, g->q}, *of_keys[] = {g->k, g->v};
     for (int i = 0; i < 3; i++)
-        t->soon[i] = (head_rows){
-            (const char *)of_heads[i] + (batch * g->heads + head * (g->heads / g->kv_heads)) * row,
-            g->heads * row, row, n};
+        t->soon[i] = (head_rows){(const char *)of_heads[i] +
+                                     (batch * g->heads + head * (g->heads / g->kv_heads)) * row,
+                                 g->heads * row, row, n};
     for (int i = 0; i < 2; i++)
         t->soon[3 + i] = (head_rows){(const char *)of_keys[i] + (batch * g->kv_heads + head) * row,
                                      g->kv_heads * row, row, n};

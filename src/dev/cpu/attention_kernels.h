@@ -5,18 +5,21 @@
  *
  *     s = q·kT                      tiles over the key panels that the strip sees
  *     m' = max(m, max s)            online softmax (Milakov & Gimelshein 2018), kept in powers of two:
- *     p = 2^(s·scale·log2e - m')    p is packed again, as the left operand of
+ *     p = 2^(s·scale·log2e - m')    p is stored as it is read, as the left operand of
  *     o = o·2^(m - m') + p·v        tiles over d
  *
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the first-level cache, the packed
  * block in the second. With causal masks and documents, tiles and steps in k that no query of a strip sees
- * are skipped; what only some see is masked with -inf. bf16 runs on pairs where the processor has them. */
+ * are skipped; what only some see is masked with -inf. bf16 runs on pairs where the processor has them.
+ *
+ * q is read as it lies. Rows of a head lie heads·d apart, where packing would wait for each: an item asks for
+ * those of the next while it multiplies. */
 #ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_KERNELS_H
 
 #include "gemm_kernels.h"
 
-enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 384, PANEL = TILE_VECTORS * W };
+enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, PANEL = TILE_VECTORS * W };
 enum { ROWS_AT_ONCE = 4 }; /* of a strip, between products: they hide each other's latencies */
 
 /* Carves `bytes` from scratch memory, in whole cache lines. */
@@ -157,10 +160,10 @@ typedef struct attend {
     bool bf16, pairs;
     int64_t b, h, q0, rows, j0, keys, d, d_units;
     left q;
-    float *k, *v; /* packed */
-    float *o;     /* [QUERIES, d] */
-    float *m, *l; /* running maximum (in powers of two) and sum per query */
-    float *s;     /* the strip: scores, then weights */
+    float *k, *v;      /* packed */
+    float *o;          /* [QUERIES, d] */
+    float *m, *l;      /* running maximum (in powers of two) and sum per query */
+    float *s;          /* the strip: scores, then weights */
     head_rows soon[3]; /* what the next item reads first */
 } attend;
 
@@ -325,15 +328,15 @@ INLINE const char *query_row(const attend *t, int64_t size)
 }
 
 /* The item's queries, and those of its keys that the item before it does not use. */
-INLINE void attend_soon(const attend *t, int64_t size, head_rows soon[3])
+INLINE void attend_soon(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
     int64_t row = t->d * size, first = ax_min(a->kv_len, t->q0 ? a->q_offset + t->q0 : 0),
             keys = ax_min(a->kv_len, a->q_offset + t->q0 + t->rows) - first,
             at = key_row(a, t->b, t->h, first) * size;
-    soon[0] = (head_rows){query_row(t, size), a->heads * row, row, t->rows};
-    soon[1] = (head_rows){(const char *)a->k + at, a->kv_heads * row, row, keys};
-    soon[2] = (head_rows){(const char *)a->v + at, a->kv_heads * row, row, keys};
+    out[0] = (head_rows){query_row(t, size), a->heads * row, row, t->rows};
+    out[1] = (head_rows){(const char *)a->k + at, a->kv_heads * row, row, keys};
+    out[2] = (head_rows){(const char *)a->v + at, a->kv_heads * row, row, keys};
 }
 
 INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, bool bf16)

@@ -116,10 +116,10 @@ INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t ro
 /* 2·W pairs of two rows, to one panel that is wider. */
 INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 {
-    static const uint16_t order[2 * W * 2] = {
-        0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-        11, 43, 12, 44, 13, 45, 14, 46, 15, 47, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
-        22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+    static const uint16_t order[2 * W * 2] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                              8,  40, 9,  41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47,
+                                              16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                                              24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
     vi a = _mm512_loadu_si512(row0), b = _mm512_loadu_si512(row1);
     vi lo = _mm512_permutex2var_epi16(a, _mm512_loadu_si512(order), b);
     vi hi = _mm512_permutex2var_epi16(a, _mm512_loadu_si512(order + 2 * W), b);

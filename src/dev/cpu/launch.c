@@ -21,7 +21,7 @@ static void body(void *arg, int part, int parts, char *scratch)
 enum { PAGE = 4096 };
 enum { SERIAL_BELOW = 16384 }; /* elements: below it, waking a thread costs more than it saves */
 
-enum { QUEUED = 8 }; /* parts per thread of a queue: neighbours in a part share or foresee memory */
+enum { QUEUED = 8 }; /* parts per thread of a queue: items in a part ask for the memory of the next */
 
 /* As many parts as threads, or with `queue`, for items of unequal length, several times as many. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
@@ -29,7 +29,11 @@ static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *a
 {
     const ax_cpu *cpu = ax_cpu_of(stream);
     job j = {.fn = fn, .args = args, .items = items, .unit = unit};
-    ax_cpu_parallel(cpu, elements < SERIAL_BELOW ? 1 : queue ? (int)ax_min(items, QUEUED * (int64_t)cpu->threads) : cpu->threads, body, &j);
+    ax_cpu_parallel(cpu,
+                    elements < SERIAL_BELOW ? 1
+                    : queue                 ? (int)ax_min(items, QUEUED * (int64_t)cpu->threads)
+                                            : cpu->threads,
+                    body, &j);
     return AX_OK;
 }
 

@@ -381,6 +381,56 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 
 /* ---- few queries --------------------------------------------------------------------------------- */
 
+/* Rows of k or v that are asked for ahead of those in work: a head's are far apart. */
+enum { KEYS_AHEAD = 32 };
+
+/* s[j] = q·k_j: W dot products at a time, whose vectors are transposed and added. */
+INLINE void query_scores(const attend *t, int64_t q_at, int64_t k_at, int64_t ld, int64_t keys)
+{
+    const ax_attention_args *a = t->a;
+    int64_t d = t->d, size = t->bf16 ? 2 : 4;
+    for (int64_t j0 = 0; j0 < keys; j0 += W) {
+        vf dot[W];
+        for (int64_t j = 0; j < W; j++) {
+            int64_t at = k_at + (j0 + j) * ld;
+            dot[j] = vset(0);
+            for (int64_t c = 0; c < d && j0 + j < keys; c += W) {
+                __builtin_prefetch((const char *)a->k + (at + c + KEYS_AHEAD * ld) * size);
+                dot[j] =
+                    vfma(vget(a->q, q_at + c, d - c, t->bf16), vget(a->k, at + c, d - c, t->bf16), dot[j]);
+            }
+        }
+        vtranspose(dot);
+        UNROLL
+        for (int half = W / 2; half > 0; half /= 2) {
+            UNROLL
+            for (int j = 0; j < half; j++)
+                dot[j] = dot[j] + dot[j + half];
+        }
+        vstore(t->s + j0, dot[0]);
+    }
+}
+
+/* o += Σ_j s[j]·v_j in `vectors` vectors from column c on. */
+INLINE void query_values(const attend *t, int64_t v_at, int64_t ld, int64_t keys, int64_t c, int vectors)
+{
+    vf sum[4];
+    UNROLL
+    for (int v = 0; v < vectors; v++)
+        sum[v] = vget(t->o, c + v * W, t->d - c - v * W, false);
+    for (int64_t j = 0; j < keys; j++) {
+        int64_t at = v_at + j * ld + c;
+        __builtin_prefetch((const char *)t->a->v + (at + KEYS_AHEAD * ld) * (t->bf16 ? 2 : 4));
+        __builtin_prefetch((const char *)t->a->v + (at + KEYS_AHEAD * ld) * (t->bf16 ? 2 : 4) + LINE);
+        UNROLL
+        for (int v = 0; v < vectors; v++)
+            sum[v] = vfma(vset(t->s[j]), vget(t->a->v, at + v * W, t->d - c - v * W, t->bf16), sum[v]);
+    }
+    UNROLL
+    for (int v = 0; v < vectors; v++)
+        vput(t->o, c + v * W, t->d - c - v * W, false, sum[v]);
+}
+
 /* One query against a cache of keys: bound by reading k and v, which are used as they lie. */
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t h, int64_t i, char *scratch,
                          bool bf16)
@@ -396,19 +446,13 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t h, int64
     int64_t first, end = visible(&t, 0, &first);
     for (t.j0 = first; t.j0 < end; t.j0 += BLOCK_KEYS) {
         int64_t keys = ax_min(BLOCK_KEYS, end - t.j0), row = key_row(a, b, h, t.j0);
-        for (int64_t j = 0; j < keys; j++) {
-            vf dot = vset(0);
-            for (int64_t c = 0; c < d; c += W)
-                dot = vfma(vget(a->q, at + c, d - c, bf16), vget(a->k, row + j * ld + c, d - c, bf16), dot);
-            t.s[j] = vsum(dot);
-        }
+        query_scores(&t, at, row, ld, keys);
         softmax_rows(&t, 0, 0, 1, 0, (keys + W - 1) / W * W);
-        for (int64_t c = 0; c < d; c += W) {
-            vf sum = vget(t.o, c, d - c, false);
-            for (int64_t j = 0; j < keys; j++)
-                sum = vfma(vset(t.s[j]), vget(a->v, row + j * ld + c, d - c, bf16), sum);
-            vput(t.o, c, d - c, false, sum);
-        }
+        int64_t c = 0;
+        for (; c + 3 * W < d; c += 4 * W)
+            query_values(&t, row, ld, keys, c, 4);
+        for (; c < d; c += W)
+            query_values(&t, row, ld, keys, c, 1);
     }
     attend_store(&t);
 }

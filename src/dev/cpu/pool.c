@@ -21,8 +21,10 @@
 #include <string.h>
 
 /* How long a thread looks for work, or for the end, before it sleeps: longer than the gap between two kernels
- * of a step, shorter than anything a user would notice. */
-static const double SPIN_SECONDS = 30e-6;
+ * of a step, shorter than anything a user would notice. On a core of its own it keeps nobody else waiting,
+ * and looks long enough for what the caller does alone when it generates: waking takes as long as a small
+ * product. */
+static const double SPIN_SECONDS = 30e-6, SPIN_ON_OWN_CORE = 200e-6;
 
 enum {
     LINES = 128,     /* bytes: processors fetch lines of 64 bytes in pairs */
@@ -47,6 +49,7 @@ struct ax_cpu_pool {
     ax_cpu_body *body;
     void *job;
     int workers;
+    double spin;
     char *scratch;             /* the caller's */
     _Alignas(LINES) bool stop; /* under the lock */
     int ready;                 /* workers that have begun; under the lock */
@@ -103,7 +106,7 @@ static inline void pause_a_little(void)
 /* Waits for a job; false when the device is being closed. */
 static bool await_work(ax_cpu_pool *pool)
 {
-    for (double until = ax_now() + SPIN_SECONDS; ax_now() < until;) {
+    for (double until = ax_now() + pool->spin; ax_now() < until;) {
         if (has_work(pool))
             return true;
         pause_a_little();
@@ -136,7 +139,7 @@ static void *worker_main(void *arg)
 
 static void await_end(ax_cpu_pool *pool, uint32_t parts)
 {
-    for (double until = ax_now() + SPIN_SECONDS; ax_now() < until;) {
+    for (double until = ax_now() + pool->spin; ax_now() < until;) {
         if (atomic_load(&pool->done) == parts)
             return;
         pause_a_little();
@@ -189,6 +192,7 @@ ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *pl
     AX_CHECK(pool, AX_ERR_MEMORY, "no memory for %d threads", threads);
     memset(pool, 0, bytes);
     pool->scratch = scratch;
+    pool->spin = places ? SPIN_ON_OWN_CORE : SPIN_SECONDS;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);

@@ -79,7 +79,7 @@ bool kc_build_gemm(kernel_case *c, int index)
         {131, 67, 1031}, {8, 48, 300} /* one tile for all threads */,
     };
     /* Several blocks in every direction; too large for all variants. */
-    static const int64_t large[][3] = {{1100, 100, 1201}, {260, 300, 3600}};
+    static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = 3 };
     if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;

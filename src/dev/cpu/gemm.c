@@ -22,7 +22,7 @@
 #include <string.h>
 
 enum {
-    UNITS = 512,    /* most units in k of a block */
+    UNITS = 768,    /* most units in k of a block */
     BLOCK_M = 256,  /* most rows of it */
     STRETCH = 1024, /* most rows whose sums wait for the next block in k */
     PANEL_N = 48,   /* columns of the widest panel */

@@ -421,8 +421,9 @@ typedef struct ax_kernel_total {
 /* The cores that the threads of a device have to themselves. */
 enum { AX_CORES_MAX = 1024 };
 typedef struct ax_binding {
-    int n;                             /* cores, one for each thread; 0: the system places the threads */
-    const char *why_not;               /* because of this */
+    int n;               /* cores, one for each thread; 0: the system places the threads */
+    const char *why_not; /* because of this */
+    bool alone;          /* the process has no other thread that is often busy: one rank, no MPI traffic */
     uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
 } ax_binding;
 /* The cores as "0-3,6", in `size` bytes. Returns out. */

@@ -120,6 +120,7 @@ typedef struct ax_ctx {
 /* The threads that a rank computes with. */
 typedef struct ax_threads {
     int count;
+    int neighbours;     /* ranks on this machine, this one among them */
     ax_binding binding; /* dev.h */
 } ax_threads;
 

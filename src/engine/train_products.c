@@ -224,7 +224,8 @@ static int by_time(const void *a, const void *b)
 
 static void add_up(ax_step_products *out)
 {
-    qsort(out->product, (size_t)out->n, sizeof *out->product, by_time);
+    if (out->n)
+        qsort(out->product, (size_t)out->n, sizeof *out->product, by_time);
     for (int64_t i = 0; i < out->n; i++) {
         const ax_product *p = &out->product[i];
         double flops, bytes, calls = (double)p->calls;
@@ -237,7 +238,9 @@ static void add_up(ax_step_products *out)
 
 static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
 {
-    timing t = {.ctx = run->ctx, .runs = runs, .cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE)};
+    /* Ranks of one machine time at the same time and drive one another's operands from its caches. */
+    int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(run->threads.neighbours, 1);
+    timing t = {.ctx = run->ctx, .runs = runs, .cold = cold};
     ax_status status = ax_comm_agree(run->world, take_memory(&t, out));
     if (status == AX_OK)
         status = measure_peaks(&t, out);

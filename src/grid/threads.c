@@ -150,6 +150,7 @@ void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *
         if (r == rank)
             mine = taken;
     }
+    mine.alone = n == 1;
     *out = why ? (ax_binding){.why_not = why} : mine;
 }
 
@@ -182,6 +183,7 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
                 all[r].threads = all[r].wanted ? all[r].wanted : share(all, n, r);
         judge_binding(all, n, rank);
         out->count = (int)all[rank].threads;
+        out->neighbours = add_up(all, n, mine.host).ranks;
         ax_threads_bind(all, n, rank, &out->binding);
         if (pin && *pin && !mine.free && strcmp(pin, "auto") != 0)
             status = ax_fail(AX_ERR_USAGE, "AXONN_PIN is \"%s\", not auto or off", pin);

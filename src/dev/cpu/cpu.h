@@ -131,7 +131,8 @@ void ax_cpu_places_leave(ax_cpu_places **places);
 
 /* `threads` - 1 workers beside the caller, each at its place (NULL: anywhere) with AX_CPU_SCRATCH bytes of
  * `scratch`, which it is the first to touch. */
-ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, ax_cpu_pool **out);
+ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, bool alone,
+                             ax_cpu_pool **out);
 void ax_cpu_pool_destroy(ax_cpu_pool **out);
 
 ax_status ax_cpu_open(ax_device *dev);

@@ -37,7 +37,8 @@ ax_status ax_cpu_open(ax_device *dev)
     if (status == AX_OK) { /* it is resident now, not in the first step; workers touch theirs themselves */
         memset(cpu->scratch.base, 0, AX_CPU_SCRATCH);
         memset(ax_cpu_partials(cpu), 0, AX_CPU_PARTIALS * sizeof(double));
-        status = ax_cpu_pool_create(dev->threads, cpu->scratch.base, cpu->places, &cpu->pool);
+        status = ax_cpu_pool_create(dev->threads, cpu->scratch.base, cpu->places,
+                                    cpu->places && dev->binding->alone, &cpu->pool);
     }
     if (status != AX_OK) {
         ax_region_destroy(&cpu->scratch);

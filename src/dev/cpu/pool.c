@@ -21,10 +21,10 @@
 #include <string.h>
 
 /* How long a thread looks for work, or for the end, before it sleeps: longer than the gap between two kernels
- * of a step, shorter than anything a user would notice. On a core of its own it keeps nobody else waiting,
- * and looks long enough for what the caller does alone when it generates: waking takes as long as a small
- * product. */
-static const double SPIN_SECONDS = 30e-6, SPIN_ON_OWN_CORE = 200e-6;
+ * of a step, shorter than anything a user would notice. On a core of its own, without a communication thread
+ * that may need it, it keeps nobody else waiting, and looks long enough for what the caller does alone when
+ * it generates: waking takes as long as a small product. */
+static const double SPIN_SECONDS = 30e-6, SPIN_ALONE = 200e-6;
 
 enum {
     LINES = 128,     /* bytes: processors fetch lines of 64 bytes in pairs */
@@ -184,7 +184,8 @@ static void await_ready(ax_cpu_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, ax_cpu_pool **out)
+ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, bool alone,
+                             ax_cpu_pool **out)
 {
     size_t bytes = sizeof(ax_cpu_pool) + (size_t)(threads - 1) * sizeof(worker);
     bytes = (size_t)ax_round_up((int64_t)bytes, LINES);
@@ -192,7 +193,7 @@ ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *pl
     AX_CHECK(pool, AX_ERR_MEMORY, "no memory for %d threads", threads);
     memset(pool, 0, bytes);
     pool->scratch = scratch;
-    pool->spin = places ? SPIN_ON_OWN_CORE : SPIN_SECONDS;
+    pool->spin = alone ? SPIN_ALONE : SPIN_SECONDS;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
     pthread_cond_init(&pool->finished, NULL);

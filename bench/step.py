@@ -2,8 +2,8 @@
 """A training step side by side with its limit and with other programs, interleaved in one run.
 
 Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks (axonn, an even number of threads shared by
-two ranks; its memory is that of the larger), torch (at its best, or once with each --torch-with) and llm.c (fp32;
-cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the
+two ranks; without memory, as each rank's pages count the other's), torch (at its best, or once with each --torch-with)
+and llm.c (fp32; cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the
 median over the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round,
 tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is measured goes to
 stderr as it comes. With --isa axonn's kernels use that instruction set, and the libraries of the limit and of torch are
@@ -92,7 +92,8 @@ def axonn(args, case, precision, _settings):
 def ranks(args, case, precision, _settings):
     batch = CASES[case][-1]
     grid = ["grid.data=2", "zero=1"] if batch % 2 == 0 else ["grid.x=2"]
-    return step_of(args, case, precision, -(-batch // 2), ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
+    row = step_of(args, case, precision, -(-batch // 2), ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
+    return {"ms": row["ms"]}
 
 
 def shape(args, case):

@@ -158,26 +158,21 @@ static ax_status report(const ax_step_products *all, const args *a, int ranks)
 
 /* ---- the verb ------------------------------------------------------------------------------------ */
 
-static ax_status measure(const args *a, ax_comm *world)
+static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 {
-    ax_config config;
+    const args *a = raw;
     ax_step_products all = {.threads = 0};
-    ax_status status =
-        ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
-    if (status == AX_OK)
-        status = ax_train_products(world, &config, a->runs, &all);
+    ax_status status = ax_train_products(world, config, a->runs, &all);
     if (status == AX_OK)
         status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&all, a, ax_comm_size(world)));
     ax_step_products_fini(&all);
-    ax_config_fini(&config);
     return status;
 }
 
 static ax_status run(const void *raw)
 {
-    ax_comm *world;
-    AX_TRY(cli_world_open(&world));
-    return cli_world_close(&world, measure(raw, world));
+    const args *a = raw;
+    return cli_configured(a->config, &a->overrides, measure, a);
 }
 
 const cli_verb verb_bench_gemm = {

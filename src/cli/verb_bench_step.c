@@ -165,25 +165,20 @@ static ax_status report(const ax_step_times *t, const args *a, int ranks)
 
 /* ---- the verb ------------------------------------------------------------------------------------ */
 
-static ax_status measure(const args *a, ax_comm *world)
+static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 {
-    ax_config config;
+    const args *a = raw;
     ax_step_times times;
-    ax_status status =
-        ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
-    if (status == AX_OK)
-        status = ax_train_time(world, &config, a->warm, a->steps, &times);
+    ax_status status = ax_train_time(world, config, a->warm, a->steps, &times);
     if (status == AX_OK)
         status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&times, a, ax_comm_size(world)));
-    ax_config_fini(&config);
     return status;
 }
 
 static ax_status run(const void *raw)
 {
-    ax_comm *world;
-    AX_TRY(cli_world_open(&world));
-    return cli_world_close(&world, measure(raw, world));
+    const args *a = raw;
+    return cli_configured(a->config, &a->overrides, measure, a);
 }
 
 const cli_verb verb_bench_step = {

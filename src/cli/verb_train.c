@@ -34,26 +34,21 @@ static ax_status report(const args *a, const ax_config *config, const ax_train_r
     return AX_OK;
 }
 
-static ax_status train(const args *a, ax_comm *world)
+static ax_status train(ax_comm *world, ax_config *config, const void *raw)
 {
-    ax_config config;
+    const args *a = raw;
     ax_train_result result = {0};
-    ax_status status =
-        ax_comm_agree(world, ax_config_load(a->config, a->overrides.items, a->overrides.count, &config));
+    ax_status status = ax_train(world, config, &result);
     if (status == AX_OK)
-        status = ax_train(world, &config, &result);
-    if (status == AX_OK)
-        status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(a, &config, &result));
+        status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(a, config, &result));
     free(result.checkpoint);
-    ax_config_fini(&config);
     return status;
 }
 
 static ax_status run(const void *raw)
 {
-    ax_comm *world;
-    AX_TRY(cli_world_open(&world));
-    return cli_world_close(&world, train(raw, world));
+    const args *a = raw;
+    return cli_configured(a->config, &a->overrides, train, a);
 }
 
 const cli_verb verb_train = {

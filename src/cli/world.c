@@ -70,3 +70,23 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     ax_comm_destroy(world);
     return status;
 }
+
+static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides,
+                            cli_configured_fn *run, const void *args)
+{
+    ax_config config;
+    ax_status status =
+        ax_comm_agree(world, ax_config_load(path, overrides->items, overrides->count, &config));
+    if (status == AX_OK)
+        status = run(world, &config, args);
+    ax_config_fini(&config);
+    return status;
+}
+
+ax_status cli_configured(const char *path, const ax_strings *overrides, cli_configured_fn *run,
+                         const void *args)
+{
+    ax_comm *world;
+    AX_TRY(cli_world_open(&world));
+    return cli_world_close(&world, configured(world, path, overrides, run, args));
+}

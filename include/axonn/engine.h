@@ -76,6 +76,8 @@ int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Gives rows first … end-1 of the present step (or evaluation): ax_sampler_read fits. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
+/* Gives none: for a dry device, which reads nothing. */
+ax_read_rows_fn ax_rows_none;
 
 typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */
@@ -212,7 +214,7 @@ typedef struct ax_product {
 /* The matrix products of a step of this rank, different ones only, those that take most of a step first. */
 typedef struct ax_step_products {
     ax_product *product;
-    int64_t n, capacity;
+    int64_t n;
     int64_t calls;  /* in a step, of all */
     double flops;   /* of a step */
     double seconds; /* that a step's products should take: all calls at their medians */

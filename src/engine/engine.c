@@ -243,7 +243,7 @@ size_t ax_memory_total(const ax_memory *m)
            m->workspace;
 }
 
-static ax_status no_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     (void)source;
     (void)first;
@@ -265,16 +265,16 @@ static ax_status rehearse_tasks(ax_engine *e)
     if (trains)
         AX_TRY(begin_step(e));
     if (trains)
-        AX_TRY(micro_batch(e, no_rows, NULL, 0, 1));
-    AX_TRY(ax_engine_eval(e, no_rows, NULL, e->rows, &loss));
+        AX_TRY(micro_batch(e, ax_rows_none, NULL, 0, 1));
+    AX_TRY(ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss));
     ax_frame_forget(e->frame);
     if (trains && !several)
         AX_TRY(begin_step(e));
     if (trains)
-        AX_TRY(micro_batch(e, no_rows, NULL, last, 1));
+        AX_TRY(micro_batch(e, ax_rows_none, NULL, last, 1));
     if (trains)
         AX_TRY(end_step(e, 1, &(ax_hyper){.step = 1}, &result));
-    return ax_engine_eval(e, no_rows, NULL, e->rows, &loss);
+    return ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss);
 }
 
 static ax_status rehearse(ax_engine *e, ax_engine_plan *out)

@@ -134,7 +134,8 @@ AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads 
 extern const ax_parallel ax_parallel_default;
 
 /* Opens device `device` with `threads` threads (0: ax_threads_share) and lays a grid over `world`; ->parallel
- * has its defaults and is the caller's to change. The context owns device, stream and grid and borrows world.
+ * has its defaults and is the caller's to change. With 0 the calling thread may be bound to a core until this
+ * thread destroys the context. The context owns device, stream and grid and borrows world.
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);

@@ -71,11 +71,6 @@ INLINE float vhmax(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vf widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 INLINE __m256i narrow(vf x)
 {
-#ifdef AX_SIMD_BF16
-    /* The processor rounds so too, but makes 0 of what is below the normal range. */
-    if (!_mm512_fpclass_ps_mask(x, 0x20))
-        return (__m256i)_mm512_cvtneps_pbh(x);
-#endif
     vi bits = _mm512_castps_si512(x),
        odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     vi rounded =

@@ -376,6 +376,18 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
     return best;
 }
 
+/* Threads take several parts each where that costs nothing, so that one which the system holds up delays the
+ * others by less: a, which each part would pack, is read as it lies, and the panel of b that a part packs
+ * before it multiplies is one of many. */
+static int parts_of(const job *j, int threads)
+{
+    enum { PANELS = 8, EACH = 8 }; /* a part has at least, a thread takes at most */
+    if (!j->gemm || threads == 1 || j->threads_m > 1 || !a_as_it_lies(j->gemm, j->g, j->g->k))
+        return threads;
+    int64_t parts = j->g->n / (threads * PANELS * j->gemm->lanes * j->gemm->vectors);
+    return threads * (int)ax_max(1, ax_min(parts, EACH));
+}
+
 static void clear(const ax_gemm_args *g)
 {
     size_t size = ax_dtype_size(g->c_dtype);
@@ -387,9 +399,7 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
 {
     const ax_gemm_args *g = args;
     const ax_cpu *cpu = ax_cpu_of(stream);
-    if (g->dtype == AX_F64)
-        return ax_backend_ref.kernel[AX_K_gemm](stream, args);
-    if (g->k == 0 && g->bias)
+    if (g->dtype == AX_F64 || (g->k == 0 && g->bias))
         return ax_backend_ref.kernel[AX_K_gemm](stream, args);
     if (g->k == 0 && !g->accumulate)
         clear(g);
@@ -401,11 +411,6 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
-    int parts = threads;
-    if (j.gemm && threads > 1 && j.threads_m == 1 && a_as_it_lies(j.gemm, g, g->k)) {
-        int64_t finer = g->n / (threads * 8 * j.gemm->lanes * j.gemm->vectors);
-        parts = threads * (int)ax_max(1, ax_min(finer, 8));
-    }
-    ax_cpu_parallel(cpu, parts, body, &j);
+    ax_cpu_parallel(cpu, parts_of(&j, threads), body, &j);
     return AX_OK;
 }

@@ -36,6 +36,7 @@ ISAS = {
     name: {"AXONN_ISA": name, "ONEDNN_MAX_CPU_ISA": onednn, "LIBXSMM_TARGET": xsmm, "ATEN_CPU_CAPABILITY": aten,
            "MKL_ENABLE_INSTRUCTIONS": mkl}
     for name, onednn, xsmm, aten, mkl in [
+        ("avx512_amx", "AVX512_CORE_AMX", "cpx", "avx512", "AVX512"),
         ("avx512_bf16", "AVX512_CORE_BF16", "cpx", "avx512", "AVX512"),
         ("avx512", "AVX512_CORE", "skx", "avx512", "AVX512"),
         ("avx2", "AVX2", "hsw", "avx2", "AVX2"),

@@ -189,9 +189,9 @@ echo "$(thousands "$train_tokens") tokens to train on, $(thousands "$valid_token
 
 # ---- 4: how many steps ----------------------------------------------------------------------------------
 
-# bf16 where the processor has instructions for it.
+# bf16 where the kernels have instructions for it.
 precision=fp32
-if "$AXONN" info --json | grep -q '"avx512_bf16"'; then precision=bf16; fi
+if "$AXONN" info --json | grep -q '"kernels": *{"isa": *"avx512_\(amx\|bf16\)"'; then precision=bf16; fi
 precision=$(setting train.precision $precision)
 keys=("data.train=$data/train.tok" "data.valid=$data/valid.tok" "data.tokenizer=$tokenizer"
     "run.dir=$dir" "train.precision=$precision" ${overrides[@]+"${overrides[@]}"})

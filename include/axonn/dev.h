@@ -464,7 +464,8 @@ void ax_device_close(ax_device **dev);
 AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_t *bytes);
 
 /* The instruction sets that kernels of the cpu backend are compiled for and this processor can run, best
- * first ("avx512_bf16", "avx512", "avx2", "generic"); NULL beyond the last. */
+ * first (of "avx512_amx", "avx512_bf16", "avx512", "avx2", "generic"); NULL beyond the last. "avx512_amx" has
+ * bf16 products and attention on tiles; asking whether it can run gets this process the right to use them. */
 const char *ax_isa_name(int index);
 /* The one that a cpu device opened now uses: the best, or what environment AXONN_ISA names. If that is none
  * of the above: AX_ERR_USAGE naming those that are. */

@@ -8,6 +8,7 @@
  *
  * Strips of p and ds are made in registers from strips of scores and stored at once as the products read
  * them: in units along queries for the transposed ones, along keys for dq. Without pairs that is the same.
+ * Where products read left operands along k only, transposed ones are right operands: dvT += doT·p.
  *
  * dk and dv of a block of keys are complete when its loop ends. dq collects over the blocks of keys: in place
  * where it is fp32, else in scratch. Where that does not hold all queries of the group, dq is made in a
@@ -27,11 +28,12 @@ typedef struct attend_grad {
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
     float *q_room, *dout_room; /* for q and dout as left operands */
-    float *q_cols, *dout_cols; /* packed panels, units along queries */
-    float *s, *dp;             /* a strip: scores, gradients of weights; [TILE_ROWS, GRAD_KEYS] */
-    float *p, *ds;             /* units along queries: [GRAD_QUERIES / pair, GRAD_LD] */
+    bool turned;               /* dvT and dkT are made */
+    float *q_cols, *dout_cols; /* packed, units along queries: panels, or if turned left operands */
+    float *s, *dp;             /* a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_KEYS] */
+    float *p, *ds;             /* units along queries: units_at */
     float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
-    float *dk, *dv;            /* [GRAD_KEYS, d] */
+    float *dk, *dv;            /* [GRAD_KEYS, d], or if turned [d, GRAD_KEYS] */
     float *dq;                 /* of row 0 of the head in work; dq_ld between rows */
     int64_t dq_ld;
     head_rows soon[5]; /* what the next item reads first */
@@ -52,6 +54,15 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 }
 #endif
 
+/* Where the unit of query i and those after it, and key c are in p and ds: [GRAD_QUERIES / pair, GRAD_LD], or
+ * if turned panels of keys. */
+INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
+{
+    const ax_cpu_gemm *gm = t->of.gm;
+    int64_t u = i / gm->pair, wide = gm->vectors * W;
+    return t->turned ? c / wide * wide * (GRAD_QUERIES / gm->pair) + u * wide + c % wide : u * GRAD_LD + c;
+}
+
 /* Units of p and ds from n rows, of which the first is row i of the block, at column c. */
 INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c, const vf *p, const vf *ds)
 {
@@ -59,7 +70,7 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
     if (t->of.pairs) {
         UNROLL
         for (int k = 0; k < n; k += 2) {
-            int64_t at = (i + k) / 2 * GRAD_LD + c;
+            int64_t at = units_at(t, i + k, c);
             uint16_t *rows = (uint16_t *)t->ds_rows + (i + k) * GRAD_LD + c;
             put_pairs(p[k], p[k + 1], t->p + at, NULL, NULL);
             put_pairs(ds[k], ds[k + 1], t->ds + at, rows, rows + GRAD_LD);
@@ -110,24 +121,48 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
 INLINE void grad_strip(const attend_grad *t, int64_t i)
 {
     const attend *f = &t->of;
-    int64_t du = f->d_units, pair = f->pairs ? 2 : 1, keys = (f->keys + W - 1) / W * W;
-    int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
-    int64_t end = (ax_min(f->q0 + i + rows - f->j0, f->keys) + W - 1) / W * W;
-    int64_t c0 = lo < hi ? lo / W * W : ax_max(end, 0), c1 = lo < hi ? (hi + W - 1) / W * W : c0;
+    const ax_cpu_gemm *gm = f->gm;
+    int64_t du = f->d_units, step = key_step(gm), rows = ax_min(gm->rows, f->rows - i);
+    int64_t lo, hi = visible_block(f, i, rows, &lo);
     if (lo < hi) {
-        strip_times_panels(f->gm, strip_of(&f->q, i), f->k, keys, lo, hi, du, 0, du, rows, t->s, GRAD_KEYS,
+        strip_times_panels(gm, strip_of(&f->q, i), f->k, f->keys, lo, hi, du, 0, du, rows, t->s, GRAD_KEYS,
                            false);
-        strip_times_panels(f->gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp,
+        strip_times_panels(gm, strip_of(&t->dout, i), t->v, f->keys, lo, hi, du, 0, du, rows, t->dp,
                            GRAD_KEYS, false);
     }
+    if (t->turned) /* whole strips are read */
+        rows = gm->rows;
+    int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
+    int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
     for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
         grad_rows(t, i, r, c0, c1);
-    for (int64_t r = 0; r < rows && (c0 > 0 || c1 < end); r += pair) {
-        float *p = t->p + (i + r) / pair * GRAD_LD, *ds = t->ds + (i + r) / pair * GRAD_LD;
-        memset(p, 0, (size_t)c0 * sizeof *p);
-        memset(ds, 0, (size_t)c0 * sizeof *ds);
-        for (int64_t c = c1; c < end; c++)
-            p[c] = ds[c] = 0;
+    for (int64_t r = 0; r < rows && (c0 > 0 || c1 < end); r += gm->pair)
+        for (int64_t c = c0 > 0 ? 0 : c1; c < end; c = c + W == c0 ? c1 : c + W) {
+            vstore(t->p + units_at(t, i + r, c), vset(0));
+            vstore(t->ds + units_at(t, i + r, c), vset(0));
+        }
+}
+
+/* dvT += doT·p, dkT += qT·ds. */
+INLINE void grad_add_turned(const attend_grad *t)
+{
+    const attend *f = &t->of;
+    const ax_cpu_gemm *gm = f->gm;
+    int64_t units = ax_cpu_units(gm, f->rows), wide = gm->vectors * W, step = gm->grain * gm->pair;
+    for (int which = 0; which < 2; which++) {
+        const float *lhs = which ? t->q_cols : t->dout_cols, *rhs = which ? t->ds : t->p;
+        for (int64_t j = 0; j < f->keys; j += wide) {
+            int64_t query = ax_max(f->j0 + j - f->q0, 0) / step * step, first = query / gm->pair;
+            for (int64_t i = 0; i < f->d && first < units; i += gm->rows) {
+                float *sums = (which ? t->dk : t->dv) + i * GRAD_KEYS + j;
+                ax_cpu_rows a = {lhs + i * units + first * gm->rows, NULL, gm->grain * 4, gm->rows * 4,
+                                 gm->rows};
+                ax_cpu_tile tile = {.c = sums, .c_ld = GRAD_KEYS, .prior = sums, .prior_ld = GRAD_KEYS};
+                tile.rows = ax_min(gm->rows, f->d - i);
+                tile.cols = wide;
+                gm->tile(gm->vectors, (units - first) * gm->pair, &a, rhs + units_at(t, query, j), &tile);
+            }
+        }
     }
 }
 
@@ -138,9 +173,9 @@ INLINE void grad_add_dkv(const attend_grad *t)
     const attend *f = &t->of;
     int64_t d = f->d, pair = f->gm->pair, units = (f->rows + pair - 1) / pair;
     for (int which = 0; which < 2; which++)
-        for (int64_t j = 0; j < f->keys; j += TILE_ROWS) {
-            int64_t first = ax_max(f->j0 + j - f->q0, 0) / pair, rows = ax_min(TILE_ROWS, f->keys - j);
-            ax_cpu_rows a = {(which ? t->ds : t->p) + first * GRAD_LD + j, NULL, 4, GRAD_LD * 4};
+        for (int64_t j = 0; j < f->keys; j += f->gm->rows) {
+            int64_t first = ax_max(f->j0 + j - f->q0, 0) / pair, rows = ax_min(f->gm->rows, f->keys - j);
+            ax_cpu_rows a = {(which ? t->ds : t->p) + first * GRAD_LD + j, NULL, 4, GRAD_LD * 4, rows};
             if (first < units)
                 strip_times_panels(f->gm, a, which ? t->q_cols : t->dout_cols, d, 0, d, units, first, units,
                                    rows, (which ? t->dk : t->dv) + j * d, d, true);
@@ -151,13 +186,14 @@ INLINE void grad_add_dkv(const attend_grad *t)
 INLINE void grad_add_dq(const attend_grad *t)
 {
     const attend *f = &t->of;
-    int64_t d = f->d, pair = f->gm->pair, units = (f->keys + pair - 1) / pair, row = GRAD_LD * 4 / pair;
-    for (int64_t i = 0; i < f->rows; i += TILE_ROWS) {
-        int64_t rows = ax_min(TILE_ROWS, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
-        int64_t first = lo / pair, last = (hi + pair - 1) / pair;
-        ax_cpu_rows a = {(const char *)t->ds_rows + i * row + first * 4, NULL, row, 4};
+    const ax_cpu_gemm *gm = f->gm;
+    int64_t d = f->d, grain = gm->grain, units = ax_cpu_units(gm, f->keys), row = GRAD_LD * 4 / gm->pair;
+    for (int64_t i = 0; i < f->rows; i += gm->rows) {
+        int64_t rows = ax_min(gm->rows, f->rows - i), lo, hi = visible_block(f, i, rows, &lo);
+        int64_t first = lo / gm->pair / grain * grain, last = ax_cpu_units(gm, hi);
+        ax_cpu_rows a = {(const char *)t->ds_rows + i * row + first * 4, NULL, row, 4, gm->rows};
         if (lo < hi)
-            strip_times_panels(f->gm, a, t->k_rows, d, 0, d, units, first, last, rows,
+            strip_times_panels(gm, a, t->k_rows, d, 0, d, units, first, last, rows,
                                t->dq + (f->q0 + i) * t->dq_ld, t->dq_ld, true);
     }
 }
@@ -173,26 +209,28 @@ INLINE void grad_ask(const attend_grad *t, int64_t i)
         return;
     int64_t at = key_row(f->a, f->b, f->h, f->j0) * size;
     head_rows sums = {(const char *)g->dk + at, g->kv_heads * row, row, f->keys};
-    ask_rows(&sums, r, r + TILE_ROWS);
+    ask_rows(&sums, r, r + f->gm->rows);
     sums.at = (const char *)g->dv + at;
-    ask_rows(&sums, r, r + TILE_ROWS);
+    ask_rows(&sums, r, r + f->gm->rows);
     if (f->j0 + f->keys < g->q_len)
         return;
     head_rows dq = {(const char *)g->dq + ((f->b * g->q_len + f->j0) * g->heads + f->h) * row, g->heads * row,
                     row, f->keys};
-    ask_rows(&dq, r, r + TILE_ROWS);
+    ask_rows(&dq, r, r + f->gm->rows);
     for (int n = 0; n < 5; n++)
-        ask_rows(&t->soon[n], r, r + TILE_ROWS);
+        ask_rows(&t->soon[n], r, r + f->gm->rows);
 }
 
 /* The block of queries in work (rows q0 … of head h) meets the block of keys in work. */
 INLINE void grad_block(const attend_grad *t)
 {
-    for (int64_t i = 0; i < t->of.rows; i += TILE_ROWS) {
+    for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
         grad_strip(t, i);
         grad_ask(t, i);
     }
-    if (t->make_dkv)
+    if (t->make_dkv && t->turned)
+        grad_add_turned(t);
+    else if (t->make_dkv)
         grad_add_dkv(t);
     if (t->make_dq)
         grad_add_dq(t);
@@ -217,7 +255,10 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
             const char *q = (const char *)g->q + at * size, *dout = (const char *)g->dout + at * size;
             f->q = left_rows(f->gm, q, size, ld, f->rows, d, t->q_room);
             t->dout = left_rows(f->gm, dout, size, ld, f->rows, d, t->dout_room);
-            if (t->make_dkv) {
+            if (t->make_dkv && t->turned) {
+                f->gm->pack_a(q, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->q_cols);
+                f->gm->pack_a(dout, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->dout_cols);
+            } else if (t->make_dkv) {
                 pack_panels(f->gm, q, size, ld, false, d, f->rows, t->q_cols);
                 pack_panels(f->gm, dout, size, ld, false, d, f->rows, t->dout_cols);
             }
@@ -250,6 +291,22 @@ INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, i
             vput(to, at + r * to_ld + c, d - c, bf16, vget(from, r * d + c, d - c, false));
 }
 
+/* The same from [d, GRAD_KEYS]. */
+INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
+                              bool bf16)
+{
+    for (int64_t r = 0; r < rows; r += W)
+        for (int64_t c = 0; c < d; c += W) {
+            vf block[W];
+            UNROLL
+            for (int i = 0; i < W; i++)
+                block[i] = c + i < d ? vload(from + (c + i) * GRAD_KEYS + r) : vset(0);
+            vtranspose(block);
+            for (int i = 0; i < W && r + i < rows; i++)
+                vput(to, at + (r + i) * to_ld + c, d - c, bf16, block[i]);
+        }
+}
+
 /* dk and dv, block of keys by block of keys, and dq on the way where it fits. */
 INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
 {
@@ -258,12 +315,17 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
     int64_t d = f->d, ld = g->kv_heads * d;
     for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
-        memset(t->dk, 0, (size_t)(f->keys * d) * 4);
-        memset(t->dv, 0, (size_t)(f->keys * d) * 4);
+        memset(t->dk, 0, (size_t)(GRAD_KEYS * d) * 4);
+        memset(t->dv, 0, (size_t)(GRAD_KEYS * d) * 4);
         grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head);
         int64_t at = key_row(f->a, f->b, f->h, j0);
-        grad_store(g->dk, at, ld, t->dk, f->keys, d, f->bf16);
-        grad_store(g->dv, at, ld, t->dv, f->keys, d, f->bf16);
+        if (t->turned) {
+            grad_store_turned(g->dk, at, ld, t->dk, f->keys, d, f->bf16);
+            grad_store_turned(g->dv, at, ld, t->dv, f->keys, d, f->bf16);
+        } else {
+            grad_store(g->dk, at, ld, t->dk, f->keys, d, f->bf16);
+            grad_store(g->dv, at, ld, t->dv, f->keys, d, f->bf16);
+        }
     }
 }
 
@@ -338,7 +400,8 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     attend *f = &t.of;
     char *const start = scratch;
     f->pairs = bf16 && f->gm->pair == 2;
-    f->d_units = (d + f->gm->pair - 1) / f->gm->pair;
+    t.turned = f->gm->grain > 1;
+    f->d_units = ax_cpu_units(f->gm, d);
     f->b = item / g->kv_heads;
     f->h = item % g->kv_heads * group;
     grad_soon(&t, next);
@@ -352,7 +415,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     for (int i = 0; i < 2; i++)
         *sums[i] = carve(&scratch, GRAD_KEYS * d * 4);
     for (int i = 0; i < 2; i++)
-        *strips[i] = carve(&scratch, TILE_ROWS * GRAD_KEYS * 4);
+        *strips[i] = carve(&scratch, f->gm->rows * GRAD_KEYS * 4);
     for (int i = 0; i < 2; i++)
         *scores[i] = carve(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
     t.ds_rows = f->pairs ? carve(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
@@ -385,13 +448,18 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
 
 static void attention_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
+    bool bf16 = ((const ax_attention_grad_args *)args)->dtype == AX_BF16;
+    if (bf16)
+        ax_cpu_begin(&gemm_bf16);
     for (int64_t item = lo; item < hi; item++) {
         int64_t next = item + 1 < hi ? item + 1 : item;
-        if (((const ax_attention_grad_args *)args)->dtype == AX_BF16)
+        if (bf16)
             grad_item(args, item, next, scratch, true);
         else
             grad_item(args, item, next, scratch, false);
     }
+    if (bf16)
+        ax_cpu_end(&gemm_bf16);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* Causal attention, blocked: no t x s matrix exists, only strips of TILE_ROWS queries by BLOCK_KEYS keys.
+/* Causal attention, blocked: no t x s matrix exists, only strips of queries, as many as a micro-tile has
+ * rows, by BLOCK_KEYS keys.
  *
  * A work item is one head's QUERIES consecutive queries. For each block of keys that any of them sees, keys
  * and values are packed once; then for each strip of queries:
@@ -19,7 +20,7 @@
 
 #include "gemm_kernels.h"
 
-enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, PANEL = TILE_VECTORS * W };
+enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512 };
 enum { ROWS_AT_ONCE = 4 }; /* of a strip, between products: they hide each other's latencies */
 
 /* Carves `bytes` from scratch memory, in whole cache lines. */
@@ -28,20 +29,6 @@ INLINE void *carve(char **scratch, int64_t bytes)
     void *p = *scratch;
     *scratch += (bytes + 63) / 64 * 64;
     return p;
-}
-
-/* 2^x for x <= 1, 0 far below the normal range (and for -inf): |r| <= 1/2 and a polynomial in r with the
- * least relative error among those that give 1 at 0: 2.9e-6 for weights that are rounded to bf16, 1.1e-7 for
- * others. */
-INLINE vf vexp2(vf x, bool bf16)
-{
-    vf y = vmax(vset(-160.0f), x), n = vround(y), r = y - n;
-    vf p = bf16 ? vset(9.58285294e-3f) : vfma(vset(1.32647273e-3f), r, vset(9.67151299e-3f));
-    p = vfma(p, r, vset(bf16 ? 5.59064262e-2f : 5.55073358e-2f));
-    p = vfma(p, r, vset(bf16 ? 2.40240991e-1f : 2.40222424e-1f));
-    p = vfma(p, r, vset(bf16 ? 6.93124175e-1f : 6.93147004e-1f));
-    p = vfma(p, r, vset(1.0f));
-    return vldexp(p, n);
 }
 
 static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
@@ -67,29 +54,34 @@ INLINE void put_weights(bool pairs, float *row, int64_t c, vf p)
     vstore(row + c, p);
 }
 
-#define LOG2E 1.44269504088896341
 #define LN2 0.693147180559945309
 
 /* ---- panels -------------------------------------------------------------------------------------- */
 
-/* A matrix packed as b panels: n columns by `units`, panels nearly equal in width: PANEL, and where they do
- * not come out even, a vector less for the last ones. */
-INLINE int64_t panel_count(int64_t n) { return (n + PANEL - 1) / PANEL; }
-INLINE int64_t panel_column(int64_t n, int64_t p, int64_t panels)
+/* A matrix packed as b panels: n columns by `units`, panels nearly equal in width: all vectors of a
+ * micro-tile, and where they do not come out even, a vector less for the last ones. */
+INLINE int64_t panel_count(const ax_cpu_gemm *gm, int64_t n)
 {
-    int64_t vectors = (n + W - 1) / W, wide = vectors - panels * (TILE_VECTORS - 1);
+    return (n + gm->vectors * W - 1) / (gm->vectors * W);
+}
+INLINE int64_t panel_column(const ax_cpu_gemm *gm, int64_t n, int64_t p, int64_t panels)
+{
+    int64_t vectors = (n + W - 1) / W, wide = vectors - panels * (gm->vectors - 1);
     if (panels == 1)
         return p * vectors * W;
-    return (p * (TILE_VECTORS - 1) + (p < wide ? p : wide)) * W;
+    return (p * (gm->vectors - 1) + (p < wide ? p : wide)) * W;
 }
+
+/* Columns of scores come in multiples of this: whole vectors, which a product reads whole. */
+INLINE int64_t key_step(const ax_cpu_gemm *gm) { return ax_max(W, gm->grain * gm->pair); }
 
 /* Packs n columns by k, with panels next to each other: panel p starts at panel_column · units. */
 INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, bool along_k,
                         int64_t n, int64_t k, float *out)
 {
-    int64_t panels = panel_count(n), units = (k + gm->pair - 1) / gm->pair;
+    int64_t panels = panel_count(gm, n), units = ax_cpu_units(gm, k);
     for (int64_t p = 0; p < panels; p++) {
-        int64_t c0 = panel_column(n, p, panels), c1 = panel_column(n, p + 1, panels);
+        int64_t c0 = panel_column(gm, n, p, panels), c1 = panel_column(gm, n, p + 1, panels);
         int64_t cols = c1 < n ? c1 - c0 : n - c0;
         gm->pack_b((const char *)src + (along_k ? c0 * ld : c0) * size, ld, along_k, cols, k, (int)(c1 - c0),
                    units, out + c0 * units);
@@ -102,15 +94,16 @@ typedef struct left {
     int64_t step;
 } left;
 
-/* n rows of d values as a left operand: as they lie, or packed into `room` where units are not what lies. */
+/* n rows of d values as a left operand: as they lie, or packed into `room` where units are not what lies or
+ * tiles would read beyond them. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
-    if (size * gm->pair == 4 && d % gm->pair == 0)
-        return (left){{src, NULL, ld * size, 4}, ld * size};
-    int64_t units = (d + gm->pair - 1) / gm->pair;
+    if (size * gm->pair == 4 && (gm->grain > 1 ? n % gm->rows : d % gm->pair) == 0)
+        return (left){{src, NULL, ld * size, 4, gm->rows}, ld * size};
+    int64_t units = ax_cpu_units(gm, d);
     gm->pack_a(src, ld, true, n, d, 0, units, room);
-    return (left){{room, NULL, 4, TILE_ROWS * 4}, units * 4};
+    return (left){{room, NULL, gm->grain * 4, gm->rows * 4, gm->rows}, units * 4};
 }
 
 /* The strip at row i. */
@@ -127,14 +120,14 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float
                                int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
                                int64_t ld, bool add)
 {
-    int64_t panels = panel_count(n);
+    int64_t panels = panel_count(gm, n);
     for (int64_t p = 0; p < panels; p++) {
-        int64_t c0 = panel_column(n, p, panels), c1 = panel_column(n, p + 1, panels), width = c1 - c0;
+        int64_t c0 = panel_column(gm, n, p, panels), c1 = panel_column(gm, n, p + 1, panels), width = c1 - c0;
         if (c1 <= lo || c0 >= hi)
             continue;
         ax_cpu_tile t = {.c = c + c0, .c_ld = ld, .prior = add ? c + c0 : NULL, .prior_ld = ld, .rows = rows};
         t.cols = c1 < n ? width : n - c0;
-        gm->tile((int)(width / W), u1 - u0, &a, b + c0 * units + u0 * width, &t);
+        gm->tile((int)(width / W), (u1 - u0) * gm->pair, &a, b + c0 * units + u0 * width, &t);
     }
 }
 
@@ -275,19 +268,19 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
 
 INLINE void attend_strip(const attend *t, int64_t i)
 {
-    int64_t rows = ax_min(TILE_ROWS, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
+    const ax_cpu_gemm *gm = t->gm;
+    int64_t rows = ax_min(gm->rows, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
     if (lo >= hi)
         return;
-    strip_times_panels(t->gm, strip_of(&t->q, i), t->k, (t->keys + W - 1) / W * W, lo, hi, t->d_units, 0,
-                       t->d_units, rows, t->s, BLOCK_KEYS, false);
-    int64_t c0 = lo / W * W, c1 = (hi + W - 1) / W * W;
+    strip_times_panels(gm, strip_of(&t->q, i), t->k, t->keys, lo, hi, t->d_units, 0, t->d_units, rows, t->s,
+                       BLOCK_KEYS, false);
+    int64_t step = key_step(gm), c0 = lo / step * step, c1 = ax_round_up(hi, step);
     for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
         softmax_rows(t, i, r, ROWS_AT_ONCE, c0, c1);
-    int64_t pair = t->gm->pair, size = t->pairs ? 2 : 4;
-    int64_t u0 = c0 / pair, units = (t->keys + pair - 1) / pair, n = (hi - c0 + pair - 1) / pair;
-    ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_KEYS * 4, 4};
-    strip_times_panels(t->gm, weights, t->v, t->d, 0, t->d, units, u0, u0 + n, rows, t->o + i * t->d, t->d,
-                       true);
+    int64_t size = t->pairs ? 2 : 4, u0 = c0 / gm->pair;
+    ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_KEYS * 4, 4, gm->rows};
+    strip_times_panels(gm, weights, t->v, t->d, 0, t->d, ax_cpu_units(gm, t->keys), u0,
+                       u0 + ax_cpu_units(gm, hi - c0), rows, t->o + i * t->d, t->d, true);
 }
 
 INLINE void attend_store(const attend *t)
@@ -348,12 +341,12 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
     attend_soon(&t, size, t.soon);
     attend_at(&t, item);
     t.pairs = bf16 && t.gm->pair == 2;
-    t.d_units = (d + t.gm->pair - 1) / t.gm->pair;
+    t.d_units = ax_cpu_units(t.gm, d);
     float *room = carve(&scratch, QUERIES * t.d_units * 4);
     t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
     t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
     t.o = carve(&scratch, QUERIES * d * 4);
-    t.s = carve(&scratch, TILE_ROWS * BLOCK_KEYS * 4);
+    t.s = carve(&scratch, t.gm->rows * BLOCK_KEYS * 4);
     t.m = carve(&scratch, QUERIES * 4);
     t.l = carve(&scratch, QUERIES * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
@@ -371,10 +364,10 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         int64_t at = key_row(a, t.b, t.h, t.j0), ld = a->kv_heads * d;
         pack_panels(t.gm, (const char *)a->k + at * size, size, ld, true, t.keys, d, t.k);
         pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
-        for (int64_t i = 0; i < t.rows; i += TILE_ROWS) {
+        for (int64_t i = 0; i < t.rows; i += t.gm->rows) {
             attend_strip(&t, i);
             for (int n = 0; n < 3 && t.j0 == 0; n++)
-                ask_rows(&t.soon[n], i, i + TILE_ROWS);
+                ask_rows(&t.soon[n], i, i + t.gm->rows);
         }
     }
     attend_store(&t);
@@ -470,9 +463,11 @@ INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, cha
 
 static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    if (((const ax_attention_args *)args)->dtype == AX_BF16)
+    if (((const ax_attention_args *)args)->dtype == AX_BF16) {
+        ax_cpu_begin(&gemm_bf16);
         attend_range(args, lo, hi, scratch, true);
-    else
+        ax_cpu_end(&gemm_bf16);
+    } else
         attend_range(args, lo, hi, scratch, false);
 }
 

@@ -12,10 +12,12 @@
 #include "dev/backend.h"
 
 /* The left operand of a micro-tile: unit u of row i is at `at` + i·row + u·unit, both in bytes: packed, or a
- * matrix as it lies, whose rows are contiguous in k. */
+ * matrix as it lies, whose rows are contiguous in k (unit is 4). Packed units lie `grain` together: then it
+ * is ⌊u/grain⌋·grain·unit + 4·(u mod grain) from the row's. */
 typedef struct ax_cpu_rows {
     const void *at, *next; /* next: the strip that comes after, asked for meanwhile, or NULL */
     int64_t row, unit;
+    int64_t n; /* rows at `at`; where fewer than a micro-tile's, those before it can be read */
 } ax_cpu_rows;
 
 /* Memory that is needed soon, `n` cache lines: `lines` of each row, rows `stride` bytes apart. It is asked
@@ -33,6 +35,10 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     bool c_bf16, add_c;
     ax_cpu_ask ask[2];
+    /* For tiles that leave their sums in memory (ax_cpu_gemm.store), or NULL: */
+    float *sums;                   /* there, and `store` is the caller's to call; else all is done at once */
+    void (*meanwhile)(void *work); /* called after each step in k, while that multiplies */
+    void *work;
 } ax_cpu_tile;
 
 /* Packs rows x k of an operand into panels of `width` rows that lie `units` units in k apart. `along_k` says
@@ -40,15 +46,38 @@ typedef struct ax_cpu_tile {
 typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                             int64_t units, void *out);
 
-/* A packed matrix product for one element type: the geometry of its micro-tile and its three functions. */
+/* A packed matrix product for one element type: the geometry of its micro-tile and its functions. */
 typedef struct ax_cpu_gemm {
     int rows;                        /* of a micro-tile */
     int lanes;                       /* columns per vector */
     int vectors;                     /* most vectors across a micro-tile */
     int pair;                        /* values of k in a packed 32-bit unit */
+    int grain;                       /* units that are read together; panels have a multiple of it */
+    int pack_cost;                   /* of packing a value, in multiply-adds */
+    int64_t a_packed, a_lying;       /* most bytes of a block of a: packed; read as it lies */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
-    void (*tile)(int nv, int64_t units, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
+    void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
+    void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL */
+    /* Stores rows r0 … r1-1 of tile->sums; NULL where tiles do so themselves. */
+    void (*store)(int nv, const ax_cpu_tile *tile, int64_t r0, int64_t r1);
 } ax_cpu_gemm;
+
+static inline void ax_cpu_begin(const ax_cpu_gemm *gemm)
+{
+    if (gemm->begin)
+        gemm->begin();
+}
+static inline void ax_cpu_end(const ax_cpu_gemm *gemm)
+{
+    if (gemm->end)
+        gemm->end();
+}
+
+/* Units of k values in a panel. */
+static inline int64_t ax_cpu_units(const ax_cpu_gemm *gemm, int64_t k)
+{
+    return ax_round_up(ax_ceil_div(k, gemm->pair), gemm->grain);
+}
 
 /* Items lo … hi-1 of a kernel's work. */
 typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
@@ -73,7 +102,7 @@ enum {
 
 extern const ax_cpu_isa ax_cpu_isa_generic;
 #ifdef __x86_64__
-extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16;
+extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16, ax_cpu_isa_avx512_amx;
 #endif
 
 /* The tables that this processor can run, best first; NULL beyond the last, which is the portable one. */

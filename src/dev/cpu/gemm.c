@@ -9,10 +9,11 @@
  *           for panels of up to 48 columns: b's panel streams from the second-level cache
  *             a tile per strip of 8 rows, which a run of tiles finds in the first-level cache
  *
- * If a is contiguous in k its strips are read as they lie, and a block has all rows of its stretch; else
+ * If a is contiguous in k its strips are read as they lie, and a block may have all rows of its stretch; else
  * blocks are small enough for the second-level cache, a is packed as b is, and the first block leaves b's
  * panels for the others. What is needed next is packed in pieces between two tiles, and asked for while the
- * tile before multiplies, a line at a time: no wait for memory is left.
+ * tile before multiplies, a line at a time: no wait for memory is left. Tiles that multiply beside the vector
+ * units (ax_cpu_gemm.store) get that work between two steps in k instead, and the sums of the tile before.
  *
  * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
  * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
@@ -23,14 +24,14 @@
 
 enum {
     UNITS = 768,    /* most units in k of a block */
-    BLOCK_M = 256,  /* most rows of it */
     STRETCH = 1024, /* most rows whose sums wait for the next block in k */
     PANEL_N = 48,   /* columns of the widest panel */
-    PANEL_BYTES = PANEL_N * UNITS * 4
+    PANEL_BYTES = PANEL_N * UNITS * 4,
+    SUMS = 32 * 32 /* of the largest micro-tile that leaves them in memory */
 };
 /* The parts of a thread's scratch: two blocks of a that are packed by turns, the panels of b, at least two,
  * and the fp32 sums of a bf16 c. */
-enum { A_BYTES = 256 << 10, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
+enum { A_BYTES = 1 << 20, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
 _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
 
@@ -56,23 +57,33 @@ typedef struct packing {
     int64_t ld, size, rows, k;
     bool along_k;
     int width, pair, lanes; /* of the panels; of the kernels */
+    int64_t units;          /* of a panel */
     ax_cpu_pack_fn *pack;
     int64_t pieces, steps, rest; /* so many pieces in so many steps */
     int64_t asked, packed;
 } packing;
+
+/* Whether the next step has something to do. */
+static inline bool pack_is_due(packing *p)
+{
+    p->rest += p->pieces;
+    return p->rest >= p->steps || p->packed < p->asked;
+}
 
 /* Packs what was asked for, and says what the next step will need. Rows are short and far apart, which no
  * hardware prefetcher follows. */
 static ax_cpu_ask pack_step(packing *p)
 {
     enum { LINE = 64 };
+    if (!pack_is_due(p))
+        return (ax_cpu_ask){0};
     int64_t granule = (int64_t)p->pair * p->lanes, k0 = p->packed * granule,
             k1 = ax_min(p->k, p->asked * granule);
     if (k0 < k1)
         p->pack(p->src + (p->along_k ? k0 : k0 * p->ld) * p->size, p->ld, p->along_k, p->rows, k1 - k0,
-                p->width, ax_ceil_div(p->k, p->pair), p->out + p->packed * p->lanes * p->width * 4);
+                p->width, p->units, p->out + p->packed * p->lanes * p->width * 4);
     p->packed = p->asked;
-    for (p->rest += p->pieces; p->rest >= p->steps; p->rest -= p->steps)
+    for (; p->rest >= p->steps; p->rest -= p->steps)
         p->asked = ax_min(p->asked + 1, p->pieces);
     k0 = k1;
     k1 = ax_min(p->k, p->asked * granule);
@@ -149,7 +160,9 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
 /* Whether tiles read a's values in k0 … k0+k-1 as they lie: rows are contiguous in k, in the tile's units. */
 static bool a_as_it_lies(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
-    return !g->trans_a && gemm->pair * (int)ax_dtype_size(g->dtype) == 4 && k % gemm->pair == 0;
+    if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
+        return false;
+    return gemm->grain > 1 ? g->m >= gemm->rows : k % gemm->pair == 0;
 }
 
 static packing packing_of_a(const block *t)
@@ -159,6 +172,7 @@ static packing packing_of_a(const block *t)
     packing p = {.src = operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), .out = t->a, .ld = g->lda};
     p.size = (int64_t)size, p.rows = t->m, p.k = t->k, p.along_k = !g->trans_a;
     p.width = t->gemm->rows, p.pair = t->gemm->pair, p.lanes = t->gemm->lanes, p.pack = t->gemm->pack_a;
+    p.units = ax_cpu_units(t->gemm, p.k);
     p.pieces = a_as_it_lies(t->gemm, g, t->k) ? 0 : ax_ceil_div(p.k, (int64_t)p.pair * p.lanes);
     return p;
 }
@@ -167,12 +181,15 @@ static packing packing_of_a(const block *t)
 static ax_cpu_rows rows_of_a(const block *t, int64_t i, int64_t units)
 {
     const ax_gemm_args *g = t->g;
+    const ax_cpu_gemm *gemm = t->gemm;
     size_t size = ax_dtype_size(g->dtype);
-    if (a_as_it_lies(t->gemm, g, t->k))
+    if (a_as_it_lies(gemm, g, t->k))
         return (ax_cpu_rows){.at = operand(g->a, size, g->lda, true, t->m0 + i, t->k0),
                              .row = g->lda * (int64_t)size,
-                             .unit = 4};
-    return (ax_cpu_rows){.at = t->a + i * units * 4, .row = 4, .unit = t->gemm->rows * 4};
+                             .unit = 4,
+                             .n = ax_min(gemm->rows, t->m - i)};
+    return (ax_cpu_rows){
+        .at = t->a + i * units * 4, .row = gemm->grain * 4, .unit = (int64_t)gemm->rows * 4, .n = gemm->rows};
 }
 
 /* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
@@ -188,7 +205,7 @@ static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
     int64_t j = vectors * index / panels * lanes, end = ax_min(t->n, vectors * (index + 1) / panels * lanes);
-    char *at = t->b + (t->keep ? j * ax_ceil_div(t->k, t->gemm->pair) * 4 : index % 2 * PANEL_BYTES);
+    char *at = t->b + (t->keep ? j * ax_cpu_units(t->gemm, t->k) * 4 : index % 2 * PANEL_BYTES);
     return (panel){j, end - j, (int)ax_ceil_div(end - j, lanes), at};
 }
 
@@ -200,36 +217,98 @@ static packing packing_of_b(const block *t, const panel *to)
     p.ld = g->ldb, p.size = (int64_t)size, p.rows = to->cols, p.k = t->k, p.along_k = g->trans_b;
     p.width = to->nv * t->gemm->lanes, p.pair = t->gemm->pair, p.lanes = t->gemm->lanes;
     p.pack = t->gemm->pack_b;
+    p.units = ax_cpu_units(t->gemm, p.k);
     p.pieces = t->kept || !to->cols ? 0 : ax_ceil_div(p.k, (int64_t)p.pair * p.lanes);
     return p;
 }
 
-/* All tiles of a block. Between them the next panel of b is packed, and a for the next block. */
-static void run_block(const block *t, packing *next_a, const void *next_strip)
+/* What a thread does while tiles multiply that leave their sums in memory: it stores those of the tile
+ * before, a few rows at a time, and packs. */
+typedef struct meanwhile {
+    const ax_cpu_gemm *gemm;
+    packing *a, *b;
+    int nv;           /* of the tile before, */
+    ax_cpu_tile tile; /* whose rows from `row` on are not stored yet */
+    int64_t row;
+    _Alignas(64) float sums[2][SUMS];
+} meanwhile;
+
+static void store_rows(meanwhile *w, int64_t rows)
+{
+    int64_t end = ax_min(w->tile.rows, w->row + rows);
+    if (w->row < end)
+        w->gemm->store(w->nv, &w->tile, w->row, end);
+    w->row = end;
+}
+
+static void work_meanwhile(void *arg)
+{
+    meanwhile *w = arg;
+    enum { ROWS = 8 };
+    if (w->row < w->tile.rows)
+        store_rows(w, ROWS);
+    ask_at_once(pack_step(w->a));
+    ask_at_once(pack_step(w->b));
+}
+
+/* What the tile's sums will meet. */
+static inline __attribute__((always_inline)) void ask_for_c(const ax_cpu_tile *t)
+{
+    int64_t size = t->c_bf16 ? 2 : 4;
+    for (int64_t i = 0; i < t->rows; i++) {
+        const char *c = (const char *)t->c + i * t->c_ld * size, *last = c + (t->cols - 1) * size;
+        __builtin_prefetch(c, 1, 2);
+        __builtin_prefetch(c + 64 < last ? c + 64 : last, 1, 2);
+    }
+}
+
+/* Multiplies one tile and leaves its sums for the next to store. */
+static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b, ax_cpu_tile *tile)
+{
+    float *sums = w->tile.sums == w->sums[0] ? w->sums[1] : w->sums[0];
+    tile->sums = sums;
+    tile->meanwhile = work_meanwhile;
+    tile->work = w;
+    ask_for_c(tile);
+    w->gemm->tile(nv, k, a, b, tile);
+    store_rows(w, INT64_MAX / 2);
+    w->tile = *tile;
+    w->nv = nv;
+    w->row = 0;
+}
+
+/* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. */
+static void run_block(const block *t, packing *next_a, const void *next_strip, meanwhile *w)
 {
     const ax_cpu_gemm *gemm = t->gemm;
-    int64_t units = ax_ceil_div(t->k, gemm->pair), strips = ax_ceil_div(t->m, gemm->rows);
+    int64_t units = ax_cpu_units(gemm, t->k), strips = ax_ceil_div(t->m, gemm->rows);
     int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
+    int64_t turns = gemm->store ? units / gemm->grain : 1; /* to pack, per tile */
     panel p = panel_at(t, 0, panels);
     packing b = packing_of_b(t, &p);
     pack_rest(&b);
-    next_a->steps = strips * panels;
+    next_a->steps = strips * panels * turns;
+    w->a = next_a;
+    w->b = &b;
     for (int64_t i = 0; i < panels; i++) {
         panel next = i + 1 < panels ? panel_at(t, i + 1, panels) : (panel){0};
         b = packing_of_b(t, &next);
-        b.steps = strips;
+        b.steps = strips * turns;
         for (int64_t s = 0; s < strips; s++) {
-            ax_cpu_ask ask_a = pack_step(next_a), ask_b = pack_step(&b);
             ax_cpu_rows a = rows_of_a(t, s * gemm->rows, units);
-            bool last = s + 1 == strips;
-            a.next =
-                last && !next.cols ? next_strip : rows_of_a(t, last ? 0 : (s + 1) * gemm->rows, units).at;
             ax_cpu_tile tile = place(t, s * gemm->rows, p.j);
             tile.rows = ax_min(gemm->rows, t->m - s * gemm->rows);
             tile.cols = p.cols;
-            tile.ask[0] = ask_a;
-            tile.ask[1] = ask_b;
-            gemm->tile(p.nv, units, &a, p.at, &tile);
+            if (gemm->store) {
+                run_tile(w, p.nv, t->k, &a, p.at, &tile);
+                continue;
+            }
+            bool last = s + 1 == strips;
+            a.next =
+                last && !next.cols ? next_strip : rows_of_a(t, last ? 0 : (s + 1) * gemm->rows, units).at;
+            tile.ask[0] = pack_step(next_a);
+            tile.ask[1] = pack_step(&b);
+            gemm->tile(p.nv, t->k, &a, p.at, &tile);
         }
         pack_rest(&b);
         p = next;
@@ -249,17 +328,17 @@ typedef struct cutting {
 
 static cutting cut_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m, int64_t n)
 {
-    cutting c = {.kc = even_part(g->k, (int64_t)UNITS * gemm->pair, 2)};
-    int64_t unit_bytes = ax_ceil_div(c.kc, gemm->pair) * 4;
+    cutting c = {.kc = even_part(g->k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair))};
+    int64_t unit_bytes = ax_cpu_units(gemm, c.kc) * 4;
     bool sums = g->c_dtype == AX_BF16 && c.kc < g->k;
+    int64_t block_bytes = a_as_it_lies(gemm, g, g->k) ? gemm->a_lying : gemm->a_packed;
     c.ms = sums ? even_part(m, STRETCH, gemm->rows) : m;
     int64_t most = B_BYTES / unit_bytes;
     if (sums)
         most = ax_min(most, C_BYTES / (c.ms * 4));
     int64_t widest = (int64_t)gemm->lanes * gemm->vectors;
     c.nc = even_part(n, most / widest * widest, widest);
-    int64_t rows = A_BYTES / 2 / unit_bytes / gemm->rows * gemm->rows;
-    c.mc = a_as_it_lies(gemm, g, g->k) ? c.ms : even_part(c.ms, ax_min(rows, BLOCK_M), gemm->rows);
+    c.mc = even_part(c.ms, ax_max(gemm->rows, block_bytes / unit_bytes), gemm->rows);
     return c;
 }
 
@@ -315,11 +394,18 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
     block t = block_at(&c, &(block){.gemm = gemm, .g = g}, n0, m0, 0, m0, 0), next = t;
     packing a = packing_of_a(&t);
     pack_rest(&a);
+    ax_cpu_begin(gemm);
+    meanwhile w;
+    w.gemm = gemm;
+    w.tile = (ax_cpu_tile){0};
+    w.row = 0;
     for (bool more = true; more; t = next) {
         more = advance(&c, &next);
         a = more ? packing_of_a(&next) : (packing){0};
-        run_block(&t, &a, more ? rows_of_a(&next, 0, 0).at : NULL);
+        run_block(&t, &a, more ? rows_of_a(&next, 0, 0).at : NULL, &w);
     }
+    store_rows(&w, INT64_MAX / 2);
+    ax_cpu_end(gemm);
 }
 
 /* ---- threads ------------------------------------------------------------------------------------- */
@@ -367,7 +453,7 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
         double rows = (double)(ax_ceil_div(ax_ceil_div(g->m, gemm->rows), tm) * gemm->rows);
         double cols = (double)ax_min(g->n, ax_ceil_div(ax_ceil_div(g->n, unit_n), threads / tm) * unit_n);
         double packed = cols + (a_as_it_lies(gemm, g, g->k) ? 0 : rows);
-        double cost = rows * cols + 16 * packed; /* packing an element takes as long as ~16 products */
+        double cost = rows * cols + gemm->pack_cost * packed;
         if (tm == 1 || cost < best_cost) {
             best = tm;
             best_cost = cost;

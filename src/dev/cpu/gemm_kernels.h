@@ -177,23 +177,6 @@ static void pack_b_f32(const void *src, int64_t ld, bool along_k, int64_t rows, 
 {
     pack(FROM_F32, src, ld, along_k, rows, k, width, units, out);
 }
-#ifdef AX_SIMD_BF16
-enum { PACK_BF16 = BF16_PAIRS };
-#else
-enum { PACK_BF16 = FROM_BF16 };
-#endif
-static void pack_a_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                        int64_t units, void *out)
-{
-    (void)width;
-    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, TILE_ROWS, units, out);
-}
-static void pack_b_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                        int64_t units, void *out)
-{
-    pack((pack_kind)PACK_BF16, src, ld, along_k, rows, k, width, units, out);
-}
-
 /* ---- micro-tiles --------------------------------------------------------------------------------- */
 
 INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
@@ -208,9 +191,10 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
 
 /* The sums join what is there and are stored. Kept out of the tile's many variants: it is not where time
  * goes. */
-static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
+static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width,
+                                                 int64_t r0, int64_t r1)
 {
-    for (int64_t i = 0; i < t->rows; i++)
+    for (int64_t i = r0; i < r1; i++)
         for (int64_t at = 0; at < t->cols; at += W) {
             int64_t n = t->cols - at;
             vf sum = vload(sums + i * width + at);
@@ -353,7 +337,7 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
         for (int v = 0; v < nv; v++)
             vstore(out + (i * nv + v) * W, sum[i][v]);
     }
-    tile_store(t, out, nv * W);
+    tile_store(t, out, nv * W, 0, t->rows);
 }
 
 /* Edges in m use half the rows where that is enough. */
@@ -370,24 +354,44 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
         tile(pairs, TILE_ROWS, 1, units, a, b, t);
 }
 
-static void tile_f32(int nv, int64_t units, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
+static void tile_f32(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
 {
-    tile_any(false, nv, units, a, b, t);
+    tile_any(false, nv, k, a, b, t);
 }
-#ifdef AX_SIMD_BF16
-static void tile_bf16(int nv, int64_t units, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
-{
-    tile_any(true, nv, units, a, b, t);
-}
-#else
-#define tile_bf16 tile_f32
-#endif
+enum { PACK_COST = 16 };
+#define A_BLOCK 128 << 10, INT64_MAX
+static const ax_cpu_gemm gemm_f32 = {TILE_ROWS,  W,          TILE_VECTORS, 1,    1,    PACK_COST, A_BLOCK,
+                                     pack_a_f32, pack_b_f32, tile_f32,     NULL, NULL, NULL};
 
-static const ax_cpu_gemm gemm_f32 = {TILE_ROWS, W, TILE_VECTORS, 1, pack_a_f32, pack_b_f32, tile_f32};
-#ifdef AX_SIMD_BF16
-static const ax_cpu_gemm gemm_bf16 = {TILE_ROWS, W, TILE_VECTORS, 2, pack_a_bf16, pack_b_bf16, tile_bf16};
+#ifdef AX_SIMD_AMX
+#include "gemm_amx_kernels.h"
 #else
-static const ax_cpu_gemm gemm_bf16 = {TILE_ROWS, W, TILE_VECTORS, 1, pack_a_bf16, pack_b_bf16, tile_bf16};
+#ifdef AX_SIMD_BF16
+enum { BF16_IS_PACKED = BF16_PAIRS, BF16_PAIR = 2 };
+#else
+enum { BF16_IS_PACKED = FROM_BF16, BF16_PAIR = 1 };
+#endif
+static void pack_a_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                        int64_t units, void *out)
+{
+    (void)width;
+    pack((pack_kind)BF16_IS_PACKED, src, ld, along_k, rows, k, TILE_ROWS, units, out);
+}
+static void pack_b_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                        int64_t units, void *out)
+{
+    pack((pack_kind)BF16_IS_PACKED, src, ld, along_k, rows, k, width, units, out);
+}
+static void tile_bf16(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
+{
+    if (BF16_PAIR == 2)
+        tile_any(true, nv, (k + 1) / 2, a, b, t);
+    else
+        tile_f32(nv, k, a, b, t);
+}
+static const ax_cpu_gemm gemm_bf16 = {TILE_ROWS, W,       TILE_VECTORS, BF16_PAIR,   1,
+                                      PACK_COST, A_BLOCK, pack_a_bf16,  pack_b_bf16, tile_bf16,
+                                      NULL,      NULL,    NULL};
 #endif
 
 #endif

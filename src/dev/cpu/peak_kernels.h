@@ -3,8 +3,7 @@
 #ifndef AX_DEV_CPU_PEAK_KERNELS_H
 #define AX_DEV_CPU_PEAK_KERNELS_H
 
-#include "cpu.h"
-#include "simd.h"
+#include "gemm_kernels.h"
 
 enum { SUMS = W == 16 ? 16 : 12 }; /* of 32 registers, or 16 */
 
@@ -24,7 +23,30 @@ static double peak_f32(int64_t rounds, float *sink)
     return 2.0 * W * SUMS * (double)rounds;
 }
 
-#ifdef AX_SIMD_BF16
+#ifdef AX_SIMD_AMX
+static double peak_bf16(int64_t rounds, float *sink)
+{
+    enum { PER_TILE = 2 * 16 * 16 * 32, TILES = 4 };
+    uint16_t ones[16 * 32];
+    float sums[16 * 16];
+    for (int i = 0; i < 16 * 32; i++)
+        ones[i] = 0x3f80;
+    amx_begin();
+    __asm__ volatile("" ::: "memory");
+    _tile_loadd(4, ones, LINE);
+    _tile_loadd(5, ones, LINE);
+    for (int64_t r = 0; r < rounds; r++) {
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_stored(0, sums, LINE);
+    amx_end();
+    *sink += sums[0];
+    return (double)TILES * PER_TILE * (double)rounds;
+}
+#elif defined(AX_SIMD_BF16)
 static double peak_bf16(int64_t rounds, float *sink)
 {
     __m512 sum[SUMS];

@@ -1,0 +1,245 @@
+/* bf16 products on AMX tiles: the packing and the micro-tile of gemm_kernels.h's interface for processors
+ * that multiply a tile of 16 rows by 32 values of k with one of 32 values by 16 columns in one instruction.
+ *
+ * A micro-tile is 2 x 2 tiles of sums; a step of STEP units in k loads two tiles of a and two of b for four
+ * products, which is as many loads as the first two levels of cache deliver meanwhile. b's panels are those
+ * of the vector kernels, [units][nv*16] pairs, with k filled up to whole steps by zeros. A tile of a is 16
+ * rows of 64 bytes, contiguous in k: as it lies, or packed so that what a step reads is together:
+ *
+ *     a panel:  [steps][AMX_ROWS][STEP]
+ *
+ * Sums leave the tiles through memory, where they meet what they are added to. */
+#ifndef AX_DEV_CPU_GEMM_AMX_KERNELS_H
+#define AX_DEV_CPU_GEMM_AMX_KERNELS_H
+
+enum { AMX_ROWS = 32, AMX_VECTORS = 2, STEP = 16 };
+
+/* Eight tiles of 16 rows by 64 bytes. */
+static void amx_begin(void)
+{
+    static const struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } whole = {
+        .palette = 1, .bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+    _tile_loadconfig(&whole);
+}
+
+/* Unused tiles cost nothing when the system changes threads. */
+static void amx_end(void) { _tile_release(); }
+
+/* ---- packing ------------------------------------------------------------------------------------- */
+
+/* 128 bits of four rows that are `apart` rows apart, as the lanes of a vector: loads take part in the
+ * transposing, whose shuffles one port alone can do. */
+INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
+{
+#define LANE(i) _mm_loadu_si128((const __m128i *)(const void *)(row + (i)*apart * ld))
+    __m512i x = _mm512_castsi128_si512(LANE(0));
+    x = _mm512_inserti32x4(x, LANE(1), 1);
+    x = _mm512_inserti32x4(x, LANE(2), 2);
+    return _mm512_inserti32x4(x, LANE(3), 3);
+#undef LANE
+}
+
+/* 16 rows of STEP units, contiguous in k, become STEP rows of 16 units, `width` apart. */
+INLINE void amx_turn_units(const uint16_t *src, int64_t ld, int64_t width, float *to)
+{
+    UNROLL
+    for (int c = 0; c < 4; c++) {
+        __m512i a = amx_lanes(src + 8 * c, ld, 4), b = amx_lanes(src + ld + 8 * c, ld, 4),
+                d = amx_lanes(src + 2 * ld + 8 * c, ld, 4), e = amx_lanes(src + 3 * ld + 8 * c, ld, 4);
+        __m512i ab = _mm512_unpacklo_epi32(a, b), de = _mm512_unpacklo_epi32(d, e);
+        __m512i ab_hi = _mm512_unpackhi_epi32(a, b), de_hi = _mm512_unpackhi_epi32(d, e);
+        _mm512_storeu_si512(to + (4 * c) * width, _mm512_unpacklo_epi64(ab, de));
+        _mm512_storeu_si512(to + (4 * c + 1) * width, _mm512_unpackhi_epi64(ab, de));
+        _mm512_storeu_si512(to + (4 * c + 2) * width, _mm512_unpacklo_epi64(ab_hi, de_hi));
+        _mm512_storeu_si512(to + (4 * c + 3) * width, _mm512_unpackhi_epi64(ab_hi, de_hi));
+    }
+}
+
+/* 32 rows of 8 values become 8 rows of 32 values, one after the other. */
+INLINE void amx_turn_values(const uint16_t *src, int64_t ld, float *to)
+{
+    __m512i v[8], x[8];
+    UNROLL
+    for (int i = 0; i < 8; i++)
+        v[i] = amx_lanes(src + i * ld, ld, 8);
+    UNROLL
+    for (int i = 0; i < 8; i += 2) {
+        x[i] = _mm512_unpacklo_epi16(v[i], v[i + 1]);
+        x[i + 1] = _mm512_unpackhi_epi16(v[i], v[i + 1]);
+    }
+    UNROLL
+    for (int i = 0; i < 8; i += 4) {
+        v[i] = _mm512_unpacklo_epi32(x[i], x[i + 2]);
+        v[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 2]);
+        v[i + 2] = _mm512_unpacklo_epi32(x[i + 1], x[i + 3]);
+        v[i + 3] = _mm512_unpackhi_epi32(x[i + 1], x[i + 3]);
+    }
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        _mm512_storeu_si512(to + 2 * i * STEP, _mm512_unpacklo_epi64(v[i], v[i + 4]));
+        _mm512_storeu_si512(to + (2 * i + 1) * STEP, _mm512_unpackhi_epi64(v[i], v[i + 4]));
+    }
+}
+
+/* As the vector kernels pack pairs, and zeros up to a whole step in k. */
+static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                       int64_t units, void *out)
+{
+    float *to = out;
+    const uint16_t *from = src;
+    int64_t whole = along_k && rows == width ? k / (2 * STEP) * (2 * STEP) : 0;
+    for (int64_t at = 0; at < whole; at += 2 * STEP)
+        for (int64_t r = 0; r < rows; r += W)
+            amx_turn_units(from + r * ld + at, ld, width, to + at / 2 * width + r);
+    if (whole == k)
+        return;
+    to += whole / 2 * width;
+    k -= whole;
+    pack(BF16_PAIRS, from + (along_k ? whole : whole * ld), ld, along_k, rows, k, width, units, to);
+    int64_t have = (k + 1) / 2;
+    memset(to + have * width, 0, (size_t)((ax_round_up(have, STEP) - have) * width) * 4);
+}
+
+/* One step of one panel: rows r … of a that is contiguous in k. */
+INLINE void amx_copy_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
+{
+    for (int64_t i = 0; i < AMX_ROWS; i++)
+        vstore(to + i * STEP, i < rows ? pairs_along_k(src + i * ld, 0, k) : vset(0));
+}
+
+/* The same for a that is contiguous in its rows. */
+INLINE void amx_turn_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
+{
+    if (rows >= AMX_ROWS && k >= 2 * STEP) {
+        for (int64_t r = 0; r < AMX_ROWS; r += 8)
+            amx_turn_values(src + r, ld, to + r * STEP);
+        return;
+    }
+    for (int64_t r = 0; r < AMX_ROWS; r += W) {
+        vf block[W];
+        UNROLL
+        for (int u = 0; u < W; u++) {
+            const uint16_t *row = src + 2 * u * ld + r;
+            block[u] = r < rows && 2 * u < k ? pairs_of_rows(row, 2 * u + 1 < k ? row + ld : NULL, rows - r)
+                                             : vset(0);
+        }
+        vtranspose(block);
+        UNROLL
+        for (int i = 0; i < W; i++)
+            vstore(to + (r + i) * STEP, block[i]);
+    }
+}
+
+static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                       int64_t units, void *out)
+{
+    (void)width;
+    for (int64_t r = 0; r < rows; r += AMX_ROWS)
+        for (int64_t u = 0; 2 * u < k; u += STEP) {
+            float *to = (float *)out + r * units + u * AMX_ROWS;
+            const uint16_t *from = src;
+            int64_t n = rows - r, left = k - 2 * u;
+            if (along_k)
+                amx_copy_step(from + r * ld + 2 * u, ld, n, left, to);
+            else
+                amx_turn_step(from + 2 * u * ld + r, ld, n, left, to);
+        }
+}
+
+/* ---- the micro-tile ------------------------------------------------------------------------------ */
+
+INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
+{
+    for (int64_t i = r0; i < r1; i++) {
+        const float *prior = t->prior + i * t->prior_ld, *sums = t->sums + i * nv * W;
+        UNROLL
+        for (int v = 0; v < nv; v++) {
+            vf sum = joined(t, vload(sums + v * W), prior, v * W);
+            if (t->c_bf16)
+                vstore_b((uint16_t *)t->c + i * t->c_ld + v * W, sum);
+            else
+                vstore((float *)t->c + i * t->c_ld + v * W, sum);
+        }
+    }
+}
+
+static void amx_store(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
+{
+    if (t->cols != nv * W || t->add_c)
+        tile_store(t, t->sums, nv * W, r0, r1);
+    else if (nv == 2)
+        amx_store_rows(2, t, r0, r1);
+    else
+        amx_store_rows(1, t, r0, r1);
+}
+
+/* One step in k: tiles 0 to 3 collect, 4 and 5 are a's, 6 and 7 b's. */
+INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
+{
+    _tile_loadd(6, b, (size_t)nv * LINE);
+    _tile_loadd(4, a, (size_t)a_row);
+    _tile_dpbf16ps(0, 4, 6);
+    if (nv > 1) {
+        _tile_loadd(7, b + LINE, (size_t)nv * LINE);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_loadd(5, a + 16 * a_row, (size_t)a_row);
+    _tile_dpbf16ps(2, 5, 6);
+    if (nv > 1)
+        _tile_dpbf16ps(3, 5, 7);
+}
+
+INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, const ax_cpu_tile *t)
+{
+    _Alignas(64) float own[AMX_ROWS * AMX_VECTORS * W];
+    int64_t before = AMX_ROWS - a->n, step = a->unit * STEP;
+    const char *at = (const char *)a->at - before * a->row;
+    float *sums = t->sums ? t->sums - before * nv * W : own;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    __asm__ volatile("" ::: "memory"); /* what was packed is in memory */
+    for (int64_t left = k; left > 0; left -= 2 * STEP) {
+        if (left < 2 * STEP && a->unit == 4) { /* the values after a row's end are not zeros */
+            _Alignas(64) float rest[AMX_ROWS * STEP];
+            amx_copy_step((const uint16_t *)(const void *)at, a->row / 2, AMX_ROWS, left, rest);
+            __asm__ volatile("" ::: "memory");
+            amx_step(nv, (const char *)rest, LINE, b);
+        } else
+            amx_step(nv, at, a->row, b);
+        at += step;
+        b += STEP * nv * LINE;
+        if (t->meanwhile)
+            t->meanwhile(t->work);
+    }
+    _tile_stored(0, sums, (size_t)nv * LINE);
+    _tile_stored(2, sums + 16 * nv * W, (size_t)nv * LINE);
+    if (nv > 1) {
+        _tile_stored(1, sums + W, (size_t)nv * LINE);
+        _tile_stored(3, sums + 16 * nv * W + W, (size_t)nv * LINE);
+    }
+    if (t->sums)
+        return;
+    ax_cpu_tile stored = *t;
+    stored.sums = own + before * nv * W;
+    amx_store(nv, &stored, 0, t->rows);
+}
+
+static void tile_amx(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
+{
+    if (nv == 2)
+        amx_tile(2, k, a, b, t);
+    else
+        amx_tile(1, k, a, b, t);
+}
+
+static const ax_cpu_gemm gemm_bf16 = {AMX_ROWS, W,         AMX_VECTORS, 2,          STEP,
+                                      72,       512 << 10, 384 << 10,   pack_a_amx, pack_b_amx,
+                                      tile_amx, amx_begin, amx_end,     amx_store};
+
+#endif

@@ -1,0 +1,21 @@
+/* The host kernels for AVX-512 with tiles that multiply bf16 (AMX: Sapphire Rapids onwards). */
+#include "dev/cpu/cpu.h"
+
+#ifdef __x86_64__
+#define AX_SIMD 512
+#define AX_SIMD_BF16
+#define AX_SIMD_AMX
+#define AX_ISA_NAME "avx512_amx"
+#define AX_ISA_TABLE ax_cpu_isa_avx512_amx
+#ifdef __clang__
+#pragma clang attribute push(                                                                                \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,amx-tile,amx-bf16"))),     \
+    apply_to = function)
+#else
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,amx-tile,amx-bf16")
+#endif
+#include "isa_table.h"
+#ifdef __clang__
+#pragma clang attribute pop
+#endif
+#endif

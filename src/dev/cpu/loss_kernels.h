@@ -3,17 +3,25 @@
 #ifndef AX_DEV_CPU_LOSS_KERNELS_H
 #define AX_DEV_CPU_LOSS_KERNELS_H
 
-#include "attention_kernels.h" /* vexp2 */
 #include "pointwise_kernels.h"
 
 INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, bool bf16)
 {
     for (int64_t r = lo; r < hi; r++) {
-        vf most = vset(-INFINITY);
+        enum { MOST = 4 }; /* each maximum waits for the one before */
+        vf most[MOST];
         int64_t c = 0, at = r * a->vocab;
+        UNROLL
+        for (int i = 0; i < MOST; i++)
+            most[i] = vset(-INFINITY);
+        for (; c + MOST * W <= a->vocab; c += MOST * W) {
+            UNROLL
+            for (int i = 0; i < MOST; i++)
+                most[i] = vmax(vget(a->logits, at + c + i * W, W, bf16), most[i]);
+        }
         for (; c + W <= a->vocab; c += W)
-            most = vmax(vget(a->logits, at + c, W, bf16), most);
-        float max = vhmax(most);
+            most[0] = vmax(vget(a->logits, at + c, W, bf16), most[0]);
+        float max = vhmax(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
         for (; c < a->vocab; c++) {
             float x = bf16 ? ax_bf16_to_float(((const uint16_t *)a->logits)[at + c])
                            : ((const float *)a->logits)[at + c];
@@ -31,7 +39,8 @@ INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-INLINE vf exp_less(vf x, vf max) { return vexp2((x - max) * vset((float)LOG2E), false); }
+/* e^(x - max), for a bf16 result if `bf16`. */
+INLINE vf exp_less(vf x, vf max, bool bf16) { return vexp2((x - max) * vset((float)LOG2E), bf16); }
 
 INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {
@@ -39,12 +48,12 @@ INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool b
         vf max = vset(((const float *)a->max)[r]), sum0 = vset(0), sum1 = vset(0);
         int64_t c = 0, at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
         for (; c + 2 * W <= a->vocab; c += 2 * W) {
-            sum0 = sum0 + exp_less(vget(a->logits, at + c, W, bf16), max);
-            sum1 = sum1 + exp_less(vget(a->logits, at + c + W, W, bf16), max);
+            sum0 = sum0 + exp_less(vget(a->logits, at + c, W, bf16), max, false);
+            sum1 = sum1 + exp_less(vget(a->logits, at + c + W, W, bf16), max, false);
         }
         float tail = 0, part[W];
         for (; c < a->vocab; c += W) {
-            vstore(part, exp_less(vget(a->logits, at + c, a->vocab - c, bf16), max));
+            vstore(part, exp_less(vget(a->logits, at + c, a->vocab - c, bf16), max, false));
             for (int64_t i = 0; i < ax_min(W, a->vocab - c); i++)
                 tail += part[i];
         }
@@ -71,13 +80,13 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool
         vf share = vset((float)(a->scale / ((const float *)a->sum)[r])), most = vset(max);
         float at_target[W] = {0};
         if (target >= 0) { /* worked out before it is overwritten: p - 1, not p·scale - scale */
-            vf p =
-                exp_less(vget(a->logits, at + target, 1, bf16), most) * vset(1 / ((const float *)a->sum)[r]);
+            vf p = exp_less(vget(a->logits, at + target, 1, bf16), most, false) *
+                   vset(1 / ((const float *)a->sum)[r]);
             vstore(at_target, (p - vset(1.0f)) * vset((float)a->scale));
         }
         for (int64_t c = 0; c < a->vocab; c += W) {
             int64_t n = a->vocab - c;
-            vput(a->logits, at + c, n, bf16, exp_less(vget(a->logits, at + c, n, bf16), most) * share);
+            vput(a->logits, at + c, n, bf16, exp_less(vget(a->logits, at + c, n, bf16), most, bf16) * share);
         }
         if (target >= 0)
             vput(a->logits, at + target, 1, bf16, vload(at_target));

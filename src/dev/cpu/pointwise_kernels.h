@@ -21,9 +21,11 @@
 /* ---- GELU ---------------------------------------------------------------------------------------- */
 
 /* The logistic function of 2u, u = sqrt(2/pi)(x + 0.044715x³): (1 + tanh u)/2 without cancellation. */
-INLINE vf gelu_gate(vf x)
+INLINE vf gelu_gate(vf x, bool bf16)
 {
     vf minus_2u = x * vfma(x * x, vset(-0.0713548163f), vset(-1.59576912f));
+    if (bf16) /* 3e-6 of the gate, or 1e-30 where it is less than that */
+        return vinverse(vset(1.0f) + vexp2(vmin(vset(100.0f), minus_2u * vset((float)LOG2E)), true));
     return vset(1.0f) / (vset(1.0f) + vexp(minus_2u));
 }
 
@@ -52,7 +54,7 @@ INLINE void gelu_range(const ax_gelu_args *a, int64_t lo, int64_t hi, bool bf16)
 {
     for (int64_t i = lo; i < hi; i += W) {
         vf x = vget(a->x, i, hi - i, bf16), bell;
-        vf gate = a->kind == AX_GELU_TANH ? gelu_gate(x) : normal_cdf(x, &bell);
+        vf gate = a->kind == AX_GELU_TANH ? gelu_gate(x, bf16) : normal_cdf(x, &bell);
         vput(a->y, i, hi - i, bf16, x * gate);
     }
 }
@@ -63,7 +65,7 @@ INLINE void gelu_grad_range(const ax_gelu_grad_args *a, int64_t lo, int64_t hi, 
     for (int64_t i = lo; i < hi; i += W) {
         vf x = vget(a->x, i, hi - i, bf16), dy = vget(a->dy, i, hi - i, bf16), slope;
         if (a->kind == AX_GELU_TANH) {
-            vf s = gelu_gate(x), du2 = vfma(x * x, vset(0.214064449f), vset(1.59576912f));
+            vf s = gelu_gate(x, bf16), du2 = vfma(x * x, vset(0.214064449f), vset(1.59576912f));
             slope = vfma(x * s * (vset(1.0f) - s), du2, s);
         } else {
             vf bell, cdf = normal_cdf(x, &bell);

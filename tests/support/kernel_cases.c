@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-enum { GUARD = 128, SENTINEL = 0xA5 };
+enum { GUARD = 128, SENTINEL = 0xFF }; /* NaN, for what is read beyond an operand */
 
 void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype, int64_t count,
              double terms)

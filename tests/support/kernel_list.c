@@ -77,9 +77,10 @@ bool kc_build_gemm(kernel_case *c, int index)
         {31, 29, 37},    {64, 64, 64},
         {97, 130, 61},   {33, 257, 300},
         {131, 67, 1031}, {8, 48, 300} /* one tile for all threads */,
+        {65, 40, 200},   {95, 16, 32},
     };
     /* Several blocks in every direction; too large for all variants. */
-    static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}};
+    static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 768, 768}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = 3 };
     if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;

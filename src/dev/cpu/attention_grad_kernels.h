@@ -315,8 +315,9 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
     int64_t d = f->d, ld = g->kv_heads * d;
     for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
-        memset(t->dk, 0, (size_t)(GRAD_KEYS * d) * 4);
-        memset(t->dv, 0, (size_t)(GRAD_KEYS * d) * 4);
+        int64_t keys = t->turned ? GRAD_KEYS : f->keys;
+        memset(t->dk, 0, (size_t)(keys * d) * 4);
+        memset(t->dv, 0, (size_t)(keys * d) * 4);
         grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head);
         int64_t at = key_row(f->a, f->b, f->h, j0);
         if (t->turned) {

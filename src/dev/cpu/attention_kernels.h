@@ -99,7 +99,7 @@ typedef struct left {
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
-    if (size * gm->pair == 4 && (gm->grain > 1 ? n % gm->rows : d % gm->pair) == 0)
+    if (size * gm->pair == 4 && d % (gm->grain * gm->pair) == 0 && (gm->grain == 1 || n % gm->rows == 0))
         return (left){{src, NULL, ld * size, 4, gm->rows}, ld * size};
     int64_t units = ax_cpu_units(gm, d);
     gm->pack_a(src, ld, true, n, d, 0, units, room);

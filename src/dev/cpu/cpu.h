@@ -36,7 +36,8 @@ typedef struct ax_cpu_tile {
     bool c_bf16, add_c;
     ax_cpu_ask ask[2];
     /* For tiles that leave their sums in memory (ax_cpu_gemm.store), or NULL: */
-    float *sums;                   /* there, and `store` is the caller's to call; else all is done at once */
+    float *sums; /* of the tile's rows, behind room for those before them (ax_cpu_rows.n), and `store` is the
+                    caller's to call; else all is done at once */
     void (*meanwhile)(void *work); /* called after each step in k, while that multiplies */
     void *work;
 } ax_cpu_tile;

@@ -226,10 +226,12 @@ static packing packing_of_b(const block *t, const panel *to)
  * before, a few rows at a time, and packs. */
 typedef struct meanwhile {
     const ax_cpu_gemm *gemm;
-    packing *a, *b;
+    packing *a;       /* for the next block, */
+    packing b;        /* for the next panel */
     int nv;           /* of the tile before, */
     ax_cpu_tile tile; /* whose rows from `row` on are not stored yet */
     int64_t row;
+    bool turn;
     _Alignas(64) float sums[2][SUMS];
 } meanwhile;
 
@@ -248,7 +250,7 @@ static void work_meanwhile(void *arg)
     if (w->row < w->tile.rows)
         store_rows(w, ROWS);
     ask_at_once(pack_step(w->a));
-    ask_at_once(pack_step(w->b));
+    ask_at_once(pack_step(&w->b));
 }
 
 /* What the tile's sums will meet. */
@@ -265,8 +267,8 @@ static inline __attribute__((always_inline)) void ask_for_c(const ax_cpu_tile *t
 /* Multiplies one tile and leaves its sums for the next to store. */
 static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b, ax_cpu_tile *tile)
 {
-    float *sums = w->tile.sums == w->sums[0] ? w->sums[1] : w->sums[0];
-    tile->sums = sums;
+    w->turn = !w->turn;
+    tile->sums = w->sums[w->turn] + (w->gemm->rows - a->n) * nv * w->gemm->lanes; /* behind those of no use */
     tile->meanwhile = work_meanwhile;
     tile->work = w;
     ask_for_c(tile);
@@ -285,15 +287,14 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, m
     int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
     int64_t turns = gemm->store ? units / gemm->grain : 1; /* to pack, per tile */
     panel p = panel_at(t, 0, panels);
-    packing b = packing_of_b(t, &p);
-    pack_rest(&b);
-    next_a->steps = strips * panels * turns;
     w->a = next_a;
-    w->b = &b;
+    w->b = packing_of_b(t, &p);
+    pack_rest(&w->b);
+    next_a->steps = strips * panels * turns;
     for (int64_t i = 0; i < panels; i++) {
         panel next = i + 1 < panels ? panel_at(t, i + 1, panels) : (panel){0};
-        b = packing_of_b(t, &next);
-        b.steps = strips * turns;
+        w->b = packing_of_b(t, &next);
+        w->b.steps = strips * turns;
         for (int64_t s = 0; s < strips; s++) {
             ax_cpu_rows a = rows_of_a(t, s * gemm->rows, units);
             ax_cpu_tile tile = place(t, s * gemm->rows, p.j);
@@ -307,10 +308,10 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, m
             a.next =
                 last && !next.cols ? next_strip : rows_of_a(t, last ? 0 : (s + 1) * gemm->rows, units).at;
             tile.ask[0] = pack_step(next_a);
-            tile.ask[1] = pack_step(&b);
+            tile.ask[1] = pack_step(&w->b);
             gemm->tile(p.nv, t->k, &a, p.at, &tile);
         }
-        pack_rest(&b);
+        pack_rest(&w->b);
         p = next;
     }
     pack_rest(next_a);
@@ -338,7 +339,8 @@ static cutting cut_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t 
         most = ax_min(most, C_BYTES / (c.ms * 4));
     int64_t widest = (int64_t)gemm->lanes * gemm->vectors;
     c.nc = even_part(n, most / widest * widest, widest);
-    c.mc = even_part(c.ms, ax_max(gemm->rows, block_bytes / unit_bytes), gemm->rows);
+    c.mc =
+        even_part(c.ms, ax_max(gemm->rows, block_bytes / unit_bytes / gemm->rows * gemm->rows), gemm->rows);
     return c;
 }
 
@@ -399,6 +401,7 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
     w.gemm = gemm;
     w.tile = (ax_cpu_tile){0};
     w.row = 0;
+    w.turn = false;
     for (bool more = true; more; t = next) {
         more = advance(&c, &next);
         a = more ? packing_of_a(&next) : (packing){0};

@@ -1,6 +1,8 @@
 /* Which of the compiled instruction sets the kernels of the cpu backend use. */
 #include "dev/cpu/cpu.h"
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,19 +15,33 @@
 #endif
 
 #ifdef __x86_64__
-/* Tiles for bf16: the processor has them, and the system lets this process use them, which Linux (5.16
- * onwards) wants to be asked for once. */
-static bool can_use_tiles(void)
+/* The processor has tiles for bf16, and the system lets this process use them, which Linux (5.16 onwards)
+ * wants to be asked for. From then on it refuses alternate signal stacks that could not hold them, and where
+ * there is such a stack it refuses the tiles: one answer holds for the process's life. */
+static bool ask_for_tiles(void)
 {
     enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d = 0;
     if (!__get_cpuid_count(LEAF, 0, &a, &b, &c, &d) || (d & (BF16 | TILE)) != (BF16 | TILE))
         return false;
 #ifdef __linux__
-    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
-#else
-    return false;
+    if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0)
+        return true;
+    ax_log(AX_LOG_DEBUG, "the processor has tiles for bf16, but the system does not let them be used: %s",
+           strerror(errno));
 #endif
+    return false;
+}
+
+static bool can_use_tiles(void)
+{
+    enum { UNKNOWN, NO, YES };
+    static _Atomic int known;
+    if (known == UNKNOWN) {
+        int unknown = UNKNOWN;
+        atomic_compare_exchange_strong(&known, &unknown, ask_for_tiles() ? YES : NO);
+    }
+    return known == YES;
 }
 #endif
 

@@ -24,8 +24,8 @@
 INLINE vf gelu_gate(vf x, bool bf16)
 {
     vf minus_2u = x * vfma(x * x, vset(-0.0713548163f), vset(-1.59576912f));
-    if (bf16) /* 3e-6 of the gate, or 1e-30 where it is less than that */
-        return vinverse(vset(1.0f) + vexp2(vmin(vset(100.0f), minus_2u * vset((float)LOG2E)), true));
+    if (bf16) /* within 3e-6 of the gate, or 2^-126 where it is less than that */
+        return vinverse(vset(1.0f) + vexp2(vmin(vset(126.0f), minus_2u * vset((float)LOG2E)), true));
     return vset(1.0f) / (vset(1.0f) + vexp(minus_2u));
 }
 

@@ -1,0 +1,70 @@
+/* How fast this machine reads memory, for what is bound by it (a token of batch 1 reads all weights):
+ *
+ *     gcc -O3 -march=native -fopenmp bench/peers/read.c -o build/read && build/read 2 256     # threads MiB
+ *
+ * Each thread sums up its share of an array of that size in whole vectors, plainly and asking for what lies
+ * 1 to 16 KiB ahead; the best way of each of RUNS runs counts. Prints one JSON object. */
+#define _GNU_SOURCE
+#include <omp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { RUNS = 15, LINE = 64 };
+
+typedef uint64_t vec __attribute__((vector_size(LINE)));
+
+static uint64_t sum(const char *from, const char *to, int64_t ahead)
+{
+    vec s[4] = {{0}};
+    for (const char *p = from; p < to; p += 4 * LINE)
+        for (int i = 0; i < 4; i++) {
+            if (ahead)
+                __builtin_prefetch(p + i * LINE + ahead);
+            s[i] += *(const vec *)(const void *)(p + i * LINE);
+        }
+    s[0] += s[1] + s[2] + s[3];
+    return s[0][0] + s[0][7];
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int main(int argc, char **argv)
+{
+    static const int64_t ways[] = {0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 12 << 10, 16 << 10};
+    int threads = argc > 1 ? atoi(argv[1]) : 2;
+    int64_t bytes = (argc > 2 ? atoll(argv[2]) : 256) << 20, part = bytes / threads / (4 * LINE) * (4 * LINE);
+    char *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (threads < 1 || part <= 0 || memory == MAP_FAILED) {
+        fprintf(stderr, "usage: read THREADS MIB\n");
+        return 2;
+    }
+    madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
+    double rate[RUNS];
+    uint64_t total = 0;
+#pragma omp parallel num_threads(threads)
+    memset(memory + omp_get_thread_num() * part, 1, (size_t)part);
+    for (int run = 0; run < RUNS; run++) {
+        rate[run] = 0;
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            double start = omp_get_wtime();
+#pragma omp parallel num_threads(threads) reduction(+ : total)
+            {
+                const char *from = memory + omp_get_thread_num() * part;
+                total += sum(from, from + part, ways[w]);
+            }
+            double now = (double)part * threads / (omp_get_wtime() - start);
+            rate[run] = now > rate[run] ? now : rate[run];
+        }
+    }
+    qsort(rate, RUNS, sizeof *rate, compare);
+    printf("{\"threads\": %d, \"gb_per_s\": %.2f, \"least\": %.2f, \"greatest\": %.2f, \"sum\": %llu}\n",
+           threads, rate[RUNS / 2] / 1e9, rate[0] / 1e9, rate[RUNS - 1] / 1e9, (unsigned long long)total);
+    return 0;
+}

@@ -276,6 +276,10 @@ static ax_status judge(const command *c, int status, const cli_note *note)
              strsignal(WTERMSIG(status)));
     if (noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL))
         cli_told_by_ranks();
+    AX_CHECK(
+        code || !note->pid || note->ended, AX_ERR_COMM, /* MPICH's, after some aborts */
+        "rank 0 has gone without an exit code, and the launcher returned 0; a line above says why if a rank "
+        "could");
     if (noted > 0 || (code <= AX_ERR_SIGNAL && code != AX_ERR_INTERNAL))
         return (ax_status)code;
     AX_CHECK(code != CANNOT_START, AX_ERR_USAGE,

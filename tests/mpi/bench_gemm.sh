@@ -2,26 +2,9 @@
 # axonn bench gemm on one rank and on two: its products are those of axonn bench step, in number and in operations;
 # they are different from one another and in order; nothing is written; a wrong configuration ends all ranks.
 # Usage: bench_gemm.sh AXONN LAUNCHER [FLAG…]
-set -uo pipefail
-axonn=$1
-shift
-launch=("$@")
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
+source "$(dirname "$0")/program.sh"
 
-die() {
-  echo "bench_gemm.sh: $*" >&2
-  cat step out log >&2
-  exit 1
-}
-
-cat >a.yaml <<'END'
-model: {family: gpt2, layers: 2, hidden: 48, heads: 4, vocab: 300, seq_len: 32}
-data:  {train: nothing}
-train: {global_batch: 8, micro_batch: 2}
-threads: 1
-END
+small_model
 
 # All numbers of a key, in the order of the lines.
 numbers() { grep -o "\"$1\":[-0-9.e+]*" out | cut -d: -f2; }

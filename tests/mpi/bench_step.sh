@@ -2,26 +2,9 @@
 # axonn bench step on one rank and on two: the parts of a step and the rest are the step, products are the model's,
 # nothing is written; a failure on one rank ends all.
 # Usage: bench_step.sh AXONN LAUNCHER [FLAG…]
-set -uo pipefail
-axonn=$1
-shift
-launch=("$@")
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
+source "$(dirname "$0")/program.sh"
 
-die() {
-  echo "bench_step.sh: $*" >&2
-  cat out log >&2
-  exit 1
-}
-
-cat >a.yaml <<'END'
-model: {family: gpt2, layers: 2, hidden: 48, heads: 4, vocab: 300, seq_len: 32}
-data:  {train: nothing}
-train: {global_batch: 8, micro_batch: 2}
-threads: 1
-END
+small_model
 
 number() { grep -o "\"$1\":[-0-9.e+]*" out | head -1 | cut -d: -f2; }
 

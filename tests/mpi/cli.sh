@@ -2,20 +2,8 @@
 # The program on several ranks: started by itself (--ranks) and by the launcher, equal to one rank; mistakes told
 # once with the documented exit code; signals; nothing left running.
 # Usage: cli.sh AXONN LAUNCHER [FLAG…]
-set -uo pipefail
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-axonn=$1
-shift
-launch=("$@")
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-cd "$dir" || exit 1
-
-die() {
-  echo "cli.sh: $*" >&2
-  [[ -f log ]] && cat log >&2
-  exit 1
-}
+source "$(dirname "$0")/program.sh"
 
 # expect CODE PATTERN COMMAND…: the exit code, and on standard error the pattern, in the one line that is an error.
 expect() {

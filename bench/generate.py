@@ -39,7 +39,7 @@ def model(args, work):
     run([args.axonn, "data", "build", "--input", ROOT / "src", "--tokenizer", work / "tok", "--out", work / "t.tok"])
     (work / "config.yaml").write_text(
         f"model: {{family: gpt2, layers: {LAYERS}, hidden: {HIDDEN}, heads: {HIDDEN // 64}, vocab: {VOCAB}, "
-        f"seq_len: {POSITIONS}}}\ndata: {{train: t.tok, tokenizer: tok}}\n"
+        f"seq_len: {POSITIONS}}}\ndata: {{train: t.tok}}\n"
         "train: {steps: 1, global_batch: 1, micro_batch: 1, precision: bf16}\n"
         f"run: {{dir: {work / 'run'}, checkpoint_interval: 1, eval_start: false}}\n")
     run([args.axonn, "train", work / "config.yaml"])

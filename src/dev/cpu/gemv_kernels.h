@@ -28,7 +28,7 @@ INLINE int64_t gemv_ahead(const ax_gemm_args *g, bool bf16)
 
 /* b is [n,k]: a dot product per column, four columns at a time so that four streams of b are in flight; they
  * are too short for hardware prefetchers. Memory is asked for in the order of its addresses, which are those
- * of the next columns where b is dense: two threads then get a third more of it than row by row. */
+ * of the next columns where b is dense: two threads then get more of it than row by row. */
 INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t ahead, bool bf16)
 {
     const char *next = (const char *)g->b + (j + ahead) * g->ldb * (bf16 ? 2 : 4);

@@ -18,7 +18,7 @@
 
 #include "attention_kernels.h"
 
-/* Rows of p and ds are a line apart from a power of two, so that a column of them spreads over the cache. */
+/* As BLOCK_LD, for scores, p and ds. */
 enum { GRAD_QUERIES = 128, GRAD_KEYS = 256, GRAD_LD = GRAD_KEYS + 16 };
 
 typedef struct attend_grad {
@@ -30,10 +30,10 @@ typedef struct attend_grad {
     float *q_room, *dout_room; /* for q and dout as left operands */
     bool turned;               /* dvT and dkT are made */
     float *q_cols, *dout_cols; /* packed, units along queries: panels, or if turned left operands */
-    float *s, *dp;             /* a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_KEYS] */
+    float *s, *dp;             /* a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_LD] */
     float *p, *ds;             /* units along queries: units_at */
     float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
-    float *dk, *dv;            /* [GRAD_KEYS, d], or if turned [d, GRAD_KEYS] */
+    float *dk, *dv;            /* [GRAD_KEYS, d], or if turned [d, GRAD_LD] */
     float *dq;                 /* of row 0 of the head in work; dq_ld between rows */
     int64_t dq_ld;
     head_rows soon[5]; /* what the next item reads first */
@@ -90,7 +90,7 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
 {
     enum { N = ROWS_AT_ONCE };
     const attend *f = &t->of;
-    const float *s = t->s + r * GRAD_KEYS, *slopes = t->dp + r * GRAD_KEYS;
+    const float *s = t->s + r * GRAD_LD, *slopes = t->dp + r * GRAD_LD;
     vf scale2 = vset((float)(t->g->scale * LOG2E)), scale = vset((float)t->g->scale), lse[N], delta[N];
     span see[N], all;
     for (int k = 0; k < N; k++) {
@@ -105,8 +105,8 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
         vf p[N], ds[N];
         UNROLL
         for (int k = 0; k < N; k++) {
-            p[k] = vexp2(vfma(vload(s + k * GRAD_KEYS + c), scale2, lse[k]), f->bf16);
-            ds[k] = p[k] * vfma(vload(slopes + k * GRAD_KEYS + c), scale, delta[k]);
+            p[k] = vexp2(vfma(vload(s + k * GRAD_LD + c), scale2, lse[k]), f->bf16);
+            ds[k] = p[k] * vfma(vload(slopes + k * GRAD_LD + c), scale, delta[k]);
             if (c < all.lo || c + W > all.hi) {
                 p[k] = shown(p[k], c, see[k].lo, see[k].hi, 0);
                 ds[k] = shown(ds[k], c, see[k].lo, see[k].hi, 0);
@@ -125,10 +125,10 @@ INLINE void grad_strip(const attend_grad *t, int64_t i)
     int64_t du = f->d_units, step = key_step(gm), rows = ax_min(gm->rows, f->rows - i);
     int64_t lo, hi = visible_block(f, i, rows, &lo);
     if (lo < hi) {
-        strip_times_panels(gm, strip_of(&f->q, i), f->k, f->keys, lo, hi, du, 0, du, rows, t->s, GRAD_KEYS,
+        strip_times_panels(gm, strip_of(&f->q, i), f->k, f->keys, lo, hi, du, 0, du, rows, t->s, GRAD_LD,
                            false);
-        strip_times_panels(gm, strip_of(&t->dout, i), t->v, f->keys, lo, hi, du, 0, du, rows, t->dp,
-                           GRAD_KEYS, false);
+        strip_times_panels(gm, strip_of(&t->dout, i), t->v, f->keys, lo, hi, du, 0, du, rows, t->dp, GRAD_LD,
+                           false);
     }
     if (t->turned) /* whole strips are read */
         rows = gm->rows;
@@ -154,10 +154,10 @@ INLINE void grad_add_turned(const attend_grad *t)
         for (int64_t j = 0; j < f->keys; j += wide) {
             int64_t query = ax_max(f->j0 + j - f->q0, 0) / step * step, first = query / gm->pair;
             for (int64_t i = 0; i < f->d && first < units; i += gm->rows) {
-                float *sums = (which ? t->dk : t->dv) + i * GRAD_KEYS + j;
+                float *sums = (which ? t->dk : t->dv) + i * GRAD_LD + j;
                 ax_cpu_rows a = {lhs + i * units + first * gm->rows, NULL, gm->grain * 4, gm->rows * 4,
                                  gm->rows};
-                ax_cpu_tile tile = {.c = sums, .c_ld = GRAD_KEYS, .prior = sums, .prior_ld = GRAD_KEYS};
+                ax_cpu_tile tile = {.c = sums, .c_ld = GRAD_LD, .prior = sums, .prior_ld = GRAD_LD};
                 tile.rows = ax_min(gm->rows, f->d - i);
                 tile.cols = wide;
                 gm->tile(gm->vectors, (units - first) * gm->pair, &a, rhs + units_at(t, query, j), &tile);
@@ -291,7 +291,7 @@ INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, i
             vput(to, at + r * to_ld + c, d - c, bf16, vget(from, r * d + c, d - c, false));
 }
 
-/* The same from [d, GRAD_KEYS]. */
+/* The same from [d, GRAD_LD]. */
 INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
                               bool bf16)
 {
@@ -300,7 +300,7 @@ INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *
             vf block[W];
             UNROLL
             for (int i = 0; i < W; i++)
-                block[i] = c + i < d ? vload(from + (c + i) * GRAD_KEYS + r) : vset(0);
+                block[i] = c + i < d ? vload(from + (c + i) * GRAD_LD + r) : vset(0);
             vtranspose(block);
             for (int i = 0; i < W && r + i < rows; i++)
                 vput(to, at + (r + i) * to_ld + c, d - c, bf16, block[i]);
@@ -315,7 +315,7 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
     int64_t d = f->d, ld = g->kv_heads * d;
     for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
-        int64_t keys = t->turned ? GRAD_KEYS : f->keys;
+        int64_t keys = t->turned ? GRAD_LD : f->keys;
         memset(t->dk, 0, (size_t)(keys * d) * 4);
         memset(t->dv, 0, (size_t)(keys * d) * 4);
         grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head);
@@ -414,9 +414,9 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     for (int i = 0; i < 4; i++)
         *packed_queries[i] = carve(&scratch, GRAD_QUERIES * wide * 4);
     for (int i = 0; i < 2; i++)
-        *sums[i] = carve(&scratch, GRAD_KEYS * d * 4);
+        *sums[i] = carve(&scratch, GRAD_LD * d * 4);
     for (int i = 0; i < 2; i++)
-        *strips[i] = carve(&scratch, f->gm->rows * GRAD_KEYS * 4);
+        *strips[i] = carve(&scratch, f->gm->rows * GRAD_LD * 4);
     for (int i = 0; i < 2; i++)
         *scores[i] = carve(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
     t.ds_rows = f->pairs ? carve(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;

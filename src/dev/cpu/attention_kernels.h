@@ -20,7 +20,8 @@
 
 #include "gemm_kernels.h"
 
-enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512 };
+/* Rows of scores are a line apart from a power of two, so that a column of them spreads over the cache. */
+enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
 enum { ROWS_AT_ONCE = 4 }; /* of a strip, between products: they hide each other's latencies */
 
 /* Carves `bytes` from scratch memory, in whole cache lines. */
@@ -225,7 +226,7 @@ INLINE void shrink_row(const attend *t, int64_t i, float now)
  * of W), 0 where a row does not see them; o, m and l follow. */
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1)
 {
-    float *s = t->s + r * BLOCK_KEYS, scale = (float)(t->a->scale * LOG2E);
+    float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
     span see[ROWS_AT_ONCE], all;
     vf most[ROWS_AT_ONCE], sum[ROWS_AT_ONCE], base[ROWS_AT_ONCE];
     for (int k = 0; k < n; k++) {
@@ -237,10 +238,10 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
     for (int64_t c = c0; c < c1; c += W) {
         UNROLL
         for (int k = 0; k < n; k++) {
-            vf x = vload(s + k * BLOCK_KEYS + c);
+            vf x = vload(s + k * BLOCK_LD + c);
             if (c < all.lo || c + W > all.hi) {
                 x = shown(x, c, see[k].lo, see[k].hi, -INFINITY);
-                vstore(s + k * BLOCK_KEYS + c, x);
+                vstore(s + k * BLOCK_LD + c, x);
             }
             most[k] = vmax(x, most[k]);
         }
@@ -256,8 +257,8 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
     for (int64_t c = c0; c < c1; c += W) {
         UNROLL
         for (int k = 0; k < n; k++) {
-            vf p = vexp2(vfma(vload(s + k * BLOCK_KEYS + c), vset(scale), base[k]), t->bf16);
-            put_weights(t->pairs, s + k * BLOCK_KEYS, c, p);
+            vf p = vexp2(vfma(vload(s + k * BLOCK_LD + c), vset(scale), base[k]), t->bf16);
+            put_weights(t->pairs, s + k * BLOCK_LD, c, p);
             sum[k] = sum[k] + p;
         }
     }
@@ -273,12 +274,12 @@ INLINE void attend_strip(const attend *t, int64_t i)
     if (lo >= hi)
         return;
     strip_times_panels(gm, strip_of(&t->q, i), t->k, t->keys, lo, hi, t->d_units, 0, t->d_units, rows, t->s,
-                       BLOCK_KEYS, false);
+                       BLOCK_LD, false);
     int64_t step = key_step(gm), c0 = lo / step * step, c1 = ax_round_up(hi, step);
     for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
         softmax_rows(t, i, r, ROWS_AT_ONCE, c0, c1);
     int64_t size = t->pairs ? 2 : 4, u0 = c0 / gm->pair;
-    ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_KEYS * 4, 4, gm->rows};
+    ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_LD * 4, 4, gm->rows};
     strip_times_panels(gm, weights, t->v, t->d, 0, t->d, ax_cpu_units(gm, t->keys), u0,
                        u0 + ax_cpu_units(gm, hi - c0), rows, t->o + i * t->d, t->d, true);
 }
@@ -346,7 +347,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
     t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
     t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
     t.o = carve(&scratch, QUERIES * d * 4);
-    t.s = carve(&scratch, t.gm->rows * BLOCK_KEYS * 4);
+    t.s = carve(&scratch, t.gm->rows * BLOCK_LD * 4);
     t.m = carve(&scratch, QUERIES * 4);
     t.l = carve(&scratch, QUERIES * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);

@@ -80,7 +80,7 @@ bool kc_build_gemm(kernel_case *c, int index)
         {65, 40, 200},   {95, 16, 32},
     };
     /* Several blocks in every direction; too large for all variants. */
-    static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 768, 768}};
+    static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = 3 };
     if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;

@@ -9,7 +9,10 @@
 
 #include <cmocka.h>
 
-enum { GUARD = 128, SENTINEL = 0xFF }; /* NaN, for what is read beyond an operand */
+enum { GUARD = 128 };
+
+/* Byte `at` of the memory around operands: NaN in every floating-point type, for what is read there. */
+static unsigned char sentinel(size_t at) { return at % 2 ? 0xFF : 0xA5; }
 
 void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype, int64_t count,
              double terms)
@@ -123,7 +126,7 @@ static void check_guards(const kernel_case *c, const size_t at[KC_OPERANDS], con
     for (int i = 0; i <= c->operands; i++) {
         size_t to = i < c->operands ? at[i] : total;
         for (size_t byte = from; byte < to; byte++)
-            if (image[byte] != SENTINEL)
+            if (image[byte] != sentinel(byte))
                 fail_msg("%s: wrote %zd bytes from the end of %s", c->name, (ssize_t)(byte - from),
                          i ? c->operand[i - 1].name : "nothing");
         if (i < c->operands)
@@ -140,7 +143,8 @@ void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *resul
     kernel_case call = *c;
     assert_non_null(image);
     assert_int_equal(ax_device_alloc(dev, total, &memory), AX_OK);
-    memset(image, SENTINEL, total);
+    for (size_t byte = 0; byte < total; byte++)
+        image[byte] = sentinel(byte);
     for (int i = 0; i < c->operands; i++) {
         const kc_operand *o = &c->operand[i];
         char *address = (char *)memory + at[i];

@@ -39,9 +39,11 @@ int main(int argc, char **argv)
 {
     static const int64_t ways[] = {0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 12 << 10, 16 << 10};
     int threads = argc > 1 ? atoi(argv[1]) : 2;
+    if (threads < 1)
+        threads = 1;
     int64_t bytes = (argc > 2 ? atoll(argv[2]) : 256) << 20, part = bytes / threads / (4 * LINE) * (4 * LINE);
     char *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (threads < 1 || part <= 0 || memory == MAP_FAILED) {
+    if (part <= 0 || memory == MAP_FAILED) {
         fprintf(stderr, "usage: read THREADS MIB\n");
         return 2;
     }

@@ -28,7 +28,6 @@ typedef struct attend_grad {
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
     float *q_room, *dout_room; /* for q and dout as left operands */
-    bool turned;               /* dvT and dkT are made */
     float *q_cols, *dout_cols; /* packed, units along queries: panels, or if turned left operands */
     float *s, *dp;             /* a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_LD] */
     float *p, *ds;             /* units along queries: units_at */
@@ -54,13 +53,16 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 }
 #endif
 
+/* Whether dvT and dkT are made. */
+INLINE bool turned(const attend_grad *t) { return t->of.gm->grain > 1; }
+
 /* Where the unit of query i and those after it, and key c are in p and ds: [GRAD_QUERIES / pair, GRAD_LD], or
  * if turned panels of keys. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
     int64_t u = i / gm->pair, wide = gm->vectors * W;
-    return t->turned ? c / wide * wide * (GRAD_QUERIES / gm->pair) + u * wide + c % wide : u * GRAD_LD + c;
+    return turned(t) ? c / wide * wide * (GRAD_QUERIES / gm->pair) + u * wide + c % wide : u * GRAD_LD + c;
 }
 
 /* Units of p and ds from n rows, of which the first is row i of the block, at column c. */
@@ -122,25 +124,26 @@ INLINE void grad_strip(const attend_grad *t, int64_t i)
 {
     const attend *f = &t->of;
     const ax_cpu_gemm *gm = f->gm;
-    int64_t du = f->d_units, step = key_step(gm), rows = ax_min(gm->rows, f->rows - i);
+    int64_t du = f->d_units, step = key_step(gm), keys = ax_round_up(f->keys, W);
+    int64_t rows = ax_min(gm->rows, f->rows - i);
     int64_t lo, hi = visible_block(f, i, rows, &lo);
     if (lo < hi) {
-        strip_times_panels(gm, strip_of(&f->q, i), f->k, f->keys, lo, hi, du, 0, du, rows, t->s, GRAD_LD,
-                           false);
-        strip_times_panels(gm, strip_of(&t->dout, i), t->v, f->keys, lo, hi, du, 0, du, rows, t->dp, GRAD_LD,
+        strip_times_panels(gm, strip_of(&f->q, i), f->k, keys, lo, hi, du, 0, du, rows, t->s, GRAD_LD, false);
+        strip_times_panels(gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp, GRAD_LD,
                            false);
     }
-    if (t->turned) /* whole strips are read */
+    if (turned(t)) /* whole strips are read */
         rows = gm->rows;
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
     for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
         grad_rows(t, i, r, c0, c1);
-    for (int64_t r = 0; r < rows && (c0 > 0 || c1 < end); r += gm->pair)
-        for (int64_t c = c0 > 0 ? 0 : c1; c < end; c = c + W == c0 ? c1 : c + W) {
-            vstore(t->p + units_at(t, i + r, c), vset(0));
-            vstore(t->ds + units_at(t, i + r, c), vset(0));
-        }
+    for (int64_t r = 0; r < rows; r += gm->pair)
+        for (int64_t c = 0; c < end; c += W)
+            if (c < c0 || c >= c1) {
+                vstore(t->p + units_at(t, i + r, c), vset(0));
+                vstore(t->ds + units_at(t, i + r, c), vset(0));
+            }
 }
 
 /* dvT += doT·p, dkT += qT·ds. */
@@ -228,7 +231,7 @@ INLINE void grad_block(const attend_grad *t)
         grad_strip(t, i);
         grad_ask(t, i);
     }
-    if (t->make_dkv && t->turned)
+    if (t->make_dkv && turned(t))
         grad_add_turned(t);
     else if (t->make_dkv)
         grad_add_dkv(t);
@@ -255,7 +258,7 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
             const char *q = (const char *)g->q + at * size, *dout = (const char *)g->dout + at * size;
             f->q = left_rows(f->gm, q, size, ld, f->rows, d, t->q_room);
             t->dout = left_rows(f->gm, dout, size, ld, f->rows, d, t->dout_room);
-            if (t->make_dkv && t->turned) {
+            if (t->make_dkv && turned(t)) {
                 f->gm->pack_a(q, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->q_cols);
                 f->gm->pack_a(dout, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->dout_cols);
             } else if (t->make_dkv) {
@@ -315,12 +318,12 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
     int64_t d = f->d, ld = g->kv_heads * d;
     for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
-        int64_t keys = t->turned ? GRAD_LD : f->keys;
+        int64_t keys = turned(t) ? GRAD_LD : f->keys;
         memset(t->dk, 0, (size_t)(keys * d) * 4);
         memset(t->dv, 0, (size_t)(keys * d) * 4);
         grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head);
         int64_t at = key_row(f->a, f->b, f->h, j0);
-        if (t->turned) {
+        if (turned(t)) {
             grad_store_turned(g->dk, at, ld, t->dk, f->keys, d, f->bf16);
             grad_store_turned(g->dv, at, ld, t->dv, f->keys, d, f->bf16);
         } else {
@@ -401,7 +404,6 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     attend *f = &t.of;
     char *const start = scratch;
     f->pairs = bf16 && f->gm->pair == 2;
-    t.turned = f->gm->grain > 1;
     f->d_units = ax_cpu_units(f->gm, d);
     f->b = item / g->kv_heads;
     f->h = item % g->kv_heads * group;

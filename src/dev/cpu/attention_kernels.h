@@ -273,8 +273,8 @@ INLINE void attend_strip(const attend *t, int64_t i)
     int64_t rows = ax_min(gm->rows, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
     if (lo >= hi)
         return;
-    strip_times_panels(gm, strip_of(&t->q, i), t->k, t->keys, lo, hi, t->d_units, 0, t->d_units, rows, t->s,
-                       BLOCK_LD, false);
+    strip_times_panels(gm, strip_of(&t->q, i), t->k, ax_round_up(t->keys, W), lo, hi, t->d_units, 0,
+                       t->d_units, rows, t->s, BLOCK_LD, false);
     int64_t step = key_step(gm), c0 = lo / step * step, c1 = ax_round_up(hi, step);
     for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
         softmax_rows(t, i, r, ROWS_AT_ONCE, c0, c1);

@@ -35,9 +35,8 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     bool c_bf16, add_c;
     ax_cpu_ask ask[2];
-    /* For tiles that leave their sums in memory (ax_cpu_gemm.store), or NULL: */
-    float *sums; /* of the tile's rows, behind room for those before them (ax_cpu_rows.n), and `store` is the
-                    caller's to call; else all is done at once */
+    /* Where ax_cpu_gemm.store is the caller's to call; if NULL, tiles with one store at once: */
+    float *sums;                   /* of its rows, behind room for those before them (ax_cpu_rows.n) */
     void (*meanwhile)(void *work); /* called after each step in k, while that multiplies */
     void *work;
 } ax_cpu_tile;
@@ -98,7 +97,9 @@ typedef struct ax_cpu_isa {
 enum {
     AX_CPU_GEMV_ROWS = 4,           /* also the most queries that attention treats one by one */
     AX_CPU_ATTENTION_QUERIES = 256, /* per work item of attention: item = (batch, head, block of queries) */
-    AX_CPU_MAX_HEAD_DIM = 256       /* wider heads are the reference's */
+    AX_CPU_MAX_HEAD_DIM = 256,      /* wider heads are the reference's */
+    AX_CPU_A_BLOCK = 512 << 10,     /* bytes: most that ax_cpu_gemm.a_packed may say */
+    AX_CPU_TILE_SUMS = 32 * 32      /* most sums of a micro-tile that leaves them in memory */
 };
 
 extern const ax_cpu_isa ax_cpu_isa_generic;

@@ -26,12 +26,11 @@ enum {
     UNITS = 768,    /* most units in k of a block */
     STRETCH = 1024, /* most rows whose sums wait for the next block in k */
     PANEL_N = 48,   /* columns of the widest panel */
-    PANEL_BYTES = PANEL_N * UNITS * 4,
-    SUMS = 32 * 32 /* of the largest micro-tile that leaves them in memory */
+    PANEL_BYTES = PANEL_N * UNITS * 4
 };
 /* The parts of a thread's scratch: two blocks of a that are packed by turns, the panels of b, at least two,
  * and the fp32 sums of a bf16 c. */
-enum { A_BYTES = 1 << 20, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
+enum { A_BYTES = 2 * AX_CPU_A_BLOCK, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
 _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
 
@@ -56,8 +55,8 @@ typedef struct packing {
     char *out;
     int64_t ld, size, rows, k;
     bool along_k;
-    int width, pair, lanes; /* of the panels; of the kernels */
-    int64_t units;          /* of a panel */
+    const ax_cpu_gemm *gemm;
+    int width; /* of the panels */
     ax_cpu_pack_fn *pack;
     int64_t pieces, steps, rest; /* so many pieces in so many steps */
     int64_t asked, packed;
@@ -77,11 +76,11 @@ static ax_cpu_ask pack_step(packing *p)
     enum { LINE = 64 };
     if (!pack_is_due(p))
         return (ax_cpu_ask){0};
-    int64_t granule = (int64_t)p->pair * p->lanes, k0 = p->packed * granule,
+    int64_t granule = (int64_t)p->gemm->pair * p->gemm->lanes, k0 = p->packed * granule,
             k1 = ax_min(p->k, p->asked * granule);
     if (k0 < k1)
         p->pack(p->src + (p->along_k ? k0 : k0 * p->ld) * p->size, p->ld, p->along_k, p->rows, k1 - k0,
-                p->width, p->units, p->out + p->packed * p->lanes * p->width * 4);
+                p->width, ax_cpu_units(p->gemm, p->k), p->out + p->packed * p->gemm->lanes * p->width * 4);
     p->packed = p->asked;
     for (; p->rest >= p->steps; p->rest -= p->steps)
         p->asked = ax_min(p->asked + 1, p->pieces);
@@ -171,9 +170,8 @@ static packing packing_of_a(const block *t)
     size_t size = ax_dtype_size(g->dtype);
     packing p = {.src = operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), .out = t->a, .ld = g->lda};
     p.size = (int64_t)size, p.rows = t->m, p.k = t->k, p.along_k = !g->trans_a;
-    p.width = t->gemm->rows, p.pair = t->gemm->pair, p.lanes = t->gemm->lanes, p.pack = t->gemm->pack_a;
-    p.units = ax_cpu_units(t->gemm, p.k);
-    p.pieces = a_as_it_lies(t->gemm, g, t->k) ? 0 : ax_ceil_div(p.k, (int64_t)p.pair * p.lanes);
+    p.gemm = t->gemm, p.width = t->gemm->rows, p.pack = t->gemm->pack_a;
+    p.pieces = a_as_it_lies(t->gemm, g, t->k) ? 0 : ax_ceil_div(p.k, (int64_t)t->gemm->pair * t->gemm->lanes);
     return p;
 }
 
@@ -215,10 +213,8 @@ static packing packing_of_b(const block *t, const panel *to)
     size_t size = ax_dtype_size(g->dtype);
     packing p = {.src = operand(g->b, size, g->ldb, g->trans_b, t->n0 + to->j, t->k0), .out = to->at};
     p.ld = g->ldb, p.size = (int64_t)size, p.rows = to->cols, p.k = t->k, p.along_k = g->trans_b;
-    p.width = to->nv * t->gemm->lanes, p.pair = t->gemm->pair, p.lanes = t->gemm->lanes;
-    p.pack = t->gemm->pack_b;
-    p.units = ax_cpu_units(t->gemm, p.k);
-    p.pieces = t->kept || !to->cols ? 0 : ax_ceil_div(p.k, (int64_t)p.pair * p.lanes);
+    p.gemm = t->gemm, p.width = to->nv * t->gemm->lanes, p.pack = t->gemm->pack_b;
+    p.pieces = t->kept || !to->cols ? 0 : ax_ceil_div(p.k, (int64_t)t->gemm->pair * t->gemm->lanes);
     return p;
 }
 
@@ -232,12 +228,11 @@ typedef struct meanwhile {
     ax_cpu_tile tile; /* whose rows from `row` on are not stored yet */
     int64_t row;
     bool turn;
-    _Alignas(64) float sums[2][SUMS];
+    _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } meanwhile;
 
-static void store_rows(meanwhile *w, int64_t rows)
+static void store_rows_to(meanwhile *w, int64_t end)
 {
-    int64_t end = ax_min(w->tile.rows, w->row + rows);
     if (w->row < end)
         w->gemm->store(w->nv, &w->tile, w->row, end);
     w->row = end;
@@ -248,7 +243,7 @@ static void work_meanwhile(void *arg)
     meanwhile *w = arg;
     enum { ROWS = 8 };
     if (w->row < w->tile.rows)
-        store_rows(w, ROWS);
+        store_rows_to(w, ax_min(w->row + ROWS, w->tile.rows));
     ask_at_once(pack_step(w->a));
     ask_at_once(pack_step(&w->b));
 }
@@ -273,7 +268,7 @@ static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, cons
     tile->work = w;
     ask_for_c(tile);
     w->gemm->tile(nv, k, a, b, tile);
-    store_rows(w, INT64_MAX / 2);
+    store_rows_to(w, w->tile.rows);
     w->tile = *tile;
     w->nv = nv;
     w->row = 0;
@@ -407,7 +402,7 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
         a = more ? packing_of_a(&next) : (packing){0};
         run_block(&t, &a, more ? rows_of_a(&next, 0, 0).at : NULL, &w);
     }
-    store_rows(&w, INT64_MAX / 2);
+    store_rows_to(&w, w.tile.rows);
     ax_cpu_end(gemm);
 }
 

@@ -238,8 +238,22 @@ static void tile_amx(int nv, int64_t k, const ax_cpu_rows *a, const void *b, con
         amx_tile(1, k, a, b, t);
 }
 
-static const ax_cpu_gemm gemm_bf16 = {AMX_ROWS, W,         AMX_VECTORS, 2,          STEP,
-                                      72,       512 << 10, 384 << 10,   pack_a_amx, pack_b_amx,
-                                      tile_amx, amx_begin, amx_end,     amx_store};
+static const ax_cpu_gemm gemm_bf16 = {
+    .rows = AMX_ROWS,
+    .lanes = W,
+    .vectors = AMX_VECTORS,
+    .pair = 2,
+    .grain = STEP,
+    .pack_cost = 72,
+    .a_packed = AX_CPU_A_BLOCK,
+    .a_lying = 384 << 10,
+    .pack_a = pack_a_amx,
+    .pack_b = pack_b_amx,
+    .tile = tile_amx,
+    .begin = amx_begin,
+    .end = amx_end,
+    .store = amx_store,
+};
+_Static_assert((int)AMX_ROWS *AMX_VECTORS *W <= (int)AX_CPU_TILE_SUMS, "the caller has room for the sums");
 
 #endif

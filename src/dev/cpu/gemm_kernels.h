@@ -358,10 +358,19 @@ static void tile_f32(int nv, int64_t k, const ax_cpu_rows *a, const void *b, con
 {
     tile_any(false, nv, k, a, b, t);
 }
-enum { PACK_COST = 16 };
-#define A_BLOCK 128 << 10, INT64_MAX
-static const ax_cpu_gemm gemm_f32 = {TILE_ROWS,  W,          TILE_VECTORS, 1,    1,    PACK_COST, A_BLOCK,
-                                     pack_a_f32, pack_b_f32, tile_f32,     NULL, NULL, NULL};
+static const ax_cpu_gemm gemm_f32 = {
+    .rows = TILE_ROWS,
+    .lanes = W,
+    .vectors = TILE_VECTORS,
+    .pair = 1,
+    .grain = 1,
+    .pack_cost = 16,
+    .a_packed = 128 << 10,
+    .a_lying = INT64_MAX,
+    .pack_a = pack_a_f32,
+    .pack_b = pack_b_f32,
+    .tile = tile_f32,
+};
 
 #ifdef AX_SIMD_AMX
 #include "gemm_amx_kernels.h"
@@ -389,9 +398,19 @@ static void tile_bf16(int nv, int64_t k, const ax_cpu_rows *a, const void *b, co
     else
         tile_f32(nv, k, a, b, t);
 }
-static const ax_cpu_gemm gemm_bf16 = {TILE_ROWS, W,       TILE_VECTORS, BF16_PAIR,   1,
-                                      PACK_COST, A_BLOCK, pack_a_bf16,  pack_b_bf16, tile_bf16,
-                                      NULL,      NULL,    NULL};
+static const ax_cpu_gemm gemm_bf16 = {
+    .rows = TILE_ROWS,
+    .lanes = W,
+    .vectors = TILE_VECTORS,
+    .pair = BF16_PAIR,
+    .grain = 1,
+    .pack_cost = 16,
+    .a_packed = 128 << 10,
+    .a_lying = INT64_MAX,
+    .pack_a = pack_a_bf16,
+    .pack_b = pack_b_bf16,
+    .tile = tile_bf16,
+};
 #endif
 
 #endif

@@ -19,8 +19,9 @@
 
 enum { ROUNDS = 8, CHANCES = 3, MAX_CASES = 40, STAGED = 1 << 20 };
 static const double PATIENCE = 0.004; /* seconds for a ceiling in a round */
-/* Of the floors beside multiply-adds of bf16 where tiles make them: their peak is 16 times the vectors', less
- * of it can be fed, and for seconds at a time they may be three times slower (docs/decisions/0011). */
+/* Of the floors beside multiply-adds of bf16 where tiles make them. Tiles may be three times slower for
+ * seconds at a time (docs/decisions/0011): products of 255 GFLOP/s then meet a peak of 2210, and half of that
+ * is 1/16. */
 static const double TILES = 1.0 / 8;
 
 typedef enum ceiling { PEAK_F32, PEAK_BF16, STREAM, CEILINGS } ceiling;

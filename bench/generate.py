@@ -14,10 +14,12 @@ import pathlib
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+import scaling
+from scaling import run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 READ = ROOT / "bench" / "peers" / "read.c"
@@ -27,16 +29,8 @@ WEIGHTS = LAYERS * (12 * HIDDEN * HIDDEN + 13 * HIDDEN) + 2 * HIDDEN + VOCAB * H
 BYTES = 2 * WEIGHTS
 
 
-def run(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\nexit code {done.returncode}\n{done.stderr[-3000:]}")
-    return done.stdout
-
-
 def model(args, work):
-    run([args.axonn, "tok", "train", "--input", ROOT / "src", "--vocab", "1024", "--out", work / "tok"])
-    run([args.axonn, "data", "build", "--input", ROOT / "src", "--tokenizer", work / "tok", "--out", work / "t.tok"])
+    scaling.tokens(args.axonn, work)
     (work / "config.yaml").write_text(
         f"model: {{family: gpt2, layers: {LAYERS}, hidden: {HIDDEN}, heads: {HIDDEN // 64}, vocab: {VOCAB}, "
         f"seq_len: {POSITIONS}}}\ndata: {{train: t.tok}}\n"

@@ -30,15 +30,20 @@ TORCH = {
 
 
 def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))}\nexit code {done.returncode}\n{done.stderr}")
     return done.stdout
 
 
-def prepare(axonn, work):
+def tokens(axonn, work):
+    """A tokenizer, work/tok, and tokens to train on, work/t.tok, of this program's source."""
     run([axonn, "tok", "train", "--input", ROOT / "src", "--vocab", "2048", "--out", work / "tok"])
     run([axonn, "data", "build", "--input", ROOT / "src", "--tokenizer", work / "tok", "--out", work / "t.tok"])
+
+
+def prepare(axonn, work):
+    tokens(axonn, work)
     (work / "config.yaml").write_text(
         f"model: {MODEL}\ndata: {{train: t.tok, tokenizer: tok, order: sequential}}\n"
         "train: {global_batch: 4, micro_batch: 4, precision: bf16, resume: none}\n"

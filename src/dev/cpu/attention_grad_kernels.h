@@ -106,8 +106,11 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
     for (int64_t c = c0; c < c1; c += W) {
         vf p[N], ds[N];
         UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = vfma(vload(s + k * GRAD_LD + c), scale2, lse[k]);
+        vexp2_each(p, N, f->bf16);
+        UNROLL
         for (int k = 0; k < N; k++) {
-            p[k] = vexp2(vfma(vload(s + k * GRAD_LD + c), scale2, lse[k]), f->bf16);
             ds[k] = p[k] * vfma(vload(slopes + k * GRAD_LD + c), scale, delta[k]);
             if (c < all.lo || c + W > all.hi) {
                 p[k] = shown(p[k], c, see[k].lo, see[k].hi, 0);

@@ -22,7 +22,7 @@
 
 /* Rows of scores are a line apart from a power of two, so that a column of them spreads over the cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
-enum { ROWS_AT_ONCE = 4 }; /* of a strip, between products: they hide each other's latencies */
+enum { ROWS_AT_ONCE = AT_ONCE }; /* of a strip, between products: they hide each other's latencies */
 
 /* Carves `bytes` from scratch memory, in whole cache lines. */
 INLINE void *carve(char **scratch, int64_t bytes)
@@ -255,11 +255,15 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         base[k] = vset(now > -INFINITY ? -now : 0);
     }
     for (int64_t c = c0; c < c1; c += W) {
+        vf p[ROWS_AT_ONCE];
+        UNROLL
+        for (int k = 0; k < n; k++)
+            p[k] = vfma(vload(s + k * BLOCK_LD + c), vset(scale), base[k]);
+        vexp2_each(p, n, t->bf16);
         UNROLL
         for (int k = 0; k < n; k++) {
-            vf p = vexp2(vfma(vload(s + k * BLOCK_LD + c), vset(scale), base[k]), t->bf16);
-            put_weights(t->pairs, s + k * BLOCK_LD, c, p);
-            sum[k] = sum[k] + p;
+            put_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
+            sum[k] = sum[k] + p[k];
         }
     }
     UNROLL

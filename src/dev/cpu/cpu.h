@@ -35,9 +35,11 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     bool c_bf16, add_c;
     ax_cpu_ask ask[2];
-    /* Where ax_cpu_gemm.store is the caller's to call; if NULL, tiles with one store at once: */
-    float *sums;                   /* of its rows, behind room for those before them (ax_cpu_rows.n) */
-    void (*meanwhile)(void *work); /* called after each step in k, while that multiplies */
+    /* For tiles with an ax_cpu_gemm.store: */
+    float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
+                    NULL: they are stored at once */
+    const struct ax_cpu_tile *before; /* a tile whose sums are stored while this one multiplies, or NULL */
+    void (*meanwhile)(void *work);    /* or NULL; called after every AX_CPU_MEANWHILE-th step in k */
     void *work;
 } ax_cpu_tile;
 
@@ -58,8 +60,7 @@ typedef struct ax_cpu_gemm {
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
     void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL */
-    /* Stores rows r0 … r1-1 of tile->sums; NULL where tiles do so themselves. */
-    void (*store)(int nv, const ax_cpu_tile *tile, int64_t r0, int64_t r1);
+    void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL where tiles always do so at once */
 } ax_cpu_gemm;
 
 static inline void ax_cpu_begin(const ax_cpu_gemm *gemm)
@@ -99,7 +100,8 @@ enum {
     AX_CPU_ATTENTION_QUERIES = 256, /* per work item of attention: item = (batch, head, block of queries) */
     AX_CPU_MAX_HEAD_DIM = 256,      /* wider heads are the reference's */
     AX_CPU_A_BLOCK = 512 << 10,     /* bytes: most that ax_cpu_gemm.a_packed may say */
-    AX_CPU_TILE_SUMS = 32 * 32      /* most sums of a micro-tile that leaves them in memory */
+    AX_CPU_TILE_SUMS = 32 * 32,     /* most sums of a micro-tile that leaves them in memory */
+    AX_CPU_MEANWHILE = 4            /* a call takes a tenth of a step in k */
 };
 
 extern const ax_cpu_isa ax_cpu_isa_generic;

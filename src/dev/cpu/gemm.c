@@ -46,6 +46,8 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
     return (const char *)base + (size_t)(along_k ? row * ld + k : k * ld + row) * size;
 }
 
+enum { LINE = 64 };
+
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
 /* Part of an operand on its way into panels: `rows` of op(a), or columns of op(b), by k. It goes in pieces of
@@ -73,7 +75,6 @@ static inline bool pack_is_due(packing *p)
  * hardware prefetcher follows. */
 static ax_cpu_ask pack_step(packing *p)
 {
-    enum { LINE = 64 };
     if (!pack_is_due(p))
         return (ax_cpu_ask){0};
     int64_t granule = (int64_t)p->gemm->pair * p->gemm->lanes, k0 = p->packed * granule,
@@ -101,8 +102,9 @@ static ax_cpu_ask pack_step(packing *p)
 /* Inlined, or the compiler removes a function whose only effect is on caches. */
 static inline __attribute__((always_inline)) void ask_at_once(ax_cpu_ask ask)
 {
-    for (int64_t i = 0; i < ask.n; i++)
-        __builtin_prefetch(ask.at + i / ask.lines * ask.stride + i % ask.lines * 64, 0, 2);
+    for (; ask.n > 0; ask.n -= ask.lines, ask.at += ask.stride)
+        for (int64_t i = 0; i < ask.lines; i++)
+            __builtin_prefetch(ask.at + i * LINE, 0, 2);
 }
 
 /* What the steps have left, or all of it if there were none. */
@@ -218,32 +220,20 @@ static packing packing_of_b(const block *t, const panel *to)
     return p;
 }
 
-/* What a thread does while tiles multiply that leave their sums in memory: it stores those of the tile
- * before, a few rows at a time, and packs. */
+/* Where tiles multiply that leave their sums in memory: the last two of them, by turns, and what is packed
+ * meanwhile. */
 typedef struct meanwhile {
     const ax_cpu_gemm *gemm;
-    packing *a;       /* for the next block, */
-    packing b;        /* for the next panel */
-    int nv;           /* of the tile before, */
-    ax_cpu_tile tile; /* whose rows from `row` on are not stored yet */
-    int64_t row;
-    bool turn;
+    packing *a; /* for the next block, */
+    packing b;  /* for the next panel */
+    int newest; /* tile; one without rows is none */
+    ax_cpu_tile tile[2];
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } meanwhile;
 
-static void store_rows_to(meanwhile *w, int64_t end)
-{
-    if (w->row < end)
-        w->gemm->store(w->nv, &w->tile, w->row, end);
-    w->row = end;
-}
-
-static void work_meanwhile(void *arg)
+static void pack_meanwhile(void *arg)
 {
     meanwhile *w = arg;
-    enum { ROWS = 8 };
-    if (w->row < w->tile.rows)
-        store_rows_to(w, ax_min(w->row + ROWS, w->tile.rows));
     ask_at_once(pack_step(w->a));
     ask_at_once(pack_step(&w->b));
 }
@@ -251,27 +241,28 @@ static void work_meanwhile(void *arg)
 /* What the tile's sums will meet. */
 static inline __attribute__((always_inline)) void ask_for_c(const ax_cpu_tile *t)
 {
-    int64_t size = t->c_bf16 ? 2 : 4;
-    for (int64_t i = 0; i < t->rows; i++) {
-        const char *c = (const char *)t->c + i * t->c_ld * size, *last = c + (t->cols - 1) * size;
-        __builtin_prefetch(c, 1, 2);
-        __builtin_prefetch(c + 64 < last ? c + 64 : last, 1, 2);
-    }
+    int64_t size = t->c_bf16 ? 2 : 4, bytes = t->cols * size, ld = t->c_ld * size;
+    const char *c = (const char *)t->c - (uintptr_t)t->c % LINE;
+    bytes += (const char *)t->c - c + (ld % LINE ? LINE - size : 0);
+    for (int64_t i = 0; i < t->rows; i++, c += ld)
+        for (int64_t at = 0; at < bytes; at += LINE)
+            __builtin_prefetch(c + at, 1, 2);
 }
 
 /* Multiplies one tile and leaves its sums for the next to store. */
-static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b, ax_cpu_tile *tile)
+static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
+                     const ax_cpu_tile *tile)
 {
-    w->turn = !w->turn;
-    tile->sums = w->sums[w->turn] + (w->gemm->rows - a->n) * nv * w->gemm->lanes; /* behind those of no use */
-    tile->meanwhile = work_meanwhile;
-    tile->work = w;
-    ask_for_c(tile);
-    w->gemm->tile(nv, k, a, b, tile);
-    store_rows_to(w, w->tile.rows);
-    w->tile = *tile;
-    w->nv = nv;
-    w->row = 0;
+    const ax_cpu_tile *before = &w->tile[w->newest];
+    w->newest = !w->newest;
+    ax_cpu_tile *now = &w->tile[w->newest];
+    *now = *tile;
+    now->sums = w->sums[w->newest] + (w->gemm->rows - a->n) * nv * w->gemm->lanes; /* behind those of no use */
+    now->before = before->rows ? before : NULL;
+    now->meanwhile = w->a->packed < w->a->pieces || w->b.packed < w->b.pieces ? pack_meanwhile : NULL;
+    now->work = w;
+    ask_for_c(now);
+    w->gemm->tile(nv, k, a, b, now);
 }
 
 /* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. */
@@ -280,7 +271,7 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, m
     const ax_cpu_gemm *gemm = t->gemm;
     int64_t units = ax_cpu_units(gemm, t->k), strips = ax_ceil_div(t->m, gemm->rows);
     int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
-    int64_t turns = gemm->store ? units / gemm->grain : 1; /* to pack, per tile */
+    int64_t turns = gemm->store ? units / gemm->grain / AX_CPU_MEANWHILE : 1; /* to pack, per tile */
     panel p = panel_at(t, 0, panels);
     w->a = next_a;
     w->b = packing_of_b(t, &p);
@@ -394,15 +385,15 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
     ax_cpu_begin(gemm);
     meanwhile w;
     w.gemm = gemm;
-    w.tile = (ax_cpu_tile){0};
-    w.row = 0;
-    w.turn = false;
+    w.newest = 0;
+    w.tile[0].rows = 0;
     for (bool more = true; more; t = next) {
         more = advance(&c, &next);
         a = more ? packing_of_a(&next) : (packing){0};
         run_block(&t, &a, more ? rows_of_a(&next, 0, 0).at : NULL, &w);
     }
-    store_rows_to(&w, w.tile.rows);
+    if (w.tile[w.newest].rows)
+        gemm->store(&w.tile[w.newest]);
     ax_cpu_end(gemm);
 }
 

@@ -152,6 +152,7 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
+/* Rows r0 … r1-1 of whole vectors; a bf16 c is not added to. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {
@@ -167,14 +168,16 @@ INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
     }
 }
 
-static void amx_store(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
+INLINE bool amx_plain(int nv, const ax_cpu_tile *t) { return t->cols == nv * W && !t->add_c; }
+
+static void amx_store(const ax_cpu_tile *t)
 {
-    if (t->cols != nv * W || t->add_c)
-        tile_store(t, t->sums, nv * W, r0, r1);
-    else if (nv == 2)
-        amx_store_rows(2, t, r0, r1);
+    if (amx_plain(2, t))
+        amx_store_rows(2, t, 0, t->rows);
+    else if (amx_plain(1, t))
+        amx_store_rows(1, t, 0, t->rows);
     else
-        amx_store_rows(1, t, r0, r1);
+        tile_store(t, t->sums, t->cols > W ? 2 * W : W, 0, t->rows);
 }
 
 /* One step in k: tiles 0 to 3 collect, 4 and 5 are a's, 6 and 7 b's. */
@@ -193,12 +196,19 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
         _tile_dpbf16ps(3, 5, 7);
 }
 
+/* What tiles leave to do while the next multiplies is done between its steps: vector units are idle then. */
 INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, const ax_cpu_tile *t)
 {
     _Alignas(64) float own[AMX_ROWS * AMX_VECTORS * W];
-    int64_t before = AMX_ROWS - a->n, step = a->unit * STEP;
-    const char *at = (const char *)a->at - before * a->row;
-    float *sums = t->sums ? t->sums - before * nv * W : own;
+    int64_t missing = AMX_ROWS - a->n, step = a->unit * STEP;
+    const char *at = (const char *)a->at - missing * a->row;
+    float *sums = t->sums ? t->sums - missing * nv * W : own;
+    const ax_cpu_tile *before = t->before;
+    if (before && !amx_plain(nv, before)) {
+        amx_store(before);
+        before = NULL;
+    }
+    int64_t rows = before ? before->rows : 0, stored = 0, calls = t->meanwhile ? AX_CPU_MEANWHILE : 0;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -214,9 +224,18 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
             amx_step(nv, at, a->row, b);
         at += step;
         b += STEP * nv * LINE;
-        if (t->meanwhile)
+        if (stored < rows) {
+            int64_t end = ax_min(stored + 2, rows);
+            amx_store_rows(nv, before, stored, end);
+            stored = end;
+        }
+        if (calls && --calls == 0) {
             t->meanwhile(t->work);
+            calls = AX_CPU_MEANWHILE;
+        }
     }
+    if (stored < rows)
+        amx_store_rows(nv, before, stored, rows);
     _tile_stored(0, sums, (size_t)nv * LINE);
     _tile_stored(2, sums + 16 * nv * W, (size_t)nv * LINE);
     if (nv > 1) {
@@ -225,9 +244,9 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
     }
     if (t->sums)
         return;
-    ax_cpu_tile stored = *t;
-    stored.sums = own + before * nv * W;
-    amx_store(nv, &stored, 0, t->rows);
+    ax_cpu_tile now = *t;
+    now.sums = own + missing * nv * W;
+    amx_store(&now);
 }
 
 static void tile_amx(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
@@ -246,7 +265,7 @@ static const ax_cpu_gemm gemm_bf16 = {
     .grain = STEP,
     .pack_cost = 72,
     .a_packed = AX_CPU_A_BLOCK,
-    .a_lying = 384 << 10,
+    .a_lying = 192 << 10,
     .pack_a = pack_a_amx,
     .pack_b = pack_b_amx,
     .tile = tile_amx,

@@ -40,24 +40,39 @@ INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
 }
 
 /* e^(x - max), for a bf16 result if `bf16`. */
-INLINE vf exp_less(vf x, vf max, bool bf16) { return vexp2((x - max) * vset((float)LOG2E), bf16); }
+INLINE void exp_less_each(vf *x, int count, vf max, bool bf16)
+{
+    EACH(v) x[v] = (x[v] - max) * vset((float)LOG2E);
+    vexp2_each(x, count, bf16);
+}
+
+INLINE vf exp_less(vf x, vf max, bool bf16)
+{
+    exp_less_each(&x, 1, max, bf16);
+    return x;
+}
 
 INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {
     for (int64_t r = lo; r < hi; r++) {
-        vf max = vset(((const float *)a->max)[r]), sum0 = vset(0), sum1 = vset(0);
+        enum { count = AT_ONCE };
+        vf max = vset(((const float *)a->max)[r]), sum[AT_ONCE], x[AT_ONCE];
+        EACH(v) sum[v] = vset(0);
         int64_t c = 0, at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
-        for (; c + 2 * W <= a->vocab; c += 2 * W) {
-            sum0 = sum0 + exp_less(vget(a->logits, at + c, W, bf16), max, false);
-            sum1 = sum1 + exp_less(vget(a->logits, at + c + W, W, bf16), max, false);
+        for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
+            EACH(v) x[v] = vget(a->logits, at + c + v * W, W, bf16);
+            exp_less_each(x, AT_ONCE, max, false);
+            EACH(v) sum[v] = sum[v] + x[v];
         }
+        for (int v = 1; v < AT_ONCE; v++)
+            sum[0] = sum[0] + sum[v];
         float tail = 0, part[W];
         for (; c < a->vocab; c += W) {
             vstore(part, exp_less(vget(a->logits, at + c, a->vocab - c, bf16), max, false));
             for (int64_t i = 0; i < ax_min(W, a->vocab - c); i++)
                 tail += part[i];
         }
-        ((float *)a->sum)[r] = vsum(sum0 + sum1) + tail;
+        ((float *)a->sum)[r] = vsum(sum[0]) + tail;
         ((float *)a->target_logit)[r] = 0;
         if (target >= 0) {
             vstore(part, vget(a->logits, at + target, 1, bf16));
@@ -84,7 +99,15 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool
                    vset(1 / ((const float *)a->sum)[r]);
             vstore(at_target, (p - vset(1.0f)) * vset((float)a->scale));
         }
-        for (int64_t c = 0; c < a->vocab; c += W) {
+        int64_t c = 0;
+        for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
+            enum { count = AT_ONCE };
+            vf x[AT_ONCE];
+            EACH(v) x[v] = vget(a->logits, at + c + v * W, W, bf16);
+            exp_less_each(x, AT_ONCE, most, bf16);
+            EACH(v) vput(a->logits, at + c + v * W, W, bf16, x[v] * share);
+        }
+        for (; c < a->vocab; c += W) {
             int64_t n = a->vocab - c;
             vput(a->logits, at + c, n, bf16, exp_less(vget(a->logits, at + c, n, bf16), most, bf16) * share);
         }

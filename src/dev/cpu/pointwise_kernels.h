@@ -21,12 +21,21 @@
 /* ---- GELU ---------------------------------------------------------------------------------------- */
 
 /* The logistic function of 2u, u = sqrt(2/pi)(x + 0.044715x³): (1 + tanh u)/2 without cancellation. */
-INLINE vf gelu_gate(vf x, bool bf16)
+INLINE void gelu_gates(const vf *x, vf *gate, int count, bool bf16)
 {
-    vf minus_2u = x * vfma(x * x, vset(-0.0713548163f), vset(-1.59576912f));
-    if (bf16) /* within 3e-6 of the gate, or 2^-126 where it is less than that */
-        return vinverse(vset(1.0f) + vexp2(vmin(vset(126.0f), minus_2u * vset((float)LOG2E)), true));
-    return vset(1.0f) / (vset(1.0f) + vexp(minus_2u));
+    /* -2u is an exponent of 2 where 3e-6 of the gate is enough, or 2^-126 where the gate is less than that. */
+    const float unit = bf16 ? (float)LOG2E : 1.0f;
+    EACH(v) gate[v] = x[v] * x[v];
+    EACH(v) gate[v] = vfma(gate[v], vset(-0.0713548163f * unit), vset(-1.59576912f * unit));
+    EACH(v) gate[v] = gate[v] * x[v];
+    if (bf16) {
+        EACH(v) gate[v] = vmin(vset(126.0f), gate[v]);
+        vexp2_each(gate, count, true);
+        EACH(v) gate[v] = vinverse(vset(1.0f) + gate[v]);
+    } else {
+        vexp_each(gate, count);
+        EACH(v) gate[v] = vset(1.0f) / (vset(1.0f) + gate[v]);
+    }
 }
 
 /* The normal distribution's cdf; *bell = exp(-x²/2). erfc(t) = exp(-t²)·erfcx(t), and erfcx(t) = u·P(u) with
@@ -50,29 +59,53 @@ INLINE vf normal_cdf(vf x, vf *bell)
     return vless(x, vset(0), tail, vset(1.0f) - tail);
 }
 
+INLINE void gelu_vectors(const ax_gelu_args *a, int64_t i, int64_t n, int count, bool bf16)
+{
+    vf x[AT_ONCE], gate[AT_ONCE], bell;
+    EACH(v) x[v] = vget(a->x, i + v * W, n, bf16);
+    if (a->kind == AX_GELU_TANH)
+        gelu_gates(x, gate, count, bf16);
+    else
+        EACH(v) gate[v] = normal_cdf(x[v], &bell);
+    EACH(v) vput(a->y, i + v * W, n, bf16, x[v] * gate[v]);
+}
+
 INLINE void gelu_range(const ax_gelu_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    for (int64_t i = lo; i < hi; i += W) {
-        vf x = vget(a->x, i, hi - i, bf16), bell;
-        vf gate = a->kind == AX_GELU_TANH ? gelu_gate(x, bf16) : normal_cdf(x, &bell);
-        vput(a->y, i, hi - i, bf16, x * gate);
-    }
+    int64_t i = lo;
+    for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
+        gelu_vectors(a, i, W, AT_ONCE, bf16);
+    for (; i < hi; i += W)
+        gelu_vectors(a, i, hi - i, 1, bf16);
 }
 BY_DTYPE(gelu)
 
+INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, int count, bool bf16)
+{
+    vf x[AT_ONCE], slope[AT_ONCE];
+    EACH(v) x[v] = vget(a->x, i + v * W, n, bf16);
+    if (a->kind == AX_GELU_TANH) {
+        vf s[AT_ONCE];
+        gelu_gates(x, s, count, bf16);
+        EACH(v) slope[v] = x[v] * s[v] * (vset(1.0f) - s[v]);
+        EACH(v) slope[v] = vfma(slope[v], vfma(x[v] * x[v], vset(0.214064449f), vset(1.59576912f)), s[v]);
+    } else {
+        EACH(v)
+        {
+            vf bell, cdf = normal_cdf(x[v], &bell);
+            slope[v] = vfma(x[v] * vset(0.39894228f), bell, cdf);
+        }
+    }
+    EACH(v) vput(a->dx, i + v * W, n, bf16, vget(a->dy, i + v * W, n, bf16) * slope[v]);
+}
+
 INLINE void gelu_grad_range(const ax_gelu_grad_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    for (int64_t i = lo; i < hi; i += W) {
-        vf x = vget(a->x, i, hi - i, bf16), dy = vget(a->dy, i, hi - i, bf16), slope;
-        if (a->kind == AX_GELU_TANH) {
-            vf s = gelu_gate(x, bf16), du2 = vfma(x * x, vset(0.214064449f), vset(1.59576912f));
-            slope = vfma(x * s * (vset(1.0f) - s), du2, s);
-        } else {
-            vf bell, cdf = normal_cdf(x, &bell);
-            slope = vfma(x * vset(0.39894228f), bell, cdf);
-        }
-        vput(a->dx, i, hi - i, bf16, dy * slope);
-    }
+    int64_t i = lo;
+    for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
+        gelu_grad_vectors(a, i, W, AT_ONCE, bf16);
+    for (; i < hi; i += W)
+        gelu_grad_vectors(a, i, hi - i, 1, bf16);
 }
 BY_DTYPE(gelu_grad)
 

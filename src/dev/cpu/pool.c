@@ -19,6 +19,9 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <xmmintrin.h>
+#endif
 
 /* How long a thread looks for work, or for the end, before it sleeps: longer than the gap between two kernels
  * of a step, shorter than anything a user would notice. On a core of its own, without a communication thread
@@ -57,6 +60,36 @@ struct ax_cpu_pool {
     pthread_cond_t work, finished;
     worker worker[];
 };
+
+/* Kernels take numbers below the normal range for 0 and return 0 for them: some processors need a hundred
+ * nanoseconds for a vector that holds one, and there are many: softmax's weights of masked keys, the momenta
+ * of rows that no token has touched for long. Returns what the thread's register was. */
+static uint64_t begin_flushing(void)
+{
+#if defined(__x86_64__)
+    unsigned int before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040); /* results and operands */
+    return before;
+#elif defined(__aarch64__)
+    uint64_t before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    __asm__ volatile("msr fpcr, %0" ::"r"(before | (UINT64_C(1) << 24)));
+    return before;
+#else
+    return 0;
+#endif
+}
+
+static void end_flushing(uint64_t before)
+{
+#if defined(__x86_64__)
+    _mm_setcsr((unsigned int)before);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" ::"r"(before));
+#else
+    (void)before;
+#endif
+}
 
 static bool has_work(const ax_cpu_pool *pool)
 {
@@ -127,6 +160,7 @@ static void *worker_main(void *arg)
     ax_cpu_pool *pool = w->pool;
     if (w->places)
         ax_cpu_bind(w->places, w->number); /* where the opening thread could, it can */
+    begin_flushing();
     memset(w->scratch, 0, AX_CPU_SCRATCH);
     pthread_mutex_lock(&pool->lock);
     pool->ready++;
@@ -152,14 +186,9 @@ static void await_end(ax_cpu_pool *pool, uint32_t parts)
     pthread_mutex_unlock(&pool->lock);
 }
 
-void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
+/* All parts of a job of several, on all threads. */
+static void run_job(ax_cpu_pool *pool, int parts, ax_cpu_body *body, void *job)
 {
-    ax_cpu_pool *pool = cpu->pool;
-    if (parts <= 1 || pool->workers == 0) {
-        for (int part = 0; part < parts; part++)
-            body(job, part, parts, pool->scratch);
-        return;
-    }
     pool->body = body;
     pool->job = job;
     pool->own_parts = parts == pool->workers + 1 && parts <= OWN_PARTS;
@@ -174,6 +203,18 @@ void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
     }
     run_parts(pool, 0, pool->scratch);
     await_end(pool, (uint32_t)parts);
+}
+
+void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job)
+{
+    ax_cpu_pool *pool = cpu->pool;
+    uint64_t before = begin_flushing();
+    if (parts > 1 && pool->workers)
+        run_job(pool, parts, body, job);
+    else
+        for (int part = 0; part < parts; part++)
+            body(job, part, parts, pool->scratch);
+    end_flushing(before);
 }
 
 static void await_ready(ax_cpu_pool *pool)

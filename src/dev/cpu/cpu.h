@@ -20,11 +20,12 @@ typedef struct ax_cpu_rows {
     int64_t n; /* rows at `at`; where fewer than a micro-tile's, those before it can be read */
 } ax_cpu_rows;
 
-/* Memory that is needed soon, `n` cache lines: `lines` of each row, rows `stride` bytes apart. It is asked
- * for while a micro-tile multiplies: in a burst, requests would wait for one another. */
+/* Memory that is needed soon, `n` cache lines: `lines` of each row, rows `stride` bytes apart; of the first,
+ * `line` are behind. It is asked for while a micro-tile multiplies: in a burst, requests would wait for one
+ * another. */
 typedef struct ax_cpu_ask {
     const char *at;
-    int64_t stride, lines, n;
+    int64_t stride, lines, n, line;
 } ax_cpu_ask;
 
 /* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for bf16 c only: an
@@ -39,7 +40,9 @@ typedef struct ax_cpu_tile {
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
                     NULL: they are stored at once */
     const struct ax_cpu_tile *before; /* a tile whose sums are stored while this one multiplies, or NULL */
-    void (*meanwhile)(void *work);    /* or NULL; called after every AX_CPU_MEANWHILE-th step in k */
+    bool ask_for_c; /* row by row */
+    /* Or NULL: called after every AX_CPU_MEANWHILE-th step in k; `ask` is what the next steps ask for. */
+    void (*meanwhile)(void *work, ax_cpu_ask ask[2]);
     void *work;
 } ax_cpu_tile;
 

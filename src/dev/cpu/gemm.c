@@ -91,7 +91,7 @@ static ax_cpu_ask pack_step(packing *p)
         return (ax_cpu_ask){0};
     const char *at = p->src + (p->along_k ? k0 : k0 * p->ld) * p->size;
     int64_t bytes = (p->along_k ? k1 - k0 : p->rows) * p->size;
-    ax_cpu_ask ask = {at, p->ld * p->size, 1, 0};
+    ax_cpu_ask ask = {at, p->ld * p->size, 1, 0, 0};
     int64_t before = (int64_t)((uintptr_t)at % LINE);
     ask.at -= before;
     ask.lines = ax_ceil_div(bytes + (ask.stride % LINE ? LINE - p->size : before), LINE);
@@ -231,25 +231,20 @@ typedef struct meanwhile {
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } meanwhile;
 
-static void pack_meanwhile(void *arg)
+static void pack_meanwhile(void *arg, ax_cpu_ask ask[2])
 {
     meanwhile *w = arg;
-    ask_at_once(pack_step(w->a));
-    ask_at_once(pack_step(&w->b));
+    ask[0] = pack_step(w->a);
+    ask[1] = pack_step(&w->b);
 }
 
-/* What the tile's sums will meet. */
-static inline __attribute__((always_inline)) void ask_for_c(const ax_cpu_tile *t)
+/* Whether c is just the sums, which a whole tile stores as they are. */
+static inline bool stores_sums(const ax_cpu_gemm *gemm, const ax_cpu_tile *t, int nv)
 {
-    int64_t size = t->c_bf16 ? 2 : 4, bytes = t->cols * size, ld = t->c_ld * size;
-    const char *c = (const char *)t->c - (uintptr_t)t->c % LINE;
-    bytes += (const char *)t->c - c + (ld % LINE ? LINE - size : 0);
-    for (int64_t i = 0; i < t->rows; i++, c += ld)
-        for (int64_t at = 0; at < bytes; at += LINE)
-            __builtin_prefetch(c + at, 1, 2);
+    return !t->c_bf16 && !t->prior && !t->bias && t->rows == gemm->rows && t->cols == nv * gemm->lanes;
 }
 
-/* Multiplies one tile and leaves its sums for the next to store. */
+/* Multiplies one tile and leaves its sums for the next to store, if anything is to be done with them. */
 static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
@@ -257,12 +252,15 @@ static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, cons
     w->newest = !w->newest;
     ax_cpu_tile *now = &w->tile[w->newest];
     *now = *tile;
-    now->sums = w->sums[w->newest] + (w->gemm->rows - a->n) * nv * w->gemm->lanes; /* behind those of no use */
+    if (!stores_sums(w->gemm, now, nv)) /* behind those of no use */
+        now->sums = w->sums[w->newest] + (w->gemm->rows - a->n) * nv * w->gemm->lanes;
     now->before = before->rows ? before : NULL;
     now->meanwhile = w->a->packed < w->a->pieces || w->b.packed < w->b.pieces ? pack_meanwhile : NULL;
     now->work = w;
-    ask_for_c(now);
+    now->ask_for_c = true;
     w->gemm->tile(nv, k, a, b, now);
+    if (!now->sums)
+        now->rows = 0;
 }
 
 /* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. */

@@ -13,6 +13,7 @@
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
 enum { AMX_ROWS = 32, AMX_VECTORS = 2, STEP = 16 };
+enum { SHARE = 8 }; /* lines that a step asks for at most, of either operand */
 
 /* Eight tiles of 16 rows by 64 bytes. */
 static void amx_begin(void)
@@ -196,19 +197,41 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
         _tile_dpbf16ps(3, 5, 7);
 }
 
+/* Whether c is just the sums, all of them, as tiles write them. */
+INLINE bool amx_bare(int nv, const ax_cpu_tile *t)
+{
+    return t->rows == AMX_ROWS && t->cols == nv * W && !t->c_bf16 && !t->prior && !t->bias;
+}
+
+/* Asks for rows of c, whose lines the tile will add to or store when it is done. */
+INLINE void amx_ask_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
+{
+    int64_t size = t->c_bf16 ? 2 : 4;
+    for (int64_t i = r0; i < r1; i++) {
+        const char *at = (const char *)t->c + i * t->c_ld * size, *end = at + t->cols * size;
+        for (at -= (uintptr_t)at % LINE; at < end; at += LINE)
+            __builtin_prefetch(at, 1, 2);
+    }
+}
+
 /* What tiles leave to do while the next multiplies is done between its steps: vector units are idle then. */
 INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, const ax_cpu_tile *t)
 {
     _Alignas(64) float own[AMX_ROWS * AMX_VECTORS * W];
     int64_t missing = AMX_ROWS - a->n, step = a->unit * STEP;
     const char *at = (const char *)a->at - missing * a->row;
-    float *sums = t->sums ? t->sums - missing * nv * W : own;
+    bool bare = !t->sums && amx_bare(nv, t);
+    float *sums = bare ? t->c : t->sums ? t->sums - missing * nv * W : own;
+    int64_t sums_ld = bare ? t->c_ld : nv * W;
     const ax_cpu_tile *before = t->before;
     if (before && !amx_plain(nv, before)) {
         amx_store(before);
         before = NULL;
     }
-    int64_t rows = before ? before->rows : 0, stored = 0, calls = t->meanwhile ? AX_CPU_MEANWHILE : 0;
+    int64_t rows = before ? before->rows : 0, stored = 0, asked = t->ask_for_c ? 0 : t->rows;
+    int64_t steps = (k + 2 * STEP - 1) / (2 * STEP), each = (AMX_ROWS + steps - 1) / steps; /* rows a step */
+    int64_t calls = t->meanwhile ? AX_CPU_MEANWHILE : 0;
+    ax_cpu_ask ask[2] = {{0}};
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -225,24 +248,32 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
         at += step;
         b += STEP * nv * LINE;
         if (stored < rows) {
-            int64_t end = ax_min(stored + 2, rows);
+            int64_t end = ax_min(stored + each, rows);
             amx_store_rows(nv, before, stored, end);
             stored = end;
         }
-        if (calls && --calls == 0) {
-            t->meanwhile(t->work);
-            calls = AX_CPU_MEANWHILE;
+        if (asked < t->rows) {
+            int64_t end = ax_min(asked + each, t->rows);
+            amx_ask_c(t, asked, end);
+            asked = end;
+        }
+        if (calls) {
+            ask_lines(&ask[0], SHARE);
+            ask_lines(&ask[1], SHARE);
+            if (--calls == 0) {
+                t->meanwhile(t->work, ask);
+                calls = AX_CPU_MEANWHILE;
+            }
         }
     }
-    if (stored < rows)
-        amx_store_rows(nv, before, stored, rows);
-    _tile_stored(0, sums, (size_t)nv * LINE);
-    _tile_stored(2, sums + 16 * nv * W, (size_t)nv * LINE);
+    _tile_stored(0, sums, (size_t)sums_ld * 4);
+    _tile_stored(2, sums + 16 * sums_ld, (size_t)sums_ld * 4);
     if (nv > 1) {
-        _tile_stored(1, sums + W, (size_t)nv * LINE);
-        _tile_stored(3, sums + 16 * nv * W + W, (size_t)nv * LINE);
+        _tile_stored(1, sums + W, (size_t)sums_ld * 4);
+        _tile_stored(3, sums + 16 * sums_ld + W, (size_t)sums_ld * 4);
     }
-    if (t->sums)
+    __asm__ volatile("" ::: "memory"); /* what was stored is in memory */
+    if (t->sums || bare)
         return;
     ax_cpu_tile now = *t;
     now.sums = own + missing * nv * W;

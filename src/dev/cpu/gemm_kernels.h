@@ -221,12 +221,24 @@ INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
     return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
+enum { LINE = 64, RUN = LINE / 4 };
+
+INLINE void ask_lines(ax_cpu_ask *ask, int64_t most)
+{
+    for (; most > 0 && ask->n > 0; most--, ask->n--) {
+        __builtin_prefetch(ask->at + ask->line * LINE, 0, 2);
+        if (++ask->line == ask->lines) {
+            ask->line = 0;
+            ask->at += ask->stride;
+        }
+    }
+}
+
 /* What is asked for while a tile multiplies, a share of it every RUN units: the next strip of a, a row of c,
  * what is packed soon. */
-enum { LINE = 64, RUN = LINE / 4 };
 typedef struct soon {
     const char *next, *c;
-    int64_t next_row, c_row, c_bytes, line[2], share[2];
+    int64_t next_row, c_row, c_bytes, share[2];
     ax_cpu_ask ask[2];
 } soon;
 
@@ -253,13 +265,7 @@ INLINE void ask_for_run(soon *s, const ax_cpu_tile *t, int64_t run)
         __builtin_prefetch(c + s->c_bytes - 1, 1, 3);
     }
     for (int i = 0; i < 2; i++)
-        for (int64_t k = s->share[i]; k > 0 && s->ask[i].n > 0; k--, s->ask[i].n--) {
-            __builtin_prefetch(s->ask[i].at + s->line[i] * LINE, 0, 2);
-            if (++s->line[i] == s->ask[i].lines) {
-                s->line[i] = 0;
-                s->ask[i].at += s->ask[i].stride;
-            }
-        }
+        ask_lines(&s->ask[i], s->share[i]);
 }
 
 INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows *a, const float *b,

@@ -79,6 +79,15 @@ static void *operand(bench *b, ax_dtype dtype, int64_t count)
     return p;
 }
 
+/* The same number throughout. */
+static void *filled(bench *b, int64_t n, float value)
+{
+    float *p = operand(b, AX_F32, n);
+    for (int64_t i = 0; i < n; i++)
+        p[i] = value;
+    return p;
+}
+
 static bool start_case(bench *b, const char *name)
 {
     b->used = 0;
@@ -196,6 +205,10 @@ static void bench_update(bench *b)
          .correction1 = 0.1, .correction2 = 0.05, .grad_scale = 1, .w = A(N), .m = A(N),
          .v = memset(A(N), 0, N * 4), .copy = operand(b, AX_BF16, N), .g = A(N), .dtype = dtype,
          .copy_dtype = AX_BF16)
+    CASE(adamw, "16M that nothing touches any more", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95,
+         .eps = 1e-8, .correction1 = 1, .correction2 = 1, .grad_scale = 1, .w = A(N),
+         .m = filled(b, N, 1e-40f), .v = filled(b, N, 1e-40f), .copy = operand(b, AX_BF16, N),
+         .g = filled(b, N, 0), .dtype = dtype, .copy_dtype = AX_BF16)
     CASE(sumsq, "16M", .n = N, .x = A(N), .out = &sum, .dtype = dtype)
     CASE(scale, "16M", .n = N, .factor = 1, .x = A(N), .dtype = dtype)
     CASE(convert, "16M to bf16", .n = N, .x = A(N), .y = operand(b, AX_BF16, N), .x_dtype = dtype,

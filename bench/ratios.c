@@ -83,6 +83,15 @@ static void *operand(bench *b, ax_dtype dtype, int64_t n)
     return memory;
 }
 
+static void *filled(bench *b, int64_t n, double value)
+{
+    void *memory;
+    ax_stream stream = {b->dev[0], NULL};
+    must(ax_device_alloc(b->dev[0], (size_t)n * 4, &memory), "operands");
+    must(ax_run_fill(&stream, &(ax_fill_args){n, value, memory, AX_F32}), "operands");
+    return memory;
+}
+
 static bench_case *add_case(bench *b, ax_kernel kernel, ax_dtype dtype, const char *what, ceiling of,
                             double one, double all)
 {
@@ -150,6 +159,9 @@ static void add_memory(bench *b)
                         .g = operand(b, AX_F32, N),
                         .dtype = AX_F32,
                         .copy_dtype = AX_BF16};
+    ax_adamw_args untouched = b->all[first].args.adamw; /* its momenta have shrunk below the normal range */
+    untouched.m = filled(b, N, 1e-40), untouched.v = filled(b, N, 1e-40), untouched.g = filled(b, N, 0);
+    add_case(b, AX_K_adamw, AX_F32, "6M that nothing touches", STREAM, 0.5, 0.4)->args.adamw = untouched;
     add_case(b, AX_K_add, AX_F32, "6M", STREAM, 0.35, 0)->args.add = (ax_add_args){.n = N,
                                                                                    .a = operand(b, AX_F32, N),
                                                                                    .b = operand(b, AX_F32, N),

@@ -183,7 +183,7 @@ static void small_numbers_count_as_zero(void **state)
         assert_int_equal(ax_run_add(&stream, &(ax_add_args){N, y, y, z, AX_F32}), AX_OK);
         for (int64_t i = 0; i < N; i++)
             assert_true(x[i] == 0 && z[i] == 0); /* results; operands */
-        assert_true(small * 1e-10f > 0); /* the caller's own arithmetic is as it was */
+        assert_true(small * 1e-10f > 0);         /* the caller's own arithmetic is as it was */
         ax_device_free(dev, x, N * sizeof *x);
         ax_device_free(dev, y, N * sizeof *y);
         ax_device_free(dev, z, N * sizeof *z);
@@ -193,10 +193,11 @@ static void small_numbers_count_as_zero(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_do_not_disturb_each_other), cmocka_unit_test(devices_open_and_close_at_once),
-        cmocka_unit_test(threads_take_their_own_parts), cmocka_unit_test(parts_run_once),
-        cmocka_unit_test(touching_reaches_all_and_changes_nothing),
-        cmocka_unit_test(small_numbers_count_as_zero)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_do_not_disturb_each_other),
+                                       cmocka_unit_test(devices_open_and_close_at_once),
+                                       cmocka_unit_test(threads_take_their_own_parts),
+                                       cmocka_unit_test(parts_run_once),
+                                       cmocka_unit_test(touching_reaches_all_and_changes_nothing),
+                                       cmocka_unit_test(small_numbers_count_as_zero)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

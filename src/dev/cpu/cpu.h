@@ -40,7 +40,7 @@ typedef struct ax_cpu_tile {
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
                     NULL: they are stored at once */
     const struct ax_cpu_tile *before; /* a tile whose sums are stored while this one multiplies, or NULL */
-    bool ask_for_c; /* row by row */
+    bool ask_for_c;                   /* row by row */
     /* Or NULL: called after every AX_CPU_MEANWHILE-th step in k; `ask` is what the next steps ask for. */
     void (*meanwhile)(void *work, ax_cpu_ask ask[2]);
     void *work;
@@ -62,7 +62,7 @@ typedef struct ax_cpu_gemm {
     int64_t a_packed, a_lying;       /* most bytes of a block of a: packed; read as it lies */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL */
+    void (*begin)(void), (*end)(void);      /* around a thread's tiles, or NULL */
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL where tiles always do so at once */
 } ax_cpu_gemm;
 

@@ -23,7 +23,8 @@
 /* The logistic function of 2u, u = sqrt(2/pi)(x + 0.044715x³): (1 + tanh u)/2 without cancellation. */
 INLINE void gelu_gates(const vf *x, vf *gate, int count, bool bf16)
 {
-    /* -2u is an exponent of 2 where 3e-6 of the gate is enough, or 2^-126 where the gate is less than that. */
+    /* -2u is an exponent of 2 where 3e-6 of the gate is enough, or 2^-126 where the gate is less than that.
+     */
     const float unit = bf16 ? (float)LOG2E : 1.0f;
     EACH(v) gate[v] = x[v] * x[v];
     EACH(v) gate[v] = vfma(gate[v], vset(-0.0713548163f * unit), vset(-1.59576912f * unit));

@@ -159,7 +159,8 @@ static void add_memory(bench *b)
                         .g = operand(b, AX_F32, N),
                         .dtype = AX_F32,
                         .copy_dtype = AX_BF16};
-    ax_adamw_args untouched = b->all[first].args.adamw; /* its momenta have shrunk below the normal range */
+    ax_adamw_args untouched =
+        b->all[first].args.adamw; /* momenta shrunk below the normal range, until flushed */
     untouched.m = filled(b, N, 1e-40), untouched.v = filled(b, N, 1e-40), untouched.g = filled(b, N, 0);
     add_case(b, AX_K_adamw, AX_F32, "6M that nothing touches", STREAM, 0.5, 0.4)->args.adamw = untouched;
     add_case(b, AX_K_add, AX_F32, "6M", STREAM, 0.35, 0)->args.add = (ax_add_args){.n = N,

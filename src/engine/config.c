@@ -51,7 +51,7 @@ static const ax_option options[] = {
     {"optim.name", AX_OPT_STRING, AT(optim.name), "adamw", .choices = "adamw|sgd", .help = "optimizer"},
     {"optim.lr", AX_OPT_FLOAT, AT(optim.lr), "6.0e-4", "[0, inf)", .help = "learning rate"},
     {"optim.betas", AX_OPT_FLOATS, AT(optim.betas), "0.9, 0.95", "[0, 1)", .items = 2, .help = "decay of AdamW's moments"},
-    {"optim.eps", AX_OPT_FLOAT, AT(optim.eps), "1.0e-8", "(0, inf)", .help = "epsilon of AdamW, outside the root"},
+    {"optim.eps", AX_OPT_FLOAT, AT(optim.eps), "1.0e-8", "[1.0e-30, inf)", .help = "epsilon of AdamW, outside the root"},
     {"optim.momentum", AX_OPT_FLOAT, AT(optim.momentum), "0.9", "[0, 1)", .help = "momentum of SGD"},
     {"optim.weight_decay", AX_OPT_FLOAT, AT(optim.weight_decay), "0.1", "[0, inf)", .help = "decoupled weight decay of parameters of two or more dims"},
     {"optim.clip", AX_OPT_FLOAT, AT(optim.clip), "1.0", "[0, inf)", .help = "largest global gradient norm; 0 is off"},

@@ -166,6 +166,9 @@ static void touching_reaches_all_and_changes_nothing(void **state)
 static void small_numbers_count_as_zero(void **state)
 {
     (void)state;
+#if !defined(__x86_64__) && !defined(__aarch64__)
+    skip();
+#endif
     for (int threads = 1; threads <= 3; threads += 2) {
         ax_device *dev;
         float *x, *y, *z;
@@ -175,10 +178,10 @@ static void small_numbers_count_as_zero(void **state)
         assert_int_equal(ax_device_alloc(dev, N * sizeof *x, (void *)&x), AX_OK);
         assert_int_equal(ax_device_alloc(dev, N * sizeof *y, (void *)&y), AX_OK);
         assert_int_equal(ax_device_alloc(dev, N * sizeof *z, (void *)&z), AX_OK);
-        for (int64_t i = 0; i < N; i++) {
-            x[i] = 1e-30f;
-            y[i] = 1e-40f;
-        }
+        assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, 1e-30, x, AX_F32}), AX_OK);
+        assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, 1e-40, y, AX_F32}), AX_OK);
+        for (int64_t i = 0; i < N; i++)
+            assert_true(y[i] == 1e-40f); /* what is stored is not computed */
         assert_int_equal(ax_run_scale(&stream, &(ax_scale_args){N, 1e-10, x, AX_F32}), AX_OK);
         assert_int_equal(ax_run_add(&stream, &(ax_add_args){N, y, y, z, AX_F32}), AX_OK);
         for (int64_t i = 0; i < N; i++)

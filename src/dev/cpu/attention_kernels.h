@@ -22,7 +22,6 @@
 
 /* Rows of scores are a line apart from a power of two, so that a column of them spreads over the cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
-enum { ROWS_AT_ONCE = AT_ONCE }; /* of a strip, between products: they hide each other's latencies */
 
 /* Carves `bytes` from scratch memory, in whole cache lines. */
 INLINE void *carve(char **scratch, int64_t bytes)
@@ -227,8 +226,8 @@ INLINE void shrink_row(const attend *t, int64_t i, float now)
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1)
 {
     float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
-    span see[ROWS_AT_ONCE], all;
-    vf most[ROWS_AT_ONCE], sum[ROWS_AT_ONCE], base[ROWS_AT_ONCE];
+    span see[AT_ONCE], all;
+    vf most[AT_ONCE], sum[AT_ONCE], base[AT_ONCE];
     for (int k = 0; k < n; k++) {
         see[k] = seen(t, i + r + k);
         most[k] = vset(-INFINITY);
@@ -255,7 +254,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         base[k] = vset(now > -INFINITY ? -now : 0);
     }
     for (int64_t c = c0; c < c1; c += W) {
-        vf p[ROWS_AT_ONCE];
+        vf p[AT_ONCE];
         UNROLL
         for (int k = 0; k < n; k++)
             p[k] = vfma(vload(s + k * BLOCK_LD + c), vset(scale), base[k]);
@@ -280,8 +279,8 @@ INLINE void attend_strip(const attend *t, int64_t i)
     strip_times_panels(gm, strip_of(&t->q, i), t->k, ax_round_up(t->keys, W), lo, hi, t->d_units, 0,
                        t->d_units, rows, t->s, BLOCK_LD, false);
     int64_t step = key_step(gm), c0 = lo / step * step, c1 = ax_round_up(hi, step);
-    for (int64_t r = 0; r < rows; r += ROWS_AT_ONCE)
-        softmax_rows(t, i, r, ROWS_AT_ONCE, c0, c1);
+    for (int64_t r = 0; r < rows; r += AT_ONCE)
+        softmax_rows(t, i, r, AT_ONCE, c0, c1);
     int64_t size = t->pairs ? 2 : 4, u0 = c0 / gm->pair;
     ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_LD * 4, 4, gm->rows};
     strip_times_panels(gm, weights, t->v, t->d, 0, t->d, ax_cpu_units(gm, t->keys), u0,

@@ -28,6 +28,14 @@ typedef struct ax_cpu_ask {
     int64_t stride, lines, n, line;
 } ax_cpu_ask;
 
+/* What a thread does between steps in k of tiles that multiply beside the vector units. */
+typedef struct ax_cpu_meanwhile {
+    ax_cpu_ask ask[2]; /* what steps ask for, `share` lines each */
+    int64_t share[2];
+    int64_t steps; /* until the next call */
+    void (*call)(struct ax_cpu_meanwhile *);
+} ax_cpu_meanwhile;
+
 /* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for bf16 c only: an
  * fp32 c that is added to is its own prior). */
 typedef struct ax_cpu_tile {
@@ -35,15 +43,13 @@ typedef struct ax_cpu_tile {
     void *c;
     int64_t prior_ld, c_ld, rows, cols;
     bool c_bf16, add_c;
-    ax_cpu_ask ask[2];
-    /* For tiles with an ax_cpu_gemm.store: */
+    ax_cpu_ask ask[2]; /* by tiles that store at once */
+    /* By those with an ax_cpu_gemm.store: */
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
                     NULL: they are stored at once */
     const struct ax_cpu_tile *before; /* a tile whose sums are stored while this one multiplies, or NULL */
-    bool ask_for_c;                   /* row by row */
-    /* Or NULL: called after every AX_CPU_MEANWHILE-th step in k; `ask` is what the next steps ask for. */
-    void (*meanwhile)(void *work, ax_cpu_ask ask[2]);
-    void *work;
+    bool ask_for_c;                   /* c's rows are asked for while it multiplies */
+    ax_cpu_meanwhile *meanwhile;      /* or NULL */
 } ax_cpu_tile;
 
 /* Packs rows x k of an operand into panels of `width` rows that lie `units` units in k apart. `along_k` says
@@ -65,6 +71,12 @@ typedef struct ax_cpu_gemm {
     void (*begin)(void), (*end)(void);      /* around a thread's tiles, or NULL */
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL where tiles always do so at once */
 } ax_cpu_gemm;
+
+/* Whether c is just the sums, which a whole tile of nv vectors stores as they are. */
+static inline bool ax_cpu_stores_sums(const ax_cpu_tile *t, int rows, int nv, int lanes)
+{
+    return !t->c_bf16 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
+}
 
 static inline void ax_cpu_begin(const ax_cpu_gemm *gemm)
 {
@@ -104,7 +116,7 @@ enum {
     AX_CPU_MAX_HEAD_DIM = 256,      /* wider heads are the reference's */
     AX_CPU_A_BLOCK = 512 << 10,     /* bytes: most that ax_cpu_gemm.a_packed may say */
     AX_CPU_TILE_SUMS = 32 * 32,     /* most sums of a micro-tile that leaves them in memory */
-    AX_CPU_MEANWHILE = 4            /* a call takes a tenth of a step in k */
+    AX_CPU_LINE = 64                /* bytes */
 };
 
 extern const ax_cpu_isa ax_cpu_isa_generic;
@@ -134,6 +146,12 @@ enum {
     AX_CPU_SCRATCH = 7 << 20, /* bytes per thread */
     AX_CPU_PARTIALS = 1024    /* doubles */
 };
+
+/* What ax_cpu_fill takes: an element as it is stored. Kernels would store a small one as 0. */
+typedef struct ax_cpu_filling {
+    const ax_fill_args *a;
+    char element[8];
+} ax_cpu_filling;
 
 /* What the sumsq kernels take: items are chunks, whose sums go to `partials`. */
 typedef struct ax_cpu_sumsq {

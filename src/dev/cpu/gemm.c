@@ -13,7 +13,7 @@
  * blocks are small enough for the second-level cache, a is packed as b is, and the first block leaves b's
  * panels for the others. What is needed next is packed in pieces between two tiles, and asked for while the
  * tile before multiplies, a line at a time: no wait for memory is left. Tiles that multiply beside the vector
- * units (ax_cpu_gemm.store) get that work between two steps in k instead, and the sums of the tile before.
+ * units (ax_cpu_gemm.store) get that work between steps in k instead, and the sums of the tile before.
  *
  * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
  * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
@@ -45,8 +45,6 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 {
     return (const char *)base + (size_t)(along_k ? row * ld + k : k * ld + row) * size;
 }
-
-enum { LINE = 64 };
 
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
@@ -92,9 +90,9 @@ static ax_cpu_ask pack_step(packing *p)
     const char *at = p->src + (p->along_k ? k0 : k0 * p->ld) * p->size;
     int64_t bytes = (p->along_k ? k1 - k0 : p->rows) * p->size;
     ax_cpu_ask ask = {at, p->ld * p->size, 1, 0, 0};
-    int64_t before = (int64_t)((uintptr_t)at % LINE);
+    int64_t before = (int64_t)((uintptr_t)at % AX_CPU_LINE);
     ask.at -= before;
-    ask.lines = ax_ceil_div(bytes + (ask.stride % LINE ? LINE - p->size : before), LINE);
+    ask.lines = ax_ceil_div(bytes + (ask.stride % AX_CPU_LINE ? AX_CPU_LINE - p->size : before), AX_CPU_LINE);
     ask.n = (p->along_k ? p->rows : k1 - k0) * ask.lines;
     return ask;
 }
@@ -104,7 +102,7 @@ static inline __attribute__((always_inline)) void ask_at_once(ax_cpu_ask ask)
 {
     for (; ask.n > 0; ask.n -= ask.lines, ask.at += ask.stride)
         for (int64_t i = 0; i < ask.lines; i++)
-            __builtin_prefetch(ask.at + i * LINE, 0, 2);
+            __builtin_prefetch(ask.at + i * AX_CPU_LINE, 0, 2);
 }
 
 /* What the steps have left, or all of it if there were none. */
@@ -222,63 +220,70 @@ static packing packing_of_b(const block *t, const panel *to)
 
 /* Where tiles multiply that leave their sums in memory: the last two of them, by turns, and what is packed
  * meanwhile. */
-typedef struct meanwhile {
+typedef struct leaving {
+    ax_cpu_meanwhile meanwhile; /* first: what is called has its address */
     const ax_cpu_gemm *gemm;
-    packing *a; /* for the next block, */
-    packing b;  /* for the next panel */
-    int newest; /* tile; one without rows is none */
-    ax_cpu_tile tile[2];
+    packing *a;          /* for the next block, */
+    packing b;           /* for the next panel */
+    int newest;          /* of the tiles */
+    ax_cpu_tile tile[2]; /* no rows: there is nothing to store */
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
-} meanwhile;
+} leaving;
 
-static void pack_meanwhile(void *arg, ax_cpu_ask ask[2])
-{
-    meanwhile *w = arg;
-    ask[0] = pack_step(w->a);
-    ask[1] = pack_step(&w->b);
-}
+/* A call between two steps takes a tenth of a step, so it is made at every fourth. */
+enum { STEPS_PER_CALL = 4 };
 
-/* Whether c is just the sums, which a whole tile stores as they are. */
-static inline bool stores_sums(const ax_cpu_gemm *gemm, const ax_cpu_tile *t, int nv)
+static void pack_meanwhile(ax_cpu_meanwhile *m)
 {
-    return !t->c_bf16 && !t->prior && !t->bias && t->rows == gemm->rows && t->cols == nv * gemm->lanes;
+    leaving *w = (leaving *)m;
+    m->ask[0] = pack_step(w->a);
+    m->ask[1] = pack_step(&w->b);
+    for (int i = 0; i < 2; i++)
+        m->share[i] = ax_ceil_div(m->ask[i].n, STEPS_PER_CALL);
+    m->steps = STEPS_PER_CALL;
 }
 
 /* Multiplies one tile and leaves its sums for the next to store, if anything is to be done with them. */
-static void run_tile(meanwhile *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
+static void run_tile(leaving *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
+    const ax_cpu_gemm *gemm = w->gemm;
     const ax_cpu_tile *before = &w->tile[w->newest];
     w->newest = !w->newest;
     ax_cpu_tile *now = &w->tile[w->newest];
     *now = *tile;
-    if (!stores_sums(w->gemm, now, nv)) /* behind those of no use */
-        now->sums = w->sums[w->newest] + (w->gemm->rows - a->n) * nv * w->gemm->lanes;
+    if (!ax_cpu_stores_sums(now, gemm->rows, nv, gemm->lanes)) /* behind those of no use */
+        now->sums = w->sums[w->newest] + (gemm->rows - a->n) * nv * gemm->lanes;
     now->before = before->rows ? before : NULL;
-    now->meanwhile = w->a->packed < w->a->pieces || w->b.packed < w->b.pieces ? pack_meanwhile : NULL;
-    now->work = w;
     now->ask_for_c = true;
-    w->gemm->tile(nv, k, a, b, now);
+    if (w->a->packed < w->a->pieces || w->b.packed < w->b.pieces)
+        now->meanwhile = &w->meanwhile;
+    gemm->tile(nv, k, a, b, now);
     if (!now->sums)
         now->rows = 0;
 }
 
+/* How many occasions to pack there are in so many tiles. */
+static int64_t occasions(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
+{
+    return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
+}
+
 /* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. */
-static void run_block(const block *t, packing *next_a, const void *next_strip, meanwhile *w)
+static void run_block(const block *t, packing *next_a, const void *next_strip, leaving *w)
 {
     const ax_cpu_gemm *gemm = t->gemm;
     int64_t units = ax_cpu_units(gemm, t->k), strips = ax_ceil_div(t->m, gemm->rows);
     int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
-    int64_t turns = gemm->store ? units / gemm->grain / AX_CPU_MEANWHILE : 1; /* to pack, per tile */
     panel p = panel_at(t, 0, panels);
     w->a = next_a;
     w->b = packing_of_b(t, &p);
     pack_rest(&w->b);
-    next_a->steps = strips * panels * turns;
+    next_a->steps = occasions(gemm, units, strips * panels);
     for (int64_t i = 0; i < panels; i++) {
         panel next = i + 1 < panels ? panel_at(t, i + 1, panels) : (panel){0};
         w->b = packing_of_b(t, &next);
-        w->b.steps = strips * turns;
+        w->b.steps = occasions(gemm, units, strips);
         for (int64_t s = 0; s < strips; s++) {
             ax_cpu_rows a = rows_of_a(t, s * gemm->rows, units);
             ax_cpu_tile tile = place(t, s * gemm->rows, p.j);
@@ -381,7 +386,8 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
     packing a = packing_of_a(&t);
     pack_rest(&a);
     ax_cpu_begin(gemm);
-    meanwhile w;
+    leaving w;
+    w.meanwhile = (ax_cpu_meanwhile){.steps = STEPS_PER_CALL, .call = pack_meanwhile};
     w.gemm = gemm;
     w.newest = 0;
     w.tile[0].rows = 0;

@@ -13,7 +13,6 @@
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
 enum { AMX_ROWS = 32, AMX_VECTORS = 2, STEP = 16 };
-enum { SHARE = 8 }; /* lines that a step asks for at most, of either operand */
 
 /* Eight tiles of 16 rows by 64 bytes. */
 static void amx_begin(void)
@@ -153,32 +152,33 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Rows r0 … r1-1 of whole vectors; a bf16 c is not added to. */
+/* Rows r0 … r1-1 of a tile of nv whole vectors. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {
         const float *prior = t->prior + i * t->prior_ld, *sums = t->sums + i * nv * W;
+        uint16_t *halves = (uint16_t *)t->c + i * t->c_ld;
         UNROLL
         for (int v = 0; v < nv; v++) {
             vf sum = joined(t, vload(sums + v * W), prior, v * W);
+            if (t->add_c)
+                sum = sum + vload_b(halves + v * W);
             if (t->c_bf16)
-                vstore_b((uint16_t *)t->c + i * t->c_ld + v * W, sum);
+                vstore_b(halves + v * W, sum);
             else
                 vstore((float *)t->c + i * t->c_ld + v * W, sum);
         }
     }
 }
 
-INLINE bool amx_plain(int nv, const ax_cpu_tile *t) { return t->cols == nv * W && !t->add_c; }
-
 static void amx_store(const ax_cpu_tile *t)
 {
-    if (amx_plain(2, t))
+    if (t->cols == 2 * W)
         amx_store_rows(2, t, 0, t->rows);
-    else if (amx_plain(1, t))
+    else if (t->cols == W)
         amx_store_rows(1, t, 0, t->rows);
     else
-        tile_store(t, t->sums, t->cols > W ? 2 * W : W, 0, t->rows);
+        tile_store(t, t->sums, t->cols > W ? 2 * W : W);
 }
 
 /* One step in k: tiles 0 to 3 collect, 4 and 5 are a's, 6 and 7 b's. */
@@ -197,13 +197,30 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
         _tile_dpbf16ps(3, 5, 7);
 }
 
-/* Whether c is just the sums, all of them, as tiles write them. */
-INLINE bool amx_bare(int nv, const ax_cpu_tile *t)
+/* What is done between the steps of a tile, while they multiply: vector units are idle then. */
+typedef struct between {
+    const ax_cpu_tile *before; /* the tile whose rows from `stored` to `rows` are to be stored */
+    int64_t rows, stored;
+    int64_t asked; /* row of c that is asked for next */
+    int64_t each;  /* rows a step, of both */
+} between;
+
+INLINE between amx_between(int nv, int64_t k, const ax_cpu_tile *t)
 {
-    return t->rows == AMX_ROWS && t->cols == nv * W && !t->c_bf16 && !t->prior && !t->bias;
+    between w = {.before = t->before, .asked = t->ask_for_c ? 0 : t->rows};
+    if (w.before && w.before->cols != nv * W) { /* another panel's; or the last columns */
+        amx_store(w.before);
+        w.before = NULL;
+    }
+    w.rows = w.before ? w.before->rows : 0;
+    if (w.before || t->ask_for_c) {
+        int64_t steps = ax_ceil_div(k, 2 * STEP);
+        w.each = ax_ceil_div(AMX_ROWS, steps);
+    }
+    return w;
 }
 
-/* Asks for rows of c, whose lines the tile will add to or store when it is done. */
+/* Rows of c: the lines that are added to or stored when all steps are done. */
 INLINE void amx_ask_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     int64_t size = t->c_bf16 ? 2 : 4;
@@ -214,24 +231,36 @@ INLINE void amx_ask_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
     }
 }
 
-/* What tiles leave to do while the next multiplies is done between its steps: vector units are idle then. */
+INLINE void amx_work(between *w, int nv, const ax_cpu_tile *t)
+{
+    if (w->stored < w->rows) {
+        int64_t end = ax_min(w->stored + w->each, w->rows);
+        amx_store_rows(nv, w->before, w->stored, end);
+        w->stored = end;
+    }
+    if (w->asked < t->rows) {
+        int64_t end = ax_min(w->asked + w->each, t->rows);
+        amx_ask_c(t, w->asked, end);
+        w->asked = end;
+    }
+    ax_cpu_meanwhile *m = t->meanwhile;
+    if (m) {
+        ask_lines(&m->ask[0], m->share[0]);
+        ask_lines(&m->ask[1], m->share[1]);
+        if (--m->steps == 0)
+            m->call(m);
+    }
+}
+
 INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, const ax_cpu_tile *t)
 {
     _Alignas(64) float own[AMX_ROWS * AMX_VECTORS * W];
     int64_t missing = AMX_ROWS - a->n, step = a->unit * STEP;
     const char *at = (const char *)a->at - missing * a->row;
-    bool bare = !t->sums && amx_bare(nv, t);
+    bool bare = !t->sums && ax_cpu_stores_sums(t, AMX_ROWS, nv, W);
     float *sums = bare ? t->c : t->sums ? t->sums - missing * nv * W : own;
     int64_t sums_ld = bare ? t->c_ld : nv * W;
-    const ax_cpu_tile *before = t->before;
-    if (before && !amx_plain(nv, before)) {
-        amx_store(before);
-        before = NULL;
-    }
-    int64_t rows = before ? before->rows : 0, stored = 0, asked = t->ask_for_c ? 0 : t->rows;
-    int64_t steps = (k + 2 * STEP - 1) / (2 * STEP), each = (AMX_ROWS + steps - 1) / steps; /* rows a step */
-    int64_t calls = t->meanwhile ? AX_CPU_MEANWHILE : 0;
-    ax_cpu_ask ask[2] = {{0}};
+    between w = amx_between(nv, k, t);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -247,24 +276,7 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
             amx_step(nv, at, a->row, b);
         at += step;
         b += STEP * nv * LINE;
-        if (stored < rows) {
-            int64_t end = ax_min(stored + each, rows);
-            amx_store_rows(nv, before, stored, end);
-            stored = end;
-        }
-        if (asked < t->rows) {
-            int64_t end = ax_min(asked + each, t->rows);
-            amx_ask_c(t, asked, end);
-            asked = end;
-        }
-        if (calls) {
-            ask_lines(&ask[0], SHARE);
-            ask_lines(&ask[1], SHARE);
-            if (--calls == 0) {
-                t->meanwhile(t->work, ask);
-                calls = AX_CPU_MEANWHILE;
-            }
-        }
+        amx_work(&w, nv, t);
     }
     _tile_stored(0, sums, (size_t)sums_ld * 4);
     _tile_stored(2, sums + 16 * sums_ld, (size_t)sums_ld * 4);

@@ -191,10 +191,9 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
 
 /* The sums join what is there and are stored. Kept out of the tile's many variants: it is not where time
  * goes. */
-static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width,
-                                                 int64_t r0, int64_t r1)
+static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
-    for (int64_t i = r0; i < r1; i++)
+    for (int64_t i = 0; i < t->rows; i++)
         for (int64_t at = 0; at < t->cols; at += W) {
             int64_t n = t->cols - at;
             vf sum = vload(sums + i * width + at);
@@ -221,7 +220,7 @@ INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
     return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
-enum { LINE = 64, RUN = LINE / 4 };
+enum { LINE = AX_CPU_LINE, RUN = LINE / 4 };
 
 INLINE void ask_lines(ax_cpu_ask *ask, int64_t most)
 {
@@ -343,7 +342,7 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
         for (int v = 0; v < nv; v++)
             vstore(out + (i * nv + v) * W, sum[i][v]);
     }
-    tile_store(t, out, nv * W, 0, t->rows);
+    tile_store(t, out, nv * W);
 }
 
 /* Edges in m use half the rows where that is enough. */

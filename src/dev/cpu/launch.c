@@ -172,8 +172,9 @@ static ax_status copy_box(ax_stream *stream, const void *args)
 
 static ax_status fill(ax_stream *stream, const void *args)
 {
-    const ax_fill_args *a = args;
-    return run(stream, ax_cpu_fill, args, a->n, ELEMENTS, (double)a->n);
+    ax_cpu_filling f = {.a = args};
+    ax_store(f.a->dtype, f.element, 0, f.a->value);
+    return run(stream, ax_cpu_fill, &f, f.a->n, ELEMENTS, (double)f.a->n);
 }
 
 static ax_status init_normal(ax_stream *stream, const void *args)

@@ -42,7 +42,7 @@ INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
 /* e^(x - max), for a bf16 result if `bf16`. */
 INLINE void exp_less_each(vf *x, int count, vf max, bool bf16)
 {
-    EACH(v) x[v] = (x[v] - max) * vset((float)LOG2E);
+    EACH(v, count) x[v] = (x[v] - max) * vset((float)LOG2E);
     vexp2_each(x, count, bf16);
 }
 
@@ -55,15 +55,16 @@ INLINE vf exp_less(vf x, vf max, bool bf16)
 INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {
     for (int64_t r = lo; r < hi; r++) {
-        enum { count = AT_ONCE };
         vf max = vset(((const float *)a->max)[r]), sum[AT_ONCE], x[AT_ONCE];
-        EACH(v) sum[v] = vset(0);
+        EACH(v, AT_ONCE) sum[v] = vset(0);
         int64_t c = 0, at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
-            EACH(v) x[v] = vget(a->logits, at + c + v * W, W, bf16);
+            EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, bf16);
             exp_less_each(x, AT_ONCE, max, false);
-            EACH(v) sum[v] = sum[v] + x[v];
+            EACH(v, AT_ONCE) sum[v] = sum[v] + x[v];
         }
+        for (; c + W <= a->vocab; c += W)
+            sum[0] = sum[0] + exp_less(vget(a->logits, at + c, W, bf16), max, false);
         for (int v = 1; v < AT_ONCE; v++)
             sum[0] = sum[0] + sum[v];
         float tail = 0, part[W];
@@ -101,11 +102,10 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool
         }
         int64_t c = 0;
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
-            enum { count = AT_ONCE };
             vf x[AT_ONCE];
-            EACH(v) x[v] = vget(a->logits, at + c + v * W, W, bf16);
+            EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, bf16);
             exp_less_each(x, AT_ONCE, most, bf16);
-            EACH(v) vput(a->logits, at + c + v * W, W, bf16, x[v] * share);
+            EACH(v, AT_ONCE) vput(a->logits, at + c + v * W, W, bf16, x[v] * share);
         }
         for (; c < a->vocab; c += W) {
             int64_t n = a->vocab - c;

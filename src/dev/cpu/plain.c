@@ -8,12 +8,13 @@
  */
 void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    const ax_fill_args *a = args;
+    const ax_cpu_filling *f = args;
+    const ax_fill_args *a = f->a;
     size_t size = ax_dtype_size(a->dtype), bytes = (size_t)(hi - lo) * size,
            done = ax_min(4096, (int64_t)bytes);
     char *y = (char *)a->y + (size_t)lo * size;
     (void)scratch;
-    ax_store(a->dtype, y, 0, a->value);
+    memcpy(y, f->element, size);
     bool same = true;
     for (size_t i = 1; i < size; i++)
         same = same && y[i] == y[0];

@@ -26,16 +26,16 @@ INLINE void gelu_gates(const vf *x, vf *gate, int count, bool bf16)
     /* -2u is an exponent of 2 where 3e-6 of the gate is enough, or 2^-126 where the gate is less than that.
      */
     const float unit = bf16 ? (float)LOG2E : 1.0f;
-    EACH(v) gate[v] = x[v] * x[v];
-    EACH(v) gate[v] = vfma(gate[v], vset(-0.0713548163f * unit), vset(-1.59576912f * unit));
-    EACH(v) gate[v] = gate[v] * x[v];
+    EACH(v, count) gate[v] = x[v] * x[v];
+    EACH(v, count) gate[v] = vfma(gate[v], vset(-0.0713548163f * unit), vset(-1.59576912f * unit));
+    EACH(v, count) gate[v] = gate[v] * x[v];
     if (bf16) {
-        EACH(v) gate[v] = vmin(vset(126.0f), gate[v]);
+        EACH(v, count) gate[v] = vmin(vset(126.0f), gate[v]);
         vexp2_each(gate, count, true);
-        EACH(v) gate[v] = vinverse(vset(1.0f) + gate[v]);
+        EACH(v, count) gate[v] = vinverse(vset(1.0f) + gate[v]);
     } else {
         vexp_each(gate, count);
-        EACH(v) gate[v] = vset(1.0f) / (vset(1.0f) + gate[v]);
+        EACH(v, count) gate[v] = vset(1.0f) / (vset(1.0f) + gate[v]);
     }
 }
 
@@ -63,12 +63,12 @@ INLINE vf normal_cdf(vf x, vf *bell)
 INLINE void gelu_vectors(const ax_gelu_args *a, int64_t i, int64_t n, int count, bool bf16)
 {
     vf x[AT_ONCE], gate[AT_ONCE], bell;
-    EACH(v) x[v] = vget(a->x, i + v * W, n, bf16);
+    EACH(v, count) x[v] = vget(a->x, i + v * W, n, bf16);
     if (a->kind == AX_GELU_TANH)
         gelu_gates(x, gate, count, bf16);
     else
-        EACH(v) gate[v] = normal_cdf(x[v], &bell);
-    EACH(v) vput(a->y, i + v * W, n, bf16, x[v] * gate[v]);
+        EACH(v, count) gate[v] = normal_cdf(x[v], &bell);
+    EACH(v, count) vput(a->y, i + v * W, n, bf16, x[v] * gate[v]);
 }
 
 INLINE void gelu_range(const ax_gelu_args *a, int64_t lo, int64_t hi, bool bf16)
@@ -84,20 +84,21 @@ BY_DTYPE(gelu)
 INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, int count, bool bf16)
 {
     vf x[AT_ONCE], slope[AT_ONCE];
-    EACH(v) x[v] = vget(a->x, i + v * W, n, bf16);
+    EACH(v, count) x[v] = vget(a->x, i + v * W, n, bf16);
     if (a->kind == AX_GELU_TANH) {
         vf s[AT_ONCE];
         gelu_gates(x, s, count, bf16);
-        EACH(v) slope[v] = x[v] * s[v] * (vset(1.0f) - s[v]);
-        EACH(v) slope[v] = vfma(slope[v], vfma(x[v] * x[v], vset(0.214064449f), vset(1.59576912f)), s[v]);
+        EACH(v, count) slope[v] = x[v] * s[v] * (vset(1.0f) - s[v]);
+        EACH(v, count)
+        slope[v] = vfma(slope[v], vfma(x[v] * x[v], vset(0.214064449f), vset(1.59576912f)), s[v]);
     } else {
-        EACH(v)
+        EACH(v, count)
         {
             vf bell, cdf = normal_cdf(x[v], &bell);
             slope[v] = vfma(x[v] * vset(0.39894228f), bell, cdf);
         }
     }
-    EACH(v) vput(a->dx, i + v * W, n, bf16, vget(a->dy, i + v * W, n, bf16) * slope[v]);
+    EACH(v, count) vput(a->dx, i + v * W, n, bf16, vget(a->dy, i + v * W, n, bf16) * slope[v]);
 }
 
 INLINE void gelu_grad_range(const ax_gelu_grad_args *a, int64_t lo, int64_t hi, bool bf16)

@@ -157,7 +157,7 @@ INLINE vf power_of_two(vi n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
-/* In two steps, so that results below the normal range and n = 128 come out right. |n| <= 252. */
+/* In two steps, so that n = 128 comes out right, and what is below the normal range. |n| <= 252. */
 INLINE vf vldexp(vf a, vf n)
 {
     vi whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
@@ -338,9 +338,9 @@ INLINE void vput(void *p, int64_t i, int64_t n, bool bf16, vf x)
  * operation of one vector waits for the one before, and processors look only some hundred instructions ahead
  * for others. */
 enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
-#define EACH(v)                                                                                              \
+#define EACH(v, count)                                                                                       \
     UNROLL                                                                                                   \
-    for (int v = 0; v < count; v++)
+    for (int v = 0; v < (count); v++)
 
 /* exp(x) within 1.5 ulp: 2^n · e^r with |r| <= ln2/2 and the Taylor sum to r^7 (remainder below 2^-27). The
  * bounds are where fp32 has long overflowed or vanished. NaN stays NaN: it is the second operand of both. */
@@ -348,15 +348,15 @@ INLINE void vexp_each(vf *x, int count)
 {
     static const float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
     vf n[AT_ONCE], r[AT_ONCE];
-    EACH(v) x[v] = vmin(vset(89.0f), vmax(vset(-104.0f), x[v]));
-    EACH(v) n[v] = vround(x[v] * vset(1.44269504f));
-    EACH(v) r[v] = vnfma(n[v], vset(0.693359375f), x[v]);
-    EACH(v) r[v] = vnfma(n[v], vset(-2.12194440e-4f), r[v]);
-    EACH(v) x[v] = vset(1.0f / 5040);
+    EACH(v, count) x[v] = vmin(vset(89.0f), vmax(vset(-104.0f), x[v]));
+    EACH(v, count) n[v] = vround(x[v] * vset(1.44269504f));
+    EACH(v, count) r[v] = vnfma(n[v], vset(0.693359375f), x[v]);
+    EACH(v, count) r[v] = vnfma(n[v], vset(-2.12194440e-4f), r[v]);
+    EACH(v, count) x[v] = vset(1.0f / 5040);
     UNROLL
     for (int i = 0; i < 7; i++)
-        EACH(v) x[v] = vfma(x[v], r[v], vset(taylor[i]));
-    EACH(v) x[v] = vldexp(x[v], n[v]);
+        EACH(v, count) x[v] = vfma(x[v], r[v], vset(taylor[i]));
+    EACH(v, count) x[v] = vldexp(x[v], n[v]);
 }
 
 INLINE vf vexp(vf x)
@@ -377,14 +377,14 @@ INLINE void vexp2_each(vf *x, int count, bool bf16)
         {9.58285294e-3f, 5.59064262e-2f, 2.40240991e-1f, 6.93124175e-1f, 1.0f}};
     const int terms = bf16 ? 5 : 6;
     vf n[AT_ONCE], r[AT_ONCE];
-    EACH(v) x[v] = vmax(vset(-160.0f), x[v]);
-    EACH(v) n[v] = vround(x[v]);
-    EACH(v) r[v] = x[v] - n[v];
-    EACH(v) x[v] = vset(least[bf16][0]);
+    EACH(v, count) x[v] = vmax(vset(-160.0f), x[v]);
+    EACH(v, count) n[v] = vround(x[v]);
+    EACH(v, count) r[v] = x[v] - n[v];
+    EACH(v, count) x[v] = vset(least[bf16][0]);
     UNROLL
     for (int i = 1; i < terms; i++)
-        EACH(v) x[v] = vfma(x[v], r[v], vset(least[bf16][i]));
-    EACH(v) x[v] = vldexp(x[v], n[v]);
+        EACH(v, count) x[v] = vfma(x[v], r[v], vset(least[bf16][i]));
+    EACH(v, count) x[v] = vldexp(x[v], n[v]);
 }
 
 INLINE vf vexp2(vf x, bool bf16)

@@ -10,6 +10,7 @@
 
 #include "support/kernel_cases.h"
 
+#include <assert.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -18,10 +19,20 @@
 
 #include <cmocka.h>
 
+enum { MOST_JUDGED = 16 };
+
+/* What is judged: a backend, or one of the cpu backend's tables of vector kernels. */
+typedef struct judged {
+    const char *name;
+    bool further;               /* a table beside the chosen one: no F64, a third of the cases */
+    ax_device *dev[KC_THREADS]; /* dev[i] has i + 1 threads */
+} judged;
+
 typedef struct suite {
-    ax_device *ref, *dev[KC_THREADS]; /* dev[i] has i + 1 threads */
     ax_kernel kernel;
-    bool vectors; /* judge a table of vector kernels, which have no F64 */
+    ax_device *ref;
+    int count;
+    const judged *judged;
 } suite;
 
 static bool same_bits(const kc_operand *o, const void *a, const void *b, int64_t i)
@@ -30,18 +41,19 @@ static bool same_bits(const kc_operand *o, const void *a, const void *b, int64_t
     return !memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)i * size, size);
 }
 
-static void check_exact(const kernel_case *c, const kc_operand *o, const void *got, const void *want)
+static void check_exact(const judged *j, const kernel_case *c, const kc_operand *o, const void *got,
+                        const void *want)
 {
     for (int64_t i = 0; i < o->count; i++)
         if (!same_bits(o, got, want, i) &&
             !(isnan(ax_load(o->dtype, got, i)) && isnan(ax_load(o->dtype, want, i))))
-            fail_msg("%s: %s[%lld] is %.17g, not exactly %.17g", c->name, o->name, (long long)i,
+            fail_msg("%s: %s: %s[%lld] is %.17g, not exactly %.17g", j->name, c->name, o->name, (long long)i,
                      ax_load(o->dtype, got, i), ax_load(o->dtype, want, i));
 }
 
 /* Norms over the elements that ref wrote and that are finite; the others must be equal. */
-static void check_close(const kernel_case *c, const kc_operand *o, const void *got, const void *want,
-                        ax_dtype wide_dtype, const void *wide)
+static void check_close(const judged *j, const kernel_case *c, const kc_operand *o, const void *got,
+                        const void *want, ax_dtype wide_dtype, const void *wide)
 {
     double error = 0, gap = 0, norm = 0;
     int64_t n = 0;
@@ -54,98 +66,98 @@ static void check_close(const kernel_case *c, const kc_operand *o, const void *g
             norm += x * x;
             n++;
         } else if (!same_bits(o, got, want, i)) {
-            fail_msg("%s: %s[%lld] is %.9g, not %.9g", c->name, o->name, (long long)i, g, w);
+            fail_msg("%s: %s: %s[%lld] is %.9g, not %.9g", j->name, c->name, o->name, (long long)i, g, w);
         }
     }
     error = sqrt(error), gap = sqrt(gap), norm = sqrt(norm);
     if (!(error <= 2 * gap + o->bound * norm))
-        fail_msg("%s: %s is %.3g off, relative to its norm; permitted %.3g + 2 x %.3g", c->name, o->name,
-                 error / norm, o->bound, gap / norm);
+        fail_msg("%s: %s: %s is %.3g off, relative to its norm; permitted %.3g + 2 x %.3g", j->name, c->name,
+                 o->name, error / norm, o->bound, gap / norm);
     /* No single element hides behind the norm of the others. */
     double unit = wide_dtype == o->dtype ? o->bound : 0x1p-8, typical = n ? norm / sqrt((double)n) : 0;
     for (int64_t i = 0; i < o->count; i++) {
         double g = ax_load(o->dtype, got, i), x = ax_load(wide_dtype, wide, i);
         if (isfinite(g) && isfinite(x) && fabs(g - x) > 8 * unit * (fabs(x) + typical))
-            fail_msg("%s: %s[%lld] is %.9g, not %.9g", c->name, o->name, (long long)i, g, x);
+            fail_msg("%s: %s: %s[%lld] is %.9g, not %.9g", j->name, c->name, o->name, (long long)i, g, x);
     }
 }
 
-static void check_threads(const kernel_case *c, void *const a[], void *const b[], int threads)
+static void check_threads(const judged *j, const kernel_case *c, void *const a[], void *const b[],
+                          int threads)
 {
     for (int i = 0; i < c->operands; i++)
         if (memcmp(a[i], b[i], (size_t)c->operand[i].count * ax_dtype_size(c->operand[i].dtype)))
-            fail_msg("%s: %s differs between 1 and %d threads", c->name, c->operand[i].name, threads);
+            fail_msg("%s: %s: %s differs between 1 and %d threads", j->name, c->name, c->operand[i].name,
+                     threads);
 }
 
-static void check_case(suite *s, const kernel_case *c, int skew)
+/* What ref makes of a case, and of the same values in F32 where some of them have 16 bits. */
+typedef struct expected {
+    void *exact[KC_OPERANDS], *wide[KC_OPERANDS];
+    ax_dtype wide_dtype[KC_OPERANDS];
+} expected;
+
+static void expect(ax_device *ref, const kernel_case *c, expected *out)
 {
-    void *want[KC_OPERANDS], *got[KC_THREADS][KC_OPERANDS], *wide[KC_OPERANDS] = {0};
-    kernel_case wide_case = *c;
+    kernel_case wide = *c;
     bool widened = kernel_case_has_16bit(c);
-    kernel_case_run(s->ref, c, 0, want);
+    *out = (expected){0};
+    kernel_case_run(ref, c, 0, out->exact);
     if (widened) {
-        kernel_case_widen(c, &wide_case);
-        kernel_case_run(s->ref, &wide_case, 0, wide);
+        kernel_case_widen(c, &wide);
+        kernel_case_run(ref, &wide, 0, out->wide);
     }
-    for (int t = 0; t < KC_THREADS; t++)
-        kernel_case_run(s->dev[t], c, skew, got[t]);
     for (int i = 0; i < c->operands; i++)
-        if (c->operand[i].role == KC_IN)
-            continue;
-        else if (c->operand[i].bound == 0)
-            check_exact(c, &c->operand[i], got[0][i], want[i]);
-        else
-            check_close(c, &c->operand[i], got[0][i], want[i], wide_case.operand[i].dtype,
-                        widened ? wide[i] : want[i]);
-    for (int t = 1; t < KC_THREADS; t++)
-        check_threads(c, got[0], got[t], t + 1);
+        out->wide_dtype[i] = wide.operand[i].dtype;
     if (widened)
-        kernel_case_free(&wide_case);
-    kc_results_free(want);
-    kc_results_free(wide);
+        kernel_case_free(&wide);
+}
+
+static void judge(const judged *j, const kernel_case *c, int skew, const expected *want)
+{
+    void *got[KC_THREADS][KC_OPERANDS];
+    for (int t = 0; t < KC_THREADS; t++)
+        kernel_case_run(j->dev[t], c, skew, got[t]);
+    for (int i = 0; i < c->operands; i++) {
+        const kc_operand *o = &c->operand[i];
+        if (o->role == KC_IN)
+            continue;
+        else if (o->bound == 0)
+            check_exact(j, c, o, got[0][i], want->exact[i]);
+        else
+            check_close(j, c, o, got[0][i], want->exact[i], want->wide_dtype[i],
+                        want->wide[i] ? want->wide[i] : want->exact[i]);
+    }
+    for (int t = 1; t < KC_THREADS; t++)
+        check_threads(j, c, got[0], got[t], t + 1);
     for (int t = 0; t < KC_THREADS; t++)
         kc_results_free(got[t]);
 }
 
 static void kernel_agrees_with_ref(void **state)
 {
-    suite *s = *state;
-    int cases = 0, step = s->vectors ? 3 : 1; /* a third of the cases for each further instruction set */
-    for (int dtype = s->vectors ? AX_F32 : 0; dtype < AX_DTYPE_COUNT; dtype++) {
+    const suite *s = *state;
+    int cases[MOST_JUDGED] = {0};
+    for (int dtype = 0; dtype < AX_DTYPE_COUNT; dtype++) {
         kernel_case c;
-        for (int index = 0; kernel_case_build(s->kernel, (ax_dtype)dtype, index, &c);
-             index += step, cases++) {
-            check_case(s, &c, index / step % 3 == 1);
+        for (int index = 0; kernel_case_build(s->kernel, (ax_dtype)dtype, index, &c); index++) {
+            expected want;
+            expect(s->ref, &c, &want);
+            for (int i = 0; i < s->count; i++) {
+                const judged *j = &s->judged[i];
+                int step = j->further ? 3 : 1;
+                if (index % step || (j->further && dtype < AX_F32))
+                    continue;
+                judge(j, &c, index / step % 3 == 1, &want);
+                cases[i]++;
+            }
+            kc_results_free(want.exact);
+            kc_results_free(want.wide);
             kernel_case_free(&c);
         }
     }
-    assert_true(cases > (s->vectors ? 1 : 5));
-}
-
-/* One test per kernel, so that a failure names it. `isa`: the cpu backend's table to judge, or NULL. */
-static int run_backend(const char *backend, const ax_cpu_isa *isa)
-{
-    static struct CMUnitTest tests[AX_KERNEL_COUNT];
-    static suite suites[AX_KERNEL_COUNT];
-    ax_device *ref, *dev[KC_THREADS];
-    if (ax_device_open("ref", 1, &ref) != AX_OK)
-        return 1;
-    for (int t = 0; t < KC_THREADS; t++)
-        if (ax_device_open(backend, t + 1, &dev[t]) != AX_OK)
-            return 1;
-    for (int t = 0; isa && t < KC_THREADS; t++)
-        ((ax_cpu *)dev[t]->impl)->isa = isa;
-    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
-        suites[k] = (suite){.ref = ref, .kernel = (ax_kernel)k, .vectors = isa != NULL};
-        memcpy(suites[k].dev, dev, sizeof dev);
-        tests[k] =
-            (struct CMUnitTest){ax_kernel_name((ax_kernel)k), kernel_agrees_with_ref, NULL, NULL, &suites[k]};
-    }
-    int failed = _cmocka_run_group_tests(isa ? isa->name : backend, tests, AX_KERNEL_COUNT, NULL, NULL);
-    for (int t = 0; t < KC_THREADS; t++)
-        ax_device_close(&dev[t]);
-    ax_device_close(&ref);
-    return failed;
+    for (int i = 0; i < s->count; i++)
+        assert_true(cases[i] > (s->judged[i].further ? 1 : 5));
 }
 
 /* Backends without a kernel of their own (check, dry) have nothing to judge. */
@@ -157,17 +169,51 @@ static bool computes(const ax_device_ops *ops)
     return false;
 }
 
+/* `isa`: the table that a cpu device is to use, or NULL. */
+static bool add(const char *backend, const ax_cpu_isa *isa, bool further, judged *all, int *count)
+{
+    judged *j = &all[*count];
+    assert(*count < MOST_JUDGED);
+    *j = (judged){.name = isa ? isa->name : backend, .further = further};
+    for (int t = 0; t < KC_THREADS; t++) {
+        if (ax_device_open(backend, t + 1, &j->dev[t]) != AX_OK)
+            return false;
+        if (isa)
+            ((ax_cpu *)j->dev[t]->impl)->isa = isa;
+    }
+    ++*count;
+    return true;
+}
+
+/* One test per kernel, so that a failure names it. */
 int main(void)
 {
-    int failed = 0;
-    for (int i = 0; i < ax_device_count(); i++)
-        if (computes(ax_device_backend(i)))
-            failed += run_backend(ax_device_backend(i)->name, NULL);
+    static struct CMUnitTest tests[AX_KERNEL_COUNT];
+    static suite suites[AX_KERNEL_COUNT];
+    judged all[MOST_JUDGED];
+    int count = 0;
+    ax_device *ref;
     const ax_cpu_isa *isa, *chosen;
-    if (ax_cpu_isa_choose(&chosen) != AX_OK)
+    bool ready = ax_device_open("ref", 1, &ref) == AX_OK && ax_cpu_isa_choose(&chosen) == AX_OK;
+    for (int i = 0; ready && i < ax_device_count(); i++)
+        if (computes(ax_device_backend(i)))
+            ready = add(ax_device_backend(i)->name, NULL, false, all, &count);
+    for (int i = 0; ready && (isa = ax_cpu_isa_at(i)); i++)
+        if (isa != chosen) /* which is the backend's own */
+            ready = add("cpu", isa, true, all, &count);
+    if (!ready) {
+        fprintf(stderr, "%s\n", ax_error_message());
         return 1;
-    for (int i = 0; (isa = ax_cpu_isa_at(i)); i++)
-        if (isa != chosen) /* which is judged above */
-            failed += run_backend("cpu", isa);
+    }
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        suites[k] = (suite){(ax_kernel)k, ref, count, all};
+        tests[k] =
+            (struct CMUnitTest){ax_kernel_name((ax_kernel)k), kernel_agrees_with_ref, NULL, NULL, &suites[k]};
+    }
+    int failed = _cmocka_run_group_tests("backends", tests, AX_KERNEL_COUNT, NULL, NULL);
+    for (int i = 0; i < count; i++)
+        for (int t = 0; t < KC_THREADS; t++)
+            ax_device_close(&all[i].dev[t]);
+    ax_device_close(&ref);
     return failed;
 }

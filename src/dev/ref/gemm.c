@@ -29,13 +29,16 @@ static void read_tile(const matrix *m, int64_t r0, int64_t c0, int64_t rows, int
         }
 }
 
-/* c += a·b; each element of c sums over ascending k. */
-static void multiply(tile a, tile b, int64_t k, tile c)
+/* c += a·b, of `rows` rows; each element of c sums over ascending k. */
+static void multiply(tile a, tile b, int64_t rows, int64_t k, tile c)
 {
-    for (int i = 0; i < TILE; i++)
-        for (int64_t p = 0; p < k; p++)
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t p = 0; p < k; p++) {
+            double *restrict sum = c[i], scale = a[i][p];
+            const double *restrict row = b[p];
             for (int j = 0; j < TILE; j++)
-                c[i][j] += a[i][p] * b[p][j];
+                sum[j] += scale * row[j];
+        }
 }
 
 static void write_tile(const ax_gemm_args *g, int64_t i0, int64_t j0, int64_t rows, int64_t cols, tile sum)
@@ -72,7 +75,7 @@ ax_status ref_gemm(ax_stream *stream, const void *args)
                 int64_t depth = ax_min(TILE, g->k - k0);
                 read_tile(&ma, i0, k0, rows, depth, a);
                 read_tile(&mb, k0, j0, depth, cols, b);
-                multiply(a, b, depth, c);
+                multiply(a, b, rows, depth, c);
             }
             write_tile(g, i0, j0, rows, cols, c);
         }

@@ -5,6 +5,7 @@
  * Megatron-LM, FSDP, hybrid sharding and DDP move. */
 #include "axonn/engine.h"
 #include "support/ranks.h"
+#include "support/sanitized.h"
 
 #include <setjmp.h>
 #include <stdio.h>
@@ -276,6 +277,8 @@ static void every_byte_has_a_name(void **state)
         for (int y = 1; x * y <= 8; y *= 2)
             for (int z = 1; x * y * z <= 8; z *= 2)
                 for (int variant = 0; variant < 4; variant++) {
+                    if (SANITIZED && variant != (x + y + z) % 4) /* the same code, slower */
+                        continue;
                     bytes_case c = {.grid = {x, y, z, 1, 8 / (x * y * z)},
                                     .strategy = "axonn",
                                     .compute = variant % 2 ? AX_BF16 : AX_F32,

@@ -86,10 +86,10 @@ static void grids_train_as_one_rank_does(void **state)
     for (size_t i = 0; i < AX_COUNT(grids); i++)
         for (int zero = 0; zero < (grids[i].data > 1 ? 4 : 2); zero++) /* 1 without data: as 0 */
             for (int micro_steps = 1; micro_steps <= 3; micro_steps++) {
-                /* All three on one grid, else one after the other. */
+                /* All three on one grid, else one after the other; under sanitizers every other of those. */
                 int64_t share = GLOBAL / (grids[i].z * grids[i].data);
                 bool mine = (i == 2 && !SANITIZED) || micro_steps == 1 + (int)(i + (size_t)zero) % 3;
-                if (share % micro_steps || !mine)
+                if (share % micro_steps || !mine || (SANITIZED && (i + (size_t)zero) % 2))
                     continue;
                 setup s = base;
                 s.grid = grids[i];
@@ -196,7 +196,7 @@ static void bytes_are_those_of_the_closed_forms(void **state)
     static const ax_grid_size grids[] = {{1, 1, 2, 1, 2}, {1, 1, 4, 1, 2}, {1, 1, 2, 1, 4}};
     for (size_t i = 0; i < AX_COUNT(grids); i++)
         for (int zero = 0; zero < 4; zero++)
-            for (int how = 0; how < 4; how++) {
+            for (int how = SANITIZED ? zero : 0; how < (SANITIZED ? zero + 1 : 4); how++) {
                 setup s = {.shape = &even, .grid = grids[i], .parallel = together, .compute = AX_BF16};
                 s.parallel.zero = zero;
                 s.recompute = how % 2;

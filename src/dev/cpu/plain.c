@@ -4,6 +4,16 @@
 
 #include <string.h>
 
+/* A conversion between equal types. */
+void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_convert_args *a = args;
+    size_t size = ax_dtype_size(a->x_dtype);
+    (void)scratch;
+    memmove((char *)a->y + (size_t)lo * size, (const char *)a->x + (size_t)lo * size,
+            (size_t)(hi - lo) * size);
+}
+
 /* A pattern is doubled until it is worth copying, then copied; zero, by far the most frequent, is all bytes.
  */
 void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)

@@ -18,8 +18,15 @@ void ref_read(ax_dtype dtype, const void *data, int64_t at, int64_t n, double *o
 
 void ref_write(ax_dtype dtype, void *data, int64_t at, int64_t n, const double *in)
 {
-    for (int64_t i = 0; i < n; i++)
-        ax_store(dtype, data, at + i, in[i]);
+    if (dtype == AX_F64)
+        for (int64_t i = 0; i < n; i++)
+            ((double *)data)[at + i] = in[i];
+    else if (dtype == AX_F32)
+        for (int64_t i = 0; i < n; i++)
+            ((float *)data)[at + i] = (float)in[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            ax_store(dtype, data, at + i, in[i]);
 }
 
 #define REF_KERNEL_ENTRY(name) [AX_K_##name] = ref_##name,

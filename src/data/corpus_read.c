@@ -113,13 +113,20 @@ static ax_status take_line(const line_place *place, const char *line, size_t byt
     return status;
 }
 
+static bool is_blank(const char *line, size_t bytes)
+{
+    while (bytes && (*line == ' ' || *line == '\t' || *line == '\r'))
+        line++, bytes--;
+    return !bytes;
+}
+
 static ax_status take_lines(line_place *place, const char *text, size_t bytes, corpus_take_fn take,
                             void *user)
 {
     for (const char *line = text, *end = text + bytes; line < end;) {
         const char *newline = memchr(line, '\n', (size_t)(end - line));
         size_t n = (size_t)((newline ? newline : end) - line);
-        if (strspn(line, " \t\r") < n)
+        if (!is_blank(line, n))
             AX_TRY(take_line(place, line, n, take, user));
         place->offset += (int64_t)n + 1;
         line += n + 1;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Checks that all C files are formatted as .clang-format says; --fix formats them.
+# Checks that all files of C, C++ and CUDA are formatted as .clang-format says; --fix formats them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.c' '*.h' | xargs ls -d 2>/dev/null)
+mapfile -t files < <(git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' | xargs ls -d 2>/dev/null)
 if [ "${1:-}" = --fix ]; then
     clang-format -i "${files[@]}"
 elif ! clang-format --dry-run -Werror "${files[@]}"; then

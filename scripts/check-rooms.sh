@@ -4,10 +4,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-{ find include src examples -name '*.[ch]' -o -name '*.def' 2>/dev/null || true; } | LC_ALL=C sort | awk '
+{ find include src examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' 2>/dev/null || true; } | LC_ALL=C sort | awk '
 BEGIN {
     # room: the public headers it owns (default: ROOM.h)
-    owns("base", "base option")
+    owns("base", "base option philox")
     owns("data", "data tokenizer")
     owns("engine", "engine config")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.
@@ -49,7 +49,7 @@ function allowed(room,   r, list) {
     for (r in known) if ((room, r) in may && r != room) list = list " " r
     return list == "" ? " none" : list
 }
-function basename_of(path) { sub(/.*\//, "", path); sub(/\.h$/, "", path); return path }
+function basename_of(path) { sub(/.*\//, "", path); sub(/\.cuh?$|\.h$/, "", path); return path }
 # The room of a file of the tree, "" if the table does not know it.
 function room_of(path,   part) {
     split(path, part, "/")

@@ -1,29 +1,13 @@
 /* Counter-based random numbers and the keyed permutation: pure functions of (key, index). */
 #include "axonn/base.h"
+#include "axonn/philox.h"
 
-#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
-static void philox_round(uint32_t c[4], uint32_t k0, uint32_t k1)
-{
-    uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
-    uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k1,
-                        (uint32_t)a};
-    memcpy(c, next, sizeof next);
-}
-
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4])
 {
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    uint32_t c[4] = {(uint32_t)counter_lo, (uint32_t)(counter_lo >> 32), (uint32_t)counter_hi,
-                     (uint32_t)(counter_hi >> 32)};
-    for (int round = 0; round < 10; round++) {
-        philox_round(c, k0, k1);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    memcpy(out, c, sizeof c);
+    ax_philox_words(key, counter_hi, counter_lo, out);
 }
 
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index)
@@ -33,30 +17,14 @@ uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index)
     return (uint64_t)out[1] << 32 | out[0];
 }
 
-float ax_rng_uniform(uint64_t key, uint64_t index)
-{
-    uint32_t out[4];
-    ax_philox(key, 0, index / 4, out);
-    return (float)(out[index % 4] >> 8) * 0x1p-24f;
-}
+float ax_rng_uniform(uint64_t key, uint64_t index) { return ax_philox_uniform(key, index); }
 
-/* Box-Muller: words (0,1) give normals 0 and 1 of the block, words (2,3) give 2 and 3. */
-void ax_rng_normal_block(uint64_t key, uint64_t block, float out[4])
-{
-    uint32_t words[4];
-    ax_philox(key, 1, block, words);
-    for (int i = 0; i < 4; i += 2) {
-        double radius = sqrt(-2.0 * log(((double)words[i] + 1.0) * 0x1p-32));
-        double angle = 6.283185307179586 * (double)words[i + 1] * 0x1p-32;
-        out[i] = (float)(radius * cos(angle));
-        out[i + 1] = (float)(radius * sin(angle));
-    }
-}
+void ax_rng_normal_block(uint64_t key, uint64_t block, float out[4]) { ax_philox_normals(key, block, out); }
 
 float ax_rng_normal(uint64_t key, uint64_t index)
 {
     float block[4];
-    ax_rng_normal_block(key, index / 4, block);
+    ax_philox_normals(key, index / 4, block);
     return block[index % 4];
 }
 

@@ -202,6 +202,8 @@ struct ax_comm {
     const ax_comm_ops *ops;
     int rank, size;
     ax_comm_traffic traffic;
+    char *staging; /* host memory that collectives of a device with memory of its own go through; or NULL */
+    size_t staging_bytes;
     void *impl;
 };
 

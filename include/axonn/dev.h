@@ -7,6 +7,7 @@
  *   cpu    threads and SIMD for the host's processor; delegates to ref
  *   check  runs cpu's or ref's kernels, but memory faults when the host touches it, and is poisoned (NaN)
  *          when it is handed out: it finds host/device mix-ups and reads of what nobody wrote
+ *   cuda   an NVIDIA GPU, in a library of its own (libaxonn_cuda.so) that is loaded when it is asked for
  *   dry    no memory and no arithmetic: counts work and lets a planner observe what is used when
  *
  * Every kernel takes one argument struct, declared below, so that checking, dry running, counting and
@@ -369,7 +370,8 @@ void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *b
 
 typedef struct ax_device ax_device;
 
-/* An ordered queue of work on a device. The host backends run a kernel before ax_launch returns. */
+/* An ordered queue of work on a device. The host backends run a kernel before ax_launch returns; a GPU runs
+ * it later, in order, and a failure of it may be told by any later call. */
 typedef struct ax_stream {
     ax_device *dev;
     void *impl; /* the backend's */
@@ -380,12 +382,23 @@ typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 typedef struct ax_device_ops {
     const char *name, *help;
     const char *delegate; /* whose entries fill the NULL ones, or NULL */
+    /* Loads the table of a plugin, which is the delegate then; NULL if it cannot, and `absent` says why.
+     * Optional. */
+    const struct ax_device_ops *(*plugin)(void);
     /* Why the backend cannot be used on this host, or NULL if it can. Optional. */
     const char *(*absent)(void);
     /* Optional, and not inherited: those of the delegates are called too, `open` from the last delegate up to
      * the backend itself, `close` the other way round. */
     ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
+    /* Its memory is not the host's: what collectives move goes through a copy. */
+    bool apart;
+    /* Bytes that a device opened now could give to rank number `neighbour` of its machine, -1 if that is not
+     * known; *place: the number of the memory that they are of. And the most that this process held of it,
+     * libraries' share among it, as the driver counts. Optional: without them it is the host's memory, number
+     * 0. */
+    int64_t (*available)(int neighbour, int *place);
+    int64_t (*held)(ax_device *dev);
     /* Bytes of scratch that kernels use on this device with so many threads; allocated by open. Optional. */
     size_t (*workspace)(int threads);
     ax_status (*alloc)(ax_device *dev, size_t bytes, void **out); /* zeroed unless poisoned, page-aligned */
@@ -395,6 +408,8 @@ typedef struct ax_device_ops {
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
+    /* Returns when all that was launched has run. Optional: where it is missing, ax_launch itself waits. */
+    ax_status (*wait)(ax_stream *stream);
     /* Makes all threads multiply and add in registers, as the products of `compute` do, for less than a
      * millisecond: how many floating-point operations that were. Optional. */
     double (*peak)(ax_device *dev, ax_dtype compute);
@@ -423,6 +438,7 @@ enum { AX_CORES_MAX = 1024 };
 typedef struct ax_binding {
     int n;               /* cores, one for each thread; 0: the system places the threads */
     const char *why_not; /* because of this */
+    int neighbour;       /* the rank's number among those of its machine: which of several GPUs is its */
     bool alone;          /* the process has no other thread that is often busy: one rank, no MPI traffic */
     uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
 } ax_binding;
@@ -449,8 +465,12 @@ struct ax_device {
 int ax_device_count(void);
 const ax_device_ops *ax_device_backend(int index);
 
-/* Opens backend `name` ("ref", "cpu", "check", "check:cpu", "dry"). threads 0 means one per physical core.
- * `name` unknown or absent on this host: AX_ERR_USAGE naming those that are there. The caller owns *out. */
+/* Why backend `name` cannot be used on this host, or NULL if it can. A plugin is loaded for it. */
+const char *ax_device_absent(const char *name);
+
+/* Opens backend `name` ("ref", "cpu", "cuda", "check", "check:cpu", "dry"). threads 0 means one per physical
+ * core. `name` unknown or absent on this host: AX_ERR_USAGE naming those that are there. The caller owns
+ * *out. */
 AX_MUST_CHECK ax_status ax_device_open(const char *name, int threads, ax_device **out);
 /* The same with each thread bound to one of binding->cores: the opening thread to the first, until it closes
  * the device, the others to the next ones. None is if `binding` is NULL, has not as many cores as there are
@@ -498,6 +518,13 @@ int64_t ax_cores_cache(void);
 AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 
+/* Bytes that a device of backend `name` opened now could give to rank number `neighbour` of its machine, -1
+ * if that is not known, and the number of the memory that they are of: ranks of a machine with the same share
+ * it. And the most that this process held of an open device's. Where that is the host's memory:
+ * ax_memory_available, number 0, and ax_memory_peak. */
+int64_t ax_device_available(const char *name, int neighbour, int *place);
+int64_t ax_device_held(ax_device *dev);
+
 /* Makes memory resident, near the threads that kernels over the elements of this array will have work on it;
  * what it holds remains. For arrays that someone else, such as a copy, writes first: memory lies near the
  * core of its first writer, and a kernel's threads write their own parts of its results. */
@@ -517,7 +544,10 @@ AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const voi
 AX_KERNELS(AX_KERNEL_WRAPPER)
 #undef AX_KERNEL_WRAPPER
 
-/* Host to device, and device to host (complete on return). */
+/* Returns when all that was launched on the stream has run. */
+AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);
+
+/* Host to device (host memory may be used again on return), and device to host (complete on return). */
 AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
 

@@ -29,8 +29,12 @@ typedef struct model_args {
          "fp32",      .choices = "fp32|bf16", .help = "arithmetic of the layers"},                           \
         {"threads", AX_OPT_INT,  offsetof(args, field.threads),                                              \
          "0",       "[0, 4096]", .help = "threads that compute; 0: one per physical core"},                  \
-        {"device", AX_OPT_STRING,        offsetof(args, field.device),                                       \
-         "cpu",    .choices = "cpu|ref", .help = "what computes"},                                           \
+        {"device",                                                                                           \
+         AX_OPT_STRING,                                                                                      \
+         offsetof(args, field.device),                                                                       \
+         "cpu",                                                                                              \
+         .choices = "cpu|cuda|ref",                                                                          \
+         .help = "what computes"},                                                                           \
     {                                                                                                        \
         "json", AX_OPT_BOOL, offsetof(args, field.json), "false", .help = "print JSON"                       \
     }

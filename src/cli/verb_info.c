@@ -43,7 +43,6 @@ static const ax_option options[] = {
 static const struct {
     const char *name, *why;
 } missing[] = {
-    {"cuda", "this version computes on the host's processors only"},
     {"onednn", "this version uses its own kernels"},
 };
 
@@ -107,7 +106,7 @@ static json_t *devices(void)
     json_t *list = json_array();
     for (int i = 0; i < ax_device_count(); i++) {
         const ax_device_ops *ops = ax_device_backend(i);
-        const char *absent = ops->absent ? ops->absent() : NULL;
+        const char *absent = ax_device_absent(ops->name);
         json_array_append_new(list, json_pack("{s:s, s:s, s:b, s:s?}", "name", ops->name, "help", ops->help,
                                               "available", !absent, "absent", absent));
     }

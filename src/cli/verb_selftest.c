@@ -37,11 +37,15 @@ static ax_status check_sample(tally *t, const ax_layer_sample *sample)
         ax_grid_size size;
     } grids[] = {{"4 ranks: x=2 y=2, ref", "ref", {2, 2, 1, 1, 1}},
                  {"4 ranks: x=2 data=2, ref", "ref", {2, 1, 1, 1, 2}},
-                 {"4 ranks: y=2 data=2, cpu", "cpu", {1, 2, 1, 1, 2}}};
+                 {"4 ranks: y=2 data=2, cpu", "cpu", {1, 2, 1, 1, 2}},
+                 {"1 rank, cuda", "cuda", {1, 1, 1, 1, 1}},
+                 {"4 ranks: x=2 z=2, cuda", "cuda", {2, 1, 2, 1, 1}}};
     double worst;
     AX_TRY(ax_layer_check_gradient(sample, &worst));
     AX_TRY(say(t, "gradient", sample->name, worst, gradient_bound));
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        if (ax_device_absent(grids[i].device))
+            continue;
         AX_TRY(ax_layer_check_grid(sample, grids[i].size, NULL, grids[i].device, &worst));
         AX_TRY(say(t, grids[i].name, sample->name, worst, grid_bound));
     }
@@ -67,7 +71,7 @@ const cli_verb verb_selftest = {
     .name = "selftest",
     .summary = "check gradients and the equality of grids on this machine",
     .details = "Every kind of layer: its gradient against finite differences, and four ranks (as threads)\n"
-               "against one, in float64.",
+               "against one, in float64; on a GPU too, if there is one.",
     .examples = "axonn selftest",
     .options = options,
     .option_count = AX_COUNT(options),

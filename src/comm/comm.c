@@ -105,10 +105,53 @@ static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const c
     ax_event_add(ring, kind, name, begin, end, 0);
 }
 
+/* Elements that one rank of `size` sends, and receives. */
+static int64_t sent(const ax_coll_args *args, int size)
+{
+    bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;
+    return parts ? args->count * size : args->count;
+}
+static int64_t received(const ax_coll_args *args, int size)
+{
+    bool parts = args->coll == AX_ALL_GATHER || args->coll == AX_ALL_TO_ALL;
+    return parts ? args->count * size : args->count;
+}
+
+static ax_status need_staging(ax_comm *comm, size_t bytes)
+{
+    if (bytes <= comm->staging_bytes)
+        return AX_OK;
+    free(comm->staging);
+    comm->staging_bytes = 0;
+    AX_TRY(ax_calloc(1, bytes, &comm->staging));
+    comm->staging_bytes = bytes;
+    return AX_OK;
+}
+
+/* Memory of a device that is not the host's: out to the host, through the collective, and back. */
+static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args *args)
+{
+    size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
+           back = (size_t)received(args, comm->size) * element;
+    size_t from = args->send == args->recv ? 0 : back; /* in place here too */
+    ax_coll_args staged = *args;
+    ax_work *work = NULL;
+    AX_TRY(need_staging(comm, from + ax_max(out, back)));
+    staged.send = comm->staging + from;
+    staged.recv = comm->staging;
+    AX_TRY(ax_copy_out(stream, comm->staging + from, args->send, out));
+    AX_TRY(comm->ops->run(comm, NULL, &staged, &work));
+    if (work)
+        AX_TRY(work->wait(work));
+    return ax_copy_in(stream, args->recv, comm->staging, back);
+}
+
 /* Memory that is accessible only between enter and leave cannot be left to an operation in flight. */
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;
+    if (dev && dev->ops.apart)
+        return run_staged(comm, stream, args);
     if (!dev || !dev->ops.enter)
         return comm->ops->run(comm, stream, args, work);
     dev->ops.enter(dev);
@@ -270,7 +313,9 @@ void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
 
 void ax_comm_destroy(ax_comm **comm)
 {
-    if (*comm)
+    if (*comm) {
+        free((*comm)->staging);
         (*comm)->ops->destroy(*comm);
+    }
     *comm = NULL;
 }

@@ -28,6 +28,8 @@ ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
         ax_run_fill(&stream, &(ax_fill_args){.n = N, .value = 1, .y = memory, .dtype = AX_F32});
     for (double begin = ax_now(), start = begin; status == AX_OK && start - begin < seconds;) {
         status = ax_run_scale(&stream, &args);
+        if (status == AX_OK)
+            status = ax_stream_wait(&stream);
         double now = ax_now(), rate = 2.0 * N * sizeof(float) / (now - start);
         *bytes = rate > *bytes ? rate : *bytes;
         start = now;

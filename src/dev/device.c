@@ -25,15 +25,23 @@ const ax_device_ops *ax_device_find(const char *name)
     return NULL;
 }
 
+/* The table that fills the entries that `ops` lacks, or NULL. */
+static const ax_device_ops *delegate_of(const ax_device_ops *ops)
+{
+    return ops->plugin ? ops->plugin() : ax_device_find(ops->delegate);
+}
+
 /* Fills the entries that `ops` lacks from the tables of its delegates. `open`, `close` and `absent` are not
  * inherited: every table along the chain has its own called. */
 static void resolve(ax_device_ops *ops)
 {
-    for (const ax_device_ops *from = ax_device_find(ops->delegate); from;
-         from = ax_device_find(from->delegate)) {
+    for (const ax_device_ops *from = delegate_of(ops); from; from = delegate_of(from)) {
 #define INHERIT(entry)                                                                                       \
     if (!ops->entry)                                                                                         \
     ops->entry = from->entry
+        INHERIT(apart);
+        INHERIT(available);
+        INHERIT(held);
         INHERIT(workspace);
         INHERIT(alloc);
         INHERIT(free);
@@ -41,6 +49,8 @@ static void resolve(ax_device_ops *ops)
         INHERIT(copy_in);
         INHERIT(copy_out);
         INHERIT(poison);
+        INHERIT(wait);
+        INHERIT(peak);
         INHERIT(enter);
         INHERIT(leave);
         INHERIT(launch);
@@ -52,7 +62,7 @@ static void resolve(ax_device_ops *ops)
 
 static const char *why_absent(const ax_device_ops *ops)
 {
-    for (; ops; ops = ax_device_find(ops->delegate)) {
+    for (; ops; ops = delegate_of(ops)) {
         const char *why = ops->absent ? ops->absent() : NULL;
         if (why)
             return why;
@@ -60,9 +70,15 @@ static const char *why_absent(const ax_device_ops *ops)
     return NULL;
 }
 
+const char *ax_device_absent(const char *name)
+{
+    const ax_device_ops *ops = ax_device_find(name);
+    return ops ? why_absent(ops) : "no device has this name";
+}
+
 static void close_chain(ax_device *dev, const ax_device_ops *ops)
 {
-    for (; ops; ops = ax_device_find(ops->delegate))
+    for (; ops; ops = delegate_of(ops))
         if (ops->close)
             ops->close(dev);
 }
@@ -70,7 +86,7 @@ static void close_chain(ax_device *dev, const ax_device_ops *ops)
 /* Delegates are opened first. A table whose `open` failed is not closed. */
 static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
 {
-    const ax_device_ops *delegate = ax_device_find(ops->delegate);
+    const ax_device_ops *delegate = delegate_of(ops);
     if (delegate)
         AX_TRY(open_chain(dev, delegate));
     ax_status status = ops->open ? ops->open(dev) : AX_OK;
@@ -153,6 +169,20 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes)
         dev->ops.free(dev, memory, bytes);
 }
 
+int64_t ax_device_available(const char *name, int neighbour, int *place)
+{
+    const ax_device_ops *ops = ax_device_find(name);
+    ax_device_ops resolved = {0};
+    if (ops && !why_absent(ops)) {
+        resolved = *ops;
+        resolve(&resolved);
+    }
+    *place = 0;
+    return resolved.available ? resolved.available(neighbour, place) : ax_memory_available();
+}
+
+int64_t ax_device_held(ax_device *dev) { return dev->ops.held ? dev->ops.held(dev) : ax_memory_peak(); }
+
 bool ax_device_uses_host_memory(const ax_device *dev) { return dev->ops.alloc == ax_host_alloc; }
 
 static void enter(ax_device *dev)
@@ -191,6 +221,8 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     ax_status status =
         dev->ops.launch ? dev->ops.launch(stream, kernel, args) : dev->ops.kernel[kernel](stream, args);
     leave(dev);
+    if (status == AX_OK && (dev->ring || dev->totals)) /* whose times are to be those of the work */
+        status = ax_stream_wait(stream);
     if (dev->ring)
         ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, ax_now(),
                      (int64_t)((ax_cpu_now() - cpu) * 1e9));
@@ -200,6 +232,11 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
                                t->bytes + bytes};
     }
     return status;
+}
+
+ax_status ax_stream_wait(ax_stream *stream)
+{
+    return stream->dev->ops.wait ? stream->dev->ops.wait(stream) : AX_OK;
 }
 
 ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)

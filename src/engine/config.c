@@ -91,7 +91,7 @@ static const ax_option options[] = {
     {"run.log_interval", AX_OPT_INT, AT(run.log_interval), "10", "[1, inf)", .help = "steps between progress lines where stderr is no terminal"},
 
     {"threads", AX_OPT_INT, AT(threads), "0", "[0, 4096]", .help = "threads that compute; 0: one per physical core"},
-    {"device", AX_OPT_STRING, AT(device), "cpu", .choices = "cpu|ref", .help = "what computes"},
+    {"device", AX_OPT_STRING, AT(device), "cpu", .choices = "cpu|cuda|ref", .help = "what computes"},
 };
 /* clang-format on */
 

@@ -228,7 +228,7 @@ static ax_status train_step(ax_run *run)
                            .step_tokens = c->train.global_batch * c->model.seq_len,
                            .flops = per_token * (double)(c->train.global_batch * c->model.seq_len),
                            .hw_flops = run->ctx->dev->flops - flops,
-                           .mem_bytes = ax_memory_peak() - ax_comm_foreign_memory(run->world),
+                           .mem_bytes = ax_device_held(run->ctx->dev) - ax_comm_foreign_memory(run->world),
                            .skipped = !result.finite};
     AX_TRY(ax_run_exchange(run, &row));
     row.step_ms = (ax_now() - start) * 1e3;

@@ -67,7 +67,7 @@ static void say(const ax_run *run)
 
 /* ---- what is there ------------------------------------------------------------------------------- */
 
-/* Ranks that share a machine share its memory. */
+/* Ranks that share a machine, or a GPU of it, share its memory. */
 typedef struct machine {
     int ranks;
     double need, available; /* of its ranks together; what the one that sees least sees. < 0: unknown */
@@ -84,8 +84,10 @@ static ax_status gather_members(const ax_run *run, size_t need, member *all)
 {
     char name[256] = "";
     ax_work *work;
+    int place;
     gethostname(name, sizeof name - 1);
-    member mine = {ax_rng_key(0, name, 0), (int64_t)need, ax_memory_available()};
+    int64_t available = ax_device_available(run->config->device, run->threads.binding.neighbour, &place);
+    member mine = {ax_rng_key(0, name, (uint64_t)place), (int64_t)need, available};
     AX_TRY(ax_all_gather(run->world, NULL, &mine, all, sizeof mine, AX_U8, &work));
     return ax_wait(&work);
 }

@@ -159,8 +159,10 @@ static ax_status time_product(const timing *t, ax_product *p)
     AX_TRY(fill_sets(t, p));
     for (int64_t i = -1; i < t->runs; i++) {
         ax_gemm_args args = in_set(t, p, (i + sets) % sets);
+        AX_TRY(ax_stream_wait(t->ctx->stream));
         double begin = ax_now();
         AX_TRY(ax_run_gemm(t->ctx->stream, &args));
+        AX_TRY(ax_stream_wait(t->ctx->stream));
         if (i >= 0)
             t->seconds[i] = ax_now() - begin;
     }

@@ -46,6 +46,11 @@ static ax_status list_missing(const ax_config *c, ax_buf *missing)
 ax_status ax_run_find_inputs(ax_run *run)
 {
     ax_buf missing = {0};
+    const char *absent = ax_device_absent(run->config->device);
+    if (absent)
+        ax_option_error(run->config->set, "device", "\"%s\" cannot be used here: %s", run->config->device,
+                        absent);
+    AX_TRY(ax_option_finish(run->config->set));
     ax_status status = list_missing(run->config, &missing);
     if (status == AX_OK && missing.size)
         status = ax_fail(AX_ERR_DATA, "%s", missing.data);

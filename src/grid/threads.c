@@ -185,6 +185,8 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
         out->count = (int)all[rank].threads;
         out->neighbours = add_up(all, n, mine.host).ranks;
         ax_threads_bind(all, n, rank, &out->binding);
+        for (int r = 0; r < rank; r++)
+            out->binding.neighbour += all[r].host == mine.host;
         if (pin && *pin && !mine.free && strcmp(pin, "auto") != 0)
             status = ax_fail(AX_ERR_USAGE, "AXONN_PIN is \"%s\", not auto or off", pin);
     }

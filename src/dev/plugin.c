@@ -1,0 +1,64 @@
+/* The CUDA backend lives in a library of its own, libaxonn_cuda.so, so that a host without CUDA runs
+ * everything else: it is looked for when somebody asks for the backend, in the folder that environment
+ * AXONN_PLUGINS names or else beside this library. */
+#include "dev/backend.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const ax_device_ops *table; /* of the plugin, for the rest of the process */
+static char why_not[512];
+
+/* "DIR/libaxonn_cuda.so", or "" if this library's own place is unknown. */
+static void plugin_path(char *out, size_t size)
+{
+    const char *dir = getenv("AXONN_PLUGINS");
+    Dl_info self;
+    if (dir && *dir)
+        snprintf(out, size, "%s/libaxonn_cuda.so", dir);
+    else if (dladdr((const void *)&table, &self) && self.dli_fname)
+        snprintf(out, size, "%.*slibaxonn_cuda.so",
+                 (int)(strrchr(self.dli_fname, '/') ? strrchr(self.dli_fname, '/') + 1 - self.dli_fname : 0),
+                 self.dli_fname);
+    else
+        snprintf(out, size, "libaxonn_cuda.so");
+}
+
+static void load(void)
+{
+    char path[4096];
+    plugin_path(path, sizeof path);
+    if (strchr(path, '/') && !ax_path_exists(path)) {
+        snprintf(why_not, sizeof why_not, "there is no %.400s: axonn was built without CUDA", path);
+        return;
+    }
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const char *const *commit = library ? dlsym(library, "ax_plugin_commit") : NULL;
+    const ax_device_ops *found = library ? dlsym(library, "ax_plugin_cuda") : NULL;
+    if (!library || !commit || !found)
+        snprintf(why_not, sizeof why_not, "%.500s", dlerror());
+    else if (strcmp(*commit, ax_commit()))
+        snprintf(why_not, sizeof why_not, "%.400s was built from commit %.40s, this library from %.40s", path,
+                 *commit, ax_commit());
+    else
+        table = found;
+}
+
+static const ax_device_ops *cuda_table(void)
+{
+    pthread_once(&once, load);
+    return table;
+}
+
+static const char *cuda_absent(void) { return cuda_table() ? NULL : why_not; }
+
+const ax_device_ops ax_backend_cuda = {
+    .name = "cuda",
+    .help = "an NVIDIA GPU: own kernels, cuBLASLt for products",
+    .plugin = cuda_table,
+    .absent = cuda_absent,
+};

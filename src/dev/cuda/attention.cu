@@ -1,0 +1,223 @@
+/* Causal attention for any head width and element type: a warp has a query, or in the gradient a key, and
+ * takes WARP partners at a time, each lane the product with one of them. */
+#include "dev/cuda/kernels.cuh"
+
+namespace
+{
+
+enum { TEAMS = 4 }; /* warps of a block */
+
+/* The first key that query i of batch b may see. */
+__device__ inline int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len)
+{
+    return doc_start && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
+}
+
+template <class T, class A> __device__ inline A dot(const A *x, const T *y, int64_t n)
+{
+    A sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] * widen<A>(y[i]);
+    return sum;
+}
+
+/* Brings a row to shared memory. */
+template <class T, class A> __device__ inline void stage(const T *from, A *to, int64_t n)
+{
+    for (int64_t i = threadIdx.x % WARP; i < n; i += WARP)
+        to[i] = widen<A>(from[i]);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+
+/* Block (tiles of queries, head, batch). Shared memory of a warp: q and o [d] each, and the weights of WARP
+ * keys. */
+template <class T> struct forward {
+    ax_attention_args a;
+};
+template <class T> __global__ void attention_kernel(forward<T> s)
+{
+    typedef accum_t<T> A;
+    const ax_attention_args &a = s.a;
+    const int64_t d = a.head_dim, i = (int64_t)blockIdx.x * TEAMS + threadIdx.x / WARP, h = blockIdx.y,
+                  b = blockIdx.z;
+    const int lane = threadIdx.x % WARP;
+    if (i >= a.q_len)
+        return;
+    A *q = (A *)dynamic_shared() + (threadIdx.x / WARP) * (2 * d + WARP), *o = q + d, *p = o + d;
+    const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, stride = a.kv_heads * d;
+    const int64_t keys =
+        b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * stride) + h / (a.heads / a.kv_heads) * d;
+    const T *k = (const T *)a.k + keys, *v = (const T *)a.v + keys;
+    const int64_t first = first_key(a.doc_start, b, i, a.q_len);
+    const int64_t end = a.q_offset + i < a.kv_len - 1 ? a.q_offset + i + 1 : a.kv_len;
+    A max = (A)-INFINITY, sum = 0;
+    stage((const T *)a.q + row, q, d);
+    for (int64_t c = lane; c < d; c += WARP)
+        o[c] = 0;
+    __syncwarp();
+    for (int64_t j0 = first; j0 < end; j0 += WARP) {
+        int64_t j = j0 + lane, count = end - j0 < WARP ? end - j0 : WARP;
+        A score = j < end ? (A)a.scale * dot(q, k + j * stride, d) : (A)-INFINITY;
+        A higher = maximum::of(max, over_warp<maximum>(score)), keep = exponential(max - higher);
+        p[lane] = j < end ? exponential(score - higher) : (A)0;
+        sum = sum * keep + over_warp<plus>(p[lane]);
+        max = higher;
+        __syncwarp();
+        for (int64_t c = lane; c < d; c += WARP) {
+            A total = o[c] * keep;
+            for (int64_t t = 0; t < count; t++)
+                total += p[t] * widen<A>(v[(j0 + t) * stride + c]);
+            o[c] = total;
+        }
+        __syncwarp();
+    }
+    for (int64_t c = lane; c < d; c += WARP)
+        ((T *)a.o)[row + c] = narrow<T, A>::of(sum > 0 ? o[c] / sum : (A)0);
+    if (a.lse && lane == 0)
+        ((A *)a.lse)[(b * a.heads + h) * a.q_len + i] = sum > 0 ? max + logarithm(sum) : (A)-INFINITY;
+}
+
+/* ---- gradient ------------------------------------------------------------------------------------ */
+
+template <class T> struct backward {
+    ax_attention_grad_args a;
+};
+
+/* delta and dq of a query. Shared memory of a warp: q, dout and dq [d] each, and ds of WARP keys. */
+template <class T> __global__ void query_grad_kernel(backward<T> s)
+{
+    typedef accum_t<T> A;
+    const ax_attention_grad_args &a = s.a;
+    const int64_t d = a.head_dim, i = (int64_t)blockIdx.x * TEAMS + threadIdx.x / WARP, h = blockIdx.y,
+                  b = blockIdx.z;
+    const int lane = threadIdx.x % WARP;
+    if (i >= a.q_len)
+        return;
+    A *q = (A *)dynamic_shared() + (threadIdx.x / WARP) * (3 * d + WARP), *dout = q + d, *dq = dout + d,
+      *ds = dq + d;
+    const int64_t row = ((b * a.q_len + i) * a.heads + h) * d, stride = a.kv_heads * d;
+    const int64_t keys = b * a.q_len * stride + h / (a.heads / a.kv_heads) * d,
+                  at = (b * a.heads + h) * a.q_len + i;
+    const T *k = (const T *)a.k + keys, *v = (const T *)a.v + keys, *o = (const T *)a.o + row;
+    const A lse = ((const A *)a.lse)[at], scale = (A)a.scale;
+    A delta = 0;
+    stage((const T *)a.q + row, q, d);
+    stage((const T *)a.dout + row, dout, d);
+    for (int64_t c = lane; c < d; c += WARP) {
+        dq[c] = 0;
+        delta += dout[c] * widen<A>(o[c]);
+    }
+    delta = over_warp<plus>(delta);
+    if (lane == 0)
+        ((A *)a.delta)[at] = delta;
+    __syncwarp();
+    for (int64_t j0 = first_key(a.doc_start, b, i, a.q_len); j0 <= i; j0 += WARP) {
+        int64_t j = j0 + lane, count = i + 1 - j0 < WARP ? i + 1 - j0 : WARP;
+        ds[lane] = 0;
+        if (j <= i) {
+            A p = exponential(scale * dot(q, k + j * stride, d) - lse);
+            ds[lane] = scale * p * (dot(dout, v + j * stride, d) - delta);
+        }
+        __syncwarp();
+        for (int64_t c = lane; c < d; c += WARP)
+            for (int64_t t = 0; t < count; t++)
+                dq[c] += ds[t] * widen<A>(k[(j0 + t) * stride + c]);
+        __syncwarp();
+    }
+    for (int64_t c = lane; c < d; c += WARP)
+        ((T *)a.dq)[row + c] = narrow<T, A>::of(dq[c]);
+}
+
+/* dk and dv of a key, over the query heads of its group and the queries that see it. Shared memory of a warp:
+ * k, v, dk and dv [d] each, and p and ds of WARP queries. */
+template <class T> __global__ void key_grad_kernel(backward<T> s)
+{
+    typedef accum_t<T> A;
+    const ax_attention_grad_args &a = s.a;
+    const int64_t d = a.head_dim, j = (int64_t)blockIdx.x * TEAMS + threadIdx.x / WARP, g = blockIdx.y,
+                  b = blockIdx.z;
+    const int64_t group = a.heads / a.kv_heads, stride = a.heads * d;
+    const int lane = threadIdx.x % WARP;
+    if (j >= a.q_len)
+        return;
+    A *k = (A *)dynamic_shared() + (threadIdx.x / WARP) * (4 * d + 2 * WARP), *v = k + d, *dk = v + d,
+      *dv = dk + d;
+    A *p = dv + d, *ds = p + WARP;
+    const int64_t row = ((b * a.q_len + j) * a.kv_heads + g) * d;
+    stage((const T *)a.k + row, k, d);
+    stage((const T *)a.v + row, v, d);
+    for (int64_t c = lane; c < d; c += WARP)
+        dk[c] = dv[c] = 0;
+    __syncwarp();
+    for (int64_t h = g * group; h < (g + 1) * group; h++) {
+        const T *q = (const T *)a.q + (b * a.q_len * a.heads + h) * d;
+        const T *dout = (const T *)a.dout + (b * a.q_len * a.heads + h) * d;
+        const A *lse = (const A *)a.lse + (b * a.heads + h) * a.q_len,
+                *delta = (const A *)a.delta + (b * a.heads + h) * a.q_len;
+        for (int64_t i0 = j; i0 < a.q_len; i0 += WARP) {
+            int64_t i = i0 + lane, count = a.q_len - i0 < WARP ? a.q_len - i0 : WARP;
+            p[lane] = ds[lane] = 0;
+            if (i < a.q_len && j >= first_key(a.doc_start, b, i, a.q_len)) {
+                p[lane] = exponential((A)a.scale * dot(k, q + i * stride, d) - lse[i]);
+                ds[lane] = (A)a.scale * p[lane] * (dot(v, dout + i * stride, d) - delta[i]);
+            }
+            __syncwarp();
+            for (int64_t c = lane; c < d; c += WARP)
+                for (int64_t t = 0; t < count; t++) {
+                    dk[c] += ds[t] * widen<A>(q[(i0 + t) * stride + c]);
+                    dv[c] += p[t] * widen<A>(dout[(i0 + t) * stride + c]);
+                }
+            __syncwarp();
+        }
+    }
+    for (int64_t c = lane; c < d; c += WARP) {
+        ((T *)a.dk)[row + c] = narrow<T, A>::of(dk[c]);
+        ((T *)a.dv)[row + c] = narrow<T, A>::of(dv[c]);
+    }
+}
+
+/* Rows of `d` numbers of shared memory that each warp of a block needs, `arrays` of them, and `extra`
+ * numbers. */
+template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size_t *out)
+{
+    const int64_t most = 48 << 10;
+    int64_t bytes = TEAMS * (arrays * d + extra) * (int64_t)sizeof(A);
+    AX_CHECK(bytes <= most, AX_ERR_USAGE, "cuda: attention of heads %lld wide is not there", (long long)d);
+    *out = (size_t)bytes;
+    return AX_OK;
+}
+
+dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
+{
+    return dim3((unsigned)blocks_for(rows, TEAMS), (unsigned)heads, (unsigned)batch);
+}
+
+} // namespace
+
+ax_status ax_cuda_attention(ax_stream *stream, const void *args)
+{
+    const ax_attention_args *a = (const ax_attention_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        size_t bytes;
+        AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 2, WARP, &bytes));
+        return run(stream, attention_kernel<T>, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, bytes,
+                   forward<T>{*a});
+    });
+}
+
+ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
+{
+    const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        size_t query, key;
+        AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 3, WARP, &query));
+        AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 4, 2 * WARP, &key));
+        AX_TRY(run(stream, query_grad_kernel<T>, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, query,
+                   backward<T>{*a}));
+        return run(stream, key_grad_kernel<T>, blocks_of(a->q_len, a->kv_heads, a->batch), TEAMS * WARP, key,
+                   backward<T>{*a});
+    });
+}

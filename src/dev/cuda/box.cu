@@ -1,0 +1,314 @@
+/* Rows and boxes of larger arrays: embedding look-up and its gradient, strided copies, random initialisation.
+ */
+#include "dev/cuda/kernels.cuh"
+
+#include "axonn/philox.h"
+
+namespace
+{
+
+/* ---- embedding ----------------------------------------------------------------------------------- */
+
+/* The row of this box's table that holds `id`, or -1. */
+__device__ inline int64_t table_row(int32_t id, int64_t first, int64_t count)
+{
+    int64_t row = id - first;
+    return row >= 0 && row < count ? row : -1;
+}
+
+template <class T> struct embedding {
+    typedef accum_t<T> A;
+    ax_embedding_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        int64_t r = at / a.cols, row = table_row(a.ids[r], a.first, a.count);
+        pack<T, N> v = {};
+        if (row >= 0)
+            v = load<T, N>(a.table, row * a.cols + at % a.cols);
+        if (a.accumulate) {
+            pack<A, N> old = read<T, A, N>(a.y, at);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                old.v[i] += widen<A>(v.v[i]);
+            write<T, A, N>(a.y, at, old);
+        } else {
+            store<T, N>(a.y, at, v);
+        }
+    }
+};
+
+/* Its gradient adds the rows of dy that have the same id, in ascending order. Rows are sorted by id first: a
+ * stable radix sort, a block of SORT_BLOCK rows at a time, then each run of equal ids is summed by one block
+ * per strip of columns. Ids beyond the box become `count`, which sorts last and is left out. */
+enum { DIGIT = 6, DIGITS = 1 << DIGIT, SORT_BLOCK = 1024, SORT_THREADS = DIGITS };
+
+typedef struct entry {
+    int32_t id, row;
+} entry;
+
+struct entries_of {
+    const int32_t *ids;
+    entry *out;
+    int64_t first, count, row0;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        for (int64_t i = at; i < at + N; i++) {
+            int64_t row = table_row(ids[row0 + i], first, count);
+            out[i].id = (int32_t)(row < 0 ? count : row);
+            out[i].row = (int32_t)i;
+        }
+    }
+};
+
+/* starts[digit][block]: how many rows of the block have the digit. */
+__global__ void count_digits(const entry *in, int n, int shift, int *starts)
+{
+    __shared__ int digit[SORT_BLOCK];
+    int first = blockIdx.x * SORT_BLOCK, count = n - first < SORT_BLOCK ? n - first : SORT_BLOCK, mine = 0;
+    for (int i = threadIdx.x; i < count; i += SORT_THREADS)
+        digit[i] = in[first + i].id >> shift & (DIGITS - 1);
+    __syncthreads();
+    for (int i = 0; i < count; i++)
+        mine += digit[i] == (int)threadIdx.x;
+    starts[threadIdx.x * gridDim.x + blockIdx.x] = mine;
+}
+
+/* Counts to places: the sum of what is before. One block. */
+__global__ void scan(int *values, int n)
+{
+    __shared__ int sums[BLOCK];
+    int each = (n + BLOCK - 1) / BLOCK, first = threadIdx.x * each, end = first + each < n ? first + each : n,
+        sum = 0;
+    for (int i = first; i < end; i++)
+        sum += values[i];
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+    int before = 0;
+    for (int t = 0; t < (int)threadIdx.x; t++)
+        before += sums[t];
+    for (int i = first; i < end; i++) {
+        int value = values[i];
+        values[i] = before;
+        before += value;
+    }
+}
+
+/* Thread d places the rows with digit d, in their order. */
+__global__ void place(const entry *in, int n, int shift, const int *starts, entry *out)
+{
+    __shared__ entry own[SORT_BLOCK];
+    int first = blockIdx.x * SORT_BLOCK, count = n - first < SORT_BLOCK ? n - first : SORT_BLOCK;
+    for (int i = threadIdx.x; i < count; i += SORT_THREADS)
+        own[i] = in[first + i];
+    __syncthreads();
+    int to = starts[threadIdx.x * gridDim.x + blockIdx.x];
+    for (int i = 0; i < count; i++)
+        if ((own[i].id >> shift & (DIGITS - 1)) == (int)threadIdx.x)
+            out[to++] = own[i];
+}
+
+/* Block (i, s): if a run of equal ids begins at i, its sum in columns of strip s. */
+template <class T> struct adding {
+    typedef accum_t<T> A;
+    const T *dy;
+    A *dtable;
+    const entry *sorted;
+    int64_t cols;
+    int n, count;
+};
+template <int N, class T> __global__ void add_runs(adding<T> s)
+{
+    typedef accum_t<T> A;
+    int i = blockIdx.x, id = s.sorted[i].id;
+    int64_t c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * N;
+    if (id == s.count || (i && s.sorted[i - 1].id == id) || c >= s.cols)
+        return;
+    pack<A, N> sum = load<A, N>(s.dtable, id * s.cols + c);
+    for (; i < s.n && s.sorted[i].id == id; i++) {
+        pack<A, N> v = read<T, A, N>(s.dy, s.sorted[i].row * s.cols + c);
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            sum.v[j] += v.v[j];
+    }
+    store<A, N>(s.dtable, id * s.cols + c, sum);
+}
+
+ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int n, int64_t most,
+                     entry **sorted)
+{
+    unsigned blocks = (unsigned)blocks_for(n, SORT_BLOCK);
+    for (int shift = 0; most >> shift; shift += DIGIT) {
+        AX_TRY(run(stream, count_digits, blocks, SORT_THREADS, 0, from, n, shift, starts));
+        AX_TRY(run(stream, scan, 1, BLOCK, 0, starts, (int)(blocks * DIGITS)));
+        AX_TRY(run(stream, place, blocks, SORT_THREADS, 0, from, n, shift, starts, to));
+        entry *other = from;
+        from = to;
+        to = other;
+    }
+    *sorted = from;
+    return AX_OK;
+}
+
+/* The gradient of rows row0 … row0+n-1. */
+template <class T>
+ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int64_t row0, int n,
+                         int64_t room)
+{
+    typedef accum_t<T> A;
+    entry *first = (entry *)ax_cuda_of(stream)->scratch, *second = first + room, *sorted;
+    int *starts = (int *)(second + room);
+    const T *dy = (const T *)a->dy + row0 * a->cols;
+    const int N = width<A>::value;
+    AX_TRY(each<1>(stream, n, false, entries_of{a->ids, first, a->first, a->count, row0}));
+    AX_TRY(sort_by_id(stream, first, second, starts, n, a->count, &sorted));
+    adding<T> s = {dy, (A *)a->dtable, sorted, a->cols, n, (int)a->count};
+    if (a->cols % N == 0 && aligned({dy, a->dtable}))
+        return run(stream, add_runs<N, T>, dim3((unsigned)n, (unsigned)blocks_for(a->cols, BLOCK * N)), BLOCK,
+                   0, s);
+    return run(stream, add_runs<1, T>, dim3((unsigned)n, (unsigned)blocks_for(a->cols, BLOCK)), BLOCK, 0, s);
+}
+
+/* ---- boxes --------------------------------------------------------------------------------------- */
+
+/* Element `at` of an n0 x n1 x n2 x n3 box by its four indices. */
+struct place4 {
+    int64_t i, j, k, l;
+    __device__ place4(const int64_t n[4], int64_t at)
+    {
+        l = at % n[3];
+        k = at / n[3] % n[2];
+        j = at / n[3] / n[2] % n[1];
+        i = at / n[3] / n[2] / n[1];
+    }
+    __device__ int64_t in(const int64_t stride[4]) const
+    {
+        return i * stride[0] + j * stride[1] + k * stride[2] + l * stride[3];
+    }
+};
+
+template <class U> struct copy_box {
+    ax_copy_box_args a; /* extents and strides in elements of U */
+    template <int N> __device__ void run(int64_t at) const
+    {
+        for (int64_t item = at; item < at + N; item++) {
+            place4 p(a.n, item);
+            ((U *)a.y)[p.in(a.y_stride)] = ((const U *)a.x)[p.in(a.x_stride)];
+        }
+    }
+};
+
+template <class T> struct add_box {
+    typedef accum_t<T> A;
+    ax_copy_box_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        for (int64_t item = at; item < at + N; item++) {
+            place4 p(a.n, item);
+            T *y = (T *)a.y + p.in(a.y_stride);
+            *y = narrow<T, A>::of(widen<A>(*y) + widen<A>(((const T *)a.x)[p.in(a.x_stride)]));
+        }
+    }
+};
+
+int64_t elements(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
+
+/* The box in elements of 16 bytes, if its rows consist of such. */
+bool widened(const ax_copy_box_args *a, ax_copy_box_args *out)
+{
+    int64_t times = 16 / (int64_t)ax_dtype_size(a->dtype);
+    *out = *a;
+    if (a->x_stride[3] != 1 || a->y_stride[3] != 1 || a->n[3] % times || !aligned({a->x, a->y}))
+        return false;
+    out->n[3] = a->n[3] / times;
+    for (int d = 0; d < 3; d++) {
+        if (a->n[d] > 1 && (a->x_stride[d] % times || a->y_stride[d] % times))
+            return false;
+        out->x_stride[d] = a->x_stride[d] / times;
+        out->y_stride[d] = a->y_stride[d] / times;
+    }
+    return true;
+}
+
+template <class U> ax_status copy_as(ax_stream *stream, const ax_copy_box_args *a)
+{
+    return each<1>(stream, elements(a->n), false, copy_box<U>{*a});
+}
+
+template <class A> struct init_normal {
+    ax_init_normal_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        for (int64_t item = at; item < at + N; item++) {
+            place4 p(a.n, item);
+            int64_t row = ((a.lo[0] + p.i) * a.extent[1] + a.lo[1] + p.j) * a.extent[2] + a.lo[2] + p.k;
+            uint64_t index = (uint64_t)(row * a.extent[3] + a.lo[3] + p.l), which = index % 4;
+            float z[4];
+            ax_philox_normals(a.key, index / 4, z);
+            float mine = which == 0 ? z[0] : which == 1 ? z[1] : which == 2 ? z[2] : z[3];
+            ((A *)a.y)[item] = (A)(a.mean + a.std * (double)mine);
+        }
+    }
+};
+
+} // namespace
+
+ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
+{
+    const ax_embedding_args *a = (const ax_embedding_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<T>::value;
+        return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->table, a->y}),
+                       embedding<T>{*a});
+    });
+}
+
+/* As many rows at a time as scratch can sort. */
+ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
+{
+    const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;
+    const int64_t room = 1 << 20;
+    static_assert((size_t)(1 << 20) * 2 * sizeof(entry) + (1 << 20) / SORT_BLOCK * DIGITS * sizeof(int) <=
+                      AX_CUDA_SCRATCH,
+                  "two lists of rows and their digits fit scratch");
+    AX_CHECK(a->count < INT32_MAX, AX_ERR_USAGE, "cuda: a table of %lld rows is too long",
+             (long long)a->count);
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        for (int64_t row0 = 0; a->cols && row0 < a->rows; row0 += room)
+            AX_TRY(embedding_grad<T>(stream, a, row0, (int)ax_min(room, a->rows - row0), room));
+        return AX_OK;
+    });
+}
+
+ax_status ax_cuda_copy_box(ax_stream *stream, const void *args)
+{
+    const ax_copy_box_args *a = (const ax_copy_box_args *)args;
+    ax_copy_box_args wide;
+    if (a->accumulate)
+        return by_activation(a->dtype, [&](auto t) {
+            typedef decltype(t) T;
+            return each<1>(stream, elements(a->n), false, add_box<T>{*a});
+        });
+    if (widened(a, &wide))
+        return copy_as<pack<uint64_t, 2>>(stream, &wide);
+    switch (ax_dtype_size(a->dtype)) {
+    case 8:
+        return copy_as<uint64_t>(stream, a);
+    case 4:
+        return copy_as<uint32_t>(stream, a);
+    case 2:
+        return copy_as<uint16_t>(stream, a);
+    default:
+        return copy_as<uint8_t>(stream, a);
+    }
+}
+
+ax_status ax_cuda_init_normal(ax_stream *stream, const void *args)
+{
+    const ax_init_normal_args *a = (const ax_init_normal_args *)args;
+    return by_accum(a->dtype, [&](auto t) {
+        typedef decltype(t) A;
+        return each<1>(stream, elements(a->n), false, init_normal<A>{*a});
+    });
+}

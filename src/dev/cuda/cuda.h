@@ -1,0 +1,48 @@
+/* The CUDA backend: one plugin, libaxonn_cuda.so, that dev/plugin.c loads. `device.c` has memory, copies and
+ * the table; `gemm.c` products by cuBLASLt; each *.cu the kernels of the file of that name in dev/ref, on
+ * what `kernels.cuh` gives them. All work of a device goes to one stream, so that scratch has one user at a
+ * time. */
+#ifndef AXONN_DEV_CUDA_H
+#define AXONN_DEV_CUDA_H
+
+#include "axonn/dev.h"
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of device memory that kernels, cuBLASLt among them, share as scratch: what cuBLASLt asks for on
+ * Hopper. */
+enum { AX_CUDA_SCRATCH = 32 << 20 };
+
+typedef struct ax_cuda {
+    int ordinal;    /* of the GPU */
+    int processors; /* its multiprocessors */
+    cudaStream_t stream;
+    void *scratch;
+    int64_t left_at_open, held; /* bytes: what was there, and the most that this process has held since */
+    struct ax_cuda_products *products; /* gemm.c's */
+} ax_cuda;
+
+static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)stream->dev->impl; }
+
+/* AX_OK, or what the driver says of `what`: AX_ERR_MEMORY if memory is short, else AX_ERR_INTERNAL. */
+ax_status ax_cuda_check(cudaError_t result, const char *what);
+#define AX_CUDA(call) AX_TRY(ax_cuda_check((call), #call))
+
+ax_status ax_cuda_products_create(struct ax_cuda_products **out);
+void ax_cuda_products_destroy(struct ax_cuda_products **out);
+
+/* The product without its sums: every row of c is the bias (zeros if there is none), or has it added. */
+ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
+
+#define AX_CUDA_KERNEL(name) ax_kernel_fn ax_cuda_##name;
+AX_KERNELS(AX_CUDA_KERNEL)
+#undef AX_CUDA_KERNEL
+
+#ifdef __cplusplus
+}
+#endif
+#endif

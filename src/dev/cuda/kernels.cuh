@@ -1,0 +1,255 @@
+/* What the kernels of the CUDA backend are made of: element types, vectors of up to 16 bytes, sums over warps
+ * and blocks, launching. Letters of shapes are those of axonn/dev.h. Everything here is private to one .cu
+ * file. */
+#ifndef AXONN_DEV_CUDA_KERNELS_CUH
+#define AXONN_DEV_CUDA_KERNELS_CUH
+
+#include "dev/cuda/cuda.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <initializer_list>
+
+namespace
+{
+
+typedef __nv_bfloat16 bf16;
+typedef __half f16;
+
+constexpr int WARP = 32, BLOCK = 256;
+
+/* ---- element types ------------------------------------------------------------------------------- */
+
+/* A of T: what values are summed in and parameters are kept in. */
+template <class T> struct accum {
+    typedef float type;
+};
+template <> struct accum<double> {
+    typedef double type;
+};
+template <class T> using accum_t = typename accum<T>::type;
+
+/* Any element type to float or double, and back, rounding to nearest even. */
+template <class A> __device__ inline A widen(double x) { return (A)x; }
+template <class A> __device__ inline A widen(float x) { return (A)x; }
+template <class A> __device__ inline A widen(bf16 x) { return (A)__bfloat162float(x); }
+template <class A> __device__ inline A widen(f16 x) { return (A)__half2float(x); }
+template <class T, class A> struct narrow {
+    __device__ static inline T of(A x) { return (T)x; }
+};
+/* A double on its way to 16 bits: towards zero, with the last bit set if that lost anything, so that what is
+ * rounded next is rounded as the double would be. */
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(double x)
+{
+    float near = (float)x;
+    uint32_t bits;
+    if ((double)near == x)
+        return near;
+    memcpy(&bits, &near, sizeof bits);
+    bits = (bits - (fabs((double)near) > fabs(x))) | 1;
+    memcpy(&near, &bits, sizeof bits);
+    return near;
+}
+template <class A> struct narrow<bf16, A> {
+    __device__ static inline bf16 of(A x) { return __float2bfloat16_rn(to_float(x)); }
+};
+template <class A> struct narrow<f16, A> {
+    __device__ static inline f16 of(A x) { return __float2half_rn(to_float(x)); }
+};
+
+__device__ inline float exponential(float x) { return expf(x); }
+__device__ inline double exponential(double x) { return exp(x); }
+__device__ inline float logarithm(float x) { return logf(x); }
+__device__ inline double logarithm(double x) { return log(x); }
+__device__ inline float root(float x) { return sqrtf(x); }
+__device__ inline double root(double x) { return sqrt(x); }
+__device__ inline float erf_complement(float x) { return erfcf(x); }
+__device__ inline double erf_complement(double x) { return erfc(x); }
+
+/* Calls f with a value of the C++ type that an element type stands for. */
+template <class F> ax_status by_accum(ax_dtype dtype, F f) { return dtype == AX_F64 ? f(0.0) : f(0.0f); }
+template <class F> ax_status by_activation(ax_dtype dtype, F f)
+{
+    return dtype == AX_BF16 ? f(bf16()) : by_accum(dtype, f);
+}
+template <class F> ax_status by_float(ax_dtype dtype, F f)
+{
+    return dtype == AX_F16 ? f(f16()) : by_activation(dtype, f);
+}
+
+/* ---- vectors ------------------------------------------------------------------------------------- */
+
+/* N neighbours, moved by one access. */
+template <class T, int N> struct alignas(sizeof(T) * N) pack {
+    T v[N];
+};
+template <class T, int N> __device__ inline pack<T, N> load(const void *array, int64_t at)
+{
+    return *reinterpret_cast<const pack<T, N> *>(static_cast<const T *>(array) + at);
+}
+template <class T, int N> __device__ inline void store(void *array, int64_t at, const pack<T, N> &values)
+{
+    *reinterpret_cast<pack<T, N> *>(static_cast<T *>(array) + at) = values;
+}
+/* The same as numbers of A. */
+template <class T, class A, int N> __device__ inline pack<A, N> read(const void *array, int64_t at)
+{
+    pack<T, N> raw = load<T, N>(array, at);
+    pack<A, N> out;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        out.v[i] = widen<A>(raw.v[i]);
+    return out;
+}
+template <class T, class A, int N>
+__device__ inline void write(void *array, int64_t at, const pack<A, N> &values)
+{
+    pack<T, N> raw;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        raw.v[i] = narrow<T, A>::of(values.v[i]);
+    store<T, N>(array, at, raw);
+}
+
+/* Elements of T in 16 bytes. */
+template <class T> struct width {
+    enum { value = 16 / sizeof(T) };
+};
+
+/* Whether every address is one where 16 bytes may be moved at once; NULL is. */
+inline bool aligned(std::initializer_list<const void *> addresses)
+{
+    for (const void *address : addresses)
+        if ((uintptr_t)address % 16)
+            return false;
+    return true;
+}
+
+/* Whether rows of these arrays, which have the same length, are aligned alike: then one along_row serves all.
+ */
+inline bool alike(std::initializer_list<const void *> addresses)
+{
+    for (const void *address : addresses)
+        if ((uintptr_t)address % 16 != (uintptr_t)*addresses.begin() % 16)
+            return false;
+    return true;
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------- */
+
+struct plus {
+    template <class A> __device__ static A of(A a, A b) { return a + b; }
+};
+struct maximum {
+    template <class A> __device__ static A of(A a, A b) { return a > b ? a : b; }
+};
+
+/* Over the lanes of a warp; every lane has the result. The order of additions is fixed. */
+template <class Op, class A> __device__ inline A over_warp(A x)
+{
+#pragma unroll
+    for (int lane = WARP / 2; lane; lane /= 2)
+        x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, lane));
+    return x;
+}
+
+/* Over the threads of a block of up to 1024; every thread has the result. All threads call it. */
+template <class Op, class A> __device__ inline A over_block(A x, A nothing)
+{
+    __shared__ A part[WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
+    x = over_warp<Op>(x);
+    __syncthreads(); /* the array may be in use by the call before */
+    if (lane == 0)
+        part[warp] = x;
+    __syncthreads();
+    return over_warp<Op>(lane < warps ? part[lane] : nothing);
+}
+
+/* The dynamic shared memory of the block, aligned to 16 bytes. */
+#ifdef __CUDACC__
+__device__ inline void *dynamic_shared()
+{
+    extern __shared__ __align__(16) unsigned char ax_dynamic_shared[];
+    return ax_dynamic_shared;
+}
+#else
+__device__ inline void *dynamic_shared() { return ax_emulated_shared(); }
+#endif
+
+/* ---- launching ----------------------------------------------------------------------------------- */
+
+inline int64_t blocks_for(int64_t items, int64_t each) { return (items + each - 1) / each; }
+
+/* Enqueues a kernel; no block, no launch. `shared` is its dynamic shared memory in bytes. */
+template <class... P, class... Q>
+ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, Q... args)
+{
+    cudaLaunchConfig_t how = {};
+    if (!grid.x || !grid.y || !grid.z)
+        return AX_OK;
+    how.gridDim = grid;
+    how.blockDim = block;
+    how.dynamicSmemBytes = shared;
+    how.stream = ax_cuda_of(stream)->stream;
+    return ax_cuda_check(cudaLaunchKernelEx(&how, kernel, P(args)...), "launching a kernel");
+}
+
+/* A kernel whose elements do not know of each other is a struct with `template <int N> run(at)` that makes
+ * elements at … at+N-1. */
+template <int N, class F> __global__ void each_kernel(int64_t n, F f)
+{
+    int64_t stride = (int64_t)gridDim.x * blockDim.x * N;
+    for (int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; at < n; at += stride) {
+        if (at + N <= n)
+            f.template run<N>(at);
+        else
+            for (int64_t i = at; i < n; i++)
+                f.template run<1>(i);
+    }
+}
+
+/* N at a time where `wide`, else one. */
+template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide, const F &f)
+{
+    int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
+    if (wide)
+        return run(stream, each_kernel<N, F>, (unsigned)ax_min(most, blocks_for(n, BLOCK * N)), BLOCK, 0, n,
+                   f);
+    return run(stream, each_kernel<1, F>, (unsigned)ax_min(most, blocks_for(n, BLOCK)), BLOCK, 0, n, f);
+}
+
+/* One array by the threads of a team (`rank` of `size`): f.template run<N>(at) for all `n` elements of T that
+ * start at `array`, N at a time where addresses allow. What is before and after those is done one by one. */
+template <class T, class F>
+__device__ inline void along_row(const T *array, int64_t n, int rank, int size, F &&f)
+{
+    const int N = width<T>::value;
+    int64_t head = (int64_t)((16 - (uintptr_t)array % 16) % 16 / sizeof(T));
+    head = head < n ? head : n;
+    int64_t body = (n - head) / N * N;
+    for (int64_t at = rank; at < head; at += size)
+        f.template run<1>(at);
+    for (int64_t at = head + (int64_t)rank * N; at < head + body; at += (int64_t)size * N)
+        f.template run<N>(at);
+    for (int64_t at = head + body + rank; at < n; at += size)
+        f.template run<1>(at);
+}
+
+/* The same, one by one unless `wide`. */
+template <class T, class F>
+__device__ inline void along_rows(bool wide, const T *array, int64_t n, int rank, int size, F &&f)
+{
+    if (wide)
+        along_row(array, n, rank, size, f);
+    else
+        for (int64_t at = rank; at < n; at += size)
+            f.template run<1>(at);
+}
+
+} // namespace
+
+#endif

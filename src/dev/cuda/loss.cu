@@ -1,0 +1,156 @@
+/* Cross-entropy over a vocabulary that may be split. A block has a row. */
+#include "dev/cuda/kernels.cuh"
+
+namespace
+{
+
+enum { ROW_BLOCK = 512 };
+
+template <class T> struct take_max {
+    typedef accum_t<T> A;
+    const T *x;
+    A *max;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            *max = v.v[i] > *max ? v.v[i] : *max; /* a NaN is not lost: it shows in the sum */
+    }
+};
+template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, accum_t<T> *out)
+{
+    typedef accum_t<T> A;
+    const T *x = logits + blockIdx.x * vocab;
+    A max = (A)-INFINITY;
+    along_row(x, vocab, threadIdx.x, ROW_BLOCK, take_max<T>{x, &max});
+    max = over_block<maximum>(max, (A)-INFINITY);
+    if (threadIdx.x == 0)
+        out[blockIdx.x] = max;
+}
+
+/* The target's column in this box, or -1 (masked, or another rank's). */
+__device__ inline int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
+{
+    int64_t column = targets[r] - first;
+    return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
+}
+
+template <class T> struct add_exponentials {
+    typedef accum_t<T> A;
+    const T *x;
+    A max, *sum;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            *sum += exponential(v.v[i] - max);
+    }
+};
+template <class T> struct summing {
+    ax_ce_sum_args a;
+};
+template <class T> __global__ void sum_kernel(summing<T> s)
+{
+    typedef accum_t<T> A;
+    int64_t r = blockIdx.x;
+    const T *x = (const T *)s.a.logits + r * s.a.vocab;
+    A sum = 0;
+    along_row(x, s.a.vocab, threadIdx.x, ROW_BLOCK, add_exponentials<T>{x, ((const A *)s.a.max)[r], &sum});
+    sum = over_block<plus>(sum, (A)0);
+    if (threadIdx.x == 0) {
+        int64_t target = target_column(s.a.targets, r, s.a.first, s.a.vocab);
+        ((A *)s.a.sum)[r] = sum;
+        ((A *)s.a.target_logit)[r] = target < 0 ? (A)0 : widen<A>(x[target]);
+    }
+}
+
+/* One block: the total is summed in one order. */
+template <class A> struct losing {
+    ax_ce_loss_args a;
+};
+template <class A> __global__ void loss_kernel(losing<A> s)
+{
+    double total = 0;
+    for (int64_t r = threadIdx.x; r < s.a.rows; r += ROW_BLOCK) {
+        A loss = 0;
+        if (s.a.targets[r] >= 0)
+            loss = logarithm(((const A *)s.a.sum)[r]) + ((const A *)s.a.max)[r] -
+                   ((const A *)s.a.target_logit)[r];
+        ((A *)s.a.loss)[r] = loss;
+        total += (double)loss;
+    }
+    total = over_block<plus>(total, 0.0);
+    if (threadIdx.x == 0)
+        s.a.total[0] += total;
+}
+
+template <class T> struct subtract {
+    typedef accum_t<T> A;
+    T *x;
+    A scale, max, inverse;
+    int64_t target;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = {};
+        if (scale != 0) {
+            v = read<T, A, N>(x, at);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                v.v[i] = scale * (exponential(v.v[i] - max) * inverse - (at + i == target ? (A)1 : (A)0));
+        }
+        write<T, A, N>(x, at, v);
+    }
+};
+template <class T> struct logit_grad {
+    ax_ce_grad_args a;
+};
+template <class T> __global__ void grad_kernel(logit_grad<T> s)
+{
+    typedef accum_t<T> A;
+    int64_t r = blockIdx.x;
+    T *x = (T *)s.a.logits + r * s.a.vocab;
+    subtract<T> f = {x, s.a.targets[r] >= 0 ? (A)s.a.scale : (A)0, ((const A *)s.a.max)[r],
+                     1 / ((const A *)s.a.sum)[r], target_column(s.a.targets, r, s.a.first, s.a.vocab)};
+    along_row((const T *)x, s.a.vocab, threadIdx.x, ROW_BLOCK, f);
+}
+
+} // namespace
+
+ax_status ax_cuda_ce_max(ax_stream *stream, const void *args)
+{
+    const ax_ce_max_args *a = (const ax_ce_max_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, max_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, (const T *)a->logits, a->vocab,
+                   (accum_t<T> *)a->max);
+    });
+}
+
+ax_status ax_cuda_ce_sum(ax_stream *stream, const void *args)
+{
+    const ax_ce_sum_args *a = (const ax_ce_sum_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, sum_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, summing<T>{*a});
+    });
+}
+
+ax_status ax_cuda_ce_loss(ax_stream *stream, const void *args)
+{
+    const ax_ce_loss_args *a = (const ax_ce_loss_args *)args;
+    return by_accum(a->dtype, [&](auto t) {
+        typedef decltype(t) A;
+        return run(stream, loss_kernel<A>, 1, ROW_BLOCK, 0, losing<A>{*a});
+    });
+}
+
+ax_status ax_cuda_ce_grad(ax_stream *stream, const void *args)
+{
+    const ax_ce_grad_args *a = (const ax_ce_grad_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, grad_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, logit_grad<T>{*a});
+    });
+}

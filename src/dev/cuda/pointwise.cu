@@ -1,0 +1,321 @@
+/* Kernels that treat one element at a time, and sums over all elements. */
+#include "dev/cuda/kernels.cuh"
+
+#include "axonn/philox.h"
+
+namespace
+{
+
+template <class T> struct bias_add {
+    typedef accum_t<T> A;
+    const void *x, *bias;
+    void *y;
+    int64_t cols;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at), b = read<A, A, N>(bias, at % cols);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] += b.v[i];
+        write<T, A, N>(y, at, v);
+    }
+};
+
+/* gelu(x) and its derivative. 0.5(1 + tanh u) is the logistic function of 2u: it and what it lacks of 1 are
+ * made without a difference. */
+template <class A> struct gelu_value {
+    A y, slope;
+    __device__ gelu_value(ax_gelu_kind kind, A x)
+    {
+        if (kind == AX_GELU_TANH) {
+            const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
+            A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
+            A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
+            y = x * above;
+            slope = above + x * above * below * 2 * c * (1 + 3 * cubic * x * x);
+        } else {
+            A above = (A)0.5 * erf_complement(-x * (A)0.7071067811865476);
+            y = x * above;
+            slope = above + x * (A)0.3989422804014327 * exponential((A)-0.5 * x * x); /* 1/sqrt(2 pi) */
+        }
+    }
+};
+
+template <class T> struct gelu {
+    typedef accum_t<T> A;
+    const void *x;
+    void *y;
+    ax_gelu_kind kind;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] = gelu_value<A>(kind, v.v[i]).y;
+        write<T, A, N>(y, at, v);
+    }
+};
+
+template <class T> struct gelu_grad {
+    typedef accum_t<T> A;
+    const void *x, *dy;
+    void *dx;
+    ax_gelu_kind kind;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at), d = read<T, A, N>(dy, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            d.v[i] *= gelu_value<A>(kind, v.v[i]).slope;
+        write<T, A, N>(dx, at, d);
+    }
+};
+
+template <class T> struct add {
+    typedef accum_t<T> A;
+    const void *a, *b;
+    void *y;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(a, at), w = read<T, A, N>(b, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] += w.v[i];
+        write<T, A, N>(y, at, v);
+    }
+};
+
+/* c[r,:] = bias, added to what is there if `accumulate`: what a product is without its sums. */
+template <class C, class A> struct spread {
+    void *c;
+    const A *bias; /* or NULL */
+    int64_t cols, ld;
+    bool accumulate;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        for (int64_t i = at; i < at + N; i++) {
+            C *to = (C *)c + i / cols * ld + i % cols;
+            A old = accumulate ? widen<A>(*to) : (A)0;
+            *to = narrow<C, A>::of(old + (bias ? bias[i % cols] : (A)0));
+        }
+    }
+};
+
+/* Elements share a Philox block by four of their global index, which rows of odd length shift: each draws its
+ * own. */
+template <class T> struct dropout {
+    typedef accum_t<T> A;
+    ax_dropout_args a;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(a.x, at);
+        int64_t first = (a.row0 + at / a.cols) * a.global_cols + a.col0 + at % a.cols;
+        uint64_t block = UINT64_MAX;
+        uint32_t words[4] = {};
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            uint64_t index = (uint64_t)first + (uint64_t)i;
+            if (index / 4 != block)
+                ax_philox_words(a.key, 0, block = index / 4, words);
+            uint64_t which = index % 4;
+            uint32_t word = which == 0 ? words[0] : which == 1 ? words[1] : which == 2 ? words[2] : words[3];
+            bool kept = (double)((float)(word >> 8) * 0x1p-24f) >= a.p;
+            v.v[i] = kept ? (A)(v.v[i] / (A)(1 - a.p)) : (A)0;
+        }
+        write<T, A, N>(a.y, at, v);
+    }
+};
+
+template <class T> struct scale {
+    typedef accum_t<T> A;
+    void *x;
+    A factor;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] *= factor;
+        write<T, A, N>(x, at, v);
+    }
+};
+
+template <class X, class Y> struct convert {
+    typedef accum_t<X> A;
+    const void *x;
+    void *y;
+    template <int N> __device__ void run(int64_t at) const { write<Y, A, N>(y, at, read<X, A, N>(x, at)); }
+};
+
+/* Elements as bits. */
+template <class U> struct fill {
+    U bits;
+    void *y;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<U, N> v;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] = bits;
+        store<U, N>(y, at, v);
+    }
+};
+
+template <class U> ax_status fill_with(ax_stream *stream, const ax_fill_args *a)
+{
+    union {
+        U bits;
+        unsigned char bytes[8];
+    } element;
+    ax_store(a->dtype, element.bytes, 0, a->value);
+    return each<width<U>::value>(stream, a->n, aligned({a->y}), fill<U>{element.bits, a->y});
+}
+
+/* ---- sums over elements -------------------------------------------------------------------------- */
+
+/* A block sums one chunk; how the array is cut does not depend on the GPU. */
+enum { CHUNK = 1 << 16, MOST_CHUNKS = AX_CUDA_SCRATCH / sizeof(double) };
+
+template <class T> struct add_squares {
+    const T *x;
+    double *sum;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<double, N> v = read<T, double, N>(x, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            *sum += v.v[i] * v.v[i];
+    }
+};
+
+template <class T> __global__ void sumsq_kernel(const T *x, int64_t n, int64_t chunk, double *part)
+{
+    int64_t first = blockIdx.x * chunk, count = n - first < chunk ? n - first : chunk;
+    double sum = 0;
+    along_row(x + first, count, threadIdx.x, blockDim.x, add_squares<T>{x + first, &sum});
+    sum = over_block<plus>(sum, 0.0);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+__global__ void sum_parts(const double *part, int64_t n, double *out)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
+        sum += part[i];
+    sum = over_block<plus>(sum, 0.0);
+    if (threadIdx.x == 0)
+        out[0] = sum;
+}
+
+} // namespace
+
+ax_status ax_cuda_bias_add(ax_stream *stream, const void *args)
+{
+    const ax_bias_add_args *a = (const ax_bias_add_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<accum_t<T>>::value; /* the bias has the widest elements */
+        return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->x, a->bias, a->y}),
+                       bias_add<T>{a->x, a->bias, a->y, a->cols});
+    });
+}
+
+ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *g)
+{
+    return by_activation(g->c_dtype, [&](auto c) {
+        return by_accum(ax_dtype_accum(g->dtype), [&](auto t) {
+            typedef decltype(c) C;
+            typedef decltype(t) A;
+            return each<1>(stream, g->m * g->n, false,
+                           spread<C, A>{g->c, (const A *)g->bias, g->n, g->ldc, g->accumulate});
+        });
+    });
+}
+
+ax_status ax_cuda_gelu(ax_stream *stream, const void *args)
+{
+    const ax_gelu_args *a = (const ax_gelu_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<width<T>::value>(stream, a->n, aligned({a->x, a->y}), gelu<T>{a->x, a->y, a->kind});
+    });
+}
+
+ax_status ax_cuda_gelu_grad(ax_stream *stream, const void *args)
+{
+    const ax_gelu_grad_args *a = (const ax_gelu_grad_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<width<T>::value>(stream, a->n, aligned({a->x, a->dy, a->dx}),
+                                     gelu_grad<T>{a->x, a->dy, a->dx, a->kind});
+    });
+}
+
+ax_status ax_cuda_add(ax_stream *stream, const void *args)
+{
+    const ax_add_args *a = (const ax_add_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<width<T>::value>(stream, a->n, aligned({a->a, a->b, a->y}), add<T>{a->a, a->b, a->y});
+    });
+}
+
+ax_status ax_cuda_dropout(ax_stream *stream, const void *args)
+{
+    const ax_dropout_args *a = (const ax_dropout_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<T>::value;
+        return each<N>(stream, a->rows * a->cols, a->cols % N == 0 && aligned({a->x, a->y}), dropout<T>{*a});
+    });
+}
+
+ax_status ax_cuda_scale(ax_stream *stream, const void *args)
+{
+    const ax_scale_args *a = (const ax_scale_args *)args;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return each<width<T>::value>(stream, a->n, aligned({a->x}), scale<T>{a->x, (accum_t<T>)a->factor});
+    });
+}
+
+ax_status ax_cuda_convert(ax_stream *stream, const void *args)
+{
+    const ax_convert_args *a = (const ax_convert_args *)args;
+    return by_float(a->x_dtype, [&](auto from) {
+        return by_float(a->y_dtype, [&](auto to) {
+            typedef decltype(from) X;
+            typedef decltype(to) Y;
+            const int N = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));
+            return each<N>(stream, a->n, aligned({a->x, a->y}), convert<X, Y>{a->x, a->y});
+        });
+    });
+}
+
+ax_status ax_cuda_fill(ax_stream *stream, const void *args)
+{
+    const ax_fill_args *a = (const ax_fill_args *)args;
+    switch (ax_dtype_size(a->dtype)) {
+    case 8:
+        return fill_with<uint64_t>(stream, a);
+    case 4:
+        return fill_with<uint32_t>(stream, a);
+    case 2:
+        return fill_with<uint16_t>(stream, a);
+    default:
+        return fill_with<uint8_t>(stream, a);
+    }
+}
+
+ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)
+{
+    const ax_sumsq_args *a = (const ax_sumsq_args *)args;
+    double *part = (double *)ax_cuda_of(stream)->scratch;
+    int64_t chunk = ax_max(CHUNK, blocks_for(a->n, MOST_CHUNKS)), chunks = blocks_for(a->n, chunk);
+    AX_TRY(by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, sumsq_kernel<T>, (unsigned)chunks, BLOCK, 0, (const T *)a->x, a->n, chunk, part);
+    }));
+    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, a->out);
+}

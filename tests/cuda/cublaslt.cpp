@@ -1,0 +1,180 @@
+/* cuBLASLt's products as plain loops over column-major matrices. Plans are bound to the alignment they were
+ * made for, and a bias that is wider than d is refused, so that the code beside the library runs too. */
+#include "cublasLt.h"
+
+#include "cuda_runtime.h"
+
+#include "axonn/dev.h"
+
+#include <vector>
+
+struct cublasLtContext {
+    int unused;
+};
+struct cublasLtMatmulDesc {
+    cublasComputeType_t compute;
+    cudaDataType_t scale, bias_type;
+    cublasOperation_t trans_a, trans_b;
+    cublasLtEpilogue_t epilogue;
+    const void *bias;
+};
+struct cublasLtMatrixLayout {
+    cudaDataType_t type;
+    int64_t rows, cols, ld;
+};
+struct cublasLtMatmulPreference {
+    size_t workspace;
+    uint32_t align[4]; /* of a, b, c, d */
+};
+
+namespace
+{
+
+ax_dtype dtype_of(cudaDataType_t type)
+{
+    return type == CUDA_R_64F ? AX_F64 : type == CUDA_R_32F ? AX_F32 : AX_BF16;
+}
+
+double at(const cublasLtMatrixLayout &l, bool trans, const void *x, int64_t r, int64_t c)
+{
+    return ax_load(dtype_of(l.type), x, trans ? r * l.ld + c : c * l.ld + r);
+}
+
+bool well_formed(const cublasLtMatrixLayout &l) { return l.rows > 0 && l.cols > 0 && l.ld >= l.rows; }
+
+void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrixLayout &la, const void *b,
+              const cublasLtMatrixLayout &lb, double beta, void *d, const cublasLtMatrixLayout &ld)
+{
+    bool ta = how.trans_a == CUBLAS_OP_T, tb = how.trans_b == CUBLAS_OP_T;
+    int64_t k = ta ? la.rows : la.cols, m = ld.rows;
+    std::vector<double> op_a((size_t)(m * k)), sums((size_t)m); /* op(a) column by column; a column of d */
+    double *wide = op_a.data(), *sum = sums.data();
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t i = 0; i < m; i++)
+            wide[p * m + i] = at(la, ta, a, i, p);
+    for (int64_t j = 0; j < ld.cols; j++) {
+        for (int64_t i = 0; i < m; i++)
+            sum[i] =
+                (beta != 0 ? beta * at(ld, false, d, i, j) : 0) +
+                (how.epilogue == CUBLASLT_EPILOGUE_BIAS ? ax_load(dtype_of(how.bias_type), how.bias, i) : 0);
+        for (int64_t p = 0; p < k; p++) {
+            const double factor = at(lb, tb, b, p, j), *column = wide + p * m;
+            for (int64_t i = 0; i < m; i++)
+                sum[i] += factor * column[i];
+        }
+        for (int64_t i = 0; i < m; i++)
+            ax_store(dtype_of(ld.type), d, j * ld.ld + i, sum[i]);
+    }
+}
+
+bool is_aligned(const void *address, uint64_t bytes) { return (uintptr_t)address % bytes == 0; }
+
+} // namespace
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_SUCCESS ? "success" : "refused by the stand-in";
+}
+
+template <class T, class U> static cublasStatus_t made(U **out, T value)
+{
+    *out = new T(value);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T> static cublasStatus_t gone(T *value)
+{
+    delete value;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *library) { return made(library, cublasLtContext{0}); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t library) { return gone(library); }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
+{
+    return made(out, cublasLtMatmulDesc{compute, scale, CUDA_R_32F, CUBLAS_OP_N, CUBLAS_OP_N,
+                                        CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t how) { return gone(how); }
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t size)
+{
+    void *to = what == CUBLASLT_MATMUL_DESC_TRANSA         ? (void *)&how->trans_a
+               : what == CUBLASLT_MATMUL_DESC_TRANSB       ? (void *)&how->trans_b
+               : what == CUBLASLT_MATMUL_DESC_EPILOGUE     ? (void *)&how->epilogue
+               : what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? (void *)&how->bias
+                                                           : (void *)&how->bias_type;
+    memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
+{
+    return made(out, cublasLtMatrixLayout{type, (int64_t)rows, (int64_t)cols, ld});
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return gone(layout); }
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    return made(out, cublasLtMatmulPreference{0, {256, 256, 256, 256}});
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    return gone(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void *value, size_t size)
+{
+    void *to = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+                   ? (void *)&preference->workspace
+                   : (void *)&preference->align[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
+    memcpy(to, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* The shapes must agree, and sums of fp64 need fp64. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int,
+                                              cublasLtMatmulHeuristicResult_t *results, int *count)
+{
+    *count = 0;
+    bool ta = how->trans_a == CUBLAS_OP_T, tb = how->trans_b == CUBLAS_OP_T;
+    if (!well_formed(*a) || !well_formed(*b) || !well_formed(*c) || d != c ||
+        (ta ? a->cols : a->rows) != d->rows || (tb ? b->rows : b->cols) != d->cols ||
+        (ta ? a->rows : a->cols) != (tb ? b->cols : b->rows))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (a->type != b->type || (a->type == CUDA_R_64F) != (how->compute == CUBLAS_COMPUTE_64F))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (how->epilogue == CUBLASLT_EPILOGUE_BIAS && how->bias_type != d->type)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    for (int i = 0; i < 4; i++)
+        results->algo.data[i] = preference->align[i];
+    *count = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* As the real one, it reads descriptions now and memory when the stream comes to it. */
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *,
+                              size_t, cudaStream_t stream)
+{
+    ax_dtype scale = dtype_of(how->scale);
+    double factor = ax_load(scale, beta, 0);
+    if (c != d || c_layout != d_layout || ax_load(scale, alpha, 0) != 1 || !is_aligned(a, algo->data[0]) ||
+        !is_aligned(b, algo->data[1]) || !is_aligned(d, algo->data[3]))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    ax_emulated_enqueue(stream, [=, h = *how, la = *a_layout, lb = *b_layout, ld = *d_layout] {
+        multiply(h, a, la, b, lb, factor, d, ld);
+    });
+    return CUBLAS_STATUS_SUCCESS;
+}

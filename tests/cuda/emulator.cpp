@@ -1,0 +1,390 @@
+/* Runs CUDA kernels on the host: a block is run by one thread, its threads are fibers that yield where they
+ * wait for each other. A barrier that some of them never reach is found and told. */
+#include "cuda_runtime.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sys/mman.h>
+#include <vector>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FIBERS_KNOWN_TO_ASAN
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define FIBERS_KNOWN_TO_ASAN
+#endif
+#ifdef FIBERS_KNOWN_TO_ASAN
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+/* switch_stack(&from, to): saves where this stack stands and goes on where the other one stood. What a call
+ * preserves is all there is to keep. A new stack stands at the start of fiber_main. */
+#ifndef __x86_64__
+#error "emulated CUDA switches stacks as x86-64 does"
+#endif
+extern "C" void ax_emulated_switch(void **from, void *to);
+asm(R"(
+    .text
+    .type ax_emulated_switch, @function
+ax_emulated_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size ax_emulated_switch, . - ax_emulated_switch
+)");
+
+thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace
+{
+
+enum { WARP = 32, STACK = 256 << 10, SHARED = 48 << 10 };
+enum state { DONE, READY, AT_WARP, AT_BLOCK };
+
+struct fiber {
+    void *at; /* its stack pointer while it does not run */
+    char *stack;
+    void *fake_stack; /* AddressSanitizer's, while it does not run */
+    state is = DONE;
+    unsigned exchanges; /* that it has begun in this block */
+    dim3 thread;
+};
+
+struct warp_slots {
+    unsigned char value[2][WARP]
+                       [16]; /* by parity of the exchange: the next one may begin while this one is read */
+};
+
+/* What one thread of the host runs blocks with. */
+struct machine {
+    std::vector<std::unique_ptr<fiber>> fibers;
+    std::vector<warp_slots> warps;
+    const std::function<void()> *kernel;
+    fiber *current;
+    void *scheduler; /* its stack pointer while a fiber runs */
+    void *fake_stack;
+    const void *own_stack;
+    size_t own_size;
+    alignas(16) char shared[SHARED];
+    ~machine()
+    {
+        for (auto &f : fibers)
+            munmap(f->stack, STACK);
+    }
+};
+thread_local machine m;
+
+[[noreturn]] void fail(const char *what)
+{
+    fprintf(stderr, "emulated CUDA: %s (block %u,%u,%u)\n", what, blockIdx.x, blockIdx.y, blockIdx.z);
+    abort();
+}
+
+void to_scheduler(state next)
+{
+    fiber *f = m.current;
+    f->is = next;
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_start_switch_fiber(&f->fake_stack, m.own_stack, m.own_size);
+#endif
+    ax_emulated_switch(&f->at, m.scheduler);
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_finish_switch_fiber(f->fake_stack, &m.own_stack, &m.own_size);
+#endif
+}
+
+void to_fiber(fiber *f)
+{
+    m.current = f;
+    threadIdx = f->thread;
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_start_switch_fiber(&m.fake_stack, f->stack, STACK);
+#endif
+    ax_emulated_switch(&m.scheduler, f->at);
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_finish_switch_fiber(m.fake_stack, nullptr, nullptr);
+#endif
+}
+
+/* A fiber lives on and runs one thread of a block after the other. */
+void fiber_main()
+{
+#ifdef FIBERS_KNOWN_TO_ASAN
+    __sanitizer_finish_switch_fiber(nullptr, &m.own_stack, &m.own_size);
+#endif
+    for (;;) {
+        (*m.kernel)();
+        to_scheduler(DONE);
+    }
+}
+
+void need_fibers(size_t count)
+{
+    while (m.fibers.size() < count) {
+        std::unique_ptr<fiber> f = std::make_unique<fiber>();
+        f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (f->stack == MAP_FAILED)
+            fail("no memory for fibers");
+        void **top = (void **)(f->stack + STACK) - 2; /* as after a call: 8 below a multiple of 16 */
+        top[0] = (void *)fiber_main;
+        f->at = top - 6; /* the registers that the switch restores: zeros */
+        m.fibers.push_back(std::move(f));
+    }
+    m.warps.resize((count + WARP - 1) / WARP);
+}
+
+/* Lets go those that wait for each other; false if nobody can go on. */
+bool release(size_t count)
+{
+    bool all_at_block = true, any = false;
+    for (size_t w = 0; w < count; w += WARP) {
+        size_t end = w + WARP < count ? w + WARP : count;
+        bool all_at_warp = true;
+        for (size_t i = w; i < end; i++) {
+            all_at_warp = all_at_warp && m.fibers[i]->is == AT_WARP;
+            all_at_block = all_at_block && (m.fibers[i]->is == AT_BLOCK || m.fibers[i]->is == DONE);
+        }
+        for (size_t i = w; all_at_warp && i < end; i++)
+            m.fibers[i]->is = READY;
+        any = any || all_at_warp;
+    }
+    for (size_t i = 0; all_at_block && i < count; i++)
+        if (m.fibers[i]->is == AT_BLOCK) {
+            m.fibers[i]->is = READY;
+            any = true;
+        }
+    return any;
+}
+
+void run_block(size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        fiber *f = m.fibers[i].get();
+        f->is = READY;
+        f->exchanges = 0;
+        f->thread = dim3((unsigned)(i % blockDim.x), (unsigned)(i / blockDim.x % blockDim.y),
+                         (unsigned)(i / blockDim.x / blockDim.y));
+    }
+    do {
+        for (size_t i = 0; i < count; i++)
+            if (m.fibers[i]->is == READY)
+                to_fiber(m.fibers[i].get());
+    } while (release(count));
+    for (size_t i = 0; i < count; i++)
+        if (m.fibers[i]->is != DONE)
+            fail("threads wait at a barrier that others of their warp or block do not reach");
+}
+
+} // namespace
+
+void *ax_emulated_shared() { return m.shared; }
+
+void ax_emulated_block_barrier() { to_scheduler(AT_BLOCK); }
+
+void ax_emulated_exchange(const void *mine, void *theirs, size_t bytes, int lane)
+{
+    fiber *f = m.current;
+    size_t index = (f->thread.z * blockDim.y + f->thread.y) * blockDim.x + f->thread.x;
+    auto &slots = m.warps[index / WARP].value[f->exchanges++ % 2];
+    memcpy(slots[index % WARP], mine, bytes);
+    to_scheduler(AT_WARP);
+    memcpy(theirs, slots[lane], bytes);
+}
+
+void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread)
+{
+    size_t count = (size_t)block.x * block.y * block.z;
+    if (count % WARP)
+        fail("blocks are to have whole warps");
+    need_fibers(count);
+    m.kernel = &thread;
+    gridDim = grid;
+    blockDim = block;
+    for (unsigned z = 0; z < grid.z; z++)
+        for (unsigned y = 0; y < grid.y; y++)
+            for (unsigned x = 0; x < grid.x; x++) {
+                blockIdx = dim3(x, y, z);
+                memset(m.shared, 0xff, shared);
+                run_block(count);
+            }
+}
+
+/* ---- the runtime --------------------------------------------------------------------------------- */
+
+struct CUstream_st {
+    std::vector<std::function<void()>> queue;
+};
+
+void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    stream->queue.push_back(std::move(work));
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
+           : error                            ? "cudaErrorInvalidValue"
+                                              : "cudaSuccess";
+}
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory" : error ? "invalid argument" : "no error";
+}
+cudaError_t cudaGetLastError(void) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
+
+/* As large a memory as lets tests ask for more. */
+static const size_t memory_size = (size_t)1 << 34;
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
+{
+    *about = {};
+    strcpy(about->name, "GPU emulated on the host");
+    about->multiProcessorCount = 2;
+    about->totalGlobalMem = memory_size;
+    return cudaSetDevice(device);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = new CUstream_st;
+    return cudaSuccess;
+}
+
+/* ---- memory: it faults when code of the host touches it, but for streams that run ---- */
+
+namespace
+{
+
+enum { PAGE = 4096 };
+
+std::mutex memory_lock;
+std::map<void *, size_t> memory_blocks; /* bytes in whole pages, without the guard page behind */
+int running;                            /* streams, over all threads */
+
+void protect_all(int protection)
+{
+    for (auto &block : memory_blocks)
+        mprotect(block.first, block.second, protection);
+}
+
+void begin_running()
+{
+    std::lock_guard<std::mutex> guard(memory_lock);
+    if (running++ == 0)
+        protect_all(PROT_READ | PROT_WRITE);
+}
+
+void end_running()
+{
+    std::lock_guard<std::mutex> guard(memory_lock);
+    if (--running == 0)
+        protect_all(PROT_NONE);
+}
+
+} // namespace
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    std::vector<std::function<void()>> work;
+    work.swap(stream->queue);
+    begin_running();
+    for (auto &item : work)
+        item();
+    end_running();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaStreamSynchronize(stream);
+    delete stream;
+    return cudaSuccess;
+}
+
+/* What nobody wrote is NaN; a page behind it faults. */
+cudaError_t cudaMalloc(void **memory, size_t bytes)
+{
+    size_t size = (bytes + PAGE - 1) / PAGE * PAGE;
+    *memory = nullptr;
+    if (bytes > memory_size)
+        return cudaErrorMemoryAllocation;
+    void *base = mmap(nullptr, size + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return cudaErrorMemoryAllocation;
+    memset(base, 0xff, bytes);
+    std::lock_guard<std::mutex> guard(memory_lock);
+    memory_blocks[base] = size;
+    mprotect((char *)base + size, PAGE, PROT_NONE);
+    if (!running)
+        mprotect(base, size, PROT_NONE);
+    *memory = base;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    std::lock_guard<std::mutex> guard(memory_lock);
+    auto block = memory_blocks.find(memory);
+    if (!memory)
+        return cudaSuccess;
+    if (block == memory_blocks.end())
+        return cudaErrorInvalidValue;
+    munmap(memory, block->second + PAGE);
+    memory_blocks.erase(block);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    std::lock_guard<std::mutex> guard(memory_lock);
+    *left = *all = memory_size;
+    for (auto &block : memory_blocks)
+        *left -= block.second;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+    ax_emulated_enqueue(stream, [=] { memset(memory, value, bytes); });
+    return cudaSuccess;
+}
+
+/* From the host: what is there now. To the host: when the stream comes to it. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    if (!bytes)
+        return cudaSuccess;
+    if (kind == cudaMemcpyHostToDevice) {
+        std::vector<char> held((const char *)from, (const char *)from + bytes);
+        ax_emulated_enqueue(stream, [=, held = std::move(held)] { memcpy(to, held.data(), bytes); });
+    } else {
+        ax_emulated_enqueue(stream, [=] { memcpy(to, from, bytes); });
+    }
+    return cudaSuccess;
+}

@@ -1,0 +1,49 @@
+/* A stand-in for the part of the CUDA runtime that src/dev/cuda uses, so that its kernels run on hosts
+ * without a GPU: emulator.cpp runs the threads of a block as fibers of one thread. Work of a stream is run
+ * only when somebody waits for it, so that a wait that is missing shows. See also cuda_runtime.h beside it.
+ */
+#ifndef AXONN_EMULATED_CUDA_RUNTIME_API_H
+#define AXONN_EMULATED_CUDA_RUNTIME_API_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9
+} cudaError_t;
+typedef enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 } cudaMemcpyKind;
+typedef struct CUstream_st *cudaStream_t;
+enum { cudaStreamNonBlocking = 1 };
+
+struct cudaDeviceProp {
+    char name[256];
+    int multiProcessorCount;
+    size_t totalGlobalMem;
+};
+
+const char *cudaGetErrorName(cudaError_t error);
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMalloc(void **memory, size_t bytes);
+cudaError_t cudaFree(void *memory);
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all);
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,143 @@
+/* What stands on the device "cuda": layers on grids, whole training runs, memory. On a GPU if the host has
+ * one and AXONN_PLUGINS does not lead to the emulated one, as it does where CTest runs this. */
+#include "axonn/config.h"
+#include "axonn/nn.h"
+
+#include "support/equality.h"
+#include "support/sanitized.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* In float64 a device and a grid only reorder sums of at most a few hundred terms: 1e-12 is 1e4 roundings. */
+static void layers_equal_the_reference(void **state)
+{
+    static const struct {
+        ax_grid_size grid;
+        int zero;
+    } cases[] = {{{1, 1, 1, 1, 1}, 0}, {{2, 1, 2, 1, 1}, 0}, {{1, 2, 1, 1, 2}, 3}};
+    (void)state;
+    for (int s = 0; s < ax_layer_sample_count; s++)
+        for (size_t i = 0; i < AX_COUNT(cases) - SANITIZED; i++) {
+            ax_parallel parallel = ax_parallel_default;
+            double worst;
+            parallel.zero = cases[i].zero;
+            if (ax_layer_check_grid(&ax_layer_samples[s], cases[i].grid, &parallel, "cuda", &worst) != AX_OK)
+                fail_msg("%s, case %zu: %s", ax_layer_samples[s].name, i, ax_error_message());
+            if (!(worst < 1e-12))
+                fail_msg("%s, case %zu: off by %.1e", ax_layer_samples[s].name, i, worst);
+        }
+}
+
+/* The bounds are those that grids are held to on the host (test_equality.c): a device is one more order of
+ * sums. */
+static void training_equals_the_reference(void **state)
+{
+    enum { FEW = 3 };
+    (void)state;
+    for (int m = 0; m < (SANITIZED ? 1 : EQ_MODELS); m++) {
+        eq_run want = eq_do(eq_serial((eq_model)m, "ref", AX_F64, FEW));
+        eq_run got = eq_do(eq_serial((eq_model)m, "cuda", AX_F64, FEW));
+        eq_assert_equal(&got, &want, 1e-12, 1e-11);
+        eq_free(&got);
+        eq_free(&want);
+        want = eq_do(eq_serial((eq_model)m, "ref", AX_F32, FEW));
+        got = eq_do(eq_serial((eq_model)m, "cuda", AX_F32, FEW));
+        eq_assert_equal(&got, &want, 1e-5, 1e-4);
+        eq_free(&got);
+        eq_gap gap = eq_bf16_gap((eq_model)m, "ref", FEW);
+        got = eq_do(eq_serial((eq_model)m, "cuda", AX_BF16, FEW));
+        eq_assert_as_near(&got, &want, &gap);
+        eq_free(&got);
+        eq_free(&want);
+    }
+}
+
+static void ranks_share_a_gpu(void **state)
+{
+    (void)state;
+    eq_run one = eq_do(eq_serial(EQ_GROUPED, "ref", AX_F64, 2)),
+           split = eq_serial(EQ_GROUPED, "cuda", AX_F64, 2);
+    split.grid = (ax_grid_size){2, 1, 2, 1, 2};
+    split.parallel.zero = 1;
+    split = eq_do(split);
+    eq_assert_equal(&split, &one, 1e-12, 1e-11);
+    eq_free(&split);
+    eq_free(&one);
+}
+
+static void memory_is_the_gpus(void **state)
+{
+    const size_t size = 64 << 20;
+    ax_device *dev;
+    void *memory;
+    int place;
+    (void)state;
+    int64_t before = ax_device_available("cuda", 0, &place);
+    assert_int_equal(place, 1);
+    assert_int_equal(ax_device_open("cuda", 1, &dev), AX_OK);
+    assert_false(ax_device_uses_host_memory(dev));
+    int64_t held = ax_device_held(dev);
+    assert_int_equal(ax_device_alloc(dev, size, &memory), AX_OK);
+    assert_true(ax_device_held(dev) >= held + (int64_t)size);
+    assert_true(ax_device_available("cuda", 0, &place) <= before - (int64_t)size);
+    ax_device_free(dev, memory, size);
+    assert_true(ax_device_held(dev) >= held + (int64_t)size); /* the most */
+    assert_int_equal(ax_device_alloc(dev, (size_t)before + (1 << 30), &memory), AX_ERR_MEMORY);
+    assert_null(memory);
+    assert_non_null(strstr(ax_error_message(), "the GPU has no "));
+    /* Which is told once: what comes next works. */
+    assert_int_equal(ax_device_alloc(dev, 4096, &memory), AX_OK);
+    ax_stream stream = {dev, NULL};
+    double zeros[512];
+    memset(zeros, 1, sizeof zeros);
+    assert_int_equal(ax_copy_out(&stream, zeros, memory, sizeof zeros), AX_OK);
+    for (int i = 0; i < 512; i++)
+        assert_true(zeros[i] == 0);
+    ax_device_free(dev, memory, 4096);
+    ax_device_close(&dev);
+}
+
+/* Work is done when somebody waits for it. */
+static void launches_are_in_order(void **state)
+{
+    enum { N = 1000 };
+    ax_device *dev;
+    float *a, got[N], host[N];
+    (void)state;
+    assert_int_equal(ax_device_open("cuda", 1, &dev), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, sizeof got, (void **)&a), AX_OK);
+    ax_stream stream = {dev, NULL};
+    for (int round = 1; round <= 3; round++) {
+        for (int i = 0; i < N; i++)
+            host[i] = (float)(i * round);
+        assert_int_equal(ax_copy_in(&stream, a, host, sizeof host), AX_OK);
+        memset(host, 0, sizeof host); /* which was read */
+        assert_int_equal(ax_run_scale(&stream, &(ax_scale_args){N, 2, a, AX_F32}), AX_OK);
+        assert_int_equal(ax_stream_wait(&stream), AX_OK);
+        assert_int_equal(ax_copy_out(&stream, got, a, sizeof got), AX_OK);
+        for (int i = 0; i < N; i++)
+            assert_true(got[i] == (float)(2 * i * round));
+    }
+    ax_device_free(dev, a, sizeof got);
+    ax_device_close(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_equal_the_reference), cmocka_unit_test(training_equals_the_reference),
+        cmocka_unit_test(ranks_share_a_gpu), cmocka_unit_test(memory_is_the_gpus),
+        cmocka_unit_test(launches_are_in_order)};
+    if (ax_device_absent("cuda")) {
+        printf("cuda: %s\n", ax_device_absent("cuda"));
+        return getenv("AXONN_PLUGINS") ? 1 : 77; /* an emulated GPU is always there */
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

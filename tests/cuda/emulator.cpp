@@ -2,6 +2,8 @@
  * wait for each other. A barrier that some of them never reach is found and told. */
 #include "cuda_runtime.h"
 
+#include "axonn/dev.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -54,8 +56,16 @@ thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace
 {
 
-enum { WARP = 32, STACK = 256 << 10, SHARED = 48 << 10 };
+enum { WARP = 32, STACK = 256 << 10, SHARED = 227 << 10 };
 enum state { DONE, READY, AT_WARP, AT_BLOCK };
+
+/* A copy that is done when somebody waits for its group. */
+struct async_copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+    unsigned group;
+};
 
 struct fiber {
     void *at; /* its stack pointer while it does not run */
@@ -64,11 +74,13 @@ struct fiber {
     state is = DONE;
     unsigned exchanges; /* that it has begun in this block */
     dim3 thread;
+    std::vector<async_copy> copies;
+    unsigned groups; /* of copies, committed */
 };
 
 struct warp_slots {
-    unsigned char value[2][WARP]
-                       [16]; /* by parity of the exchange: the next one may begin while this one is read */
+    /* By parity of the exchange: the next one may begin while this one is read. */
+    unsigned char value[2][WARP * AX_EMULATED_SLOT];
 };
 
 /* What one thread of the host runs blocks with. */
@@ -179,6 +191,8 @@ void run_block(size_t count)
         fiber *f = m.fibers[i].get();
         f->is = READY;
         f->exchanges = 0;
+        f->groups = 0;
+        f->copies.clear();
         f->thread = dim3((unsigned)(i % blockDim.x), (unsigned)(i / blockDim.x % blockDim.y),
                          (unsigned)(i / blockDim.x / blockDim.y));
     }
@@ -198,14 +212,75 @@ void *ax_emulated_shared() { return m.shared; }
 
 void ax_emulated_block_barrier() { to_scheduler(AT_BLOCK); }
 
-void ax_emulated_exchange(const void *mine, void *theirs, size_t bytes, int lane)
+const unsigned char *ax_emulated_gather(const void *mine, size_t bytes)
 {
     fiber *f = m.current;
     size_t index = (f->thread.z * blockDim.y + f->thread.y) * blockDim.x + f->thread.x;
-    auto &slots = m.warps[index / WARP].value[f->exchanges++ % 2];
-    memcpy(slots[index % WARP], mine, bytes);
+    unsigned char *slots = m.warps[index / WARP].value[f->exchanges++ % 2];
+    memcpy(slots + index % WARP * AX_EMULATED_SLOT, mine, bytes);
     to_scheduler(AT_WARP);
-    memcpy(theirs, slots[lane], bytes);
+    return slots;
+}
+
+static float number(uint32_t r, int half) { return ax_bf16_to_float((uint16_t)(r >> 16 * half)); }
+
+void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    struct operands {
+        uint32_t a[4], b[2];
+    } mine, other;
+    memcpy(mine.a, a, sizeof mine.a);
+    memcpy(mine.b, b, sizeof mine.b);
+    const unsigned char *all = ax_emulated_gather(&mine, sizeof mine);
+    int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    for (int k = 0; k < 16; k++) {
+        float row[2], column[2];
+        for (int i = 0; i < 2; i++) { /* rows g and g+8, columns 2t and 2t+1 */
+            memcpy(&other, all + (g * 4 + k % 8 / 2) * AX_EMULATED_SLOT, sizeof other);
+            row[i] = number(other.a[i + k / 8 * 2], k % 2);
+            memcpy(&other, all + ((2 * t + i) * 4 + k % 8 / 2) * AX_EMULATED_SLOT, sizeof other);
+            column[i] = number(other.b[k / 8], k % 2);
+        }
+        for (int e = 0; e < 4; e++)
+            c[e] += row[e / 2] * column[e % 2];
+    }
+}
+
+void ax_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed)
+{
+    if ((uintptr_t)row % 16)
+        fail("a row of ldmatrix is not on 16 bytes");
+    const unsigned char *all = ax_emulated_gather(&row, sizeof row);
+    int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        uint16_t two[2];
+        for (int half = 0; half < 2; half++) {
+            const uint16_t *from;
+            memcpy(&from, all + (8 * i + (transposed ? 2 * t + half : g)) * AX_EMULATED_SLOT, sizeof from);
+            two[half] = from[transposed ? g : 2 * t + half];
+        }
+        memcpy(&r[i], two, sizeof two);
+    }
+}
+
+void ax_emulated_copy_async(void *to, const void *from, size_t bytes)
+{
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16)
+        fail("cp.async of addresses that are not on 16 bytes");
+    m.current->copies.push_back({to, from, bytes, m.current->groups});
+}
+
+void ax_emulated_commit_copies() { m.current->groups++; }
+
+void ax_emulated_wait_copies(int left)
+{
+    auto &copies = m.current->copies;
+    size_t done = 0;
+    for (; done < copies.size() && copies[done].group + (unsigned)left < m.current->groups; done++) {
+        memset(copies[done].to, 0, 16);
+        memcpy(copies[done].to, copies[done].from, copies[done].bytes);
+    }
+    copies.erase(copies.begin(), copies.begin() + (ptrdiff_t)done);
 }
 
 void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread)
@@ -267,6 +342,25 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
     about->multiProcessorCount = 2;
     about->totalGlobalMem = memory_size;
     return cudaSetDevice(device);
+}
+
+static std::mutex limits_lock;
+static std::map<const void *, size_t> limits;
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute, int value)
+{
+    std::lock_guard<std::mutex> guard(limits_lock);
+    if (value < 0 || value > SHARED)
+        return cudaErrorInvalidValue;
+    limits[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+size_t ax_emulated_shared_limit(const void *kernel)
+{
+    std::lock_guard<std::mutex> guard(limits_lock);
+    auto found = limits.find(kernel);
+    return found == limits.end() ? 48 << 10 : found->second;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)

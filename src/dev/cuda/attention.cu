@@ -1,5 +1,5 @@
-/* Causal attention for any head width and element type: a warp has a query, or in the gradient a key, and
- * takes WARP partners at a time, each lane the product with one of them. */
+/* Causal attention for any head width and element type, where flash.cu does not take it: a warp has a query,
+ * or in the gradient a key, and takes WARP partners at a time, each lane the product with one of them. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -198,6 +198,8 @@ dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 ax_status ax_cuda_attention(ax_stream *stream, const void *args)
 {
     const ax_attention_args *a = (const ax_attention_args *)args;
+    if (ax_cuda_flash_takes(a))
+        return ax_cuda_flash(stream, a);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         size_t bytes;
@@ -210,6 +212,8 @@ ax_status ax_cuda_attention(ax_stream *stream, const void *args)
 ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
 {
     const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
+    if (ax_cuda_flash_grad_takes(a))
+        return ax_cuda_flash_grad(stream, a);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         size_t query, key;

@@ -38,6 +38,12 @@ void ax_cuda_products_destroy(struct ax_cuda_products **out);
 /* The product without its sums: every row of c is the bias (zeros if there is none), or has it added. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
+/* Attention on tensor cores (flash.cu), for the calls that it takes. */
+bool ax_cuda_flash_takes(const ax_attention_args *args);
+bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *args);
+ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *args);
+ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *args);
+
 #define AX_CUDA_KERNEL(name) ax_kernel_fn ax_cuda_##name;
 AX_KERNELS(AX_CUDA_KERNEL)
 #undef AX_CUDA_KERNEL

@@ -195,6 +195,9 @@ ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, si
     how.blockDim = block;
     how.dynamicSmemBytes = shared;
     how.stream = ax_cuda_of(stream)->stream;
+    if (shared > 48 << 10) /* which a kernel has to ask for */
+        AX_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     (int)shared));
     return ax_cuda_check(cudaLaunchKernelEx(&how, kernel, P(args)...), "launching a kernel");
 }
 

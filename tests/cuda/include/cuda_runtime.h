@@ -15,6 +15,7 @@ using std::isnan;
 #define __device__
 #define __host__
 #define __align__(bytes) alignas(bytes)
+#define __launch_bounds__(threads)
 /* Blocks of a thread of the host run one after the other. */
 #define __shared__ static thread_local
 
@@ -37,24 +38,29 @@ void *ax_emulated_shared();
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 /* Runs a kernel now. */
 void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
-/* All threads of the block, or of the warp, come here; in a warp each brings up to 16 bytes and is given
- * those of `lane`. */
+/* The dynamic shared memory that a kernel may have. */
+size_t ax_emulated_shared_limit(const void *kernel);
+/* All threads of the block, or of the warp, come here; in a warp each brings bytes and is given those of lane
+ * i at [i · AX_EMULATED_SLOT]. */
+enum { AX_EMULATED_SLOT = 32 };
 void ax_emulated_block_barrier();
-void ax_emulated_exchange(const void *mine, void *theirs, size_t bytes, int lane);
+const unsigned char *ax_emulated_gather(const void *mine, size_t bytes);
+/* mma.sync.m16n8k16 of bf16, ldmatrix.x4, cp.async. */
+void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2]);
+void ax_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed);
+void ax_emulated_copy_async(void *to, const void *from, size_t bytes);
+void ax_emulated_commit_copies();
+void ax_emulated_wait_copies(int left);
 
 /* ---- the language -------------------------------------------------------------------------------- */
 
 inline void __syncthreads() { ax_emulated_block_barrier(); }
-inline void __syncwarp(unsigned = 0xffffffffu)
-{
-    char none = 0;
-    ax_emulated_exchange(&none, &none, 1, 0);
-}
+inline void __syncwarp(unsigned = 0xffffffffu) { ax_emulated_gather("", 0); }
 template <class T> T __shfl_sync(unsigned, T value, int lane)
 {
     T out;
-    static_assert(sizeof(T) <= 16, "a register or two");
-    ax_emulated_exchange(&value, &out, sizeof out, lane);
+    static_assert(sizeof(T) <= AX_EMULATED_SLOT, "a register or two");
+    memcpy(&out, ax_emulated_gather(&value, sizeof value) + lane * AX_EMULATED_SLOT, sizeof out);
     return out;
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int other)
@@ -69,7 +75,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *how, void (*kernel)(P..
     dim3 g = how->gridDim, b = how->blockDim;
     size_t shared = how->dynamicSmemBytes;
     if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535 || b.x * b.y * b.z > 1024 ||
-        shared > 49152)
+        shared > ax_emulated_shared_limit((const void *)kernel))
         return cudaErrorInvalidConfiguration;
     ax_emulated_enqueue(how->stream, [=] { ax_emulated_run(g, b, shared, [=] { kernel(P(args)...); }); });
     return cudaSuccess;

@@ -1,0 +1,425 @@
+/* Causal attention of bf16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023), tiles of 64
+ * rows by four warps of 16. The gradient is two kernels, one with a block per tile of queries and one per
+ * tile of keys, so that every sum has one order: 7 products where atomic additions would do with 5. Head
+ * widths are multiples of 8 up to 128 and are padded with zeros to the next of 32, 64, 96 and 128. */
+#include "dev/cuda/mma.cuh"
+
+namespace
+{
+
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE = 16 * WARPS };
+const float log2_e = 1.4426950408889634f;
+
+struct minimum {
+    template <class A> __device__ static A of(A a, A b) { return a < b ? a : b; }
+};
+
+/* Over the four lanes that have the same rows of c. */
+template <class Op> __device__ inline float over_quad(float x)
+{
+    x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, 1));
+    return Op::of(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
+/* Rows of heads, d wide, `stride` elements from one to the next. */
+struct rows_of {
+    const bf16 *at;
+    int64_t stride;
+    int d;
+};
+
+/* Starts bringing rows first … first+count-1 to shared memory, D+8 elements from row to row (no two rows of 8
+ * share a bank); zeros from row `end` and column d on. */
+template <int D>
+__device__ inline void fetch(bf16 *to, const rows_of &from, int64_t first, int64_t end, int count)
+{
+    for (int chunk = threadIdx.x; chunk < count * (D / 8); chunk += THREADS) {
+        int r = chunk / (D / 8), c = chunk % (D / 8) * 8;
+        bool there = first + r < end && c < from.d;
+        copy_async(to + r * (D + 8) + c, there ? from.at + (first + r) * from.stride + c : from.at, there);
+    }
+}
+
+/* c[n] += the 16 rows of a tile times the transposed `other`: rows of both are D wide. */
+template <int D, int N>
+__device__ inline void rows_times_rows(fragment_c (&c)[N], const bf16 *rows, const bf16 *other)
+{
+#pragma unroll
+    for (int k = 0; k < D; k += 16) {
+        fragment_a a;
+        load_a(a, rows + k, D + 8);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            fragment_b b[2];
+            load_b(b, other + n * 8 * (D + 8) + k, D + 8);
+            multiply_add(c[n], a, b[0]);
+            multiply_add(c[n + 1], a, b[1]);
+        }
+    }
+}
+
+/* out[D/8] += p, 16 x 8N, times `rows`, 8N x D. */
+template <int D, int N>
+__device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c (&p)[N], const bf16 *rows)
+{
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        fragment_a a = as_a(p[n], p[n + 1]);
+#pragma unroll
+        for (int c = 0; c < D / 8; c += 2) {
+            fragment_b b[2];
+            load_b_rows(b, rows + n * 8 * (D + 8) + c * 8, D + 8);
+            multiply_add(out[c], a, b[0]);
+            multiply_add(out[c + 1], a, b[1]);
+        }
+    }
+}
+
+/* Rows g and g+8 of 16 rows of sums, times a factor each, to memory: those below `end`. */
+template <int D>
+__device__ inline void write_rows(const fragment_c (&c)[D / 8], bf16 *to, int64_t stride, int d,
+                                  int64_t first, int64_t end, const float (&factor)[2])
+{
+    int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t r = first + lane / 4 + 8 * half;
+        if (r >= end)
+            continue;
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            int column = n * 8 + lane % 4 * 2;
+            if (column < d) {
+                uint32_t both = packed(c[n].v[2 * half] * factor[half], c[n].v[2 * half + 1] * factor[half]);
+                memcpy(to + r * stride + column, &both, sizeof both);
+            }
+        }
+    }
+}
+
+/* The keys that a query sees: first … last. */
+struct seen {
+    int64_t first, last;
+    __device__ seen(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len, int64_t q_offset,
+                    int64_t kv_len)
+    {
+        first = doc_start && i < q_len && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
+        last = i < q_len ? (q_offset + i < kv_len - 1 ? q_offset + i : kv_len - 1) : -1;
+    }
+    __device__ bool sees(int64_t j) const { return j >= first && j <= last; }
+};
+
+/* The first key that any query of the block's tile sees, rounded down to whole tiles of `keys`. */
+__device__ inline int64_t first_tile(const int32_t *doc_start, int64_t b, int64_t i0, int64_t q_len, int keys)
+{
+    if (!doc_start)
+        return 0;
+    int64_t i = i0 + threadIdx.x % TILE;
+    int64_t first = i < q_len ? (int64_t)doc_start[b * q_len + i] : INT64_MAX;
+    first = over_block<minimum>(first, (int64_t)INT64_MAX);
+    return first > 0 ? first / keys * keys : 0;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+
+/* Shared memory: q, then k and v twice: one tile is brought while the other is worked with. */
+template <int D> struct forward_shared {
+    bf16 q[TILE * (D + 8)], k[2][TILE * (D + 8)], v[2][TILE * (D + 8)];
+};
+
+struct forward {
+    ax_attention_args a;
+};
+
+template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward s)
+{
+    const ax_attention_args &a = s.a;
+    forward_shared<D> &m = *(forward_shared<D> *)dynamic_shared();
+    const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int64_t h = blockIdx.y, b = blockIdx.z,
+                  i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* long ones first */
+    const int64_t row = i0 + warp * 16 + lane / 4, key_stride = a.kv_heads * d;
+    const int64_t keys =
+        b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * key_stride) + h / (a.heads / a.kv_heads) * d;
+    const rows_of q = {(const bf16 *)a.q + (b * a.q_len * a.heads + h) * d, a.heads * d, d};
+    const rows_of k = {(const bf16 *)a.k + keys, key_stride, d},
+                  v = {(const bf16 *)a.v + keys, key_stride, d};
+    const seen mine[2] = {{a.doc_start, b, row, a.q_len, a.q_offset, a.kv_len},
+                          {a.doc_start, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
+    const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
+                  end = last < a.kv_len ? last : a.kv_len;
+    const float scale = (float)a.scale * log2_e;
+    fragment_c o[D / 8] = {};
+    float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    int64_t j0 = first_tile(a.doc_start, b, i0, a.q_len, TILE);
+    fetch<D>(m.q, q, i0, a.q_len, TILE);
+    fetch<D>(m.k[0], k, j0, end, TILE);
+    fetch<D>(m.v[0], v, j0, end, TILE);
+    commit_copies();
+    for (int stage = 0; j0 < end; j0 += TILE, stage ^= 1) {
+        if (j0 + TILE < end) {
+            fetch<D>(m.k[stage ^ 1], k, j0 + TILE, end, TILE);
+            fetch<D>(m.v[stage ^ 1], v, j0 + TILE, end, TILE);
+        }
+        commit_copies();
+        wait_copies<1>();
+        __syncthreads();
+        fragment_c p[TILE / 8] = {};
+        rows_times_rows<D>(p, m.q + warp * 16 * (D + 8), m.k[stage]);
+        bool partly = a.doc_start || j0 + TILE > a.q_offset + i0 + 1 || j0 + TILE > end;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float higher = max[half];
+#pragma unroll
+            for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    if (partly && !mine[half].sees(j0 + n * 8 + lane % 4 * 2 + e % 2))
+                        p[n].v[e] = -INFINITY;
+                    higher = maximum::of(higher, p[n].v[e]);
+                }
+            higher = over_quad<maximum>(higher);
+            float from = higher == -INFINITY ? 0 : higher * scale, keep = exp2f(max[half] * scale - from),
+                  added = 0;
+#pragma unroll
+            for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++) {
+                    p[n].v[e] = exp2f(p[n].v[e] * scale - from);
+                    added += p[n].v[e];
+                }
+            sum[half] = sum[half] * keep + added;
+            max[half] = higher;
+#pragma unroll
+            for (int c = 0; c < D / 8; c++) {
+                o[c].v[2 * half] *= keep;
+                o[c].v[2 * half + 1] *= keep;
+            }
+        }
+        weighted_rows<D>(o, p, m.v[stage]);
+        __syncthreads(); /* before the stage is filled anew */
+    }
+    wait_copies<0>();
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        sum[half] = over_quad<plus>(sum[half]);
+        factor[half] = sum[half] > 0 ? 1 / sum[half] : 0;
+        int64_t i = row + 8 * half;
+        if (a.lse && lane % 4 == 0 && i < a.q_len)
+            ((float *)a.lse)[(b * a.heads + h) * a.q_len + i] =
+                sum[half] > 0 ? max[half] * (float)a.scale + logf(sum[half]) : -INFINITY;
+    }
+    write_rows<D>(o, (bf16 *)a.o + (b * a.q_len * a.heads + h) * d, a.heads * d, d, i0 + warp * 16, a.q_len,
+                  factor);
+}
+
+/* ---- gradient ------------------------------------------------------------------------------------ */
+
+/* Partners of a tile that are taken at a time: as many as leave room for the sums in registers. */
+template <int D> struct partners {
+    enum { value = D > 64 ? 32 : 64 };
+};
+
+/* What stays, and what passes by, twice: q and dout with k and v, or the other way round. */
+template <int D> struct gradient_shared {
+    bf16 own[2][TILE * (D + 8)], other[2][2][partners<D>::value * (D + 8)];
+};
+
+struct backward {
+    ax_attention_grad_args a;
+};
+
+/* Σ_d dout·o of rows g and g+8. */
+__device__ inline float delta_of(const rows_of &dout, const rows_of &o, int64_t i, int64_t end)
+{
+    float sum = 0;
+    for (int c = threadIdx.x % 4 * 8; i < end && c < dout.d; c += 32) {
+        pack<float, 8> x = read<bf16, float, 8>(dout.at, i * dout.stride + c),
+                       y = read<bf16, float, 8>(o.at, i * o.stride + c);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            sum += x.v[e] * y.v[e];
+    }
+    return over_quad<plus>(sum);
+}
+
+/* delta and dq of a tile of queries. */
+template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
+{
+    enum { KEYS = partners<D>::value };
+    const ax_attention_grad_args &a = s.a;
+    gradient_shared<D> &m = *(gradient_shared<D> *)dynamic_shared();
+    const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int64_t h = blockIdx.y, b = blockIdx.z, i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE;
+    const int64_t row = i0 + warp * 16 + lane / 4, stats = (b * a.heads + h) * a.q_len;
+    const int64_t queries = (b * a.q_len * a.heads + h) * d,
+                  keys = (b * a.q_len * a.kv_heads + h / (a.heads / a.kv_heads)) * d;
+    const rows_of q = {(const bf16 *)a.q + queries, a.heads * d, d},
+                  dout = {(const bf16 *)a.dout + queries, a.heads * d, d};
+    const rows_of o = {(const bf16 *)a.o + queries, a.heads * d, d};
+    const rows_of k = {(const bf16 *)a.k + keys, a.kv_heads * d, d},
+                  v = {(const bf16 *)a.v + keys, a.kv_heads * d, d};
+    const seen mine[2] = {{a.doc_start, b, row, a.q_len, 0, a.q_len},
+                          {a.doc_start, b, row + 8, a.q_len, 0, a.q_len}};
+    const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
+    const float scale = (float)a.scale * log2_e;
+    int64_t j0 = first_tile(a.doc_start, b, i0, a.q_len, KEYS);
+    fetch<D>(m.own[0], q, i0, a.q_len, TILE);
+    fetch<D>(m.own[1], dout, i0, a.q_len, TILE);
+    fetch<D>(m.other[0][0], k, j0, end, KEYS);
+    fetch<D>(m.other[0][1], v, j0, end, KEYS);
+    commit_copies();
+    float delta[2], lse[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int64_t i = row + 8 * half;
+        delta[half] = delta_of(dout, o, i, a.q_len);
+        lse[half] = i < a.q_len ? ((const float *)a.lse)[stats + i] * log2_e : 0;
+        if (lane % 4 == 0 && i < a.q_len)
+            ((float *)a.delta)[stats + i] = delta[half];
+    }
+    fragment_c dq[D / 8] = {};
+    for (int stage = 0; j0 < end; j0 += KEYS, stage ^= 1) {
+        if (j0 + KEYS < end) {
+            fetch<D>(m.other[stage ^ 1][0], k, j0 + KEYS, end, KEYS);
+            fetch<D>(m.other[stage ^ 1][1], v, j0 + KEYS, end, KEYS);
+        }
+        commit_copies();
+        wait_copies<1>();
+        __syncthreads();
+        fragment_c p[KEYS / 8] = {}, dp[KEYS / 8] = {};
+        rows_times_rows<D>(p, m.own[0] + warp * 16 * (D + 8), m.other[stage][0]);
+        rows_times_rows<D>(dp, m.own[1] + warp * 16 * (D + 8), m.other[stage][1]);
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                bool sees = mine[e / 2].sees(j0 + n * 8 + lane % 4 * 2 + e % 2);
+                p[n].v[e] = sees ? exp2f(p[n].v[e] * scale - lse[e / 2]) * (dp[n].v[e] - delta[e / 2]) : 0;
+            }
+        weighted_rows<D>(dq, p, m.other[stage][0]);
+        __syncthreads();
+    }
+    wait_copies<0>();
+    const float factor[2] = {(float)a.scale, (float)a.scale};
+    write_rows<D>(dq, (bf16 *)a.dq + queries, a.heads * d, d, i0 + warp * 16, a.q_len, factor);
+}
+
+/* dk and dv of a tile of keys, over the query heads that share it: rows are keys here, columns queries. */
+template <int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
+{
+    enum { QUERIES = partners<D>::value };
+    const ax_attention_grad_args &a = s.a;
+    gradient_shared<D> &m = *(gradient_shared<D> *)dynamic_shared();
+    const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int64_t g = blockIdx.y, b = blockIdx.z, j0 = (int64_t)blockIdx.x * TILE,
+                  group = a.heads / a.kv_heads;
+    const int64_t keys = (b * a.q_len * a.kv_heads + g) * d, row = j0 + warp * 16 + lane / 4;
+    const rows_of k = {(const bf16 *)a.k + keys, a.kv_heads * d, d},
+                  v = {(const bf16 *)a.v + keys, a.kv_heads * d, d};
+    const int64_t begin = j0 / QUERIES * QUERIES, tiles = (a.q_len - begin + QUERIES - 1) / QUERIES;
+    const float scale = (float)a.scale * log2_e;
+    fragment_c dk[D / 8] = {}, dv[D / 8] = {};
+    fetch<D>(m.own[0], k, j0, a.q_len, TILE);
+    fetch<D>(m.own[1], v, j0, a.q_len, TILE);
+    for (int64_t at = 0; at <= group * tiles; at++) { /* brings tile number `at`, works with the one before */
+        if (at < group * tiles) {
+            int64_t queries = (b * a.q_len * a.heads + g * group + at / tiles) * d,
+                    i0 = begin + at % tiles * QUERIES;
+            fetch<D>(m.other[at % 2][0], {(const bf16 *)a.q + queries, a.heads * d, d}, i0, a.q_len, QUERIES);
+            fetch<D>(m.other[at % 2][1], {(const bf16 *)a.dout + queries, a.heads * d, d}, i0, a.q_len,
+                     QUERIES);
+        }
+        commit_copies();
+        if (at == 0)
+            continue;
+        wait_copies<1>();
+        __syncthreads();
+        const bf16 *q = m.other[(at - 1) % 2][0], *dout = m.other[(at - 1) % 2][1];
+        const int64_t h = g * group + (at - 1) / tiles, i0 = begin + (at - 1) % tiles * QUERIES;
+        const int64_t stats = (b * a.heads + h) * a.q_len;
+        fragment_c p[QUERIES / 8] = {}, ds[QUERIES / 8] = {};
+        rows_times_rows<D>(p, m.own[0] + warp * 16 * (D + 8), q);
+        rows_times_rows<D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
+#pragma unroll
+        for (int n = 0; n < QUERIES / 8; n++)
+#pragma unroll
+            for (int right = 0; right < 2; right++) {
+                int64_t i = i0 + n * 8 + lane % 4 * 2 + right;
+                const seen sees(a.doc_start, b, i, a.q_len, 0, a.q_len);
+                float lse = i < a.q_len ? ((const float *)a.lse)[stats + i] * log2_e : 0;
+                float delta = i < a.q_len ? ((const float *)a.delta)[stats + i] : 0;
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int e = 2 * half + right;
+                    p[n].v[e] = sees.sees(row + 8 * half) ? exp2f(p[n].v[e] * scale - lse) : 0;
+                    ds[n].v[e] = p[n].v[e] * (ds[n].v[e] - delta);
+                }
+            }
+        weighted_rows<D>(dv, p, dout);
+        weighted_rows<D>(dk, ds, q);
+        __syncthreads();
+    }
+    wait_copies<0>();
+    const float factor[2] = {(float)a.scale, (float)a.scale}, one[2] = {1, 1};
+    write_rows<D>(dk, (bf16 *)a.dk + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, factor);
+    write_rows<D>(dv, (bf16 *)a.dv + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, one);
+}
+
+/* ---- launching ----------------------------------------------------------------------------------- */
+
+/* f with the padded head width as a constant. */
+template <int D> struct padded {
+    enum { value = D };
+};
+template <class F> ax_status by_width(int64_t d, F f)
+{
+    return d <= 32   ? f(padded<32>())
+           : d <= 64 ? f(padded<64>())
+           : d <= 96 ? f(padded<96>())
+                     : f(padded<128>());
+}
+
+dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
+{
+    return dim3((unsigned)blocks_for(rows, TILE), (unsigned)heads, (unsigned)batch);
+}
+
+bool fits(ax_dtype dtype, int64_t d, std::initializer_list<const void *> addresses)
+{
+    return dtype == AX_BF16 && d % 8 == 0 && d <= 128 && aligned(addresses);
+}
+
+} // namespace
+
+bool ax_cuda_flash_takes(const ax_attention_args *a)
+{
+    return a->q_len >= 16 && a->kv_batch_stride % 8 == 0 &&
+           fits(a->dtype, a->head_dim, {a->q, a->k, a->v, a->o});
+}
+
+bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *a)
+{
+    return fits(a->dtype, a->head_dim, {a->q, a->k, a->v, a->o, a->dout, a->dq, a->dk, a->dv});
+}
+
+ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *a)
+{
+    return by_width(a->head_dim, [&](auto width) {
+        const int D = decltype(width)::value;
+        return run(stream, flash_kernel<D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
+                   sizeof(forward_shared<D>), forward{*a});
+    });
+}
+
+ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *a)
+{
+    return by_width(a->head_dim, [&](auto width) {
+        const int D = decltype(width)::value;
+        AX_TRY(run(stream, flash_query_grad_kernel<D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
+                   sizeof(gradient_shared<D>), backward{*a}));
+        return run(stream, flash_key_grad_kernel<D>, blocks_of(a->q_len, a->kv_heads, a->batch), THREADS,
+                   sizeof(gradient_shared<D>), backward{*a});
+    });
+}

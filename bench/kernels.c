@@ -1,11 +1,13 @@
-/* Rates of a device's kernels at the shapes of GPT-2 training, beside what this machine can do.
+/* Rates of a device's kernels at the shapes of training, beside what the device can do: for processors those
+ * of GPT-2 124M with 1024 tokens, for a GPU those of GPT-2 1.5B with 16384, and heads of a Llama.
  *
  *     cmake --build build --target bench_kernels && build/bench_kernels [DEVICE [THREADS [FILTER]]]
  *
  * Ceilings are the device's own, measured first (ax_device_peak, ax_device_stream). Each line gives the
  * median, least and greatest rate of RUNS or more runs, and the share of the time that the ceilings allow:
  * the larger of flops/peak and bytes/stream over the median time (above 100 % where operands stay in a
- * cache). FILTER selects lines that contain it. */
+ * cache). Numbers are normal ones, seconds those of the launch and the wait for it; a run of a GPU is as many
+ * launches as take a millisecond. FILTER selects lines that contain it. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -15,42 +17,86 @@
 enum { RUNS = 9, MAX_RUNS = 200 };
 static const double SECONDS = 0.25; /* per case, where RUNS take less */
 
+/* Shapes of the model, and attention of two kinds. */
+typedef struct shapes {
+    int64_t tokens[2]; /* of products; of everything else the larger */
+    int64_t width, ffn, vocab, updated;
+    struct {
+        int64_t batch, t, h, g, d;
+    } attention[4];
+    size_t memory;
+} shapes;
+static const shapes of_processors = {
+    .tokens = {256, 1024},
+    .width = 768,
+    .ffn = 3072,
+    .vocab = 50257,
+    .updated = 16 << 20,
+    .attention = {{8, 256, 6, 6, 64}, {4, 256, 12, 12, 64}, {1, 1024, 12, 12, 64}, {1, 2048, 8, 2, 128}},
+    .memory = (size_t)1 << 30};
+static const shapes of_gpus = {.tokens = {2048, 16384},
+                               .width = 1600,
+                               .ffn = 6400,
+                               .vocab = 50304,
+                               .updated = 512 << 20,
+                               .attention = {{16, 1024, 25, 25, 64},
+                                             {16, 1024, 12, 12, 64},
+                                             {4, 4096, 32, 32, 128},
+                                             {4, 4096, 32, 8, 128}},
+                               .memory = (size_t)20 << 30};
+
 typedef struct bench {
     ax_device *dev;
     ax_stream stream;
     int threads;
     const char *filter;
+    const shapes *shapes;
     double peak_f32, peak_bf16, stream_rate;
-    ax_region memory; /* operands of the case in work */
+    char *memory;  /* of the device: operands of the case in work */
+    float *normal; /* NORMALS of them */
     size_t used;
 } bench;
+enum { NORMALS = 1 << 20 };
 
 static void die(const char *what)
 {
     fprintf(stderr, "bench_kernels: %s: %s\n", what, ax_error_message());
     exit(1);
 }
+#define DO(call)                                                                                             \
+    do {                                                                                                     \
+        if ((call) != AX_OK)                                                                                 \
+            die(#call);                                                                                      \
+    } while (0)
 
-static int clock_threads; /* how many threads are timed: set once, before anything is */
-
-static double seconds(void) { return clock_threads == 1 ? ax_cpu_now() : ax_now(); }
+/* One thread of the host is timed by its own clock, which does not run while others have its core. */
+static double seconds(const bench *b)
+{
+    return b->threads == 1 && ax_device_uses_host_memory(b->dev) ? ax_cpu_now() : ax_now();
+}
 
 /* ---- one case ------------------------------------------------------------------------------------ */
 
+static double time_launches(bench *b, ax_kernel kernel, const void *args, int launches)
+{
+    double start = seconds(b);
+    for (int i = 0; i < launches; i++)
+        DO(ax_launch(&b->stream, kernel, args));
+    DO(ax_stream_wait(&b->stream));
+    return (seconds(b) - start) / launches;
+}
+
 static void run_case(bench *b, const char *name, ax_kernel kernel, const void *args, ax_dtype dtype)
 {
-    double t[MAX_RUNS], flops, bytes, begin;
-    int n = 0;
+    double t[MAX_RUNS], flops, bytes;
+    int n = 0, launches = 1;
     ax_kernel_cost(kernel, args, &flops, &bytes);
-    if (ax_launch(&b->stream, kernel, args) != AX_OK)
-        die(name);
-    begin = ax_now();
-    while (n < RUNS || (n < MAX_RUNS && ax_now() - begin < SECONDS)) {
-        double start = seconds();
-        if (ax_launch(&b->stream, kernel, args) != AX_OK)
-            die(name);
-        t[n++] = seconds() - start;
-    }
+    time_launches(b, kernel, args, 1);
+    if (b->dev->ops.wait)
+        launches += (int)(1e-3 / time_launches(b, kernel, args, 1));
+    double begin = ax_now();
+    while (n < RUNS || (n < MAX_RUNS && ax_now() - begin < SECONDS))
+        t[n++] = time_launches(b, kernel, args, launches);
     ax_spread spread = ax_spread_of(t, n);
     double peak = dtype == AX_BF16 ? b->peak_bf16 : b->peak_f32;
     double by_flops = peak > 0 ? flops / peak : 0, by_bytes = bytes / b->stream_rate,
@@ -62,29 +108,46 @@ static void run_case(bench *b, const char *name, ax_kernel kernel, const void *a
     fflush(stdout);
 }
 
-/* Memory for an operand, filled with small numbers; all of it is handed back by the next case. */
-static void *operand(bench *b, ax_dtype dtype, int64_t count)
+/* Memory for an operand; all of it is handed back by the next case. */
+static char *room(bench *b, ax_dtype dtype, int64_t count)
 {
     size_t bytes = ((size_t)count * ax_dtype_size(dtype) + 4095) / 4096 * 4096;
-    if (b->used + bytes > b->memory.bytes) {
-        fprintf(stderr, "bench_kernels: a case needs more than %zu bytes\n", b->memory.bytes);
+    if (b->used + bytes > b->shapes->memory) {
+        fprintf(stderr, "bench_kernels: a case needs more than %zu bytes\n", b->shapes->memory);
         exit(1);
     }
-    void *p = b->memory.base + b->used;
     b->used += bytes;
-    for (int64_t i = 0; i < count && dtype != AX_I32; i++)
-        ax_store(dtype, p, i, (double)((i * 37) % 61 - 30) / 32);
-    for (int64_t i = 0; i < count && dtype == AX_I32; i++)
-        ((int32_t *)p)[i] = (int32_t)(i * 7919 % 50257);
+    return b->memory + b->used - bytes;
+}
+
+/* Normal numbers, again and again the same million. */
+static void *operand(bench *b, ax_dtype dtype, int64_t count)
+{
+    char *p = room(b, dtype, count);
+    for (int64_t i = 0; i < count; i += NORMALS)
+        DO(ax_run_convert(&b->stream,
+                          &(ax_convert_args){ax_min(NORMALS, count - i), b->normal,
+                                             p + (size_t)i * ax_dtype_size(dtype), AX_F32, dtype}));
+    return p;
+}
+
+static void *tokens(bench *b, int64_t count)
+{
+    char *p = room(b, AX_I32, count);
+    int32_t *id;
+    DO(ax_calloc((size_t)count, sizeof *id, &id));
+    for (int64_t i = 0; i < count; i++)
+        id[i] = (int32_t)(i * 7919 % b->shapes->vocab);
+    DO(ax_copy_in(&b->stream, p, id, (size_t)count * sizeof *id));
+    free(id);
     return p;
 }
 
 /* The same number throughout. */
-static void *filled(bench *b, int64_t n, float value)
+static void *filled(bench *b, int64_t n, double value)
 {
-    float *p = operand(b, AX_F32, n);
-    for (int64_t i = 0; i < n; i++)
-        p[i] = value;
+    char *p = room(b, AX_F32, n);
+    DO(ax_run_fill(&b->stream, &(ax_fill_args){n, value, p, AX_F32}));
     return p;
 }
 
@@ -111,21 +174,22 @@ static void bench_gemm(bench *b, ax_dtype dtype, int64_t m, int64_t n, int64_t k
 
 static void bench_gemms(bench *b, ax_dtype dtype)
 {
-    static const int64_t tokens[] = {256, 1024},
-                         layer[][2] = {{768, 768}, {2304, 768}, {3072, 768}, {768, 3072}};
+    const shapes *s = b->shapes;
+    const int64_t layer[][2] = {
+        {s->width, s->width}, {3 * s->width, s->width}, {s->ffn, s->width}, {s->width, s->ffn}};
     for (int t = 0; t < 2; t++) {
         for (int l = 0; l < 4; l++) {
             int64_t out = layer[l][0], in = layer[l][1];
-            bench_gemm(b, dtype, tokens[t], out, in, false, true, "forward");
-            bench_gemm(b, dtype, tokens[t], in, out, false, false, "dx");
-            bench_gemm(b, dtype, out, in, tokens[t], true, false, "dw");
+            bench_gemm(b, dtype, s->tokens[t], out, in, false, true, "forward");
+            bench_gemm(b, dtype, s->tokens[t], in, out, false, false, "dx");
+            bench_gemm(b, dtype, out, in, s->tokens[t], true, false, "dw");
         }
-        bench_gemm(b, dtype, tokens[t], 50257, 768, false, true, "head");
-        bench_gemm(b, dtype, tokens[t], 768, 50257, false, false, "head dx");
-        bench_gemm(b, dtype, 50257, 768, tokens[t], true, false, "head dw");
+        bench_gemm(b, dtype, s->tokens[t], s->vocab, s->width, false, true, "head");
+        bench_gemm(b, dtype, s->tokens[t], s->width, s->vocab, false, false, "head dx");
+        bench_gemm(b, dtype, s->vocab, s->width, s->tokens[t], true, false, "head dw");
     }
-    bench_gemm(b, dtype, 1, 3072, 768, false, true, "generation");
-    bench_gemm(b, dtype, 1, 50257, 768, false, true, "generation");
+    bench_gemm(b, dtype, 1, s->ffn, s->width, false, true, "generation");
+    bench_gemm(b, dtype, 1, s->vocab, s->width, false, true, "generation");
 }
 
 static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, int64_t h, int64_t g,
@@ -150,100 +214,103 @@ static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, 
     run_case(b, name, AX_K_attention_grad, &ga, dtype);
 }
 
-/* The kernels between the products, for 1024 tokens of GPT-2 124M. */
+/* The kernels between the products. */
 static void bench_rows(bench *b, ax_dtype dtype)
 {
-    enum { R = 1024, C = 768, F = 3072, V = 50257 };
+    const int64_t R = b->shapes->tokens[1], C = b->shapes->width, F = b->shapes->ffn, V = b->shapes->vocab;
     char name[96];
-#define CASE(kernel, text, ...)                                                                              \
-    snprintf(name, sizeof name, "%s %s " text, #kernel, ax_dtype_name(dtype));                               \
+#define CASE(kernel, rows_, cols_, text, ...)                                                                \
+    snprintf(name, sizeof name, "%s %s %lldx%lld%s", #kernel, ax_dtype_name(dtype), (long long)(rows_),      \
+             (long long)(cols_), text);                                                                      \
     if (start_case(b, name)) {                                                                               \
         ax_##kernel##_args a = {__VA_ARGS__};                                                                \
         run_case(b, name, AX_K_##kernel, &a, dtype);                                                         \
     }
 #define T(n) operand(b, dtype, n)
 #define A(n) operand(b, AX_F32, n)
-    CASE(bias_add, "1024x3072", .rows = R, .cols = F, .x = T(R * F), .bias = A(F), .y = T(R * F),
-         .dtype = dtype)
-    CASE(col_sum, "1024x3072", .rows = R, .cols = F, .x = T(R * F), .out = A(F), .dtype = dtype)
-    CASE(norm_stats, "1024x768", .rows = R, .cols = C, .x = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
-    CASE(norm_apply, "1024x768", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
+    CASE(bias_add, R, F, "", .rows = R, .cols = F, .x = T(R * F), .bias = A(F), .y = T(R * F), .dtype = dtype)
+    CASE(col_sum, R, F, "", .rows = R, .cols = F, .x = T(R * F), .out = A(F), .dtype = dtype)
+    CASE(norm_stats, R, C, "", .rows = R, .cols = C, .x = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
+    CASE(norm_apply, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .sum = A(R), .m2 = A(R), .weight = A(C), .bias = A(C), .y = T(R * C), .dtype = dtype)
-    CASE(norm_grad_stats, "1024x768", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
+    CASE(norm_grad_stats, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .dy = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .s1 = A(R), .s2 = A(R), .dtype = dtype)
-    CASE(norm_grad, "1024x768", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
+    CASE(norm_grad, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .dy = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .s1 = A(R), .s2 = A(R), .dx = T(R * C),
          .dweight = A(C), .dbias = A(C), .dtype = dtype)
-    CASE(gelu, "1024x3072 tanh", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype)
-    CASE(gelu, "1024x3072 exact", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype,
+    CASE(gelu, R, F, " tanh", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype)
+    CASE(gelu, R, F, " exact", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype,
          .kind = AX_GELU_EXACT)
-    CASE(gelu_grad, "1024x3072 tanh", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F),
+    CASE(gelu_grad, R, F, " tanh", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F), .dtype = dtype)
+    CASE(add, R, C, "", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)
+    CASE(dropout, R, C, "", .rows = R, .cols = C, .global_cols = C, .p = 0.1, .x = T(R * C), .y = T(R * C),
          .dtype = dtype)
-    CASE(add, "1024x768", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)
-    CASE(dropout, "1024x768", .rows = R, .cols = C, .global_cols = C, .p = 0.1, .x = T(R * C), .y = T(R * C),
-         .dtype = dtype)
-    CASE(ce_max, "1024x50257", .rows = R, .vocab = V, .logits = T((int64_t)R * V), .max = A(R),
-         .dtype = dtype)
-    CASE(ce_sum, "1024x50257", .rows = R, .vocab = V, .logits = T((int64_t)R * V), .max = A(R),
-         .targets = operand(b, AX_I32, R), .sum = A(R), .target_logit = A(R), .dtype = dtype)
-    CASE(ce_grad, "1024x50257", .rows = R, .vocab = V, .scale = 1, .max = A(R), .sum = A(R),
-         .targets = operand(b, AX_I32, R), .logits = T((int64_t)R * V), .dtype = dtype)
-    CASE(embedding, "1024x768", .rows = R, .cols = C, .count = V, .table = T((int64_t)V * C),
-         .ids = operand(b, AX_I32, R), .y = T(R * C), .dtype = dtype)
-    CASE(embedding_grad, "1024x768", .rows = R, .cols = C, .count = V, .dy = T(R * C),
-         .ids = operand(b, AX_I32, R), .dtable = A((int64_t)V * C), .dtype = dtype)
+    CASE(ce_max, R, V, "", .rows = R, .vocab = V, .logits = T(R * V), .max = A(R), .dtype = dtype)
+    CASE(ce_sum, R, V, "", .rows = R, .vocab = V, .logits = T(R * V), .max = A(R), .targets = tokens(b, R),
+         .sum = A(R), .target_logit = A(R), .dtype = dtype)
+    CASE(ce_grad, R, V, "", .rows = R, .vocab = V, .scale = 1, .max = filled(b, R, 4),
+         .sum = filled(b, R, 1e3), .targets = tokens(b, R), .logits = T(R * V), .dtype = dtype)
+    CASE(embedding, R, C, "", .rows = R, .cols = C, .count = V, .table = T(V * C), .ids = tokens(b, R),
+         .y = T(R * C), .dtype = dtype)
+    CASE(embedding_grad, R, C, "", .rows = R, .cols = C, .count = V, .dy = T(R * C), .ids = tokens(b, R),
+         .dtable = A(V * C), .dtype = dtype)
 }
 
 /* What an optimizer step does to parameters. */
 static void bench_update(bench *b)
 {
-    enum { N = 16 << 20 };
+    const int64_t N = b->shapes->updated, M = N >> 20;
     const ax_dtype dtype = AX_F32;
     char name[96];
-    double sum;
-    CASE(adamw, "16M + bf16 copy", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1,
-         .correction1 = 0.1, .correction2 = 0.05, .grad_scale = 1, .w = A(N), .m = A(N),
-         .v = memset(A(N), 0, N * 4), .copy = operand(b, AX_BF16, N), .g = A(N), .dtype = dtype,
+    CASE(adamw, M, 1 << 20, " + bf16 copy", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+         .decay = 0.1, .correction1 = 0.1, .correction2 = 0.05, .grad_scale = 1, .w = A(N), .m = A(N),
+         .v = filled(b, N, 0), .copy = operand(b, AX_BF16, N), .g = A(N), .dtype = dtype,
          .copy_dtype = AX_BF16)
-    CASE(adamw, "16M that nothing touches any more", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95,
+    CASE(adamw, M, 1 << 20, " that nothing touches any more", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95,
          .eps = 1e-8, .correction1 = 1, .correction2 = 1, .grad_scale = 1, .w = A(N),
-         .m = filled(b, N, 1e-40f), .v = filled(b, N, 1e-40f), .copy = operand(b, AX_BF16, N),
+         .m = filled(b, N, 1e-40), .v = filled(b, N, 1e-40), .copy = operand(b, AX_BF16, N),
          .g = filled(b, N, 0), .dtype = dtype, .copy_dtype = AX_BF16)
-    CASE(sumsq, "16M", .n = N, .x = A(N), .out = &sum, .dtype = dtype)
-    CASE(scale, "16M", .n = N, .factor = 1, .x = A(N), .dtype = dtype)
-    CASE(convert, "16M to bf16", .n = N, .x = A(N), .y = operand(b, AX_BF16, N), .x_dtype = dtype,
+    CASE(sumsq, M, 1 << 20, "", .n = N, .x = A(N), .out = operand(b, AX_F64, 1), .dtype = dtype)
+    CASE(scale, M, 1 << 20, "", .n = N, .factor = 1, .x = A(N), .dtype = dtype)
+    CASE(convert, M, 1 << 20, " to bf16", .n = N, .x = A(N), .y = operand(b, AX_BF16, N), .x_dtype = dtype,
          .y_dtype = AX_BF16)
-    CASE(fill, "16M", .n = N, .y = A(N), .dtype = dtype)
-    CASE(init_normal, "16M", .extent = {1, 1, 1, N}, .n = {1, 1, 1, N}, .std = 1, .y = A(N), .dtype = dtype)
+    CASE(fill, M, 1 << 20, "", .n = N, .y = A(N), .dtype = dtype)
+    CASE(init_normal, M, 1 << 20, "", .extent = {1, 1, 1, N}, .n = {1, 1, 1, N}, .std = 1, .y = A(N),
+         .dtype = dtype)
 }
 
 int main(int argc, char **argv)
 {
     bench b = {.threads = argc > 2 ? atoi(argv[2]) : 0, .filter = argc > 3 ? argv[3] : NULL};
     const char *device = argc > 1 ? argv[1] : "cpu";
-    if (ax_device_open(device, b.threads, &b.dev) != AX_OK)
-        die(device);
+    DO(ax_device_open(device, b.threads, &b.dev));
     b.stream.dev = b.dev;
-    clock_threads = b.threads = b.dev->threads;
-    if (ax_region_create((size_t)1 << 30, &b.memory) != AX_OK)
-        die("memory");
-    if (ax_device_peak(b.dev, AX_F32, SECONDS, &b.peak_f32) != AX_OK ||
-        ax_device_peak(b.dev, AX_BF16, SECONDS, &b.peak_bf16) != AX_OK ||
-        ax_device_stream(b.dev, SECONDS, &b.stream_rate) != AX_OK)
-        die("ceilings");
+    b.threads = b.dev->threads;
+    b.shapes = b.dev->ops.apart ? &of_gpus : &of_processors;
+    DO(ax_device_alloc(b.dev, b.shapes->memory, (void **)&b.memory));
+    DO(ax_device_alloc(b.dev, NORMALS * sizeof(float), (void **)&b.normal));
+    DO(ax_run_init_normal(&b.stream, &(ax_init_normal_args){.extent = {1, 1, 1, NORMALS},
+                                                            .n = {1, 1, 1, NORMALS},
+                                                            .key = 1,
+                                                            .std = 0.5,
+                                                            .y = b.normal,
+                                                            .dtype = AX_F32}));
+    DO(ax_device_peak(b.dev, AX_F32, SECONDS, &b.peak_f32));
+    DO(ax_device_peak(b.dev, AX_BF16, SECONDS, &b.peak_bf16));
+    DO(ax_device_stream(b.dev, SECONDS, &b.stream_rate));
     printf("device %s, %d threads; ceilings: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, stream %.1f GB/s\n",
            device, b.threads, b.peak_f32 * 1e-9, b.peak_bf16 * 1e-9, b.stream_rate * 1e-9);
     for (int d = 0; d < 2; d++) {
         ax_dtype dtype = d ? AX_BF16 : AX_F32;
         bench_gemms(&b, dtype);
-        bench_attention(&b, dtype, 8, 256, 6, 6, 64);
-        bench_attention(&b, dtype, 4, 256, 12, 12, 64);
-        bench_attention(&b, dtype, 1, 1024, 12, 12, 64);
-        bench_attention(&b, dtype, 1, 2048, 8, 2, 128);
+        for (size_t i = 0; i < AX_COUNT(b.shapes->attention); i++)
+            bench_attention(&b, dtype, b.shapes->attention[i].batch, b.shapes->attention[i].t,
+                            b.shapes->attention[i].h, b.shapes->attention[i].g, b.shapes->attention[i].d);
         bench_rows(&b, dtype);
     }
     bench_update(&b);
-    ax_region_destroy(&b.memory);
+    ax_device_free(b.dev, b.normal, NORMALS * sizeof(float));
+    ax_device_free(b.dev, b.memory, b.shapes->memory);
     ax_device_close(&b.dev);
     return 0;
 }

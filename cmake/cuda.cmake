@@ -21,7 +21,7 @@ function(axonn_add_cuda_plugin)
   file(GLOB sources CONFIGURE_DEPENDS src/dev/cuda/*.c src/dev/cuda/*.cu)
   add_library(axonn_cuda MODULE ${sources})
   set_target_properties(axonn_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Shared
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} INSTALL_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} BUILD_RPATH "${CUDAToolkit_LIBRARY_DIR}" INSTALL_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
   target_include_directories(axonn_cuda PRIVATE ${CMAKE_SOURCE_DIR}/src)
   target_compile_definitions(axonn_cuda PRIVATE "AXONN_COMMIT=\"${AXONN_COMMIT}\"")
   target_compile_options(axonn_cuda PRIVATE

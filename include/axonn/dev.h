@@ -410,9 +410,9 @@ typedef struct ax_device_ops {
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
     /* Returns when all that was launched has run. Optional: where it is missing, ax_launch itself waits. */
     ax_status (*wait)(ax_stream *stream);
-    /* Makes all threads multiply and add in registers, as the products of `compute` do, for less than a
-     * millisecond: how many floating-point operations that were. Optional. */
-    double (*peak)(ax_device *dev, ax_dtype compute);
+    /* Floating-point operations per second of products of `compute` at best, seen in about so many seconds:
+     * in registers, or where libraries decide what feeds them, of a large product. 0: not known. Optional. */
+    double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
     /* Bracket every access to device memory by library code on the host, collectives included. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);

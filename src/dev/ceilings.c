@@ -3,14 +3,7 @@
 
 ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops)
 {
-    *flops = 0;
-    if (!dev->ops.peak)
-        return AX_OK;
-    for (double begin = ax_now(), start = begin; start - begin < seconds;) {
-        double done = dev->ops.peak(dev, compute), now = ax_now(), rate = done / (now - start);
-        *flops = rate > *flops ? rate : *flops;
-        start = now;
-    }
+    *flops = dev->ops.peak ? dev->ops.peak(dev, compute, seconds) : 0;
     return AX_OK;
 }
 

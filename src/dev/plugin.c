@@ -39,8 +39,10 @@ static void load(void)
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const char *const *commit = library ? dlsym(library, "ax_plugin_commit") : NULL;
     const ax_device_ops *found = library ? dlsym(library, "ax_plugin_cuda") : NULL;
-    if (!library || !commit || !found)
+    if (!library)
         snprintf(why_not, sizeof why_not, "%.500s", dlerror());
+    else if (!commit || !found)
+        snprintf(why_not, sizeof why_not, "%.400s is not a plugin of axonn", path);
     else if (strcmp(*commit, ax_commit()))
         snprintf(why_not, sizeof why_not, "%.400s was built from commit %.40s, this library from %.40s", path,
                  *commit, ax_commit());

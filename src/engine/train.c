@@ -207,6 +207,13 @@ ax_hyper ax_run_hyper(const ax_run *run, int64_t step)
                       .step = step};
 }
 
+/* On the host other ranks' pages that this one has touched are not its own. */
+static int64_t held(const ax_run *run)
+{
+    int64_t bytes = ax_device_held(run->ctx->dev);
+    return ax_device_uses_host_memory(run->ctx->dev) ? bytes - ax_comm_foreign_memory(run->world) : bytes;
+}
+
 static ax_status train_step(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -228,7 +235,7 @@ static ax_status train_step(ax_run *run)
                            .step_tokens = c->train.global_batch * c->model.seq_len,
                            .flops = per_token * (double)(c->train.global_batch * c->model.seq_len),
                            .hw_flops = run->ctx->dev->flops - flops,
-                           .mem_bytes = ax_device_held(run->ctx->dev) - ax_comm_foreign_memory(run->world),
+                           .mem_bytes = held(run),
                            .skipped = !result.finite};
     AX_TRY(ax_run_exchange(run, &row));
     row.step_ms = (ax_now() - start) * 1e3;

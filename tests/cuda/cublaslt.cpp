@@ -25,6 +25,7 @@ struct cublasLtMatrixLayout {
 struct cublasLtMatmulPreference {
     size_t workspace;
     uint32_t align[4]; /* of a, b, c, d */
+    uint32_t reductions;
 };
 
 namespace
@@ -120,7 +121,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { retu
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
-    return made(out, cublasLtMatmulPreference{0, {256, 256, 256, 256}});
+    return made(out, cublasLtMatmulPreference{0, {256, 256, 256, 256}, 7});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
 {
@@ -131,14 +132,16 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t what,
                                                     const void *value, size_t size)
 {
-    void *to = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
-                   ? (void *)&preference->workspace
+    void *to = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? (void *)&preference->workspace
+               : what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
+                   ? (void *)&preference->reductions
                    : (void *)&preference->align[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES];
     memcpy(to, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* The shapes must agree, and sums of fp64 need fp64. */
+/* The shapes must agree, and sums of fp64 need fp64. Vectors, and bf16 that lies on 2 bytes, are refused, as
+ * versions of the library do; so are sums of parts in bf16. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -155,9 +158,16 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (how->epilogue == CUBLASLT_EPILOGUE_BIAS && how->bias_type != d->type)
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    bool narrow = a->type == CUDA_R_16BF &&
+                  (a->ld % 2 || b->ld % 2 || preference->align[0] < 4 || preference->align[1] < 4);
+    if (d->rows == 1 || narrow || preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    results[0] = {};
+    results[0].state = CUBLAS_STATUS_NOT_SUPPORTED; /* an answer need not be one that runs */
+    results[1].state = CUBLAS_STATUS_SUCCESS;
     for (int i = 0; i < 4; i++)
-        results->algo.data[i] = preference->align[i];
-    *count = 1;
+        results[1].algo.data[i] = preference->align[i];
+    *count = 2;
     return CUBLAS_STATUS_SUCCESS;
 }
 

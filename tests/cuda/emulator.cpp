@@ -374,16 +374,21 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 namespace
 {
 
-enum { PAGE = 4096 };
+enum { PAGE = 4096, LARGE_PAGE = 2 << 20 };
 
 std::mutex memory_lock;
-std::map<void *, size_t> memory_blocks; /* bytes in whole pages, without the guard page behind */
-int running;                            /* streams, over all threads */
+struct block {
+    size_t size; /* in whole pages, without the guard page behind */
+    void *mapped;
+    size_t mapped_size;
+};
+std::map<void *, block> memory_blocks;
+int running; /* streams, over all threads */
 
 void protect_all(int protection)
 {
-    for (auto &block : memory_blocks)
-        mprotect(block.first, block.second, protection);
+    for (auto &b : memory_blocks)
+        mprotect(b.first, b.second.size, protection);
 }
 
 void begin_running()
@@ -420,20 +425,26 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* What nobody wrote is NaN; a page behind it faults. */
+/* What nobody wrote is NaN; a page behind it faults. Large blocks have large pages, whose protection changes
+ * fast. */
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
-    size_t size = (bytes + PAGE - 1) / PAGE * PAGE;
+    const size_t unit = bytes >= LARGE_PAGE ? LARGE_PAGE : PAGE, size = (bytes + unit - 1) / unit * unit;
     *memory = nullptr;
     if (bytes > memory_size)
         return cudaErrorMemoryAllocation;
-    void *base = mmap(nullptr, size + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED)
+    char *all =
+        (char *)mmap(nullptr, size + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED)
         return cudaErrorMemoryAllocation;
-    memset(base, 0xff, bytes);
+    char *base =
+        all + (unit - (uintptr_t)all % unit) % unit; /* what is left over is the guard, or in front */
+    if (unit == LARGE_PAGE)
+        madvise(base, size, MADV_HUGEPAGE);
     std::lock_guard<std::mutex> guard(memory_lock);
-    memory_blocks[base] = size;
-    mprotect((char *)base + size, PAGE, PROT_NONE);
+    mprotect(base, size, PROT_READ | PROT_WRITE);
+    memset(base, 0xff, bytes);
+    memory_blocks[base] = {size, all, size + unit};
     if (!running)
         mprotect(base, size, PROT_NONE);
     *memory = base;
@@ -443,13 +454,13 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 cudaError_t cudaFree(void *memory)
 {
     std::lock_guard<std::mutex> guard(memory_lock);
-    auto block = memory_blocks.find(memory);
+    auto found = memory_blocks.find(memory);
     if (!memory)
         return cudaSuccess;
-    if (block == memory_blocks.end())
+    if (found == memory_blocks.end())
         return cudaErrorInvalidValue;
-    munmap(memory, block->second + PAGE);
-    memory_blocks.erase(block);
+    munmap(found->second.mapped, found->second.mapped_size);
+    memory_blocks.erase(found);
     return cudaSuccess;
 }
 
@@ -457,8 +468,8 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
     std::lock_guard<std::mutex> guard(memory_lock);
     *left = *all = memory_size;
-    for (auto &block : memory_blocks)
-        *left -= block.second;
+    for (auto &b : memory_blocks)
+        *left -= b.second.size;
     return cudaSuccess;
 }
 
@@ -468,17 +479,61 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
     return cudaSuccess;
 }
 
-/* From the host: what is there now. To the host: when the stream comes to it. */
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream)
+/* As from pinned memory, which is read when the stream comes to it. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
-    if (!bytes)
-        return cudaSuccess;
-    if (kind == cudaMemcpyHostToDevice) {
-        std::vector<char> held((const char *)from, (const char *)from + bytes);
-        ax_emulated_enqueue(stream, [=, held = std::move(held)] { memcpy(to, held.data(), bytes); });
-    } else {
-        ax_emulated_enqueue(stream, [=] { memcpy(to, from, bytes); });
-    }
+    ax_emulated_enqueue(stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
+{
+    *memory = malloc(bytes);
+    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    free(memory);
+    return cudaSuccess;
+}
+
+/* An event is reached when all that its stream had is. */
+struct CUevent_st {
+    cudaStream_t stream;
+};
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    *event = new CUevent_st{nullptr};
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    event->stream = stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    return event->stream ? cudaStreamSynchronize(event->stream) : cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int device)
+{
+    *value = 9;
+    return cudaSetDevice(device);
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int size, int device)
+{
+    snprintf(out, (size_t)size, "emulated:%d", device);
+    return cudaSetDevice(device);
 }

@@ -197,7 +197,7 @@ void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 /* Kernels that need no vectors (plain.c): items are elements for fill, else rows. */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box, ax_cpu_init_normal;
 
-double ax_cpu_peak(ax_device *dev, ax_dtype compute);
+double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 /* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */

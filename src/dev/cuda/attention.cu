@@ -73,9 +73,9 @@ template <class T> __global__ void attention_kernel(forward<T> s)
         __syncwarp();
     }
     for (int64_t c = lane; c < d; c += WARP)
-        ((T *)a.o)[row + c] = narrow<T, A>::of(sum > 0 ? o[c] / sum : (A)0);
+        ((T *)a.o)[row + c] = narrow<T, A>::of(first < end ? o[c] / sum : (A)0);
     if (a.lse && lane == 0)
-        ((A *)a.lse)[(b * a.heads + h) * a.q_len + i] = sum > 0 ? max + logarithm(sum) : (A)-INFINITY;
+        ((A *)a.lse)[(b * a.heads + h) * a.q_len + i] = first < end ? max + logarithm(sum) : (A)-INFINITY;
 }
 
 /* ---- gradient ------------------------------------------------------------------------------------ */

@@ -17,13 +17,20 @@ extern "C" {
  * Hopper. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
+/* What the host copies in goes through pinned memory, a chunk after the other, so that the host need not
+ * wait. */
+enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
+
 typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
     cudaStream_t stream;
     void *scratch;
     int64_t left_at_open, held; /* bytes: what was there, and the most that this process has held since */
-    struct ax_cuda_products *products; /* gemm.c's */
+    char *pinned;               /* AX_CUDA_CHUNKS chunks */
+    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* out of each */
+    int chunk;                          /* that is next */
+    struct ax_cuda_products *products;  /* gemm.c's */
 } ax_cuda;
 
 static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)stream->dev->impl; }
@@ -37,6 +44,9 @@ void ax_cuda_products_destroy(struct ax_cuda_products **out);
 
 /* The product without its sums: every row of c is the bias (zeros if there is none), or has it added. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
+
+/* The product, for what cuBLASLt does not take. */
+ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args);
 
 /* Attention on tensor cores (flash.cu), for the calls that it takes. */
 bool ax_cuda_flash_takes(const ax_attention_args *args);

@@ -1,8 +1,10 @@
 /* The CUDA backend's table: memory, copies, and the GPU that is opened. */
 #include "dev/cuda/cuda.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 ax_status ax_cuda_check(cudaError_t result, const char *what)
 {
@@ -14,10 +16,13 @@ ax_status ax_cuda_check(cudaError_t result, const char *what)
 static const char *absent(void)
 {
     static _Thread_local char why[256];
-    int count = 0;
+    int count = 0, major = 0;
     cudaError_t result = cudaGetDeviceCount(&count);
     snprintf(why, sizeof why, "no NVIDIA driver with a GPU answers (%s)", cudaGetErrorString(result));
-    return result == cudaSuccess && count > 0 ? NULL : why;
+    if (result != cudaSuccess || count == 0)
+        return why;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    return major >= 8 ? NULL : "the GPU is older than Ampere (compute capability 8.0)";
 }
 
 static size_t workspace(int threads)
@@ -42,25 +47,37 @@ static int64_t memory_left(void)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)left : -1;
 }
 
+/* A GPU is known by its place on the bus: its number depends on what a process sees. */
 static int64_t available(int neighbour, int *place)
 {
-    *place = 1 + ordinal_of(neighbour);
-    return cudaSetDevice(*place - 1) == cudaSuccess ? memory_left() : -1;
+    char bus[32] = "";
+    int ordinal = ordinal_of(neighbour);
+    cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal);
+    *place = (int)(ax_rng_key(0, bus, 0) >> 34 | 1);
+    return cudaSetDevice(ordinal) == cudaSuccess ? memory_left() : -1;
 }
 
-/* What is allocated stays until the end: the most is what is held now, or was when something was given back.
- */
+/* What the GPU has less than when it was opened, the driver's own context not among it. What is allocated
+ * stays until the end: the most is what is held now, or was when something was given back. */
 static int64_t held(ax_device *dev)
 {
     ax_cuda *cu = cuda_of(dev);
-    cu->held = ax_max(cu->held, cu->left_at_open - memory_left());
+    cudaSetDevice(cu->ordinal);
+    int64_t left = memory_left();
+    if (left >= 0)
+        cu->held = ax_max(cu->held, cu->left_at_open - left);
     return cu->held;
 }
 
 static void release(ax_cuda *cu)
 {
+    cudaSetDevice(cu->ordinal);
     ax_cuda_products_destroy(&cu->products);
     cudaFree(cu->scratch);
+    for (int i = 0; i < AX_CUDA_CHUNKS; i++)
+        if (cu->copied[i])
+            cudaEventDestroy(cu->copied[i]);
+    cudaFreeHost(cu->pinned);
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
     free(cu);
@@ -75,6 +92,9 @@ static ax_status prepare(ax_cuda *cu)
     cu->processors = about.multiProcessorCount;
     AX_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking));
     AX_CUDA(cudaMalloc(&cu->scratch, AX_CUDA_SCRATCH));
+    AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS, cudaHostAllocDefault));
+    for (int i = 0; i < AX_CUDA_CHUNKS; i++)
+        AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
     AX_TRY(ax_cuda_products_create(&cu->products));
     ax_log(AX_LOG_DEBUG, "cuda: GPU %d: %s, %d multiprocessors, %.1f GiB", cu->ordinal, about.name,
            cu->processors, (double)about.totalGlobalMem / 0x1p30);
@@ -104,6 +124,7 @@ static ax_status alloc(ax_device *dev, size_t bytes, void **out)
 {
     cudaStream_t stream = cuda_of(dev)->stream;
     size_t size = bytes ? bytes : 1;
+    cudaSetDevice(cuda_of(dev)->ordinal);
     cudaError_t result = cudaMalloc(out, size);
     if (result == cudaErrorMemoryAllocation) {
         size_t left = 0, all = 0;
@@ -140,17 +161,89 @@ static ax_status wait(ax_stream *stream)
     return AX_OK;
 }
 
-/* From memory that is not pinned: the driver has read it when the call returns. */
+/* The host waits only for a chunk that is still on its way since it was used last. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
-    AX_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, ax_cuda_of(stream)->stream));
+    ax_cuda *cu = ax_cuda_of(stream);
+    for (size_t at = 0; at < bytes; at += AX_CUDA_CHUNK) {
+        size_t count = bytes - at < AX_CUDA_CHUNK ? bytes - at : AX_CUDA_CHUNK;
+        int i = cu->chunk;
+        char *chunk = cu->pinned + (size_t)i * AX_CUDA_CHUNK;
+        cu->chunk = (i + 1) % AX_CUDA_CHUNKS;
+        AX_CUDA(cudaEventSynchronize(cu->copied[i]));
+        memcpy(chunk, (const char *)host + at, count);
+        AX_CUDA(cudaMemcpyAsync((char *)device + at, chunk, count, cudaMemcpyHostToDevice, cu->stream));
+        AX_CUDA(cudaEventRecord(cu->copied[i], cu->stream));
+    }
     return AX_OK;
 }
 
 static ax_status copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
-    AX_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, ax_cuda_of(stream)->stream));
+    if (bytes)
+        AX_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, ax_cuda_of(stream)->stream));
     return wait(stream);
+}
+
+/* ---- its peak ------------------------------------------------------------------------------------ */
+
+/* The best of products n x n x n of normal numbers: zeros would be multiplied faster. *rate: operations a
+ * second. */
+static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
+                               double *rate)
+{
+    int64_t elements = n * n;
+    size_t matrix = (size_t)elements * ax_dtype_size(compute);
+    const ax_init_normal_args numbers = {.extent = {1, 1, 1, elements},
+                                         .n = {1, 1, 1, elements},
+                                         .std = 1,
+                                         .y = memory + 2 * matrix,
+                                         .dtype = AX_F32};
+    const ax_gemm_args product = {.m = n,
+                                  .n = n,
+                                  .k = n,
+                                  .a = memory,
+                                  .b = memory + matrix,
+                                  .c = memory + 2 * matrix,
+                                  .lda = n,
+                                  .ldb = n,
+                                  .ldc = n,
+                                  .dtype = compute,
+                                  .c_dtype = compute,
+                                  .trans_b = true};
+    AX_TRY(ax_cuda_init_normal(stream, &numbers));
+    for (size_t i = 0; i < 2; i++)
+        AX_TRY(ax_cuda_convert(
+            stream, &(ax_convert_args){elements, numbers.y, memory + i * matrix, AX_F32, compute}));
+    AX_TRY(ax_cuda_gemm(stream, &product));
+    AX_TRY(wait(stream));
+    for (double begin = ax_now(), start = begin; start - begin < seconds || *rate == 0;) {
+        AX_TRY(ax_cuda_gemm(stream, &product));
+        AX_TRY(wait(stream));
+        double now = ax_now();
+        *rate = fmax(*rate, 2.0 * (double)n * (double)n * (double)n / (now - start));
+        start = now;
+    }
+    return AX_OK;
+}
+
+/* A failure, of memory most likely, leaves the peak unknown. */
+static double peak(ax_device *dev, ax_dtype compute, double seconds)
+{
+    const ax_cuda *cu = cuda_of(dev);
+    int64_t n = cu->processors < 16 ? 64 : compute == AX_BF16 ? 8192 : 4096; /* small ones in proportion */
+    size_t bytes = 3 * (size_t)(n * n) * sizeof(float);
+    ax_stream stream = {.dev = dev};
+    double rate = 0;
+    char *memory;
+    if (compute == AX_F64 || cudaMalloc((void **)&memory, bytes) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    if (time_products(&stream, compute, n, seconds, memory, &rate) != AX_OK)
+        rate = 0;
+    cudaFree(memory);
+    return rate;
 }
 
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }
@@ -173,6 +266,7 @@ const ax_device_ops ax_plugin_cuda = {
     .copy_in = copy_in,
     .copy_out = copy_out,
     .wait = wait,
+    .peak = peak,
     .enter = enter,
     .kernel = {AX_KERNELS(ENTRY)},
 };

@@ -106,6 +106,7 @@ struct seen {
         first = doc_start && i < q_len && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
         last = i < q_len ? (q_offset + i < kv_len - 1 ? q_offset + i : kv_len - 1) : -1;
     }
+    __device__ bool any() const { return first <= last; }
     __device__ bool sees(int64_t j) const { return j >= first && j <= last; }
 };
 
@@ -204,11 +205,11 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         sum[half] = over_quad<plus>(sum[half]);
-        factor[half] = sum[half] > 0 ? 1 / sum[half] : 0;
+        factor[half] = mine[half].any() ? 1 / sum[half] : 0;
         int64_t i = row + 8 * half;
         if (a.lse && lane % 4 == 0 && i < a.q_len)
             ((float *)a.lse)[(b * a.heads + h) * a.q_len + i] =
-                sum[half] > 0 ? max[half] * (float)a.scale + logf(sum[half]) : -INFINITY;
+                mine[half].any() ? max[half] * (float)a.scale + logf(sum[half]) : -INFINITY;
     }
     write_rows<D>(o, (bf16 *)a.o + (b * a.q_len * a.heads + h) * d, a.heads * d, d, i0 + warp * 16, a.q_len,
                   factor);

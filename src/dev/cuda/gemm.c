@@ -16,6 +16,7 @@ typedef struct plan_key {
 typedef struct plan {
     plan_key key;
     bool bias_apart; /* the library has no product that adds this bias: a kernel does */
+    bool own;        /* it has no such product at all: ax_cuda_product does it */
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -124,16 +125,24 @@ static ax_status set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t wh
     return AX_OK;
 }
 
-/* fp32 is fp32: never tf32. */
-static ax_status describe(plan *p, const ax_gemm_args *g)
+/* Forgets a bias. fp32 is fp32: never tf32. */
+static ax_status describe_sums(plan *p, const ax_gemm_args *g)
 {
     bool wide = g->dtype == AX_F64;
     cublasOperation_t first = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                       second = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    if (p->how)
+        LT(cublasLtMatmulDescDestroy(p->how));
+    p->how = NULL;
     LT(cublasLtMatmulDescCreate(&p->how, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                 wide ? CUDA_R_64F : CUDA_R_32F));
     AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
+    return set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+}
+
+static ax_status describe(plan *p, const ax_gemm_args *g)
+{
+    AX_TRY(describe_sums(p, g));
     AX_TRY(layout(&p->a, g->dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->lda));
     AX_TRY(layout(&p->b, g->dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->ldb));
     return layout(&p->c, g->c_dtype, g->m, g->n, g->ldc);
@@ -149,64 +158,64 @@ static ax_status describe_bias(plan *p, const ax_gemm_args *g)
     return set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
 }
 
+/* Sums are kept in A, those of parts that are added up later too. */
 static ax_status prefer(cublasLtMatmulPreference_t preference, const plan_key *key)
 {
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
-        int32_t bytes;
-    } alignments[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key->align_b},
-                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key->align_a},
-                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key->align_c},
-                      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key->align_c}};
+        uint32_t value;
+    } words[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b},
+                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->align_a},
+                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->align_c},
+                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_c},
+                 {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}};
     size_t room = AX_CUDA_SCRATCH;
     LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
                                             sizeof room));
-    for (size_t i = 0; i < AX_COUNT(alignments); i++) {
-        uint32_t bytes = (uint32_t)alignments[i].bytes;
-        LT(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i].what, &bytes, sizeof bytes));
-    }
+    for (size_t i = 0; i < AX_COUNT(words); i++)
+        LT(cublasLtMatmulPreferenceSetAttribute(preference, words[i].what, &words[i].value,
+                                                sizeof words[i].value));
     return AX_OK;
 }
 
-/* *found: whether the library has a product for what the plan describes. */
+/* *found: whether the library has a product for what the plan describes. Its refusals come with various
+ * codes. */
 static ax_status choose(const products *all, plan *p, bool *found)
 {
+    enum { MOST = 8 };
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t result[MOST];
     int count = 0;
+    *found = false;
     LT(cublasLtMatmulPreferenceCreate(&preference));
     ax_status status = prefer(preference, &p->key);
-    cublasStatus_t answer = CUBLAS_STATUS_SUCCESS;
-    if (status == AX_OK)
-        answer = cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, 1,
-                                                &result, &count);
+    if (status == AX_OK &&
+        cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, MOST, result,
+                                       &count) != CUBLAS_STATUS_SUCCESS)
+        count = 0;
     cublasLtMatmulPreferenceDestroy(preference);
-    AX_TRY(status);
-    *found = answer == CUBLAS_STATUS_SUCCESS && count > 0;
-    if (*found)
-        p->algo = result.algo;
-    else if (answer != CUBLAS_STATUS_NOT_SUPPORTED)
-        LT(answer);
-    return AX_OK;
+    for (int i = 0; i < count && !*found; i++) {
+        *found = result[i].state == CUBLAS_STATUS_SUCCESS;
+        p->algo = result[i].algo;
+    }
+    return status;
 }
 
+/* With the bias if the library can, then without; kernels of it take the bias to lie on 16 bytes. */
 static ax_status make(const products *all, const ax_gemm_args *g, plan *p)
 {
     bool found = false;
     AX_TRY(describe(p, g));
-    if (g->bias) {
+    if (g->bias && p->key.align_bias >= 16) {
         AX_TRY(describe_bias(p, g));
         AX_TRY(choose(all, p, &found));
-        p->bias_apart = !found;
-        if (p->bias_apart) {
-            cublasLtEpilogue_t without = CUBLASLT_EPILOGUE_DEFAULT;
-            AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &without, sizeof without));
-        }
     }
-    if (!found)
+    p->bias_apart = g->bias && !found;
+    if (!found) {
+        AX_TRY(describe_sums(p, g));
         AX_TRY(choose(all, p, &found));
-    AX_CHECK(found, AX_ERR_INTERNAL, "cuBLASLt has no product %lldx%lldx%lld of %s", (long long)g->m,
-             (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype));
+    }
+    p->own = !found;
     return AX_OK;
 }
 
@@ -293,8 +302,9 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
     if (!g->k) /* the library refuses it */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
     AX_TRY(find(cu->products, g, &p));
-    if (g->bias &&
-        p->bias_apart) { /* first, so that c is rounded once more only where it is added to anyway */
+    if (p->own)
+        return ax_cuda_product(stream, g);
+    if (g->bias && p->bias_apart) {
         AX_TRY(ax_cuda_spread_rows(stream, g));
         accumulate = true;
     }

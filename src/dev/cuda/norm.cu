@@ -1,5 +1,5 @@
 /* LayerNorm over a width that may be split over ranks, and sums over columns. A warp has a row; columns are
- * summed in two steps, strips of rows first, in an order that the shape alone decides. */
+ * summed in two steps, strips of rows first, in an order that shape and alignment decide. */
 #include "dev/cuda/kernels.cuh"
 
 namespace

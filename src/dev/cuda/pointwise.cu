@@ -32,7 +32,8 @@ template <class A> struct gelu_value {
             A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
             A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
             y = x * above;
-            slope = above + x * above * below * 2 * c * (1 + 3 * cubic * x * x);
+            A curve = x * above * below; /* 0 long before the square of x overflows */
+            slope = above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0);
         } else {
             A above = (A)0.5 * erf_complement(-x * (A)0.7071067811865476);
             y = x * above;

@@ -93,10 +93,10 @@ template <class A, class C> struct sgd_step {
 template <template <class, class> class Step, class A, class S>
 ax_status update(ax_stream *stream, int64_t n, bool wide, const S &s, void *copy, ax_dtype copy_dtype)
 {
-    const int N = width<A>::value;
     if (!copy)
-        return each<N>(stream, n, wide, Step<A, void>{s, NULL});
+        return each<width<A>::value>(stream, n, wide, Step<A, void>{s, NULL});
     return by_float(copy_dtype, [&](auto c) {
+        const int N = 16 / (sizeof(A) > sizeof(c) ? sizeof(A) : sizeof(c));
         return each<N>(stream, n, wide && aligned({copy}), Step<A, decltype(c)>{s, copy});
     });
 }

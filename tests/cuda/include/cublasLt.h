@@ -35,8 +35,13 @@ typedef enum cublasLtMatmulPreferenceAttributes_t {
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK
 } cublasLtMatmulPreferenceAttributes_t;
+
+typedef enum cublasLtReductionScheme_t {
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
+} cublasLtReductionScheme_t;
 
 typedef struct cublasLtContext *cublasLtHandle_t;
 typedef struct cublasLtMatmulDesc *cublasLtMatmulDesc_t;
@@ -47,6 +52,7 @@ typedef struct cublasLtMatmulAlgo_t {
 } cublasLtMatmulAlgo_t;
 typedef struct cublasLtMatmulHeuristicResult_t {
     cublasLtMatmulAlgo_t algo;
+    cublasStatus_t state;
 } cublasLtMatmulHeuristicResult_t;
 
 const char *cublasLtGetStatusString(cublasStatus_t status);

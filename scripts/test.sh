@@ -78,6 +78,12 @@ build_mpich() {
         cmake --build build-mpich -j "$jobs" --target mpi_tests
 }
 
+# Without what a build can do without: MPI, CUDA, tests.
+build_bare() {
+    cmake -S . -B build-bare -G Ninja -DCMAKE_BUILD_TYPE=None -DAXONN_MPI=off -DAXONN_CUDA=off -DAXONN_TESTS=off &&
+        cmake --build build-bare -j "$jobs" && ./build-bare/axonn info >/dev/null
+}
+
 # run_tests NAME DIR CTEST-OPTION…: adds ctest's own counts.
 run_tests() {
     local name=$1 dir=$2 start=$SECONDS log result tests bad left
@@ -119,6 +125,7 @@ step "build release" build release gcc && {
         run_tests "test campaigns" build -L long
     fi
 }
+step "build bare" build_bare
 step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.(cli|ends_fail|ends_kill)$'
 step "build dev" build dev clang && run_tests "test dev" build-dev -LE long
 step "build tsan" build tsan clang && run_tests "test tsan" build-tsan -LE long -R "$threaded"

@@ -33,6 +33,16 @@ ax_status cli_launch_wanted(const cli_launch *launch, bool *out)
     return AX_OK;
 }
 
+ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int64_t *out)
+{
+    enum { MOST = 1 << 20 };
+    size_t digits = strspn(text, "0123456789");
+    *out = digits && digits == length ? strtoll(text, NULL, 10) : 0;
+    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE, "--hosts %s: \"%.*s\" is no number of ranks (NAME:N)",
+             hosts, (int)length, text);
+    return AX_OK;
+}
+
 #ifndef AXONN_HAVE_MPI
 ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words)
 {
@@ -94,16 +104,6 @@ static int64_t per_host(const cli_launch *launch)
 }
 
 /* "a,b:2" → "a:K,b:2" */
-ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int64_t *out)
-{
-    enum { MOST = 1 << 20 };
-    size_t digits = strspn(text, "0123456789");
-    *out = digits && digits == length ? strtoll(text, NULL, 10) : 0;
-    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE, "--hosts %s: \"%.*s\" is no number of ranks (NAME:N)",
-             hosts, (int)length, text);
-    return AX_OK;
-}
-
 static ax_status host_list(const cli_launch *launch, ax_buf *out)
 {
     for (const char *at = launch->hosts; *at;) {

@@ -192,8 +192,16 @@ static bool add(const char *backend, const ax_cpu_isa *isa, bool further, judged
     return true;
 }
 
-/* One test per kernel, so that a failure names it. */
-int main(void)
+static bool named(const char *name, int count, char **names)
+{
+    for (int i = 1; i < count; i++)
+        if (!strcmp(names[i], name))
+            return true;
+    return count < 2;
+}
+
+/* One test per kernel, so that a failure names it. Arguments: the backends to be judged alone. */
+int main(int argc, char **argv)
 {
     static struct CMUnitTest tests[AX_KERNEL_COUNT];
     static suite suites[AX_KERNEL_COUNT];
@@ -207,13 +215,13 @@ int main(void)
         return 1;
     }
     for (int i = 0; ready && i < ax_device_count(); i++)
-        if (computes(ax_device_backend(i)))
+        if (named(ax_device_backend(i)->name, argc, argv) && computes(ax_device_backend(i)))
             ready = add(ax_device_backend(i)->name, NULL, false, all, &count);
     for (int i = 0; ready && (isa = ax_cpu_isa_at(i)); i++)
-        if (isa != chosen) /* which is the backend's own */
+        if (isa != chosen && named("cpu", argc, argv)) /* which is the backend's own */
             ready = add("cpu", isa, true, all, &count);
-    if (!ready) {
-        fprintf(stderr, "%s\n", ax_error_message());
+    if (!ready || !count) {
+        fprintf(stderr, "%s\n", ready ? "nothing to judge" : ax_error_message());
         return 1;
     }
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {

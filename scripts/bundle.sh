@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Makes a folder of programs for a machine of the same processors where nothing is installed: axonn, its library and
+# plugin, what judges and times devices, and the shared libraries that they need. What stays out is the C library, CUDA's
+# libraries and MPI. Run them with LD_LIBRARY_PATH=DIR; scripts/test-gpu.sh does.
+#   scripts/bundle.sh [DIR]          default: build-bundle
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+build="build-portable"
+dir=${1:-build-bundle}
+programs=(axonn tests/test_dev_backend tests/test_engine_cuda bench_kernels)
+
+cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DAXONN_TESTS=ON -DAXONN_MPI=off -DAXONN_CUDA=on >/dev/null
+cmake --build "$build" -j "$(nproc)" --target libaxonn axonn axonn_cuda test_dev_backend test_engine_cuda bench_kernels |
+    grep -E 'error|warning' || true
+
+rm -rf "$dir"
+mkdir -p "$dir"
+for program in "${programs[@]}"; do
+    cp "$build/$program" "$dir/"
+done
+cp "$build"/libaxonn.so.0 "$build"/libaxonn_cuda.so "$dir/"
+for program in "$dir"/*; do
+    LD_LIBRARY_PATH=$dir ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}'
+done | sort -u | while read -r name path; do
+    case $name in
+        libc.so.* | libm.so.* | libpthread.so.* | libdl.so.* | librt.so.* | ld-linux*) ;;
+        libcu* | libnv* | libaxonn*) ;;
+        *) cp -L "$path" "$dir/$name" ;;
+    esac
+done
+echo "bundle: $dir, $(du -sh "$dir" | cut -f1)"

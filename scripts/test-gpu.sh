@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Judges and times the device "cuda" on a machine with a GPU, from a folder that scripts/bundle.sh made: kernels against
+# the reference, layers and training runs, memcheck and racecheck of steps, rates of kernels, whole steps. Each part has a
+# time limit; the last lines are a table of what passed. Parts: tests sanitizer kernels steps.
+#   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
+set -uo pipefail
+dir=${1:-build-bundle}
+shift || true
+parts=${*:-tests sanitizer kernels steps}
+dir=$(cd "$dir" && pwd) || exit 2
+export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
+unset AXONN_PLUGINS
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+table=()
+
+# part NAME SECONDS COMMAND…: its output, and a row of the table.
+part() {
+    local name=$1 limit=$2 start=$SECONDS rc
+    shift 2
+    echo "== $name"
+    timeout --kill-after=10 "$limit" "$@" 2>&1
+    rc=$?
+    [ "$rc" -ne 124 ] || rc="stopped after $limit s"
+    table+=("$(printf '%-34s %-20s %4d s' "$name" "$([ "$rc" = 0 ] && echo ok || echo "FAILED: $rc")" $((SECONDS - start)))")
+}
+
+# config LAYERS HIDDEN HEADS SEQ ROWS MICRO: a model of GPT-2's kind without data.
+config() {
+    cat >"$work/step.yaml" <<END
+model: {family: gpt2, layers: $1, hidden: $2, heads: $3, vocab: 50304, seq_len: $4}
+data: {train: none}
+train: {global_batch: $5, micro_batch: $6, precision: bf16}
+device: cuda
+END
+}
+
+nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
+"$dir/axonn" info | grep -E '^axonn|cuda'
+for what in $parts; do
+    case $what in
+        tests)
+            part "kernels against ref" 300 "$dir/test_dev_backend" cuda
+            part "layers, runs, memory" 200 "$dir/test_engine_cuda"
+            part "selftest" 60 sh -c "'$dir/axonn' selftest | grep -E 'cuda|passed'"
+            ;;
+        sanitizer)
+            config 2 256 4 128 4 4
+            for tool in memcheck racecheck initcheck; do
+                part "compute-sanitizer $tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 1 \
+                    "$dir/axonn" bench step "$work/step.yaml" --steps 1 --warm-up 1
+            done
+            ;;
+        kernels)
+            part "rates of kernels" 300 "$dir/bench_kernels" cuda 0 bf16
+            ;;
+        steps)
+            config 12 768 12 1024 64 64
+            part "GPT-2 124M, 64 x 1024" 120 "$dir/axonn" bench step "$work/step.yaml" --steps 8
+            config 48 1600 25 1024 16 16
+            part "GPT-2 1.5B, 16 x 1024" 200 "$dir/axonn" bench step "$work/step.yaml" --steps 4
+            ;;
+        *)
+            echo "test-gpu: no part is named \"$what\"" >&2
+            exit 2
+            ;;
+    esac
+done
+printf '\n%s\n' "$(printf '%s\n' "${table[@]}")"
+! printf '%s\n' "${table[@]}" | grep -q FAILED

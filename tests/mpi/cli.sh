@@ -124,11 +124,12 @@ if unshare -m mount -t tmpfs none data 2>/dev/null; then
   expect 4 'rank 1: .*data/text' "${launch[@]}" -n 1 "$axonn" train a.yaml "${keys[@]}" \
     : -n 1 unshare -m sh -c 'mount -t tmpfs none data && exec "$@"' - "$axonn" train a.yaml "${keys[@]}"
   [[ ! -e hidden ]] || die "a refused run made its directory"
-  # Text of which each rank keeps its tokens on a disk of its own.
+  # Text of which each rank keeps its tokens on a disk of its own: not the launcher, whose files all ranks must see.
   mkdir disk
   "$axonn" eval two --data text --json >one.out 2>log || die "eval"
-  expect 0 '' env TMPDIR="$dir/disk" "${launch[@]}" -n 1 "$axonn" eval two --data text --json \
-    : -n 1 unshare -m sh -c 'mount -t tmpfs none disk && exec "$@"' - "$axonn" eval two --data text --json
+  eval_on_disk=(env TMPDIR="$dir/disk" "$axonn" eval two --data text --json)
+  expect 0 '' "${launch[@]}" -n 1 "${eval_on_disk[@]}" \
+    : -n 1 unshare -m sh -c 'mount -t tmpfs none disk && exec "$@"' - "${eval_on_disk[@]}"
   [[ -z $(ls disk) && $(grep -o '"targets":[0-9]*' out) == "$(grep -o '"targets":[0-9]*' one.out)" ]] ||
     die "eval where disks are not shared: $(ls disk; cat out)"
 fi

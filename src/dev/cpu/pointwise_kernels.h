@@ -86,7 +86,8 @@ INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, 
     vf x[AT_ONCE], slope[AT_ONCE];
     EACH(v, count) x[v] = vget(a->x, i + v * W, n, bf16);
     if (a->kind == AX_GELU_TANH) {
-        vf s[AT_ONCE];
+        vf s[AT_ONCE]; /* beyond 16 the slope is 0 or 1, and squares of what is larger yet have no end */
+        EACH(v, count) x[v] = vmin(vset(16.0f), vmax(vset(-16.0f), x[v]));
         gelu_gates(x, s, count, bf16);
         EACH(v, count) slope[v] = x[v] * s[v] * (vset(1.0f) - s[v]);
         EACH(v, count)

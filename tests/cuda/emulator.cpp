@@ -58,12 +58,16 @@ namespace
 
 enum { WARP = 32, STACK = 256 << 10, SHARED = 227 << 10 };
 enum state { DONE, READY, AT_WARP, AT_BLOCK };
+/* How a kernel is run; each launch has the next combination. Warps in turn or the other way round; a warp as
+ * far as it gets, or all in step; asynchronous copies at once, or when they are awaited. A GPU may do any of
+ * it. */
+enum { BACKWARD = 1, GREEDY = 2, EARLY = 4, SCHEDULES = 8 };
 
 /* A copy that is done when somebody waits for its group. */
 struct async_copy {
     void *to;
     const void *from;
-    size_t bytes;
+    size_t bytes, size;
     unsigned group;
 };
 
@@ -88,6 +92,7 @@ struct machine {
     std::vector<std::unique_ptr<fiber>> fibers;
     std::vector<warp_slots> warps;
     const std::function<void()> *kernel;
+    unsigned how;
     fiber *current;
     void *scheduler; /* its stack pointer while a fiber runs */
     void *fake_stack;
@@ -185,6 +190,21 @@ bool release(size_t count)
     return any;
 }
 
+/* One turn of each of its threads; in a greedy schedule until the warp waits for others. */
+void run_warp(size_t first)
+{
+    for (bool on = true; on;) {
+        for (size_t i = first; i < first + WARP; i++)
+            if (m.fibers[i]->is == READY)
+                to_fiber(m.fibers[i].get());
+        on = m.how & GREEDY;
+        for (size_t i = first; i < first + WARP; i++)
+            on = on && m.fibers[i]->is == AT_WARP;
+        for (size_t i = first; on && i < first + WARP; i++)
+            m.fibers[i]->is = READY;
+    }
+}
+
 void run_block(size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -196,10 +216,10 @@ void run_block(size_t count)
         f->thread = dim3((unsigned)(i % blockDim.x), (unsigned)(i / blockDim.x % blockDim.y),
                          (unsigned)(i / blockDim.x / blockDim.y));
     }
+    const size_t warps = count / WARP;
     do {
-        for (size_t i = 0; i < count; i++)
-            if (m.fibers[i]->is == READY)
-                to_fiber(m.fibers[i].get());
+        for (size_t n = 0; n < warps; n++)
+            run_warp((m.how & BACKWARD ? warps - 1 - n : n) * WARP);
     } while (release(count));
     for (size_t i = 0; i < count; i++)
         if (m.fibers[i]->is != DONE)
@@ -263,11 +283,16 @@ void ax_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed)
     }
 }
 
-void ax_emulated_copy_async(void *to, const void *from, size_t bytes)
+void ax_emulated_copy_async(void *to, const void *from, size_t bytes, size_t size)
 {
-    if ((uintptr_t)to % 16 || (uintptr_t)from % 16)
+    if ((uintptr_t)to % size || (uintptr_t)from % size)
         fail("cp.async of addresses that are not on 16 bytes");
-    m.current->copies.push_back({to, from, bytes, m.current->groups});
+    if (m.how & EARLY) {
+        memset(to, 0, size);
+        memcpy(to, from, bytes);
+        return;
+    }
+    m.current->copies.push_back({to, from, bytes, size, m.current->groups});
 }
 
 void ax_emulated_commit_copies() { m.current->groups++; }
@@ -277,7 +302,7 @@ void ax_emulated_wait_copies(int left)
     auto &copies = m.current->copies;
     size_t done = 0;
     for (; done < copies.size() && copies[done].group + (unsigned)left < m.current->groups; done++) {
-        memset(copies[done].to, 0, 16);
+        memset(copies[done].to, 0, copies[done].size);
         memcpy(copies[done].to, copies[done].from, copies[done].bytes);
     }
     copies.erase(copies.begin(), copies.begin() + (ptrdiff_t)done);
@@ -290,6 +315,7 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
         fail("blocks are to have whole warps");
     need_fibers(count);
     m.kernel = &thread;
+    m.how = (m.how + 1) % SCHEDULES;
     gridDim = grid;
     blockDim = block;
     for (unsigned z = 0; z < grid.z; z++)

@@ -139,6 +139,7 @@ bool kc_build_attention(kernel_case *c, int index)
         {1, 1, 1000, 998, 2, 1, 80, 0, false}, {1, 67, 67, 0, 1, 1, 128, 0, false},
         {1, 3, 9, 5, 1, 1, 300, 0, false},     {1, 128, 128, 0, 2, 1, 64, 0, false},
         {1, 96, 128, 32, 2, 2, 40, 0, true},   {1, 144, 144, 0, 6, 2, 80, 0, true},
+        {1, 230, 230, 0, 1, 1, 128, 0, false}, {1, 256, 256, 0, 1, 1, 64, 0, false},
     };
     if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -182,7 +183,7 @@ bool kc_build_attention_grad(kernel_case *c, int index)
         {1, 131, 131, 0, 2, 1, 31, 0, false}, {1, 150, 150, 0, 2, 2, 8, 0, true},
         {1, 67, 67, 0, 1, 1, 128, 0, false},  {1, 3, 3, 0, 2, 1, 300, 0, false},
         {1, 128, 128, 0, 2, 1, 64, 0, false}, {1, 288, 288, 0, 1, 1, 40, 0, true},
-        {1, 144, 144, 0, 6, 2, 80, 0, true},
+        {1, 144, 144, 0, 6, 2, 80, 0, true},  {1, 230, 230, 0, 1, 1, 128, 0, false},
     };
     if (index >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;

@@ -72,6 +72,8 @@ static int64_t held(ax_device *dev)
 static void release(ax_cuda *cu)
 {
     cudaSetDevice(cu->ordinal);
+    if (cu->stream)
+        cudaStreamSynchronize(cu->stream);
     ax_cuda_products_destroy(&cu->products);
     cudaFree(cu->scratch);
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)

@@ -24,19 +24,23 @@ template <class Op> __device__ inline float over_quad(float x)
 /* Rows of heads, d wide, `stride` elements from one to the next. */
 struct rows_of {
     const bf16 *at;
-    int64_t stride;
+    int stride;
     int d;
 };
 
-/* Starts bringing rows first … first+count-1 to shared memory, D+8 elements from row to row (no two rows of 8
- * share a bank); zeros from row `end` and column d on. */
-template <int D>
-__device__ inline void fetch(bf16 *to, const rows_of &from, int64_t first, int64_t end, int count)
+/* Starts bringing rows first … first+COUNT-1 to shared memory, D+8 elements from row to row (no two rows of 8
+ * share a bank); zeros before row `begin`, and from row `end` and column d on. */
+template <int D, int COUNT>
+__device__ inline void fetch(bf16 *to, const rows_of &from, int64_t first, int64_t begin, int64_t end)
 {
-    for (int chunk = threadIdx.x; chunk < count * (D / 8); chunk += THREADS) {
-        int r = chunk / (D / 8), c = chunk % (D / 8) * 8;
-        bool there = first + r < end && c < from.d;
-        copy_async(to + r * (D + 8) + c, there ? from.at + (first + r) * from.stride + c : from.at, there);
+    const int low = (int)(begin > first ? begin - first : 0),
+              high = (int)(end - first < COUNT ? end - first : COUNT);
+    const bf16 *tile = from.at + first * from.stride;
+#pragma unroll
+    for (int n = 0; n < COUNT * (D / 8) / THREADS; n++) {
+        int chunk = threadIdx.x + n * THREADS, r = chunk / (D / 8), c = chunk % (D / 8) * 8;
+        copy_async(to + r * (D + 8) + c, tile + (int64_t)r * from.stride + c,
+                   r >= low && r < high && c < from.d);
     }
 }
 
@@ -90,8 +94,9 @@ __device__ inline void write_rows(const fragment_c (&c)[D / 8], bf16 *to, int64_
         for (int n = 0; n < D / 8; n++) {
             int column = n * 8 + lane % 4 * 2;
             if (column < d) {
-                uint32_t both = packed(c[n].v[2 * half] * factor[half], c[n].v[2 * half + 1] * factor[half]);
-                memcpy(to + r * stride + column, &both, sizeof both);
+                pack<float, 2> both = {
+                    {c[n].v[2 * half] * factor[half], c[n].v[2 * half + 1] * factor[half]}};
+                write<bf16, float, 2>(to, r * stride + column, both);
             }
         }
     }
@@ -107,18 +112,49 @@ struct seen {
         last = i < q_len ? (q_offset + i < kv_len - 1 ? q_offset + i : kv_len - 1) : -1;
     }
     __device__ bool any() const { return first <= last; }
-    __device__ bool sees(int64_t j) const { return j >= first && j <= last; }
 };
 
-/* The first key that any query of the block's tile sees, rounded down to whole tiles of `keys`. */
-__device__ inline int64_t first_tile(const int32_t *doc_start, int64_t b, int64_t i0, int64_t q_len, int keys)
+__device__ inline int clamped(int64_t x, int low, int high)
+{
+    return x < low ? low : x > high ? high : (int)x;
+}
+
+/* What a query sees of a tile of `keys` from j0 on: keys low … high of those that start at this lane's. */
+struct part {
+    int low, high;
+    bool some; /* not all of the tile */
+    __device__ part(const seen &all, int64_t j0, int keys)
+    {
+        int mine = threadIdx.x % 4 * 2;
+        low = clamped(all.first - j0, 0, keys), high = clamped(all.last - j0, -1, keys - 1);
+        some = low > 0 || high < keys - 1;
+        low -= mine, high -= mine;
+    }
+    __device__ bool has(int j) const { return j >= low && j <= high; }
+};
+
+/* The first key that any query of the block's tile sees. */
+__device__ inline int64_t first_seen(const int32_t *doc_start, int64_t b, int64_t i0, int64_t q_len)
 {
     if (!doc_start)
         return 0;
     int64_t i = i0 + threadIdx.x % TILE;
     int64_t first = i < q_len ? (int64_t)doc_start[b * q_len + i] : INT64_MAX;
     first = over_block<minimum>(first, (int64_t)INT64_MAX);
-    return first > 0 ? first / keys * keys : 0;
+    return first > 0 ? first : 0;
+}
+
+/* Beyond the last query from j0 on that sees any of `keys` keys from there: at least j0. */
+__device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64_t j0, int64_t q_len,
+                                      int keys)
+{
+    int64_t end = j0;
+    if (!doc_start)
+        return q_len;
+    for (int64_t i = j0 + threadIdx.x; i < q_len; i += THREADS)
+        if (doc_start[b * q_len + i] < j0 + keys)
+            end = i + 1;
+    return over_block<maximum>(end, j0);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------- */
@@ -142,9 +178,9 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward
     const int64_t row = i0 + warp * 16 + lane / 4, key_stride = a.kv_heads * d;
     const int64_t keys =
         b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * key_stride) + h / (a.heads / a.kv_heads) * d;
-    const rows_of q = {(const bf16 *)a.q + (b * a.q_len * a.heads + h) * d, a.heads * d, d};
-    const rows_of k = {(const bf16 *)a.k + keys, key_stride, d},
-                  v = {(const bf16 *)a.v + keys, key_stride, d};
+    const rows_of q = {(const bf16 *)a.q + (b * a.q_len * a.heads + h) * d, (int)a.heads * d, d};
+    const rows_of k = {(const bf16 *)a.k + keys, (int)key_stride, d},
+                  v = {(const bf16 *)a.v + keys, (int)key_stride, d};
     const seen mine[2] = {{a.doc_start, b, row, a.q_len, a.q_offset, a.kv_len},
                           {a.doc_start, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
     const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
@@ -152,41 +188,47 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward
     const float scale = (float)a.scale * log2_e;
     fragment_c o[D / 8] = {};
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    int64_t j0 = first_tile(a.doc_start, b, i0, a.q_len, TILE);
-    fetch<D>(m.q, q, i0, a.q_len, TILE);
-    fetch<D>(m.k[0], k, j0, end, TILE);
-    fetch<D>(m.v[0], v, j0, end, TILE);
+    const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
+    int64_t j0 = begin / TILE * TILE;
+    fetch<D, TILE>(m.q, q, i0, 0, a.q_len);
+    fetch<D, TILE>(m.k[0], k, j0, begin, end);
+    fetch<D, TILE>(m.v[0], v, j0, begin, end);
     commit_copies();
     for (int stage = 0; j0 < end; j0 += TILE, stage ^= 1) {
         if (j0 + TILE < end) {
-            fetch<D>(m.k[stage ^ 1], k, j0 + TILE, end, TILE);
-            fetch<D>(m.v[stage ^ 1], v, j0 + TILE, end, TILE);
+            fetch<D, TILE>(m.k[stage ^ 1], k, j0 + TILE, 0, end);
+            fetch<D, TILE>(m.v[stage ^ 1], v, j0 + TILE, 0, end);
         }
         commit_copies();
         wait_copies<1>();
         __syncthreads();
         fragment_c p[TILE / 8] = {};
         rows_times_rows<D>(p, m.q + warp * 16 * (D + 8), m.k[stage]);
-        bool partly = a.doc_start || j0 + TILE > a.q_offset + i0 + 1 || j0 + TILE > end;
+        const part of[2] = {{mine[0], j0, TILE}, {mine[1], j0, TILE}};
+        if (__any_sync(0xffffffffu, of[0].some || of[1].some)) {
+#pragma unroll
+            for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (!of[e / 2].has(n * 8 + e % 2))
+                        p[n].v[e] = -INFINITY;
+        }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float higher = max[half];
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++)
 #pragma unroll
-                for (int e = 2 * half; e < 2 * half + 2; e++) {
-                    if (partly && !mine[half].sees(j0 + n * 8 + lane % 4 * 2 + e % 2))
-                        p[n].v[e] = -INFINITY;
-                    higher = maximum::of(higher, p[n].v[e]);
-                }
+                for (int e = 2 * half; e < 2 * half + 2; e++)
+                    higher = fmaxf(higher, p[n].v[e]);
             higher = over_quad<maximum>(higher);
-            float from = higher == -INFINITY ? 0 : higher * scale, keep = exp2f(max[half] * scale - from),
-                  added = 0;
+            float from = higher == -INFINITY ? 0 : higher * scale, added = 0,
+                  keep = higher == -INFINITY ? 1 : power_of_2((max[half] - higher) * scale); /* 1 if equal */
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++)
 #pragma unroll
                 for (int e = 2 * half; e < 2 * half + 2; e++) {
-                    p[n].v[e] = exp2f(p[n].v[e] * scale - from);
+                    p[n].v[e] = power_of_2(p[n].v[e] * scale - from);
                     added += p[n].v[e];
                 }
             sum[half] = sum[half] * keep + added;
@@ -225,6 +267,8 @@ template <int D> struct partners {
 /* What stays, and what passes by, twice: q and dout with k and v, or the other way round. */
 template <int D> struct gradient_shared {
     bf16 own[2][TILE * (D + 8)], other[2][2][partners<D>::value * (D + 8)];
+    float lse[2][partners<D>::value], delta[2][partners<D>::value]; /* of the queries that pass by */
+    int32_t first[2][partners<D>::value];
 };
 
 struct backward {
@@ -256,20 +300,21 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_ker
     const int64_t row = i0 + warp * 16 + lane / 4, stats = (b * a.heads + h) * a.q_len;
     const int64_t queries = (b * a.q_len * a.heads + h) * d,
                   keys = (b * a.q_len * a.kv_heads + h / (a.heads / a.kv_heads)) * d;
-    const rows_of q = {(const bf16 *)a.q + queries, a.heads * d, d},
-                  dout = {(const bf16 *)a.dout + queries, a.heads * d, d};
-    const rows_of o = {(const bf16 *)a.o + queries, a.heads * d, d};
-    const rows_of k = {(const bf16 *)a.k + keys, a.kv_heads * d, d},
-                  v = {(const bf16 *)a.v + keys, a.kv_heads * d, d};
+    const rows_of q = {(const bf16 *)a.q + queries, (int)a.heads * d, d},
+                  dout = {(const bf16 *)a.dout + queries, (int)a.heads * d, d};
+    const rows_of o = {(const bf16 *)a.o + queries, (int)a.heads * d, d};
+    const rows_of k = {(const bf16 *)a.k + keys, (int)a.kv_heads * d, d},
+                  v = {(const bf16 *)a.v + keys, (int)a.kv_heads * d, d};
     const seen mine[2] = {{a.doc_start, b, row, a.q_len, 0, a.q_len},
                           {a.doc_start, b, row + 8, a.q_len, 0, a.q_len}};
     const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
     const float scale = (float)a.scale * log2_e;
-    int64_t j0 = first_tile(a.doc_start, b, i0, a.q_len, KEYS);
-    fetch<D>(m.own[0], q, i0, a.q_len, TILE);
-    fetch<D>(m.own[1], dout, i0, a.q_len, TILE);
-    fetch<D>(m.other[0][0], k, j0, end, KEYS);
-    fetch<D>(m.other[0][1], v, j0, end, KEYS);
+    const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
+    int64_t j0 = begin / KEYS * KEYS;
+    fetch<D, TILE>(m.own[0], q, i0, 0, a.q_len);
+    fetch<D, TILE>(m.own[1], dout, i0, 0, a.q_len);
+    fetch<D, KEYS>(m.other[0][0], k, j0, begin, end);
+    fetch<D, KEYS>(m.other[0][1], v, j0, begin, end);
     commit_copies();
     float delta[2], lse[2];
 #pragma unroll
@@ -283,8 +328,8 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_ker
     fragment_c dq[D / 8] = {};
     for (int stage = 0; j0 < end; j0 += KEYS, stage ^= 1) {
         if (j0 + KEYS < end) {
-            fetch<D>(m.other[stage ^ 1][0], k, j0 + KEYS, end, KEYS);
-            fetch<D>(m.other[stage ^ 1][1], v, j0 + KEYS, end, KEYS);
+            fetch<D, KEYS>(m.other[stage ^ 1][0], k, j0 + KEYS, 0, end);
+            fetch<D, KEYS>(m.other[stage ^ 1][1], v, j0 + KEYS, 0, end);
         }
         commit_copies();
         wait_copies<1>();
@@ -292,13 +337,20 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_ker
         fragment_c p[KEYS / 8] = {}, dp[KEYS / 8] = {};
         rows_times_rows<D>(p, m.own[0] + warp * 16 * (D + 8), m.other[stage][0]);
         rows_times_rows<D>(dp, m.own[1] + warp * 16 * (D + 8), m.other[stage][1]);
+        const part of[2] = {{mine[0], j0, KEYS}, {mine[1], j0, KEYS}};
+        const bool partly = __any_sync(0xffffffffu, of[0].some || of[1].some);
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                bool sees = mine[e / 2].sees(j0 + n * 8 + lane % 4 * 2 + e % 2);
-                p[n].v[e] = sees ? exp2f(p[n].v[e] * scale - lse[e / 2]) * (dp[n].v[e] - delta[e / 2]) : 0;
-            }
+            for (int e = 0; e < 4; e++)
+                p[n].v[e] = power_of_2(p[n].v[e] * scale - lse[e / 2]) * (dp[n].v[e] - delta[e / 2]);
+        if (partly)
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (!of[e / 2].has(n * 8 + e % 2))
+                        p[n].v[e] = 0;
         weighted_rows<D>(dq, p, m.other[stage][0]);
         __syncthreads();
     }
@@ -317,47 +369,70 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kerne
     const int64_t g = blockIdx.y, b = blockIdx.z, j0 = (int64_t)blockIdx.x * TILE,
                   group = a.heads / a.kv_heads;
     const int64_t keys = (b * a.q_len * a.kv_heads + g) * d, row = j0 + warp * 16 + lane / 4;
-    const rows_of k = {(const bf16 *)a.k + keys, a.kv_heads * d, d},
-                  v = {(const bf16 *)a.v + keys, a.kv_heads * d, d};
-    const int64_t begin = j0 / QUERIES * QUERIES, tiles = (a.q_len - begin + QUERIES - 1) / QUERIES;
+    const rows_of k = {(const bf16 *)a.k + keys, (int)a.kv_heads * d, d},
+                  v = {(const bf16 *)a.v + keys, (int)a.kv_heads * d, d};
+    const int64_t begin = j0 / QUERIES * QUERIES, seeing = last_seeing(a.doc_start, b, j0, a.q_len, TILE),
+                  tiles = (seeing - begin + QUERIES - 1) / QUERIES;
     const float scale = (float)a.scale * log2_e;
     fragment_c dk[D / 8] = {}, dv[D / 8] = {};
-    fetch<D>(m.own[0], k, j0, a.q_len, TILE);
-    fetch<D>(m.own[1], v, j0, a.q_len, TILE);
-    for (int64_t at = 0; at <= group * tiles; at++) { /* brings tile number `at`, works with the one before */
-        if (at < group * tiles) {
-            int64_t queries = (b * a.q_len * a.heads + g * group + at / tiles) * d,
-                    i0 = begin + at % tiles * QUERIES;
-            fetch<D>(m.other[at % 2][0], {(const bf16 *)a.q + queries, a.heads * d, d}, i0, a.q_len, QUERIES);
-            fetch<D>(m.other[at % 2][1], {(const bf16 *)a.dout + queries, a.heads * d, d}, i0, a.q_len,
-                     QUERIES);
+    fetch<D, TILE>(m.own[0], k, j0, 0, a.q_len);
+    fetch<D, TILE>(m.own[1], v, j0, 0, a.q_len);
+    const int64_t all = group * tiles;
+    int64_t h_next = g * group, i_next = begin, i0 = begin;
+    for (int64_t at = 0; at <= all; at++) { /* brings tile number `at`, works with the one before */
+        if (at < all) {
+            const int stage = at % 2;
+            int64_t queries = (b * a.q_len * a.heads + h_next) * d;
+            fetch<D, QUERIES>(m.other[stage][0], {(const bf16 *)a.q + queries, (int)a.heads * d, d}, i_next,
+                              0, a.q_len);
+            fetch<D, QUERIES>(m.other[stage][1], {(const bf16 *)a.dout + queries, (int)a.heads * d, d},
+                              i_next, 0, a.q_len);
+            if (threadIdx.x < QUERIES) {
+                int64_t i = i_next + threadIdx.x, stats = (b * a.heads + h_next) * a.q_len + i;
+                bool there = i < a.q_len;
+                copy_word_async(&m.lse[stage][threadIdx.x], (const float *)a.lse + stats, there);
+                copy_word_async(&m.delta[stage][threadIdx.x], (const float *)a.delta + stats, there);
+                copy_word_async(&m.first[stage][threadIdx.x],
+                                a.doc_start ? (const void *)(a.doc_start + b * a.q_len + i)
+                                            : (const void *)a.lse,
+                                there && a.doc_start);
+            }
         }
         commit_copies();
-        if (at == 0)
+        const int64_t i_this = i_next;
+        i_next += QUERIES;
+        if (i_next >= seeing)
+            i_next = begin, h_next++;
+        if (at == 0) {
+            i0 = i_this;
             continue;
+        }
         wait_copies<1>();
         __syncthreads();
-        const bf16 *q = m.other[(at - 1) % 2][0], *dout = m.other[(at - 1) % 2][1];
-        const int64_t h = g * group + (at - 1) / tiles, i0 = begin + (at - 1) % tiles * QUERIES;
-        const int64_t stats = (b * a.heads + h) * a.q_len;
+        const int stage = (at - 1) % 2;
+        const bf16 *q = m.other[stage][0], *dout = m.other[stage][1];
         fragment_c p[QUERIES / 8] = {}, ds[QUERIES / 8] = {};
         rows_times_rows<D>(p, m.own[0] + warp * 16 * (D + 8), q);
         rows_times_rows<D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
+        /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0 and it starts no later. */
+        const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
+                  high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row;
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++)
 #pragma unroll
             for (int right = 0; right < 2; right++) {
-                int64_t i = i0 + n * 8 + lane % 4 * 2 + right;
-                const seen sees(a.doc_start, b, i, a.q_len, 0, a.q_len);
-                float lse = i < a.q_len ? ((const float *)a.lse)[stats + i] * log2_e : 0;
-                float delta = i < a.q_len ? ((const float *)a.delta)[stats + i] : 0;
+                const int at_query = n * 8 + right, i = at_query + lane % 4 * 2;
+                const float lse = m.lse[stage][i] * log2_e, delta = m.delta[stage][i];
+                const int first = m.first[stage][i];
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     int e = 2 * half + right;
-                    p[n].v[e] = sees.sees(row + 8 * half) ? exp2f(p[n].v[e] * scale - lse) : 0;
+                    bool sees = at_query >= low + 8 * half && at_query < high && first <= key + 8 * half;
+                    p[n].v[e] = sees ? power_of_2(p[n].v[e] * scale - lse) : 0;
                     ds[n].v[e] = p[n].v[e] * (ds[n].v[e] - delta);
                 }
             }
+        i0 = i_this;
         weighted_rows<D>(dv, p, dout);
         weighted_rows<D>(dk, ds, q);
         __syncthreads();
@@ -396,7 +471,7 @@ bool fits(ax_dtype dtype, int64_t d, std::initializer_list<const void *> address
 
 bool ax_cuda_flash_takes(const ax_attention_args *a)
 {
-    return a->q_len >= 16 && a->kv_batch_stride % 8 == 0 &&
+    return a->q_len >= 16 && a->kv_batch_stride % 8 == 0 && a->scale > 0 &&
            fits(a->dtype, a->head_dim, {a->q, a->k, a->v, a->o});
 }
 

@@ -201,12 +201,12 @@ static ax_status choose(const products *all, plan *p, bool *found)
     return status;
 }
 
-/* With the bias if the library can, then without; kernels of it take the bias to lie on 16 bytes. */
+/* With the bias if the library can, then without. It wants a bias of the type of c, on 16 bytes. */
 static ax_status make(const products *all, const ax_gemm_args *g, plan *p)
 {
     bool found = false;
     AX_TRY(describe(p, g));
-    if (g->bias && p->key.align_bias >= 16) {
+    if (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16) {
         AX_TRY(describe_bias(p, g));
         AX_TRY(choose(all, p, &found));
     }
@@ -216,6 +216,10 @@ static ax_status make(const products *all, const ax_gemm_args *g, plan *p)
         AX_TRY(choose(all, p, &found));
     }
     p->own = !found;
+    if (p->own)
+        ax_log(AX_LOG_WARN,
+               "cuda: cuBLASLt refuses a product %lld x %lld x %lld of %s: a slow kernel does it",
+               (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype));
     return AX_OK;
 }
 

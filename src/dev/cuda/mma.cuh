@@ -62,6 +62,20 @@ __device__ inline void copy_async(void *to, const void *from, bool there)
                  : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
+/* 4 bytes likewise. */
+__device__ inline void copy_word_async(void *to, const void *from, bool there)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :
+                 : "r"(shared_address(to)), "l"(from), "r"(there ? 4 : 0)
+                 : "memory");
+}
+__device__ inline float power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 /* Ends a group of copies; waits until at most `left` groups are under way, for this thread's copies. */
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void wait_copies()
@@ -85,6 +99,11 @@ __device__ inline void copy_async(void *to, const void *from, bool there)
 {
     ax_emulated_copy_async(to, from, there ? 16 : 0);
 }
+__device__ inline void copy_word_async(void *to, const void *from, bool there)
+{
+    ax_emulated_copy_async(to, from, there ? 4 : 0, 4);
+}
+__device__ inline float power_of_2(float x) { return exp2f(x); }
 __device__ inline void commit_copies() { ax_emulated_commit_copies(); }
 template <int left> __device__ inline void wait_copies() { ax_emulated_wait_copies(left); }
 #endif

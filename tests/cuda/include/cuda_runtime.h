@@ -48,7 +48,7 @@ const unsigned char *ax_emulated_gather(const void *mine, size_t bytes);
 /* mma.sync.m16n8k16 of bf16, ldmatrix.x4, cp.async. */
 void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2]);
 void ax_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed);
-void ax_emulated_copy_async(void *to, const void *from, size_t bytes);
+void ax_emulated_copy_async(void *to, const void *from, size_t bytes, size_t size = 16);
 void ax_emulated_commit_copies();
 void ax_emulated_wait_copies(int left);
 
@@ -66,6 +66,15 @@ template <class T> T __shfl_sync(unsigned, T value, int lane)
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int other)
 {
     return __shfl_sync(mask, value, (int)(threadIdx.x % 32) ^ other);
+}
+
+inline bool __any_sync(unsigned, bool x)
+{
+    unsigned char mine = x, any = 0;
+    const unsigned char *all = ax_emulated_gather(&mine, 1);
+    for (int i = 0; i < 32; i++)
+        any |= all[i * AX_EMULATED_SLOT];
+    return any;
 }
 
 /* The arguments are copied now, as a launch does, and the kernel runs when the stream is waited for. */

@@ -13,6 +13,9 @@ typedef struct plan_key {
     int32_t align_a, align_b, align_c, align_bias; /* bytes, powers of two up to 256 */
 } plan_key;
 
+/* The end of scratch is not the library's: a bias goes there that is to have the type of c. */
+enum { BIAS_BYTES = 256 << 10, WORKSPACE = AX_CUDA_SCRATCH - BIAS_BYTES };
+
 typedef struct plan {
     plan_key key;
     bool bias_apart; /* the library has no product that adds this bias: a kernel does */
@@ -25,6 +28,7 @@ typedef struct plan {
 /* An open-addressed table of plans, never more than half full. */
 typedef struct ax_cuda_products {
     cublasLtHandle_t library;
+    char *bias;         /* BIAS_BYTES of scratch */
     int64_t room, used; /* room: a power of two */
     plan **slot;
 } products;
@@ -37,13 +41,14 @@ static ax_status check(cublasStatus_t status, const char *what)
 }
 #define LT(call) AX_TRY(check((call), #call))
 
-ax_status ax_cuda_products_create(products **out)
+ax_status ax_cuda_products_create(void *scratch, products **out)
 {
     enum { ROOM = 256 };
     products *p;
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     *out = p;
+    p->bias = (char *)scratch + WORKSPACE;
     AX_TRY(ax_calloc(ROOM, sizeof *p->slot, &p->slot));
     p->room = ROOM;
     LT(cublasLtCreate(&p->library));
@@ -149,13 +154,13 @@ static ax_status describe(plan *p, const ax_gemm_args *g)
 }
 
 /* The bias goes with the columns of c, which are the library's rows. */
-static ax_status describe_bias(plan *p, const ax_gemm_args *g)
+static ax_status describe_bias(plan *p, const ax_gemm_args *g, const void *bias)
 {
     cublasLtEpilogue_t with = CUBLASLT_EPILOGUE_BIAS;
-    cudaDataType_t type = data_type(ax_dtype_accum(g->dtype));
+    cudaDataType_t type = data_type(g->c_dtype);
     AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
     AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
-    return set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
+    return set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
 }
 
 /* Sums are kept in A, those of parts that are added up later too. */
@@ -169,7 +174,7 @@ static ax_status prefer(cublasLtMatmulPreference_t preference, const plan_key *k
                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->align_c},
                  {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_c},
                  {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}};
-    size_t room = AX_CUDA_SCRATCH;
+    size_t room = WORKSPACE;
     LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
                                             sizeof room));
     for (size_t i = 0; i < AX_COUNT(words); i++)
@@ -201,13 +206,21 @@ static ax_status choose(const products *all, plan *p, bool *found)
     return status;
 }
 
-/* With the bias if the library can, then without. It wants a bias of the type of c, on 16 bytes. */
+/* Whether the bias is to be converted for the library, which wants it to have the type of c. */
+static bool converts_bias(const ax_gemm_args *g)
+{
+    return g->bias && g->c_dtype != ax_dtype_accum(g->dtype) &&
+           g->n * (int64_t)ax_dtype_size(g->c_dtype) <= BIAS_BYTES;
+}
+
+/* With the bias if the library can, then without; it wants the bias to lie on 16 bytes. */
 static ax_status make(const products *all, const ax_gemm_args *g, plan *p)
 {
     bool found = false;
     AX_TRY(describe(p, g));
-    if (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16) {
-        AX_TRY(describe_bias(p, g));
+    bool fits = g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16;
+    if (fits || converts_bias(g)) {
+        AX_TRY(describe_bias(p, g, fits ? g->bias : all->bias));
         AX_TRY(choose(all, p, &found));
     }
     p->bias_apart = g->bias && !found;
@@ -287,11 +300,13 @@ static ax_status multiply(const products *all, const ax_cuda *cu, plan *p, const
     float one = 1, beta = accumulate;
     double wide_one = 1, wide_beta = accumulate;
     bool wide = g->dtype == AX_F64;
-    if (g->bias && !p->bias_apart)
-        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias));
+    if (g->bias && !p->bias_apart) {
+        const void *bias = converts_bias(g) ? all->bias : g->bias;
+        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    }
     LT(cublasLtMatmul(all->library, p->how, wide ? (const void *)&wide_one : &one, g->b, p->b, g->a, p->a,
                       wide ? (const void *)&wide_beta : &beta, g->c, p->c, g->c, p->c, &p->algo, cu->scratch,
-                      AX_CUDA_SCRATCH, cu->stream));
+                      WORKSPACE, cu->stream));
     return AX_OK;
 }
 
@@ -312,5 +327,8 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
         AX_TRY(ax_cuda_spread_rows(stream, g));
         accumulate = true;
     }
+    if (g->bias && !p->bias_apart && converts_bias(g))
+        AX_TRY(ax_cuda_convert(stream, &(ax_convert_args){g->n, g->bias, cu->products->bias,
+                                                          ax_dtype_accum(g->dtype), g->c_dtype}));
     return multiply(cu->products, cu, p, g, accumulate);
 }

@@ -181,7 +181,7 @@ static bool add(const char *backend, const ax_cpu_isa *isa, bool further, judged
     assert(*count < MOST_JUDGED);
     bool plugin = ax_device_find(backend)->plugin != NULL; /* a GPU, which the host may emulate */
     *j = (judged){.name = isa ? isa->name : backend, .further = further, .devices = plugin ? 1 : KC_THREADS};
-    j->step = further ? 3 : plugin && SANITIZED ? 5 : 1;
+    j->step = further ? 3 : plugin && SANITIZED ? 9 : 1;
     for (int t = 0; t < j->devices; t++) {
         if (ax_device_open(backend, t + 1, &j->dev[t]) != AX_OK)
             return false;

@@ -37,11 +37,8 @@ ax_status ax_cpu_open(ax_device *dev)
         alone = cpu->places && dev->binding->alone;
     }
     ax_status status = ax_region_create(ax_cpu_workspace(dev->threads), &cpu->scratch);
-    if (status == AX_OK) { /* it is resident now, not in the first step; workers touch theirs themselves */
-        memset(cpu->scratch.base, 0, AX_CPU_SCRATCH);
-        memset(ax_cpu_partials(cpu), 0, AX_CPU_PARTIALS * sizeof(double));
+    if (status == AX_OK)
         status = ax_cpu_pool_create(dev->threads, cpu->scratch.base, cpu->places, alone, &cpu->pool);
-    }
     if (status != AX_OK) {
         ax_region_destroy(&cpu->scratch);
         ax_cpu_places_leave(&cpu->places);

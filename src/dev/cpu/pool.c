@@ -161,7 +161,6 @@ static void *worker_main(void *arg)
     if (w->places)
         ax_cpu_bind(w->places, w->number); /* where the opening thread could, it can */
     begin_flushing();
-    memset(w->scratch, 0, AX_CPU_SCRATCH);
     pthread_mutex_lock(&pool->lock);
     pool->ready++;
     pthread_cond_signal(&pool->finished);

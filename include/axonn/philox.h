@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __CUDACC__
 #define AX_INLINE __host__ __device__ static inline
@@ -41,17 +42,65 @@ AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t index)
     return (float)(words[index % 4] >> 8) * 0x1p-24f;
 }
 
-/* Standard normals 4·block … 4·block+3, by Box-Muller: words (0,1) give the first two, (2,3) the others. */
+/* -2·ln((word + 1)·2^-32), to 1e-13 of its value: the word + 1 is m·2^e with m within a factor √2 of 1, and
+ * ln m = 2·artanh((m - 1)/(m + 1)). Plain arithmetic, which compilers turn into vectors and which gives the
+ * same bits with any of them, as a library's logarithm does not. */
+AX_INLINE double ax_philox_minus_2_log(uint32_t word)
+{
+    const uint64_t root_half = 0x3fe6a09e667f3bcd, mantissa = 0x000fffffffffffff;
+    double x = (double)word + 1.0, m;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint64_t above = bits - root_half;
+    double e = (double)(int32_t)(above >> 52) - 32.0;
+    bits = (above & mantissa) + root_half;
+    memcpy(&m, &bits, sizeof m);
+    double s = (m - 1.0) / (m + 1.0), z = s * s, series = 1.0 / 15.0;
+    series = series * z + 1.0 / 13.0;
+    series = series * z + 1.0 / 11.0;
+    series = series * z + 1.0 / 9.0;
+    series = series * z + 1.0 / 7.0;
+    series = series * z + 1.0 / 5.0;
+    series = series * z + 1.0 / 3.0;
+    series = series * z + 1.0;
+    return -2.0 * (e * 0.6931471805599453 + 2.0 * s * series);
+}
+
+/* Two standard normals of two words, by Box-Muller: radius·cos and radius·sin of the second one's part of a
+ * whole turn. The angle is taken from the nearest quarter turn, which is exact, and its series end at 1e-13.
+ */
+AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2])
+{
+    double radius = sqrt(ax_philox_minus_2_log(word0));
+    uint32_t quarter = ((word1 >> 29) + 1) >> 1;
+    double x = (double)(int32_t)(word1 - (quarter << 30)) * (3.141592653589793 * 0x1p-31), z = x * x;
+    double sine = -1.0 / 1307674368000.0, cosine = -1.0 / 87178291200.0;
+    sine = sine * z + 1.0 / 6227020800.0;
+    sine = sine * z - 1.0 / 39916800.0;
+    sine = sine * z + 1.0 / 362880.0;
+    sine = sine * z - 1.0 / 5040.0;
+    sine = sine * z + 1.0 / 120.0;
+    sine = sine * z - 1.0 / 6.0;
+    sine = x + x * z * sine;
+    cosine = cosine * z + 1.0 / 479001600.0;
+    cosine = cosine * z - 1.0 / 3628800.0;
+    cosine = cosine * z + 1.0 / 40320.0;
+    cosine = cosine * z - 1.0 / 720.0;
+    cosine = cosine * z + 1.0 / 24.0;
+    cosine = cosine * z - 0.5;
+    cosine = 1.0 + z * cosine;
+    double along = quarter & 2 ? -radius : radius;
+    out[0] = (float)(along * (quarter & 1 ? -sine : cosine));
+    out[1] = (float)(along * (quarter & 1 ? cosine : sine));
+}
+
+/* Standard normals 4·block … 4·block+3: words (0,1) give the first two, (2,3) the others. */
 AX_INLINE void ax_philox_normals(uint64_t key, uint64_t block, float out[4])
 {
     uint32_t words[4];
     ax_philox_words(key, 1, block, words);
-    for (int i = 0; i < 4; i += 2) {
-        double radius = sqrt(-2.0 * log(((double)words[i] + 1.0) * 0x1p-32));
-        double angle = 6.283185307179586 * (double)words[i + 1] * 0x1p-32;
-        out[i] = (float)(radius * cos(angle));
-        out[i + 1] = (float)(radius * sin(angle));
-    }
+    ax_philox_normal_pair(words[0], words[1], out);
+    ax_philox_normal_pair(words[2], words[3], out + 2);
 }
 
 #endif

@@ -1,5 +1,6 @@
 /* base: errors, buffers, files, random numbers, permutation, threads. */
 #include "axonn/base.h"
+#include "axonn/philox.h"
 
 #include <math.h>
 #include <sched.h>
@@ -70,6 +71,25 @@ static void distributions(void **state)
     assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(1, "b", 0));
     assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(1, "a", 1));
     assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(2, "a", 0));
+}
+
+/* The series against the C library: two roundings to float of numbers that agree to 1e-12. */
+static void normals_are_those_of_the_library(void **state)
+{
+    (void)state;
+    enum { WORDS = 40000 };
+    for (uint32_t i = 0; i < WORDS; i++) {
+        uint32_t word[4], near = (i % 9 << 29) + (i / 9 % 7) - 3; /* ends, and eighths of a turn */
+        ax_philox(3, 0, i, word);
+        uint32_t w[2] = {i % 4 < 2 ? word[0] : near, i % 2 ? word[1] : near};
+        float z[2];
+        ax_philox_normal_pair(w[0], w[1], z);
+        double radius = sqrt(-2 * log(((double)w[0] + 1) * 0x1p-32)), turn = (double)w[1] * 0x1p-32;
+        double want[2] = {radius * cos(2 * M_PI * turn), radius * sin(2 * M_PI * turn)};
+        for (int k = 0; k < 2; k++)
+            if (!(fabs((double)z[k] - want[k]) <= 0x1p-24 * fabs(want[k]) + 1e-12 * radius))
+                fail_msg("words %08x, %08x: %.9g, not %.17g", w[0], w[1], (double)z[k], want[k]);
+    }
 }
 
 static void permutation_is_a_bijection(void **state)
@@ -199,6 +219,7 @@ int main(void)
                                        cmocka_unit_test(buffers_grow),
                                        cmocka_unit_test(philox_known_answers),
                                        cmocka_unit_test(distributions),
+                                       cmocka_unit_test(normals_are_those_of_the_library),
                                        cmocka_unit_test(permutation_is_a_bijection),
                                        cmocka_unit_test(files),
                                        cmocka_unit_test(guard_pages),

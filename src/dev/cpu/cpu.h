@@ -195,7 +195,7 @@ size_t ax_cpu_workspace(int threads);
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
 /* Kernels that need no vectors (plain.c): items are elements for fill, else rows. */
-ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box, ax_cpu_init_normal;
+ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 

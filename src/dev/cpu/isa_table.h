@@ -39,6 +39,7 @@ const ax_cpu_isa AX_ISA_TABLE = {
             [AX_K_sumsq] = sumsq,
             [AX_K_scale] = scale,
             [AX_K_convert] = convert,
+            [AX_K_init_normal] = init_normal,
             [AX_K_adamw] = adamw,
             [AX_K_sgd] = sgd,
         },

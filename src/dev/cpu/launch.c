@@ -185,7 +185,8 @@ static ax_status init_normal(ax_stream *stream, const void *args)
 {
     const ax_init_normal_args *a = args;
     int64_t rows = a->n[0] * a->n[1] * a->n[2];
-    return run(stream, ax_cpu_init_normal, args, a->n[3] ? rows : 0, 1, 16.0 * (double)(rows * a->n[3]));
+    return run(stream, isa_kernel(stream, AX_K_init_normal), args, a->n[3] ? rows : 0, 1,
+               4.0 * (double)(rows * a->n[3]));
 }
 
 /* ---- attention ----------------------------------------------------------------------------------- */

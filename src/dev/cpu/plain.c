@@ -1,5 +1,4 @@
-/* Kernels that vectors do not help: filling, strided copies and random initialisation. Items are elements, or
- * rows of the box. */
+/* Kernels that vectors do not help: filling and strided copies. Items are elements, or rows of the box. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>
@@ -94,27 +93,5 @@ void ax_cpu_copy_box(const void *args, int64_t lo, int64_t hi, void *scratch)
             add_row(a->dtype, y, ys[3], x, xs[3], a->n[3]);
         else
             copy_row(y, ys[3], x, xs[3], a->n[3], size);
-    }
-}
-
-void ax_cpu_init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
-{
-    const ax_init_normal_args *a = args;
-    (void)scratch;
-    for (int64_t item = lo; item < hi; item++) {
-        outer o = outer_of(a->n, item);
-        int64_t row = ((a->lo[0] + o.i) * a->extent[1] + a->lo[1] + o.j) * a->extent[2] + a->lo[2] + o.k;
-        uint64_t first = (uint64_t)(row * a->extent[3] + a->lo[3]), block = UINT64_MAX;
-        float z[4];
-        for (int64_t l = 0; l < a->n[3]; l++) {
-            uint64_t index = first + (uint64_t)l;
-            if (index / 4 != block)
-                ax_rng_normal_block(a->key, block = index / 4, z);
-            double value = a->mean + a->std * (double)z[index % 4];
-            if (a->dtype == AX_F32)
-                ((float *)a->y)[item * a->n[3] + l] = (float)value;
-            else
-                ((double *)a->y)[item * a->n[3] + l] = value;
-        }
     }
 }

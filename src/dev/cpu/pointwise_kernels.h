@@ -1,8 +1,9 @@
-/* Element by element: GELU and its gradient, sums, scaling, bias, dropout, conversion. Items are elements, or
- * rows where the columns matter. */
+/* Element by element: GELU and its gradient, sums, scaling, bias, dropout, conversion, normal numbers. Items
+ * are elements, or rows where the columns matter. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
+#include "axonn/philox.h"
 #include "cpu.h"
 #include "simd.h"
 
@@ -224,10 +225,14 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
             vput(a->y, i, hi - i, false, vget(a->x, i, hi - i, true));
 }
 
-/* ---- dropout ------------------------------------------------------------------------------------- */
+/* ---- random numbers -------------------------------------------------------------------------------------
+ */
 
-/* Philox words of W/2 consecutive blocks, in element order. On vectors each 64-bit lane is a block, and the
- * lanes are numbered so that interleaving words (0,1) with (2,3) puts the blocks in order. */
+/* Those of philox.h: counters' upper halves. */
+enum { UNIFORM, NORMAL };
+
+/* Philox words of W/2 consecutive blocks of a stream, in element order. On vectors each 64-bit lane is a
+ * block, and the lanes are numbered so that interleaving words (0,1) with (2,3) puts the blocks in order. */
 #if AX_SIMD
 #if AX_SIMD == 512
 #define V64(name) _mm512_##name
@@ -246,11 +251,12 @@ INLINE vi spread(uint64_t x) { return _mm256_set1_epi64x((int64_t)x); }
 INLINE vi lane_blocks(void) { return _mm256_setr_epi64x(0, 2, 1, 3); }
 INLINE void store_words(uint32_t *out, vi x) { _mm256_storeu_si256((__m256i *)(void *)out, x); }
 #endif
-INLINE void random_words(uint64_t key, uint64_t block, uint32_t out[2 * W])
+INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t out[2 * W])
 {
     const vi low = spread(0xffffffff), m0 = spread(0xD2511F53), m1 = spread(0xCD9E8D57);
     vi counter = V64(add_epi64)(spread(block), lane_blocks());
-    vi c0 = V64_AND(counter, low), c1 = V64(srli_epi64)(counter, 32), c2 = spread(0), c3 = c2;
+    vi c0 = V64_AND(counter, low), c1 = V64(srli_epi64)(counter, 32);
+    vi c2 = spread(stream & 0xffffffff), c3 = spread(stream >> 32);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     UNROLL
     for (int round = 0; round < 10; round++) {
@@ -267,10 +273,10 @@ INLINE void random_words(uint64_t key, uint64_t block, uint32_t out[2 * W])
     store_words(out + W, V64(unpackhi_epi64)(w01, w23));
 }
 #else
-INLINE void random_words(uint64_t key, uint64_t block, uint32_t out[2 * W])
+INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t out[2 * W])
 {
     for (uint64_t i = 0; i < W / 2; i++)
-        ax_philox(key, 0, block + i, out + 4 * i);
+        ax_philox(key, stream, block + i, out + 4 * i);
 }
 #endif
 
@@ -284,7 +290,7 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, bool
             uint64_t index = first + (uint64_t)c;
             int64_t skip = (int64_t)(index % 4), n = ax_min(2 * W - skip, a->cols - c);
             uint32_t words[3 * W];
-            random_words(a->key, index / 4, words);
+            random_words(a->key, UNIFORM, index / 4, words);
             for (int64_t i = 0; i < n; i += W) {
                 float draw[W];
                 for (int j = 0; j < W; j++)
@@ -298,5 +304,35 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, bool
     }
 }
 BY_DTYPE(dropout)
+
+/* Rows of the box. */
+static void init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
+{
+    const ax_init_normal_args *a = args;
+    const int64_t *n = a->n, cols = n[3];
+    (void)scratch;
+    for (int64_t r = lo; r < hi; r++) {
+        int64_t i = a->lo[0] + r / (n[1] * n[2]), j = a->lo[1] + r / n[2] % n[1], k = a->lo[2] + r % n[2];
+        int64_t row = (i * a->extent[1] + j) * a->extent[2] + k;
+        uint64_t first = (uint64_t)(row * a->extent[3] + a->lo[3]);
+        for (int64_t c = 0; c < cols;) {
+            uint64_t index = first + (uint64_t)c;
+            int64_t skip = (int64_t)(index % 4), some = ax_min(2 * W - skip, cols - c);
+            uint32_t words[2 * W];
+            float z[2 * W];
+            random_words(a->key, NORMAL, index / 4, words);
+            for (int pair = 0; pair < W; pair++)
+                ax_philox_normal_pair(words[2 * pair], words[2 * pair + 1], z + 2 * pair);
+            for (int64_t l = 0; l < some; l++) {
+                double value = a->mean + a->std * (double)z[skip + l];
+                if (a->dtype == AX_F32)
+                    ((float *)a->y)[r * cols + c + l] = (float)value;
+                else
+                    ((double *)a->y)[r * cols + c + l] = value;
+            }
+            c += some;
+        }
+    }
+}
 
 #endif

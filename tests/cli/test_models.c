@@ -2,7 +2,6 @@
 #include "axonn/ckpt.h"
 #include "axonn/data.h"
 #include "cli/cli_test.h"
-#include "support/sanitized.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -443,35 +442,6 @@ static void selftest(void **state)
     ax_buf_fini(&out);
 }
 
-/* ---- starting ------------------------------------------------------------------------------------ */
-
-/* From the start of the process to the first step, for a model of 10 M parameters on built data. The row that
- * describes the run is written last before that step. Busy machines and sanitizers get their share. */
-static void starts_in_half_a_second(void **state)
-{
-    (void)state;
-    double best = 1e9, load = 0, limit = 0.5;
-    ax_buf out = {0};
-    FILE *file = fopen("/proc/loadavg", "r");
-    if (file && fscanf(file, "%lf", &load) == 1)
-        limit *= fmax(1, load / (double)sysconf(_SC_NPROCESSORS_ONLN));
-    if (file)
-        fclose(file);
-    limit *= SANITIZED ? 20 : 1;
-    for (int i = 0; i < 3 && best > 0.25; i++) {
-        double start = ax_wall_clock();
-        assert_int_equal(shell("rm -rf start && " AXONN " train ten.yaml 2>&1", &out), 0);
-        assert_int_equal(shell("head -1 start/metrics.jsonl", &out), 0);
-        json_t *row = json_loads(out.data, 0, NULL);
-        assert_true(number(row, "parameters") > 9.5e6 && number(row, "parameters") < 10.5e6);
-        best = fmin(best, number(row, "time") - start);
-        json_decref(row);
-    }
-    ax_buf_fini(&out);
-    print_message("%.0f ms to the first step (limit %.0f ms at load %.1f)\n", best * 1e3, limit * 1e3, load);
-    assert_true(best < limit);
-}
-
 /* ---- main ---------------------------------------------------------------------------------------- */
 
 static ax_status make_tokens(const char *path, int32_t vocab)
@@ -500,11 +470,6 @@ static int set_up(void **state)
               "optim: {lr: 1.0e-2, warmup: 5}\n"
               "run: {dir: run, checkpoint_interval: 0}\n"
               "threads: 1\n");
-    text_file("ten.yaml",
-              "model: {family: gpt2, layers: 6, hidden: 320, heads: 5, vocab: 8192, seq_len: 256}\n"
-              "data: {train: ten.tok}\n"
-              "train: {steps: 1, global_batch: 1, micro_batch: 1}\n"
-              "run: {dir: start, checkpoint_interval: 0}\n");
     int code = shell(
         "for i in $(seq 300); do echo \"line $i of a text to learn, and again $((i % 7))\"; done > "
         "train.txt && for i in $(seq 301 330); do echo \"line $i of a text to learn\"; done > valid.txt "
@@ -537,7 +502,6 @@ int main(void)
         cmocka_unit_test(models_that_are_none),
         cmocka_unit_test(models_that_are_not_finite),
         cmocka_unit_test(selftest),
-        cmocka_unit_test(starts_in_half_a_second),
     };
     return cmocka_run_group_tests_name("cli.models", tests, set_up, tear_down);
 }

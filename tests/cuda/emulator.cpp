@@ -51,7 +51,7 @@ ax_emulated_switch:
     .size ax_emulated_switch, . - ax_emulated_switch
 )");
 
-thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+__thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace
 {
@@ -77,7 +77,7 @@ struct fiber {
     void *fake_stack; /* AddressSanitizer's, while it does not run */
     state is = DONE;
     unsigned exchanges; /* that it has begun in this block */
-    dim3 thread;
+    uint3 thread;
     std::vector<async_copy> copies;
     unsigned groups; /* of copies, committed */
 };
@@ -105,7 +105,7 @@ struct machine {
             munmap(f->stack, STACK);
     }
 };
-thread_local machine m;
+__thread machine *m;
 
 [[noreturn]] void fail(const char *what)
 {
@@ -115,27 +115,27 @@ thread_local machine m;
 
 void to_scheduler(state next)
 {
-    fiber *f = m.current;
+    fiber *f = m->current;
     f->is = next;
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_start_switch_fiber(&f->fake_stack, m.own_stack, m.own_size);
+    __sanitizer_start_switch_fiber(&f->fake_stack, m->own_stack, m->own_size);
 #endif
-    ax_emulated_switch(&f->at, m.scheduler);
+    ax_emulated_switch(&f->at, m->scheduler);
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_finish_switch_fiber(f->fake_stack, &m.own_stack, &m.own_size);
+    __sanitizer_finish_switch_fiber(f->fake_stack, &m->own_stack, &m->own_size);
 #endif
 }
 
 void to_fiber(fiber *f)
 {
-    m.current = f;
+    m->current = f;
     threadIdx = f->thread;
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_start_switch_fiber(&m.fake_stack, f->stack, STACK);
+    __sanitizer_start_switch_fiber(&m->fake_stack, f->stack, STACK);
 #endif
-    ax_emulated_switch(&m.scheduler, f->at);
+    ax_emulated_switch(&m->scheduler, f->at);
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_finish_switch_fiber(m.fake_stack, nullptr, nullptr);
+    __sanitizer_finish_switch_fiber(m->fake_stack, nullptr, nullptr);
 #endif
 }
 
@@ -143,17 +143,17 @@ void to_fiber(fiber *f)
 void fiber_main()
 {
 #ifdef FIBERS_KNOWN_TO_ASAN
-    __sanitizer_finish_switch_fiber(nullptr, &m.own_stack, &m.own_size);
+    __sanitizer_finish_switch_fiber(nullptr, &m->own_stack, &m->own_size);
 #endif
     for (;;) {
-        (*m.kernel)();
+        (*m->kernel)();
         to_scheduler(DONE);
     }
 }
 
 void need_fibers(size_t count)
 {
-    while (m.fibers.size() < count) {
+    while (m->fibers.size() < count) {
         std::unique_ptr<fiber> f = std::make_unique<fiber>();
         f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -162,9 +162,9 @@ void need_fibers(size_t count)
         void **top = (void **)(f->stack + STACK) - 2; /* as after a call: 8 below a multiple of 16 */
         top[0] = (void *)fiber_main;
         f->at = top - 6; /* the registers that the switch restores: zeros */
-        m.fibers.push_back(std::move(f));
+        m->fibers.push_back(std::move(f));
     }
-    m.warps.resize((count + WARP - 1) / WARP);
+    m->warps.resize((count + WARP - 1) / WARP);
 }
 
 /* Lets go those that wait for each other; false if nobody can go on. */
@@ -175,16 +175,16 @@ bool release(size_t count)
         size_t end = w + WARP < count ? w + WARP : count;
         bool all_at_warp = true;
         for (size_t i = w; i < end; i++) {
-            all_at_warp = all_at_warp && m.fibers[i]->is == AT_WARP;
-            all_at_block = all_at_block && (m.fibers[i]->is == AT_BLOCK || m.fibers[i]->is == DONE);
+            all_at_warp = all_at_warp && m->fibers[i]->is == AT_WARP;
+            all_at_block = all_at_block && (m->fibers[i]->is == AT_BLOCK || m->fibers[i]->is == DONE);
         }
         for (size_t i = w; all_at_warp && i < end; i++)
-            m.fibers[i]->is = READY;
+            m->fibers[i]->is = READY;
         any = any || all_at_warp;
     }
     for (size_t i = 0; all_at_block && i < count; i++)
-        if (m.fibers[i]->is == AT_BLOCK) {
-            m.fibers[i]->is = READY;
+        if (m->fibers[i]->is == AT_BLOCK) {
+            m->fibers[i]->is = READY;
             any = true;
         }
     return any;
@@ -195,48 +195,48 @@ void run_warp(size_t first)
 {
     for (bool on = true; on;) {
         for (size_t i = first; i < first + WARP; i++)
-            if (m.fibers[i]->is == READY)
-                to_fiber(m.fibers[i].get());
-        on = m.how & GREEDY;
+            if (m->fibers[i]->is == READY)
+                to_fiber(m->fibers[i].get());
+        on = m->how & GREEDY;
         for (size_t i = first; i < first + WARP; i++)
-            on = on && m.fibers[i]->is == AT_WARP;
+            on = on && m->fibers[i]->is == AT_WARP;
         for (size_t i = first; on && i < first + WARP; i++)
-            m.fibers[i]->is = READY;
+            m->fibers[i]->is = READY;
     }
 }
 
 void run_block(size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        fiber *f = m.fibers[i].get();
+        fiber *f = m->fibers[i].get();
         f->is = READY;
         f->exchanges = 0;
         f->groups = 0;
         f->copies.clear();
-        f->thread = dim3((unsigned)(i % blockDim.x), (unsigned)(i / blockDim.x % blockDim.y),
-                         (unsigned)(i / blockDim.x / blockDim.y));
+        f->thread = {(unsigned)(i % blockDim.x), (unsigned)(i / blockDim.x % blockDim.y),
+                     (unsigned)(i / blockDim.x / blockDim.y)};
     }
     const size_t warps = count / WARP;
     do {
         for (size_t n = 0; n < warps; n++)
-            run_warp((m.how & BACKWARD ? warps - 1 - n : n) * WARP);
+            run_warp((m->how & BACKWARD ? warps - 1 - n : n) * WARP);
     } while (release(count));
     for (size_t i = 0; i < count; i++)
-        if (m.fibers[i]->is != DONE)
+        if (m->fibers[i]->is != DONE)
             fail("threads wait at a barrier that others of their warp or block do not reach");
 }
 
 } // namespace
 
-void *ax_emulated_shared() { return m.shared; }
+void *ax_emulated_shared() { return m->shared; }
 
 void ax_emulated_block_barrier() { to_scheduler(AT_BLOCK); }
 
 const unsigned char *ax_emulated_gather(const void *mine, size_t bytes)
 {
-    fiber *f = m.current;
+    fiber *f = m->current;
     size_t index = (f->thread.z * blockDim.y + f->thread.y) * blockDim.x + f->thread.x;
-    unsigned char *slots = m.warps[index / WARP].value[f->exchanges++ % 2];
+    unsigned char *slots = m->warps[index / WARP].value[f->exchanges++ % 2];
     memcpy(slots + index % WARP * AX_EMULATED_SLOT, mine, bytes);
     to_scheduler(AT_WARP);
     return slots;
@@ -287,21 +287,21 @@ void ax_emulated_copy_async(void *to, const void *from, size_t bytes, size_t siz
 {
     if ((uintptr_t)to % size || (uintptr_t)from % size)
         fail("cp.async of addresses that are not on 16 bytes");
-    if (m.how & EARLY) {
+    if (m->how & EARLY) {
         memset(to, 0, size);
         memcpy(to, from, bytes);
         return;
     }
-    m.current->copies.push_back({to, from, bytes, size, m.current->groups});
+    m->current->copies.push_back({to, from, bytes, size, m->current->groups});
 }
 
-void ax_emulated_commit_copies() { m.current->groups++; }
+void ax_emulated_commit_copies() { m->current->groups++; }
 
 void ax_emulated_wait_copies(int left)
 {
-    auto &copies = m.current->copies;
+    auto &copies = m->current->copies;
     size_t done = 0;
-    for (; done < copies.size() && copies[done].group + (unsigned)left < m.current->groups; done++) {
+    for (; done < copies.size() && copies[done].group + (unsigned)left < m->current->groups; done++) {
         memset(copies[done].to, 0, copies[done].size);
         memcpy(copies[done].to, copies[done].from, copies[done].bytes);
     }
@@ -313,16 +313,18 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
     size_t count = (size_t)block.x * block.y * block.z;
     if (count % WARP)
         fail("blocks are to have whole warps");
+    static thread_local machine own;
+    m = &own;
     need_fibers(count);
-    m.kernel = &thread;
-    m.how = (m.how + 1) % SCHEDULES;
-    gridDim = grid;
-    blockDim = block;
+    m->kernel = &thread;
+    m->how = (m->how + 1) % SCHEDULES;
+    gridDim = {grid.x, grid.y, grid.z};
+    blockDim = {block.x, block.y, block.z};
     for (unsigned z = 0; z < grid.z; z++)
         for (unsigned y = 0; y < grid.y; y++)
             for (unsigned x = 0; x < grid.x; x++) {
-                blockIdx = dim3(x, y, z);
-                memset(m.shared, 0xff, shared);
+                blockIdx = {x, y, z};
+                memset(m->shared, 0xff, shared);
                 run_block(count);
             }
 }

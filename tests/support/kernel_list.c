@@ -2,6 +2,7 @@
 #include "support/kernel_list.h"
 
 #include "support/kernel_macros.h"
+#include "support/sanitized.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -81,7 +82,7 @@ bool kc_build_gemm(kernel_case *c, int index)
     };
     /* Several blocks in every direction; too large for all variants. */
     static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};
-    enum { ALL = 16 * AX_COUNT(shapes), FEW = 3 };
+    enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3 };
     if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;
     const int64_t *shape = index < ALL ? shapes[index / 16] : large[(index - ALL) / FEW];

@@ -23,7 +23,10 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned X = 1, unsigned Y = 1, unsigned Z = 1) : x(X), y(Y), z(Z) {}
 };
-extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+struct uint3 {
+    unsigned x, y, z;
+};
+extern __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;

@@ -13,7 +13,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static const ax_device_ops *table; /* of the plugin, for the rest of the process */
 static char why_not[512];
 
-/* "DIR/libaxonn_cuda.so", or "" if this library's own place is unknown. */
+/* "DIR/libaxonn_cuda.so", or the name alone, which the system looks up, if this library's own place is
+ * unknown. */
 static void plugin_path(char *out, size_t size)
 {
     const char *dir = getenv("AXONN_PLUGINS");
@@ -33,7 +34,9 @@ static void load(void)
     char path[4096];
     plugin_path(path, sizeof path);
     if (strchr(path, '/') && !ax_path_exists(path)) {
-        snprintf(why_not, sizeof why_not, "there is no %.400s: axonn was built without CUDA", path);
+        snprintf(why_not, sizeof why_not, "there is no %.400s: %s", path,
+                 getenv("AXONN_PLUGINS") ? "environment AXONN_PLUGINS names its folder"
+                                         : "axonn was built without CUDA");
         return;
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

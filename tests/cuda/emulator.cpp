@@ -23,8 +23,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-/* switch_stack(&from, to): saves where this stack stands and goes on where the other one stood. What a call
- * preserves is all there is to keep. A new stack stands at the start of fiber_main. */
+/* ax_emulated_switch(&from, to): saves where this stack stands and goes on where the other one stood. What a
+ * call preserves is all there is to keep. A new stack stands at the start of fiber_main. */
 #ifndef __x86_64__
 #error "emulated CUDA switches stacks as x86-64 does"
 #endif
@@ -172,13 +172,12 @@ bool release(size_t count)
 {
     bool all_at_block = true, any = false;
     for (size_t w = 0; w < count; w += WARP) {
-        size_t end = w + WARP < count ? w + WARP : count;
         bool all_at_warp = true;
-        for (size_t i = w; i < end; i++) {
+        for (size_t i = w; i < w + WARP; i++) {
             all_at_warp = all_at_warp && m->fibers[i]->is == AT_WARP;
             all_at_block = all_at_block && (m->fibers[i]->is == AT_BLOCK || m->fibers[i]->is == DONE);
         }
-        for (size_t i = w; all_at_warp && i < end; i++)
+        for (size_t i = w; all_at_warp && i < w + WARP; i++)
             m->fibers[i]->is = READY;
         any = any || all_at_warp;
     }
@@ -286,7 +285,7 @@ void ax_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed)
 void ax_emulated_copy_async(void *to, const void *from, size_t bytes, size_t size)
 {
     if ((uintptr_t)to % size || (uintptr_t)from % size)
-        fail("cp.async of addresses that are not on 16 bytes");
+        fail("cp.async of addresses that are not on its size");
     if (m->how & EARLY) {
         memset(to, 0, size);
         memcpy(to, from, bytes);

@@ -190,7 +190,7 @@ template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size
 
 dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 {
-    return dim3((unsigned)blocks_for(rows, TEAMS), (unsigned)heads, (unsigned)batch);
+    return dim3((unsigned)ax_ceil_div(rows, TEAMS), (unsigned)heads, (unsigned)batch);
 }
 
 } // namespace

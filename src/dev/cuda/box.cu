@@ -136,7 +136,7 @@ template <int N, class T> __global__ void add_runs(adding<T> s)
 ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int n, int64_t most,
                      entry **sorted)
 {
-    unsigned blocks = (unsigned)blocks_for(n, SORT_BLOCK);
+    unsigned blocks = (unsigned)ax_ceil_div(n, SORT_BLOCK);
     for (int shift = 0; most >> shift; shift += DIGIT) {
         AX_TRY(run(stream, count_digits, blocks, SORT_THREADS, 0, from, n, shift, starts));
         AX_TRY(run(stream, scan, 1, BLOCK, 0, starts, (int)(blocks * DIGITS)));
@@ -163,9 +163,9 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
     AX_TRY(sort_by_id(stream, first, second, starts, n, a->count, &sorted));
     adding<T> s = {dy, (A *)a->dtable, sorted, a->cols, n, (int)a->count};
     if (a->cols % N == 0 && aligned({dy, a->dtable}))
-        return run(stream, add_runs<N, T>, dim3((unsigned)n, (unsigned)blocks_for(a->cols, BLOCK * N)), BLOCK,
-                   0, s);
-    return run(stream, add_runs<1, T>, dim3((unsigned)n, (unsigned)blocks_for(a->cols, BLOCK)), BLOCK, 0, s);
+        return run(stream, add_runs<N, T>, dim3((unsigned)n, (unsigned)ax_ceil_div(a->cols, BLOCK * N)),
+                   BLOCK, 0, s);
+    return run(stream, add_runs<1, T>, dim3((unsigned)n, (unsigned)ax_ceil_div(a->cols, BLOCK)), BLOCK, 0, s);
 }
 
 /* ---- boxes --------------------------------------------------------------------------------------- */

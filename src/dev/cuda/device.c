@@ -189,10 +189,9 @@ static ax_status copy_out(ax_stream *stream, void *host, const void *device, siz
 
 /* ---- its peak ------------------------------------------------------------------------------------ */
 
-/* The best of products n x n x n of normal numbers: zeros would be multiplied faster. *rate: operations a
- * second. */
+/* The best of products n x n x n of normal numbers: zeros would be multiplied faster. *took: its seconds. */
 static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
-                               double *rate)
+                               double *took)
 {
     int64_t elements = n * n;
     size_t matrix = (size_t)elements * ax_dtype_size(compute);
@@ -219,33 +218,42 @@ static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, d
             stream, &(ax_convert_args){elements, numbers.y, memory + i * matrix, AX_F32, compute}));
     AX_TRY(ax_cuda_gemm(stream, &product));
     AX_TRY(wait(stream));
-    for (double begin = ax_now(), start = begin; start - begin < seconds || *rate == 0;) {
+    *took = INFINITY;
+    for (double begin = ax_now(), start = begin; start - begin < seconds || *took == INFINITY;) {
         AX_TRY(ax_cuda_gemm(stream, &product));
         AX_TRY(wait(stream));
         double now = ax_now();
-        *rate = fmax(*rate, 2.0 * (double)n * (double)n * (double)n / (now - start));
+        *took = fmin(*took, now - start);
         start = now;
     }
     return AX_OK;
 }
 
-/* A failure, of memory most likely, leaves the peak unknown. */
+/* Of products that are long beside what it takes to start one and to wait for it. A failure, of memory most
+ * likely, leaves the peak unknown. */
 static double peak(ax_device *dev, ax_dtype compute, double seconds)
 {
-    const ax_cuda *cu = cuda_of(dev);
-    int64_t n = cu->processors < 16 ? 64 : compute == AX_BF16 ? 8192 : 4096; /* small ones in proportion */
-    size_t bytes = 3 * (size_t)(n * n) * sizeof(float);
+    const double long_enough = 1e-3;
+    const int64_t least = 64, most = 8192;
     ax_stream stream = {.dev = dev};
-    double rate = 0;
-    char *memory;
-    if (compute == AX_F64 || cudaMalloc((void **)&memory, bytes) != cudaSuccess) {
-        cudaGetLastError();
+    double took = 0;
+    int64_t n = least;
+    if (compute == AX_F64)
         return 0;
+    for (bool last = false;; n *= 2) {
+        char *memory;
+        if (cudaMalloc((void **)&memory, 3 * (size_t)(n * n) * sizeof(float)) != cudaSuccess) {
+            cudaGetLastError();
+            return 0;
+        }
+        ax_status status = time_products(&stream, compute, n, last ? seconds : 0, memory, &took);
+        cudaFree(memory);
+        if (status != AX_OK)
+            return 0;
+        if (last)
+            return 2.0 * (double)n * (double)n * (double)n / took;
+        last = 2 * n >= most || 8 * took >= long_enough;
     }
-    if (time_products(&stream, compute, n, seconds, memory, &rate) != AX_OK)
-        rate = 0;
-    cudaFree(memory);
-    return rate;
 }
 
 static void enter(ax_device *dev) { cudaSetDevice(cuda_of(dev)->ordinal); }

@@ -459,7 +459,7 @@ template <class F> ax_status by_width(int64_t d, F f)
 
 dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 {
-    return dim3((unsigned)blocks_for(rows, TILE), (unsigned)heads, (unsigned)batch);
+    return dim3((unsigned)ax_ceil_div(rows, TILE), (unsigned)heads, (unsigned)batch);
 }
 
 bool fits(ax_dtype dtype, int64_t d, std::initializer_list<const void *> addresses)

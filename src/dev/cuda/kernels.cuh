@@ -182,8 +182,6 @@ __device__ inline void *dynamic_shared() { return ax_emulated_shared(); }
 
 /* ---- launching ----------------------------------------------------------------------------------- */
 
-inline int64_t blocks_for(int64_t items, int64_t each) { return (items + each - 1) / each; }
-
 /* Enqueues a kernel; no block, no launch. `shared` is its dynamic shared memory in bytes. */
 template <class... P, class... Q>
 ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, Q... args)
@@ -222,9 +220,9 @@ template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide
 {
     int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
     if (wide)
-        return run(stream, each_kernel<N, F>, (unsigned)ax_min(most, blocks_for(n, BLOCK * N)), BLOCK, 0, n,
+        return run(stream, each_kernel<N, F>, (unsigned)ax_min(most, ax_ceil_div(n, BLOCK * N)), BLOCK, 0, n,
                    f);
-    return run(stream, each_kernel<1, F>, (unsigned)ax_min(most, blocks_for(n, BLOCK)), BLOCK, 0, n, f);
+    return run(stream, each_kernel<1, F>, (unsigned)ax_min(most, ax_ceil_div(n, BLOCK)), BLOCK, 0, n, f);
 }
 
 /* One array by the threads of a team (`rank` of `size`): f.template run<N>(at) for all `n` elements of T that

@@ -13,7 +13,7 @@ __device__ inline int64_t row_of_warp() { return (int64_t)blockIdx.x * ROWS + th
 
 template <class F> ax_status by_rows(ax_stream *stream, void (*kernel)(F), int64_t rows, const F &f)
 {
-    return run(stream, kernel, (unsigned)blocks_for(rows, ROWS), BLOCK, 0, f);
+    return run(stream, kernel, (unsigned)ax_ceil_div(rows, ROWS), BLOCK, 0, f);
 }
 
 /* Sums of f(x) over one row, by a warp. */
@@ -277,17 +277,17 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
     typedef typename F::A A;
     enum { LEAST = 64, WANTED = 512 }; /* rows of a strip; blocks in all */
     A *part = (A *)ax_cuda_of(stream)->scratch;
-    int64_t across = blocks_for(cols, WARP * N),
+    int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
     AX_CHECK(most > 0, AX_ERR_USAGE, "cuda: %lld columns are too many to be summed at once", (long long)cols);
-    int64_t strips = ax_min(ax_min(blocks_for(rows, LEAST), blocks_for(WANTED, ax_max(across, 1))), most);
+    int64_t strips = ax_min(ax_min(ax_ceil_div(rows, LEAST), ax_ceil_div(WANTED, ax_max(across, 1))), most);
     if (!rows || !cols)
         return AX_OK;
-    int64_t strip = blocks_for(rows, strips);
-    strips = blocks_for(rows, strip);
+    int64_t strip = ax_ceil_div(rows, strips);
+    strips = ax_ceil_div(rows, strip);
     AX_TRY(run(stream, strip_kernel<N, F>, dim3((unsigned)across, (unsigned)strips), BLOCK, 0, f, rows, cols,
                strip, part));
-    return run(stream, add_strips<A>, dim3((unsigned)blocks_for(cols, BLOCK), F::K), BLOCK, 0, part, strips,
+    return run(stream, add_strips<A>, dim3((unsigned)ax_ceil_div(cols, BLOCK), F::K), BLOCK, 0, part, strips,
                F::K, cols, out0, out1);
 }
 

@@ -313,7 +313,7 @@ ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)
 {
     const ax_sumsq_args *a = (const ax_sumsq_args *)args;
     double *part = (double *)ax_cuda_of(stream)->scratch;
-    int64_t chunk = ax_max(CHUNK, blocks_for(a->n, MOST_CHUNKS)), chunks = blocks_for(a->n, chunk);
+    int64_t chunk = ax_max(CHUNK, ax_ceil_div(a->n, MOST_CHUNKS)), chunks = ax_ceil_div(a->n, chunk);
     AX_TRY(by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         return run(stream, sumsq_kernel<T>, (unsigned)chunks, BLOCK, 0, (const T *)a->x, a->n, chunk, part);

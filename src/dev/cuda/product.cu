@@ -55,7 +55,7 @@ ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args)
                 s.g.a = (const T *)args->a + (args->trans_a ? i : i * args->lda);
                 s.g.c = (C *)args->c + i * args->ldc;
                 AX_TRY(run(stream, product_kernel<T, C>,
-                           dim3((unsigned)blocks_for(args->n, TILE), (unsigned)blocks_for(s.g.m, TILE)),
+                           dim3((unsigned)ax_ceil_div(args->n, TILE), (unsigned)ax_ceil_div(s.g.m, TILE)),
                            TILE * TILE, 0, s));
             }
             return AX_OK;

@@ -2,8 +2,9 @@
  *
  *     gcc -O3 -march=native -fopenmp bench/peers/read.c -o build/read && build/read 2 256     # threads MiB
  *
- * Each thread sums up its share of an array of that size in whole vectors, plainly and asking for what lies
- * 1 to 16 KiB ahead; the best way of each of RUNS runs counts. Prints one JSON object. */
+ * Each thread sums up its share of an array of that size in whole vectors, as one stretch or as 4 or 8 side
+ * by side, plainly and asking for what lies 1 to 16 KiB ahead; the best way of each of RUNS runs counts.
+ * Prints one JSON object. */
 #define _GNU_SOURCE
 #include <omp.h>
 #include <stdint.h>
@@ -12,21 +13,33 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { RUNS = 15, LINE = 64 };
+enum { RUNS = 15, LINE = 64, MOST = 8 };
 
 typedef uint64_t vec __attribute__((vector_size(LINE)));
 
-static uint64_t sum(const char *from, const char *to, int64_t ahead)
+/* `lines` lines at a time of each of `stretches` parts of `bytes`. */
+static inline __attribute__((always_inline)) uint64_t sum(const char *from, int64_t bytes, int stretches,
+                                                          int lines, int64_t ahead)
 {
-    vec s[4] = {{0}};
-    for (const char *p = from; p < to; p += 4 * LINE)
-        for (int i = 0; i < 4; i++) {
+    vec s[MOST] = {{0}};
+    int64_t each = bytes / stretches;
+    for (int64_t at = 0; at < each; at += lines * LINE)
+        for (int i = 0; i < stretches * lines; i++) {
+            const char *p = from + i / lines * each + at + i % lines * LINE;
             if (ahead)
-                __builtin_prefetch(p + i * LINE + ahead);
-            s[i] += *(const vec *)(const void *)(p + i * LINE);
+                __builtin_prefetch(p + ahead);
+            s[i] += *(const vec *)(const void *)p;
         }
-    s[0] += s[1] + s[2] + s[3];
+    for (int i = 1; i < stretches * lines; i++)
+        s[0] += s[i];
     return s[0][0] + s[0][7];
+}
+
+static uint64_t sum_any(const char *from, int64_t bytes, int stretches, int64_t ahead)
+{
+    return stretches == 1   ? sum(from, bytes, 1, 4, ahead)
+           : stretches == 4 ? sum(from, bytes, 4, 1, ahead)
+                            : sum(from, bytes, 8, 1, ahead);
 }
 
 static int compare(const void *a, const void *b)
@@ -37,11 +50,14 @@ static int compare(const void *a, const void *b)
 
 int main(int argc, char **argv)
 {
-    static const int64_t ways[] = {0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 12 << 10, 16 << 10};
+    static const int64_t aheads[] = {0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 12 << 10, 16 << 10};
+    static const int stretches[] = {1, 4, 8};
+    enum { AHEADS = sizeof aheads / sizeof *aheads, WAYS = 3 * AHEADS };
     int threads = argc > 1 ? atoi(argv[1]) : 2;
     if (threads < 1)
         threads = 1;
-    int64_t bytes = (argc > 2 ? atoll(argv[2]) : 256) << 20, part = bytes / threads / (4 * LINE) * (4 * LINE);
+    int64_t bytes = (argc > 2 ? atoll(argv[2]) : 256) << 20,
+            part = bytes / threads / (MOST * LINE) * (MOST * LINE);
     char *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (part <= 0 || memory == MAP_FAILED) {
         fprintf(stderr, "usage: read THREADS MIB\n");
@@ -54,12 +70,12 @@ int main(int argc, char **argv)
     memset(memory + omp_get_thread_num() * part, 1, (size_t)part);
     for (int run = 0; run < RUNS; run++) {
         rate[run] = 0;
-        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        for (int w = 0; w < WAYS; w++) {
             double start = omp_get_wtime();
 #pragma omp parallel num_threads(threads) reduction(+ : total)
             {
                 const char *from = memory + omp_get_thread_num() * part;
-                total += sum(from, from + part, ways[w]);
+                total += sum_any(from, part, stretches[w / AHEADS], aheads[w % AHEADS]);
             }
             double now = (double)part * threads / (omp_get_wtime() - start);
             rate[run] = now > rate[run] ? now : rate[run];

@@ -19,19 +19,19 @@ static __attribute__((noinline)) void gemv_store(const ax_gemm_args *g, int64_t 
     }
 }
 
-/* Columns of b ahead of those in work that are asked for: so many bytes are on their way. */
+/* Columns of b ahead of one in work that are asked for: so many bytes are on their way. */
 INLINE int64_t gemv_ahead(const ax_gemm_args *g, bool bf16)
 {
-    enum { BYTES = 12 << 10 };
-    return (BYTES / (g->ldb * (bf16 ? 2 : 4)) + 4) / 4 * 4;
+    enum { BYTES = 3 << 10 };
+    return BYTES / (g->ldb * (bf16 ? 2 : 4)) + 1;
 }
 
-/* b is [n,k]: a dot product per column, four columns at a time so that four streams of b are in flight; they
- * are too short for hardware prefetchers. Memory is asked for in the order of its addresses, which are those
- * of the next columns where b is dense: two threads then get more of it than row by row. */
-INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t ahead, bool bf16)
+/* b is [n,k]: a dot product per column, of four columns at a time that are `apart`: with the columns after
+ * them, which lie behind them, they are four long streams of memory. */
+INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t apart, int64_t ahead,
+                      bool bf16)
 {
-    const char *next = (const char *)g->b + (j + ahead) * g->ldb * (bf16 ? 2 : 4);
+    const int64_t size = bf16 ? 2 : 4;
     vf sum[AX_CPU_GEMV_ROWS][4];
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -48,14 +48,14 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
         vf x[4];
         UNROLL
         for (int c = 0; c < cols; c++)
-            __builtin_prefetch(next + (k * cols + c * step) * (bf16 ? 2 : 4));
+            __builtin_prefetch((const char *)g->b + ((j + c * apart + ahead) * g->ldb + k) * size);
         UNROLL
         for (int c = 0; c < cols; c++)
 #ifdef AX_SIMD_BF16
-            x[c] = bf16 ? pairs_along_k((const uint16_t *)g->b + (j + c) * g->ldb, k, g->k - k)
-                        : vget(g->b, (j + c) * g->ldb + k, g->k - k, false);
+            x[c] = bf16 ? pairs_along_k((const uint16_t *)g->b + (j + c * apart) * g->ldb, k, g->k - k)
+                        : vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, false);
 #else
-            x[c] = vget(g->b, (j + c) * g->ldb + k, g->k - k, bf16);
+            x[c] = vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, bf16);
 #endif
         UNROLL
         for (int i = 0; i < rows; i++) {
@@ -74,7 +74,7 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
     for (int i = 0; i < rows; i++) {
         UNROLL
         for (int c = 0; c < cols; c++)
-            gemv_store(g, i, j + c, vsum(sum[i][c]));
+            gemv_store(g, i, j + c * apart, vsum(sum[i][c]));
     }
 }
 
@@ -117,11 +117,11 @@ INLINE void gemv_rows(const ax_gemm_args *g, int rows, int64_t lo, int64_t hi, b
 {
     int64_t j = lo;
     if (g->trans_b) {
-        int64_t ahead = gemv_ahead(g, bf16);
-        for (; j + 4 <= hi; j += 4)
-            gemv_dots(g, rows, 4, j, ahead, bf16);
-        for (; j < hi; j++)
-            gemv_dots(g, rows, 1, j, ahead, bf16);
+        int64_t ahead = gemv_ahead(g, bf16), apart = (hi - lo) / 4;
+        for (; j < lo + apart; j++)
+            gemv_dots(g, rows, 4, j, apart, ahead, bf16);
+        for (j = lo + 4 * apart; j < hi; j++)
+            gemv_dots(g, rows, 1, j, 0, ahead, bf16);
     } else {
         for (; j + 3 * W < hi; j += 4 * W)
             gemv_axpys(g, rows, 4, j, hi, bf16);

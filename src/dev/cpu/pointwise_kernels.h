@@ -225,8 +225,7 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
             vput(a->y, i, hi - i, false, vget(a->x, i, hi - i, true));
 }
 
-/* ---- random numbers -------------------------------------------------------------------------------------
- */
+/* ---- random numbers ------------------------------------------------------------------------------ */
 
 /* Those of philox.h: counters' upper halves. */
 enum { UNIFORM, NORMAL };

@@ -456,15 +456,20 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
 }
 
 /* Threads take several parts each where that costs nothing, so that one which the system holds up delays the
- * others by less: a, which each part would pack, is read as it lies, and the panel of b that a part packs
- * before it multiplies is one of many. */
+ * others by less. A product of few rows packs nothing: its parts are long enough to read at full speed. Else
+ * a, which each part would pack, is to be read as it lies, and the panel of b that a part packs before it
+ * multiplies to be one of many. */
 static int parts_of(const job *j, int threads)
 {
-    enum { PANELS = 8, EACH = 8 }; /* a part has at least, a thread takes at most */
-    if (!j->gemm || threads == 1 || j->threads_m > 1 || !a_as_it_lies(j->gemm, j->g, j->g->k))
-        return threads;
-    int64_t parts = j->g->n / (threads * PANELS * j->gemm->lanes * j->gemm->vectors);
-    return threads * (int)ax_max(1, ax_min(parts, EACH));
+    enum { ELEMENTS = 256 << 10, PANELS = 8 }; /* that a part has, at least */
+    enum { EACH = 8 };                         /* parts of a thread, at most */
+    const ax_gemm_args *g = j->g;
+    int64_t parts = 0;
+    if (!j->gemm)
+        parts = g->n * g->k / (threads * (int64_t)ELEMENTS);
+    else if (j->threads_m == 1 && a_as_it_lies(j->gemm, g, g->k))
+        parts = g->n / (threads * PANELS * j->gemm->lanes * j->gemm->vectors);
+    return threads == 1 ? 1 : threads * (int)ax_max(1, ax_min(parts, EACH));
 }
 
 static void clear(const ax_gemm_args *g)

@@ -340,8 +340,12 @@ static void the_plan_is_what_is_measured(void **state)
         print_message("planned %.1f MiB, measured %.1f MiB (%.1f of %.1f MiB of the frame used)\n", planned,
                       found, (double)m.frame_used / 1048576, (double)m.frame / 1048576);
         assert_true((double)m.frame_used >= 0.95 * (double)m.frame && m.frame_used <= m.frame);
-        /* A sanitizer's own tables are no part of the plan. */
-        if (!SANITIZED && (found > 1.01 * planned + 8 || found < 0.99 * planned - 8))
+        /* A sanitizer's own tables are no part of the plan; of the kernels' scratch so small a model takes a
+         * part. */
+        size_t scratch;
+        assert_int_equal(ax_device_workspace("cpu", shapes[i].threads, &scratch), AX_OK);
+        double least = planned - (double)scratch / 1048576;
+        if (!SANITIZED && (found > 1.01 * planned + 8 || found < 0.99 * least - 8))
             fail_msg("the plan is wrong by %.1f MiB", found - planned);
     }
 }

@@ -2,7 +2,6 @@
 #include "dev/cpu/cpu.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 size_t ax_cpu_workspace(int threads)
 {

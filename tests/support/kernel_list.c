@@ -86,7 +86,7 @@ bool kc_build_gemm(kernel_case *c, int index)
     if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
         return false;
     const int64_t *shape = index < ALL ? shapes[index / 16] : large[(index - ALL) / FEW];
-    int variant = index < ALL ? index % 16 : 5 * ((index - ALL) % FEW);
+    int variant = index < ALL ? index % 16 : 5 * ((index - ALL) % 3);
     ARGS(gemm);
     int64_t m = shape[0], n = shape[1], k = shape[2], pad = index % 3;
     a->m = m, a->n = n, a->k = k;

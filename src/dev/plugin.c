@@ -15,11 +15,10 @@ static char why_not[512];
 
 /* "DIR/libaxonn_cuda.so", or the name alone, which the system looks up, if this library's own place is
  * unknown. */
-static void plugin_path(char *out, size_t size)
+static void plugin_path(const char *dir, char *out, size_t size)
 {
-    const char *dir = getenv("AXONN_PLUGINS");
     Dl_info self;
-    if (dir && *dir)
+    if (dir)
         snprintf(out, size, "%s/libaxonn_cuda.so", dir);
     else if (dladdr((const void *)&table, &self) && self.dli_fname)
         snprintf(out, size, "%.*slibaxonn_cuda.so",
@@ -31,12 +30,14 @@ static void plugin_path(char *out, size_t size)
 
 static void load(void)
 {
+    const char *dir = getenv("AXONN_PLUGINS");
     char path[4096];
-    plugin_path(path, sizeof path);
+    if (dir && !*dir)
+        dir = NULL;
+    plugin_path(dir, path, sizeof path);
     if (strchr(path, '/') && !ax_path_exists(path)) {
         snprintf(why_not, sizeof why_not, "there is no %.400s: %s", path,
-                 getenv("AXONN_PLUGINS") ? "environment AXONN_PLUGINS names its folder"
-                                         : "axonn was built without CUDA");
+                 dir ? "environment AXONN_PLUGINS names its folder" : "axonn was built without CUDA");
         return;
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

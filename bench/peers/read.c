@@ -64,12 +64,12 @@ int main(int argc, char **argv)
         return 2;
     }
     madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
-    double rate[RUNS];
+    double rate[RUNS], plain[RUNS]; /* the best way, and the best of one stretch */
     uint64_t total = 0;
 #pragma omp parallel num_threads(threads)
     memset(memory + omp_get_thread_num() * part, 1, (size_t)part);
     for (int run = 0; run < RUNS; run++) {
-        rate[run] = 0;
+        rate[run] = plain[run] = 0;
         for (int w = 0; w < WAYS; w++) {
             double start = omp_get_wtime();
 #pragma omp parallel num_threads(threads) reduction(+ : total)
@@ -79,10 +79,16 @@ int main(int argc, char **argv)
             }
             double now = (double)part * threads / (omp_get_wtime() - start);
             rate[run] = now > rate[run] ? now : rate[run];
+            if (w < AHEADS)
+                plain[run] = rate[run];
         }
     }
     qsort(rate, RUNS, sizeof *rate, compare);
-    printf("{\"threads\": %d, \"gb_per_s\": %.2f, \"least\": %.2f, \"greatest\": %.2f, \"sum\": %llu}\n",
-           threads, rate[RUNS / 2] / 1e9, rate[0] / 1e9, rate[RUNS - 1] / 1e9, (unsigned long long)total);
+    qsort(plain, RUNS, sizeof *plain, compare);
+    printf(
+        "{\"threads\": %d, \"gb_per_s\": %.2f, \"least\": %.2f, \"greatest\": %.2f, \"one_stretch\": %.2f, "
+        "\"sum\": %llu}\n",
+        threads, rate[RUNS / 2] / 1e9, rate[0] / 1e9, rate[RUNS - 1] / 1e9, plain[RUNS / 2] / 1e9,
+        (unsigned long long)total);
     return 0;
 }

@@ -2,7 +2,7 @@
 # Builds axonn three times (release with gcc; dev with clang, address and undefined-behaviour sanitizers; tsan), what
 # needs MPI once more with MPICH, and all once more without what a build can do without; runs the tests in each and the
 # checks of the sources. Installs what is missing on Debian 12.
-#   scripts/test.sh [--long]         --long adds the campaigns, tests/*/test_long_*.c
+#   scripts/test.sh [--long]         --long adds the campaigns, tests with the label long
 # Every test program and every check counts as one. The last line is
 # "N passed, N failed" or "N passed, N failed, N skipped"; the exit code is 0 if none failed.
 set -uo pipefail

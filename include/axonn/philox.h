@@ -43,8 +43,8 @@ AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t index)
 }
 
 /* -2·ln((word + 1)·2^-32), to 1e-13 of its value: the word + 1 is m·2^e with m within a factor √2 of 1, and
- * ln m = 2·artanh((m - 1)/(m + 1)). Plain arithmetic, which compilers turn into vectors and which gives the
- * same bits with any of them, as a library's logarithm does not. */
+ * ln m = 2·artanh((m - 1)/(m + 1)). Plain arithmetic, which compilers turn into vectors, and which gives the
+ * same bits wherever they leave products and sums apart, as a library's logarithm does not. */
 AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 {
     const uint64_t root_half = 0x3fe6a09e667f3bcd, mantissa = 0x000fffffffffffff;
@@ -67,8 +67,7 @@ AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 }
 
 /* Two standard normals of two words, by Box-Muller: radius·cos and radius·sin of the second one's part of a
- * whole turn. The angle is taken from the nearest quarter turn, which is exact, and its series end at 1e-13.
- */
+ * whole turn. The angle counts from the nearest quarter turn, which is exact; its series end at 1e-13. */
 AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2])
 {
     double radius = sqrt(ax_philox_minus_2_log(word0));

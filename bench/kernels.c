@@ -214,6 +214,22 @@ static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, 
     run_case(b, name, AX_K_attention_grad, &ga, dtype);
 }
 
+/* One query of each sequence against the keys before it, as many as no cache near a core holds. */
+static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t keys, int64_t h, int64_t d)
+{
+    char name[96];
+    snprintf(name, sizeof name, "attention %s b%lld s%lld h%lld d%lld generation", ax_dtype_name(dtype),
+             (long long)batch, (long long)keys, (long long)h, (long long)d);
+    if (!start_case(b, name))
+        return;
+    ax_attention_args a = {
+        .batch = batch, .q_len = 1, .kv_len = keys, .heads = h, .kv_heads = h, .head_dim = d};
+    a.q_offset = keys - 1, a.scale = 0.125, a.dtype = dtype;
+    a.q = operand(b, dtype, batch * h * d), a.o = operand(b, dtype, batch * h * d);
+    a.k = operand(b, dtype, batch * keys * h * d), a.v = operand(b, dtype, batch * keys * h * d);
+    run_case(b, name, AX_K_attention, &a, dtype);
+}
+
 /* The kernels between the products. */
 static void bench_rows(bench *b, ax_dtype dtype)
 {
@@ -306,6 +322,8 @@ int main(int argc, char **argv)
         for (size_t i = 0; i < AX_COUNT(b.shapes->attention); i++)
             bench_attention(&b, dtype, b.shapes->attention[i].batch, b.shapes->attention[i].t,
                             b.shapes->attention[i].h, b.shapes->attention[i].g, b.shapes->attention[i].d);
+        bench_generation(&b, dtype, 12, 256, 12, 64);
+        bench_generation(&b, dtype, 12, 1024, 12, 64);
         bench_rows(&b, dtype);
     }
     bench_update(&b);

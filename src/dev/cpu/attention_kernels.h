@@ -379,90 +379,146 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 
 /* ---- few queries --------------------------------------------------------------------------------- */
 
-/* Rows of k or v that are asked for ahead of those in work: a head's are far apart. */
-enum { KEYS_AHEAD = 32 };
+/* Heads that are attended to together, and keys whose rows are asked for ahead of those in work: a row of the
+ * cache has all heads side by side, so that what several read of it is one stretch. */
+enum { HEADS_AT_ONCE = 16, KEYS_AHEAD = 32 };
 
-/* s[j] = q·k_j: W dot products at a time, whose vectors are transposed and added. */
-INLINE void query_scores(const attend *t, int64_t q_at, int64_t k_at, int64_t ld, int64_t keys)
+/* What one head's query meets: its query in fp32, weights of the block's keys, and what they come to. */
+typedef struct query_head {
+    attend t; /* for what softmax_rows asks of it */
+    float *q;
+    int64_t kv; /* where the block's first row of k and v is, in elements */
+} query_head;
+
+/* s[j] = q·k_j for the W keys from key j0 on; the last is taken again for those beyond `keys`. Their vectors
+ * of products are transposed and added. */
+INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
 {
-    const ax_attention_args *a = t->a;
-    int64_t d = t->d, size = t->bf16 ? 2 : 4;
-    for (int64_t j0 = 0; j0 < keys; j0 += W) {
-        vf dot[W];
-        for (int64_t j = 0; j < W; j++) {
-            int64_t at = k_at + (j0 + j) * ld;
-            dot[j] = vset(0);
-            for (int64_t c = 0; c < d && j0 + j < keys; c += W) {
-                __builtin_prefetch((const char *)a->k + (at + c + KEYS_AHEAD * ld) * size);
-                dot[j] =
-                    vfma(vget(a->q, q_at + c, d - c, t->bf16), vget(a->k, at + c, d - c, t->bf16), dot[j]);
-            }
-        }
-        vtranspose(dot);
-        UNROLL
-        for (int half = W / 2; half > 0; half /= 2) {
-            UNROLL
-            for (int j = 0; j < half; j++)
-                dot[j] = dot[j] + dot[j + half];
-        }
-        vstore(t->s + j0, dot[0]);
+    int64_t d = h->t.d, at[W];
+    vf dot[W];
+    for (int j = 0; j < W; j++) {
+        at[j] = h->kv + ax_min(j0 + j, keys - 1) * ld;
+        dot[j] = vset(0);
     }
+    for (int64_t c = 0; c < d; c += W) {
+        vf q = vload(h->q + c);
+        UNROLL
+        for (int j = 0; j < W; j++)
+            dot[j] = vfma(q, vget(h->t.a->k, at[j] + c, whole ? W : d - c, h->t.bf16), dot[j]);
+    }
+    vtranspose(dot);
+    UNROLL
+    for (int half = W / 2; half > 0; half /= 2) {
+        UNROLL
+        for (int j = 0; j < half; j++)
+            dot[j] = dot[j] + dot[j + half];
+    }
+    vstore(h->t.s + j0, dot[0]);
 }
 
-/* o += Σ_j s[j]·v_j in `vectors` vectors from column c on. */
-INLINE void query_values(const attend *t, int64_t v_at, int64_t ld, int64_t keys, int64_t c, int vectors)
+/* o += Σ s[j]·v_j over keys j0 … j1-1, in `vectors` vectors from column c on. */
+INLINE void query_columns(const query_head *h, int64_t j0, int64_t j1, int64_t ld, bool whole, int64_t c,
+                          int vectors)
 {
+    int64_t cols = whole ? INT64_MAX : h->t.d - c;
     vf sum[4];
     UNROLL
     for (int v = 0; v < vectors; v++)
-        sum[v] = vget(t->o, c + v * W, t->d - c - v * W, false);
-    for (int64_t j = 0; j < keys; j++) {
-        int64_t at = v_at + j * ld + c;
-        __builtin_prefetch((const char *)t->a->v + (at + KEYS_AHEAD * ld) * (t->bf16 ? 2 : 4));
-        __builtin_prefetch((const char *)t->a->v + (at + KEYS_AHEAD * ld) * (t->bf16 ? 2 : 4) + LINE);
+        sum[v] = vload(h->t.o + c + v * W);
+    for (int64_t j = j0; j < j1; j++) {
+        vf weight = vset(h->t.s[j]);
         UNROLL
         for (int v = 0; v < vectors; v++)
-            sum[v] = vfma(vset(t->s[j]), vget(t->a->v, at + v * W, t->d - c - v * W, t->bf16), sum[v]);
+            sum[v] =
+                vfma(weight, vget(h->t.a->v, h->kv + j * ld + c + v * W, cols - v * W, h->t.bf16), sum[v]);
     }
     UNROLL
     for (int v = 0; v < vectors; v++)
-        vput(t->o, c + v * W, t->d - c - v * W, false, sum[v]);
+        vstore(h->t.o + c + v * W, sum[v]);
 }
 
-/* One query against a cache of keys: bound by reading k and v, which are used as they lie. */
-INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t h, int64_t i, char *scratch,
-                         bool bf16)
+INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld, bool whole)
 {
-    int64_t d = a->head_dim, at = ((b * a->q_len + i) * a->heads + h) * d, ld = a->kv_heads * d;
-    attend t = {.a = a, .b = b, .q0 = i, .bf16 = bf16, .d = d, .h = h, .rows = 1};
-    float m = -INFINITY, l = 0;
-    t.m = &m;
-    t.l = &l;
-    t.o = carve(&scratch, d * 4);
-    t.s = carve(&scratch, BLOCK_KEYS * 4);
-    memset(t.o, 0, (size_t)d * 4);
-    int64_t first, end = visible(&t, 0, &first);
-    for (t.j0 = first; t.j0 < end; t.j0 += BLOCK_KEYS) {
-        int64_t keys = ax_min(BLOCK_KEYS, end - t.j0), row = key_row(a, b, h, t.j0);
-        query_scores(&t, at, row, ld, keys);
-        softmax_rows(&t, 0, 0, 1, 0, (keys + W - 1) / W * W);
-        int64_t c = 0;
-        for (; c + 3 * W < d; c += 4 * W)
-            query_values(&t, row, ld, keys, c, 4);
-        for (; c < d; c += W)
-            query_values(&t, row, ld, keys, c, 1);
+    int64_t c = 0;
+    for (; c + 3 * W < h->t.d; c += 4 * W)
+        query_columns(h, j0, j1, ld, whole, c, 4);
+    for (; c < h->t.d; c += W)
+        query_columns(h, j0, j1, ld, whole, c, 1);
+}
+
+/* One block of keys for n heads that lie side by side; `there` rows are there, of this block and later ones.
+ */
+INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
+{
+    const ax_attention_args *a = h->t.a;
+    int64_t size = h->t.bf16 ? 2 : 4, bytes = (h[n - 1].kv + h->t.d - h->kv) * size;
+    head_rows k = {(const char *)a->k + h->kv * size, ld * size, bytes, there}, v = k;
+    v.at = (const char *)a->v + h->kv * size;
+    for (int64_t j = 0; j < keys; j += W) {
+        ask_rows(&k, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
+        for (int r = 0; r < n; r++)
+            query_scores(&h[r], j, keys, ld, whole);
     }
-    attend_store(&t);
+    for (int r = 0; r < n; r++)
+        softmax_rows(&h[r].t, 0, 0, 1, 0, ax_round_up(keys, W));
+    for (int64_t j = 0; j < keys; j += W) {
+        ask_rows(&v, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
+        for (int r = 0; r < n; r++)
+            query_values(&h[r], j, ax_min(j + W, keys), ld, whole);
+    }
+}
+
+/* Query i of n heads from head `first` on against a cache of keys: bound by reading k and v, which are used
+ * as they lie. */
+INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
+                         char *scratch, bool bf16)
+{
+    int64_t d = a->head_dim, row = ax_round_up(d, W), ld = a->kv_heads * d, lo;
+    query_head h[HEADS_AT_ONCE];
+    float m[HEADS_AT_ONCE], l[HEADS_AT_ONCE] = {0};
+    for (int r = 0; r < n; r++) {
+        m[r] = -INFINITY;
+        h[r].t = (attend){.a = a, .b = b, .q0 = i, .bf16 = bf16, .d = d, .h = first + r, .rows = 1};
+        h[r].t.m = &m[r], h[r].t.l = &l[r];
+        h[r].t.o = carve(&scratch, row * 4), h[r].t.s = carve(&scratch, BLOCK_LD * 4);
+        h[r].q = carve(&scratch, row * 4);
+        memset(h[r].t.o, 0, (size_t)row * 4);
+        for (int64_t c = 0; c < d; c += W)
+            vstore(h[r].q + c, vget(a->q, ((b * a->q_len + i) * a->heads + first + r) * d + c, d - c, bf16));
+    }
+    int64_t end = visible(&h->t, 0, &lo);
+    for (int64_t j0 = lo; j0 < end; j0 += BLOCK_KEYS) {
+        for (int r = 0; r < n; r++) {
+            h[r].t.j0 = j0;
+            h[r].kv = key_row(a, b, first + r, j0);
+        }
+        if (d % W)
+            attend_keys(h, n, ax_min(BLOCK_KEYS, end - j0), end - j0, ld, false);
+        else
+            attend_keys(h, n, ax_min(BLOCK_KEYS, end - j0), end - j0, ld, true);
+    }
+    for (int r = 0; r < n; r++)
+        attend_store(&h[r].t);
+}
+
+/* Heads lo … hi-1 of all batches, for every query. */
+INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool bf16)
+{
+    for (int64_t item = lo, n; item < hi; item += n) {
+        int64_t h = item % a->heads;
+        n = ax_min(ax_min(hi - item, a->heads - h), HEADS_AT_ONCE);
+        for (int64_t i = 0; i < a->q_len; i++)
+            attend_query(a, item / a->heads, h, (int)n, i, scratch, bf16);
+    }
 }
 
 INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool bf16)
 {
-    for (int64_t item = lo; item < hi; item++)
-        if (a->q_len > AX_CPU_GEMV_ROWS)
+    if (a->q_len <= AX_CPU_GEMV_ROWS)
+        attend_queries(a, lo, hi, scratch, bf16);
+    else
+        for (int64_t item = lo; item < hi; item++)
             attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, bf16);
-        else
-            for (int64_t i = 0; i < a->q_len; i++)
-                attend_query(a, item / a->heads, item % a->heads, i, scratch, bf16);
 }
 
 static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)

@@ -196,12 +196,13 @@ static ax_status attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = args;
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention, args);
-    int64_t blocks = a->q_len > AX_CPU_GEMV_ROWS ? ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES) : 1;
+    bool few = a->q_len <= AX_CPU_GEMV_ROWS; /* heads of a thread are read side by side */
+    int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
     /* Products, or for few queries the reading of keys and values. */
     double work = (double)a->batch * (double)(a->kv_len * a->head_dim) *
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
     return run_parts(stream, isa_kernel(stream, AX_K_attention), args,
-                     a->q_len ? a->batch * a->heads * blocks : 0, 1, work, true);
+                     a->q_len ? a->batch * a->heads * blocks : 0, 1, work, !few);
 }
 
 static ax_status attention_grad(ax_stream *stream, const void *args)

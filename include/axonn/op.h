@@ -84,15 +84,12 @@ typedef struct ax_sampling {
     double top_p;       /* 1: off */
 } ax_sampling;
 
-/* Draws a token from host `logits` (n values; `work` has room for n) with the uniform number u in [0, 1):
- * temperature, then top-k, then top-p (smallest set of likeliest tokens whose probability reaches p). Ties go
- * to the lower id. AX_ERR_NUMERIC if a logit is NaN or all are -inf. */
-typedef struct ax_sample_item {
-    float p;
-    int32_t id;
-} ax_sample_item;
-AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u,
-                                  ax_sample_item *work, int32_t *out);
+/* Draws a token from host `logits` (n values; `work` has room for 2n, or is NULL where temperature is 0) with
+ * the uniform number u in [0, 1): temperature, then top-k, then top-p (smallest set of likeliest tokens whose
+ * probability reaches p). Ties go to the lower id; what is left is drawn from in the order of ids. Takes time
+ * in proportion to n. AX_ERR_NUMERIC if a logit is NaN or none is finite. */
+AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work,
+                                  int32_t *out);
 
 #ifdef __cplusplus
 }

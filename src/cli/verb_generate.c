@@ -41,7 +41,7 @@ typedef struct session {
     ax_ids ids; /* the prompt, then what was generated */
     size_t prompt;
     ax_generator *generator;
-    ax_sample_item *work;
+    float *work; /* ax_sample's */
     ax_decoder decoder;
     ax_buf text; /* generated, behind a prompt of ids unless in JSON; printed up to `shown` */
     size_t shown;
@@ -140,7 +140,7 @@ static ax_status generate(session *s)
              (long long)c->seq_len);
     const float *logits;
     AX_TRY(ax_generator_create(s->m.ctx, &s->m.model, (int64_t)s->prompt, capacity, &s->generator));
-    AX_TRY(ax_calloc((size_t)c->vocab, sizeof *s->work, &s->work));
+    AX_TRY(ax_calloc(2 * (size_t)c->vocab, sizeof *s->work, &s->work));
     AX_TRY(show_prompt(s));
     AX_TRY(ax_generator_feed(s->generator, s->ids.data, (int64_t)s->prompt, &logits));
     s->reason = "length";

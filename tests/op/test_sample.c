@@ -5,6 +5,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 #include <cmocka.h>
 
@@ -13,7 +14,7 @@ enum { N = 5 };
 
 static int32_t draw(ax_sampling how, double u)
 {
-    ax_sample_item work[N];
+    float work[2 * N];
     int32_t id;
     assert_int_equal(ax_sample(logits, N, &how, u, work, &id), AX_OK);
     return id;
@@ -59,19 +60,88 @@ static void cuts_keep_the_likeliest(void **state)
     assert_int_equal(draw((ax_sampling){1, 0, 1e-9}, 0.999), 1);
 }
 
+/* What is to be drawn, by sorting: likeliest first, equal ones by id. */
+enum { MANY = 301 };
+static float many[MANY];
+
+static int likelier(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+    return many[x] != many[y] ? (many[x] < many[y] ? 1 : -1) : x - y;
+}
+
+/* Which tokens are kept, and the sum of their weights. */
+static double keep(ax_sampling how, bool kept[MANY])
+{
+    int order[MANY], most = how.top_k > 0 ? (int)fmin(how.top_k, MANY) : MANY;
+    double weight[MANY], mass = 0, reached = 0;
+    for (int i = 0; i < MANY; i++)
+        order[i] = i;
+    qsort(order, MANY, sizeof *order, likelier);
+    for (int i = 0; i < MANY; i++) {
+        weight[i] = expf((many[order[i]] - many[order[0]]) / (float)how.temperature);
+        mass += i < most ? weight[i] : 0;
+        kept[i] = false;
+    }
+    for (int i = 0; i < most && (how.top_p >= 1 || i == 0 || reached < how.top_p * mass); i++) {
+        kept[order[i]] = true;
+        reached += weight[i];
+    }
+    return reached;
+}
+
+/* Among many weights, of which several are equal: as by sorting. No sum comes close to a limit. */
+static void cuts_are_those_of_sorting(void **state)
+{
+    (void)state;
+    const int ks[] = {0, 1, 2, 7, 150, MANY - 1, MANY, 2 * MANY};
+    const double ps[] = {1, 0.999, 0.5, 0.1, 1e-6};
+    float work[2 * MANY];
+    for (int seed = 0; seed < 20; seed++) {
+        for (int i = 0; i < MANY; i++)
+            many[i] = seed ? -(float)floor(20 * ax_rng_uniform((uint64_t)seed, (uint64_t)i)) : 1;
+        for (size_t v = 0; v < AX_COUNT(ks) * AX_COUNT(ps); v++) {
+            ax_sampling how = {1.5, ks[v / AX_COUNT(ps)], ps[v % AX_COUNT(ps)]};
+            bool kept[MANY];
+            double left, mass = keep(how, kept);
+            for (int d = 0; d < 40; d++) {
+                double u = (d + 0.3) / 40;
+                int32_t id, want = -1;
+                left = u * mass;
+                for (int i = 0; i < MANY && left >= 0; i++)
+                    if (kept[i]) {
+                        want = i;
+                        left -= expf((many[i] - (seed ? 0 : 1)) / (float)how.temperature);
+                    }
+                assert_int_equal(ax_sample(many, MANY, &how, u, work, &id), AX_OK);
+                assert_int_equal(id, want);
+            }
+        }
+    }
+}
+
 static void bad_logits_are_an_error(void **state)
 {
     (void)state;
-    float bad[] = {0, NAN}, none[] = {-INFINITY, -INFINITY};
+    float bad[] = {0, NAN}, none[] = {-INFINITY, -INFINITY}, infinite[] = {0, INFINITY}, late[40] = {0};
     int32_t id;
     assert_int_equal(ax_sample(bad, 2, &(ax_sampling){0, 0, 1}, 0, NULL, &id), AX_ERR_NUMERIC);
     assert_int_equal(ax_sample(none, 2, &(ax_sampling){0, 0, 1}, 0, NULL, &id), AX_ERR_NUMERIC);
+    assert_int_equal(ax_sample(infinite, 2, &(ax_sampling){0, 0, 1}, 0, NULL, &id), AX_ERR_NUMERIC);
+    for (int i = 0; i < 40; i++) {
+        late[i] = NAN;
+        assert_int_equal(ax_sample(late, 40, &(ax_sampling){0, 0, 1}, 0, NULL, &id), AX_ERR_NUMERIC);
+        late[i] = (float)i;
+        assert_int_equal(ax_sample(late, i + 1, &(ax_sampling){0, 0, 1}, 0, NULL, &id), AX_OK);
+        assert_int_equal(id, i);
+    }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_takes_the_first_of_equals), cmocka_unit_test(draws_follow_the_softmax),
-        cmocka_unit_test(cuts_keep_the_likeliest), cmocka_unit_test(bad_logits_are_an_error)};
+        cmocka_unit_test(cuts_keep_the_likeliest), cmocka_unit_test(cuts_are_those_of_sorting),
+        cmocka_unit_test(bad_logits_are_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,36 +140,37 @@ INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, bo
 }
 BY_DTYPE(bias_add)
 
-/* Items are columns: rows are added in ascending order, in blocks that keep the rounding error small; a block
- * of rows is read WIDE vectors at a time, so that its lines are used whole. */
-enum { SUM_ROWS = 256, WIDE = 4 };
+/* Items are columns: rows are added in ascending order, in blocks that keep the rounding error small. A few
+ * rows are read side by side, along the columns, as hardware prefetchers like it. */
+enum { SUM_ROWS = 256, SUM_COLS = 1024, WIDE = 4 };
 
-INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t c, int64_t hi, int vectors, bool bf16)
+INLINE void col_sum_rows(const ax_col_sum_args *a, int64_t r, int rows, int64_t lo, int64_t hi, float *sum,
+                         bool bf16)
 {
-    vf sum[WIDE];
-    UNROLL
-    for (int v = 0; v < vectors; v++)
-        sum[v] = vset(0);
-    for (int64_t r = r0; r < ax_min(a->rows, r0 + SUM_ROWS); r++) {
+    for (int64_t c = lo; c < hi; c += W) {
+        vf s = vload(sum + c - lo);
         UNROLL
-        for (int v = 0; v < vectors; v++)
-            sum[v] = sum[v] + vget(a->x, r * a->cols + c + v * W, hi - c - v * W, bf16);
+        for (int i = 0; i < rows; i++)
+            s = s + vget(a->x, (r + i) * a->cols + c, hi - c, bf16);
+        vstore(sum + c - lo, s);
     }
-    UNROLL
-    for (int v = 0; v < vectors; v++) {
-        int64_t at = c + v * W, n = hi - at;
-        vput(a->out, at, n, false, vget(a->out, at, n, false) + sum[v]);
-    }
+}
+INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t lo, int64_t hi, bool bf16)
+{
+    _Alignas(64) float sum[SUM_COLS] = {0};
+    int64_t r = r0, end = ax_min(a->rows, r0 + SUM_ROWS);
+    for (; r + WIDE <= end; r += WIDE)
+        col_sum_rows(a, r, WIDE, lo, hi, sum, bf16);
+    for (; r < end; r++)
+        col_sum_rows(a, r, 1, lo, hi, sum, bf16);
+    for (int64_t c = lo; c < hi; c += W)
+        vput(a->out, c, hi - c, false, vget(a->out, c, hi - c, false) + vload(sum + c - lo));
 }
 INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {
-        int64_t c = lo;
-        for (; c + (WIDE - 1) * W < hi; c += WIDE * W)
-            col_sum_block(a, r0, c, hi, WIDE, bf16);
-        for (; c < hi; c += W)
-            col_sum_block(a, r0, c, hi, 1, bf16);
-    }
+    for (int64_t c = lo; c < hi; c += SUM_COLS)
+        for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS)
+            col_sum_block(a, r0, c, ax_min(hi, c + SUM_COLS), bf16);
 }
 BY_DTYPE(col_sum)
 

@@ -37,7 +37,7 @@ static const shapes of_processors = {
 static const shapes of_gpus = {.tokens = {2048, 16384},
                                .width = 1600,
                                .ffn = 6400,
-                               .vocab = 50304,
+                               .vocab = 50257,
                                .updated = 512 << 20,
                                .attention = {{16, 1024, 25, 25, 64},
                                              {16, 1024, 12, 12, 64},
@@ -157,6 +157,12 @@ static bool start_case(bench *b, const char *name)
     return !b->filter || strstr(name, b->filter);
 }
 
+/* Elements from one row to the next of a matrix: logits are padded. */
+static int64_t pitch(const bench *b, int64_t cols)
+{
+    return cols == b->shapes->vocab ? ax_round_up(cols, 64) : cols;
+}
+
 static void bench_gemm(bench *b, ax_dtype dtype, int64_t m, int64_t n, int64_t k, bool ta, bool tb,
                        const char *what)
 {
@@ -165,10 +171,11 @@ static void bench_gemm(bench *b, ax_dtype dtype, int64_t m, int64_t n, int64_t k
              tb ? 'T' : 'N', (long long)m, (long long)n, (long long)k, what);
     if (!start_case(b, name))
         return;
-    ax_gemm_args a = {.m = m, .n = n, .k = k, .dtype = dtype, .trans_a = ta, .trans_b = tb, .ldc = n};
+    ax_gemm_args a = {.m = m, .n = n, .k = k, .dtype = dtype, .trans_a = ta, .trans_b = tb};
     a.c_dtype = ta ? AX_F32 : dtype; /* gradients of weights are kept in fp32 */
-    a.lda = ta ? m : k, a.ldb = tb ? k : n;
-    a.a = operand(b, dtype, m * k), a.b = operand(b, dtype, n * k), a.c = operand(b, a.c_dtype, m * n);
+    a.lda = pitch(b, ta ? m : k), a.ldb = tb ? k : n, a.ldc = pitch(b, n);
+    a.a = operand(b, dtype, (ta ? k : m) * a.lda), a.b = operand(b, dtype, n * k);
+    a.c = operand(b, a.c_dtype, m * a.ldc);
     run_case(b, name, AX_K_gemm, &a, dtype);
 }
 
@@ -234,6 +241,7 @@ static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t ke
 static void bench_rows(bench *b, ax_dtype dtype)
 {
     const int64_t R = b->shapes->tokens[1], C = b->shapes->width, F = b->shapes->ffn, V = b->shapes->vocab;
+    const int64_t LD = pitch(b, V);
     char name[96];
 #define CASE(kernel, rows_, cols_, text, ...)                                                                \
     snprintf(name, sizeof name, "%s %s %lldx%lld%s", #kernel, ax_dtype_name(dtype), (long long)(rows_),      \
@@ -245,7 +253,7 @@ static void bench_rows(bench *b, ax_dtype dtype)
 #define T(n) operand(b, dtype, n)
 #define A(n) operand(b, AX_F32, n)
     CASE(bias_add, R, F, "", .rows = R, .cols = F, .x = T(R * F), .bias = A(F), .y = T(R * F), .dtype = dtype)
-    CASE(col_sum, R, F, "", .rows = R, .cols = F, .x = T(R * F), .out = A(F), .dtype = dtype)
+    CASE(col_sum, R, F, "", .rows = R, .cols = F, .ld = F, .x = T(R * F), .out = A(F), .dtype = dtype)
     CASE(norm_stats, R, C, "", .rows = R, .cols = C, .x = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
     CASE(norm_apply, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .sum = A(R), .m2 = A(R), .weight = A(C), .bias = A(C), .y = T(R * C), .dtype = dtype)
@@ -261,11 +269,11 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(add, R, C, "", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)
     CASE(dropout, R, C, "", .rows = R, .cols = C, .global_cols = C, .p = 0.1, .x = T(R * C), .y = T(R * C),
          .dtype = dtype)
-    CASE(ce_max, R, V, "", .rows = R, .vocab = V, .logits = T(R * V), .max = A(R), .dtype = dtype)
-    CASE(ce_sum, R, V, "", .rows = R, .vocab = V, .logits = T(R * V), .max = A(R), .targets = tokens(b, R),
-         .sum = A(R), .target_logit = A(R), .dtype = dtype)
-    CASE(ce_grad, R, V, "", .rows = R, .vocab = V, .scale = 1, .max = filled(b, R, 4),
-         .sum = filled(b, R, 1e3), .targets = tokens(b, R), .logits = T(R * V), .dtype = dtype)
+    CASE(ce_max, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .max = A(R), .dtype = dtype)
+    CASE(ce_sum, R, V, "", .rows = R, .vocab = V, .ld = LD, .logits = T(R * LD), .max = A(R),
+         .targets = tokens(b, R), .sum = A(R), .target_logit = A(R), .dtype = dtype)
+    CASE(ce_grad, R, V, "", .rows = R, .vocab = V, .ld = LD, .scale = 1, .max = filled(b, R, 4),
+         .sum = filled(b, R, 1e3), .targets = tokens(b, R), .logits = T(R * LD), .dtype = dtype)
     CASE(embedding, R, C, "", .rows = R, .cols = C, .count = V, .table = T(V * C), .ids = tokens(b, R),
          .y = T(R * C), .dtype = dtype)
     CASE(embedding_grad, R, C, "", .rows = R, .cols = C, .count = V, .dy = T(R * C), .ids = tokens(b, R),

@@ -191,6 +191,7 @@ static void add_memory(bench *b)
     add_case(b, AX_K_ce_sum, AX_BF16, "512x50257", PEAK_F32, 0.1, 0)->args.ce_sum =
         (ax_ce_sum_args){.rows = ROWS,
                          .vocab = V,
+                         .ld = V,
                          .logits = operand(b, AX_BF16, (int64_t)ROWS * V),
                          .max = operand(b, AX_F32, ROWS),
                          .targets = operand(b, AX_I32, ROWS),

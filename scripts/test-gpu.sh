@@ -28,7 +28,7 @@ part() {
 # config LAYERS HIDDEN HEADS SEQ ROWS MICRO: a model of GPT-2's kind without data.
 config() {
     cat >"$work/step.yaml" <<END
-model: {family: gpt2, layers: $1, hidden: $2, heads: $3, vocab: 50304, seq_len: $4}
+model: {family: gpt2, layers: $1, hidden: $2, heads: $3, vocab: 50257, seq_len: $4}
 data: {train: none}
 train: {global_batch: $5, micro_batch: $6, precision: bf16}
 device: cuda

@@ -11,10 +11,10 @@
  *   dry    no memory and no arithmetic: counts work and lets a planner observe what is used when
  *
  * Every kernel takes one argument struct, declared below, so that checking, dry running, counting and
- * tracing are each written once, in ax_launch. Arrays are dense and row-major (the last extent is
- * contiguous) and are a rank's *local* box: layouts do not exist here. Extents may be 0. An argument struct
- * holds pointers directly, never behind another pointer, because a dry run finds the memory a kernel uses by
- * looking at the struct's words.
+ * tracing are each written once, in ax_launch. Arrays are row-major, dense unless a struct has a stride (the
+ * last extent is contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. An
+ * argument struct holds pointers directly, never behind another pointer, because a dry run finds the memory a
+ * kernel uses by looking at the struct's words.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
  * width, v vocabulary. "T" is the activation dtype (F64, F32 or BF16), "A" the accumulation and parameter
@@ -95,9 +95,9 @@ typedef struct ax_bias_add_args {
     ax_dtype dtype;
 } ax_bias_add_args;
 
-/* out[c] += sum over r of x[r,c]. x: T; out: A. */
+/* out[c] += sum over r of x[r,c]. x: T, rows `ld` elements apart; out: A. */
 typedef struct ax_col_sum_args {
-    int64_t rows, cols;
+    int64_t rows, cols, ld;
     const void *x;
     void *out;
     ax_dtype dtype;
@@ -239,11 +239,11 @@ typedef struct ax_dropout_args {
 } ax_dropout_args;
 
 /* Cross-entropy over a vocabulary that may be split: row maxima (all-reduce MAX), sums (all-reduce SUM),
- * losses, then the gradient in place of the logits. logits: T [r,v], where column j is token first + j.
- * targets: int32 [r], negative = masked. max, sum, target_logit, loss: A [r]. v 0 gives max = -inf, sum = 0.
- */
+ * losses, then the gradient in place of the logits. logits: T [r,v], rows `ld` elements apart, where column j
+ * is token first + j; what is between rows is neither read nor written. targets: int32 [r], negative =
+ * masked. max, sum, target_logit, loss: A [r]. v 0 gives max = -inf, sum = 0. */
 typedef struct ax_ce_max_args {
-    int64_t rows, vocab;
+    int64_t rows, vocab, ld;
     const void *logits;
     void *max;
     ax_dtype dtype;
@@ -251,7 +251,7 @@ typedef struct ax_ce_max_args {
 
 /* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the target's logit if it is in this box, else 0. */
 typedef struct ax_ce_sum_args {
-    int64_t rows, vocab, first;
+    int64_t rows, vocab, ld, first;
     const void *logits, *max;
     const int32_t *targets;
     void *sum, *target_logit;
@@ -270,7 +270,7 @@ typedef struct ax_ce_loss_args {
 
 /* logits <- scale·(exp(logit - max)/sum - [token is the target]), 0 where masked. */
 typedef struct ax_ce_grad_args {
-    int64_t rows, vocab, first;
+    int64_t rows, vocab, ld, first;
     double scale;
     const void *max, *sum;
     const int32_t *targets;

@@ -25,15 +25,16 @@ AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, 
                                          const ax_tensor *b, ax_tensor *out);
 /* *out = the contraction by that rule, of a's dtype, in frame memory; not collective. `bias`, or NULL, is
  * added along its last dim, whose box it has in the accumulation dtype; the result must then be no partial
- * sum. It runs as one gemm, so the letters that are kept from a, those kept from b, and those that are summed
- * must each stand together and in the same order wherever they appear ("bto,bti->oi" yes, "bto,tbi->oi" no):
- * else AX_ERR_INTERNAL. */
+ * sum. Rows of operands may be padded if their last letter is alone in its group. It runs as one gemm, so the
+ * letters that are kept from a, those kept from b, and those that are summed must each stand together and in
+ * the same order wherever they appear ("bto,bti->oi" yes, "bto,tbi->oi" no): else AX_ERR_INTERNAL. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
                                     const ax_tensor *bias, ax_tensor *out);
-/* The same into memory that `out` has, of a's dtype or of its accumulation dtype; added if `accumulate`.
- * out's extents and layout must be those of the rule. */
+/* The same into memory that `out` has, of a's dtype or of its accumulation dtype, with or without padded
+ * rows; added if `accumulate`. out's extents and layout must be those of the rule. */
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
-                                        const ax_tensor *b, bool accumulate, const ax_tensor *out);
+                                        const ax_tensor *b, const ax_tensor *bias, bool accumulate,
+                                        const ax_tensor *out);
 
 /* ---- redistribute -------------------------------------------------------------------------------- */
 
@@ -67,8 +68,9 @@ AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tens
                                       int64_t *out);
 
 /* dst = src in layout `target`; memory comes from the frame, and dst shares src's memory where the plan is
- * empty. A plan that begins with an all-reduce overwrites src (and shares it if that is all). Collective
- * along the plan's axes. dst is not valid to read, nor src to change, before ax_wait(work). */
+ * empty, and the padding of its rows only then. A plan that begins with an all-reduce overwrites src (and
+ * shares it if that is all). Collective along the plan's axes. dst is not valid to read, nor src to change,
+ * before ax_wait(work). */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
 /* The same, awaited. */

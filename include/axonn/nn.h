@@ -73,7 +73,7 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 
 /* y = x·Wᵀ + b. x: [b,t,in]; W: [out,in]; y: [b,t,out]. With in_role on one axis and out_role on another this
  * is the 3D tensor-parallel linear layer (2502.08145, Alg. 1); consecutive layers swap roles and need no
- * resharding. */
+ * resharding. Rows of logits, y of out_role AX_ROLE_VOCAB, are padded (AX_ROW_ALIGN). */
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;

@@ -2,7 +2,8 @@
  * its layout asks for. Contractions are in dist.h (ax_contract); this header has the rest.
  *
  * Unless said otherwise, tensors are [b, t, d]: samples, positions, width, each split as its layout says;
- * results come from the frame; non-linear operations refuse partial sums (AX_ERR_INTERNAL); operations with a
+ * results come from the frame; non-linear operations refuse partial sums, and all but the loss and the bias
+ * gradient rows that are padded (AX_ERR_INTERNAL); operations with a
  * statistic over a split dim are collective along the axes that split it, the others are not collective. T is
  * the compute dtype, A the accumulation dtype of the context. Parameters are acquired, and
  * their gradients contributed (dist.h), by the operation. */
@@ -15,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Local rows (product of all extents but the last) and columns of a tensor. */
+/* Local rows (product of all extents but the last) and columns of a tensor without padding. */
 void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols);
 
 /* x += bias in place. bias: [d] A, split as x's last dim. */

@@ -9,8 +9,8 @@
  * Axes counted by `fine` come last and are for layouts in which a tensor only rests: they split single
  * elements, in chunks of ceil(n/g) of which the last ones are shorter (9 over 4 is 3,3,3,0), so that parts
  * lie one chunk apart in the whole and travel between there and the ranks without being packed. Empty boxes
- * are legal. Local storage is the local box, dense and row-major: padding to a uniform chunk exists only on
- * the wire, and behind the end of parameters. */
+ * are legal. Local storage is the local box, row-major, and dense unless the tensor has `align`, which pads
+ * rows; padding to a uniform chunk exists only on the wire, and behind the end of parameters. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -35,9 +35,13 @@ typedef struct ax_layout {
     ax_axisset partial;
 } ax_layout;
 
+/* The `align` of logits: library products are slow where rows of bf16 begin on odd elements. */
+enum { AX_ROW_ALIGN = 128 };
+
 typedef struct ax_tensor {
     ax_dtype dtype;
     uint8_t ndim;
+    uint16_t align; /* bytes, of which a local row (along the last dim) takes a multiple; 0: rows are dense */
     int64_t dim[AX_MAX_DIMS];  /* global extents */
     int64_t unit[AX_MAX_DIMS]; /* split unit of each dim; 0 means 1 */
     ax_layout layout;
@@ -78,9 +82,11 @@ ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int
 /* The box of dim `d` that `rank` holds: [*lo, *lo + *n). */
 void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n);
 ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank);
-/* Local extent of dim d, elements, and bytes on the calling rank. */
+/* Local extent of dim d, elements, elements from one row to the next, and bytes of memory, padding included,
+ * on the calling rank. */
 int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
+int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
 /* Largest extent of dim d over all ranks: what each travels as on the wire. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
@@ -92,9 +98,9 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
 int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor);
 
 /* A global host array (dtype of the tensor, dense) from or to the ranks' boxes, in memory that the tensor
- * has: for tests, small tables and oracles. Along partial axes scatter gives the values to coordinate 0 and
- * zeros to the others; collect sums them, in double, and gives every rank the whole. scatter: not collective;
- * collect: collective along the grid. */
+ * has (padding becomes zeros): for tests, small tables and oracles. Along partial axes scatter gives the
+ * values to coordinate 0 and zeros to the others; collect sums them, in double, and gives every rank the
+ * whole. scatter: not collective; collect: collective along the grid. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);
 

@@ -158,8 +158,20 @@ static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *al
     return n;
 }
 
+/* Elements from one row to the next of a tensor as a matrix whose columns are its last dims, `cols`. */
+static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tensor *t, const char *all,
+                            const char *cols, int64_t *out)
+{
+    bool padded = t->align && t->ndim > 1;
+    AX_CHECK(!padded || strlen(cols) == 1, AX_ERR_INTERNAL,
+             "contraction \"%s\": the columns %s of %s stand together, but its rows are padded", text, cols,
+             all);
+    *out = ax_max(padded ? ax_tensor_pitch(grid, t) : extent_of(grid, t, all, cols), 1);
+    return AX_OK;
+}
+
 static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
-                       ax_gemm_args *out)
+                       const ax_tensor *c, ax_gemm_args *out)
 {
     spec s;
     AX_TRY(parse(text, a, b, &s));
@@ -182,15 +194,14 @@ static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a
     out->k = k;
     out->a = ab ? a->data : b->data;
     out->b = ab ? b->data : a->data;
-    out->lda = ax_max(out->trans_a ? out->m : k, 1);
-    out->ldb = ax_max(out->trans_b ? k : out->n, 1);
-    out->ldc = ax_max(out->n, 1);
     out->dtype = a->dtype;
-    return AX_OK;
+    AX_TRY(row_stride(grid, text, a, s.a, a_rows ? g.summed : g.kept_a, ab ? &out->lda : &out->ldb));
+    AX_TRY(row_stride(grid, text, b, s.b, b_rows ? g.kept_b : g.summed, ab ? &out->ldb : &out->lda));
+    return row_stride(grid, text, c, s.out, ab ? g.kept_b : g.kept_a, &out->ldc);
 }
 
-static ax_status run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                     const ax_tensor *bias, bool accumulate, const ax_tensor *out)
+ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                          const ax_tensor *bias, bool accumulate, const ax_tensor *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_tensor rule;
@@ -204,7 +215,7 @@ static ax_status run(ax_frame *frame, const char *text, const ax_tensor *a, cons
              ax_layout_print(ctx->grid, &out->layout, out->ndim, NULL, given));
     AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
              "contraction \"%s\" of %s into %s", text, ax_dtype_name(a->dtype), ax_dtype_name(out->dtype));
-    AX_TRY(lower(ctx->grid, text, a, b, &gemm));
+    AX_TRY(lower(ctx->grid, text, a, b, out, &gemm));
     if (bias) {
         AX_CHECK(gemm.n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&
                      !ax_grid_effective(ctx->grid, rule.layout.partial),
@@ -218,19 +229,13 @@ static ax_status run(ax_frame *frame, const char *text, const ax_tensor *a, cons
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
 
-ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                          bool accumulate, const ax_tensor *out)
-{
-    return run(frame, text, a, b, NULL, accumulate, out);
-}
-
 ax_status ax_contract(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
                       const ax_tensor *bias, ax_tensor *out)
 {
     ax_tensor result;
     AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, text, a, b, &result));
     AX_TRY(ax_frame_alloc(frame, &result, &result));
-    AX_TRY(run(frame, text, a, b, bias, false, &result));
+    AX_TRY(ax_contract_run(frame, text, a, b, bias, false, &result));
     *out = result;
     return AX_OK;
 }

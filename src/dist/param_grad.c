@@ -240,7 +240,7 @@ ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, co
     bool fresh;
     AX_TRY(ax_contract_rule(ax_frame_ctx(frame)->grid, spec, a, b, &rule));
     AX_TRY(ax_param_grad_target(frame, p, &rule.layout, &target, &fresh));
-    AX_TRY(ax_contract_run(frame, spec, a, b, !fresh, &target));
+    AX_TRY(ax_contract_run(frame, spec, a, b, NULL, !fresh, &target));
     return ax_param_add_grad(frame, p, &target);
 }
 

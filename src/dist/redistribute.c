@@ -309,6 +309,18 @@ ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const 
     return run_on(t);
 }
 
+/* The tensor without padding between its rows. */
+static ax_status dense(ax_frame *frame, const ax_tensor *src, ax_tensor *out)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    int64_t cols = ax_tensor_extent(ctx->grid, src, src->ndim - 1);
+    ax_tensor like = *src;
+    like.align = 0;
+    AX_TRY(ax_frame_alloc(frame, &like, out));
+    return copy_rows(ctx, src->dtype, cols ? ax_tensor_count(ctx->grid, src) / cols : 0, cols, src->data, 0,
+                     ax_tensor_pitch(ctx->grid, src), out->data, 0, cols);
+}
+
 ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target, ax_tensor *dst,
                           ax_work **work)
 {
@@ -317,16 +329,19 @@ ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout
     *work = NULL;
     ax_ctx *ctx = ax_frame_ctx(frame);
     AX_TRY(ax_plan_make(ctx->grid, src, target, &plan));
-    void *data = src->data;
+    ax_tensor from = *src;
+    if (plan.n && src->align)
+        AX_TRY(dense(frame, src, &from));
+    void *data = from.data;
     if (plan.n) {
         ax_transfer *t;
         AX_TRY(ax_frame_host(frame, sizeof *t, (void **)&t));
-        AX_TRY(ax_transfer_start(t, ctx, frame, &plan, src, target, false, NULL));
-        data = t->result ? t->result : src->data;
+        AX_TRY(ax_transfer_start(t, ctx, frame, &plan, &from, target, false, NULL));
+        data = t->result ? t->result : from.data;
         if (!ax_transfer_done(t))
             *work = &t->base;
     }
-    *dst = *src;
+    *dst = from;
     dst->layout = final;
     dst->data = data;
     return AX_OK;

@@ -49,7 +49,8 @@ static ax_status run_model(ax_generator *g, bool last, ax_tensor *logits)
 static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
 {
     int64_t vocab = logits->dim[2];
-    const char *from = (const char *)logits->data + (size_t)(row * vocab) * ax_dtype_size(logits->dtype);
+    int64_t at = row * ax_tensor_pitch(g->ctx->grid, logits);
+    const char *from = (const char *)logits->data + (size_t)at * ax_dtype_size(logits->dtype);
     AX_TRY(ax_run_convert(
         g->ctx->stream,
         &(ax_convert_args){

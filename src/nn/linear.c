@@ -7,6 +7,7 @@
 typedef struct linear {
     ax_layer base;
     ax_layout x_layout, y_layout;
+    uint16_t align; /* of y's rows */
 } linear;
 
 enum { WEIGHT, BIAS };
@@ -29,10 +30,13 @@ static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor
     AX_TRY(fit_width(self, frame, x, &in));
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
     AX_TRY(ax_contract_rule(grid, spec, &in, &w, &rule));
-    bool whole = self->param[BIAS] && ax_layout_equal(grid, &rule.layout, &l->y_layout, rule.ndim);
-    if (whole)
+    bool whole = ax_layout_equal(grid, &rule.layout, &l->y_layout, rule.ndim);
+    bool with_bias = whole && self->param[BIAS];
+    if (with_bias)
         AX_TRY(ax_param_acquire(frame, self->param[BIAS], &b));
-    AX_TRY(ax_contract(frame, spec, &in, &w, whole ? &b : NULL, &partial));
+    rule.align = whole ? l->align : 0;
+    AX_TRY(ax_frame_alloc(frame, &rule, &partial));
+    AX_TRY(ax_contract_run(frame, spec, &in, &w, with_bias ? &b : NULL, false, &partial));
     AX_TRY(ax_settle(frame, &partial, &l->y_layout, y));
     if (self->param[BIAS] && !whole)
         AX_TRY(ax_op_bias(frame, y, self->param[BIAS]));
@@ -49,7 +53,7 @@ static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_
     ax_tensor w;
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
     return first ? ax_contract(frame, spec, dy, &w, NULL, partial)
-                 : ax_contract_run(frame, spec, dy, &w, true, partial);
+                 : ax_contract_run(frame, spec, dy, &w, NULL, true, partial);
 }
 
 static ax_status add_param_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
@@ -91,6 +95,7 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
         out_unit = ax_vocab_unit(l->base.ctx, c->out);
     l->x_layout = ax_activation_layout(l->base.ctx, c->in_role);
     l->y_layout = ax_activation_layout(l->base.ctx, c->out_role);
+    l->align = c->out_role == AX_ROLE_VOCAB ? AX_ROW_ALIGN : 0;
     if (c->tied) {
         l->base.param[WEIGHT] = c->tied;
         l->base.borrows[WEIGHT] = true;

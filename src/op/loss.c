@@ -16,21 +16,24 @@ ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits, const ax
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_axisset axes = vocab_axes(logits);
-    int64_t rows, vocab, first;
+    int64_t rows, vocab, ld, first;
     AX_TRY(ax_op_no_partial(frame, logits, "cross-entropy"));
-    ax_rows_cols(frame, logits, &rows, &vocab);
+    ax_op_rows(frame, logits, &rows, &vocab, &ld);
     ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
     AX_TRY(ax_op_local(frame, 2, (int64_t[]){3, rows}, stats));
     ax_tensor losses;
     AX_TRY(ax_op_local(frame, 1, &rows, &losses));
     void *max = ax_op_part(stats, 0), *sum = ax_op_part(stats, 1), *target_logit = ax_op_part(stats, 2);
-    AX_TRY(ax_run_ce_max(
-        ctx->stream,
-        &(ax_ce_max_args){
-            .rows = rows, .vocab = vocab, .logits = logits->data, .max = max, .dtype = logits->dtype}));
+    AX_TRY(ax_run_ce_max(ctx->stream, &(ax_ce_max_args){.rows = rows,
+                                                        .vocab = vocab,
+                                                        .ld = ld,
+                                                        .logits = logits->data,
+                                                        .max = max,
+                                                        .dtype = logits->dtype}));
     AX_TRY(ax_reduce_axes(ctx, axes, max, rows, ctx->accum, AX_MAX));
     AX_TRY(ax_run_ce_sum(ctx->stream, &(ax_ce_sum_args){.rows = rows,
                                                         .vocab = vocab,
+                                                        .ld = ld,
                                                         .first = first,
                                                         .logits = logits->data,
                                                         .max = max,
@@ -53,11 +56,12 @@ ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_
                                    const ax_tensor *stats, double scale)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
-    int64_t rows, vocab, first;
-    ax_rows_cols(frame, logits, &rows, &vocab);
+    int64_t rows, vocab, ld, first;
+    ax_op_rows(frame, logits, &rows, &vocab, &ld);
     ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
     return ax_run_ce_grad(ctx->stream, &(ax_ce_grad_args){.rows = rows,
                                                           .vocab = vocab,
+                                                          .ld = ld,
                                                           .first = first,
                                                           .scale = scale,
                                                           .max = ax_op_part(stats, 0),

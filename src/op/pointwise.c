@@ -5,13 +5,21 @@
 
 static ax_stream *stream_of(const ax_frame *frame) { return ax_frame_ctx(frame)->stream; }
 
-void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols)
+void ax_op_rows(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols, int64_t *ld)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     *rows = 1;
     for (int d = 0; d + 1 < x->ndim; d++)
         *rows *= ax_tensor_extent(grid, x, d);
     *cols = ax_tensor_extent(grid, x, x->ndim - 1);
+    *ld = ax_tensor_pitch(grid, x);
+}
+
+void ax_rows_cols(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_t *cols)
+{
+    int64_t ld;
+    AX_ASSERT(!x->align);
+    ax_op_rows(frame, x, rows, cols, &ld);
 }
 
 ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what)
@@ -26,6 +34,7 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
 
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
 {
+    AX_CHECK(!x->align, AX_ERR_INTERNAL, "an operation on padded rows, which only a loss takes");
     return ax_frame_alloc(frame, x, out);
 }
 
@@ -66,13 +75,14 @@ ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias)
 
 ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias)
 {
-    int64_t rows, cols;
+    int64_t rows, cols, ld;
     ax_tensor db;
-    ax_rows_cols(frame, dy, &rows, &cols);
+    ax_op_rows(frame, dy, &rows, &cols, &ld);
     AX_TRY(ax_op_vector_grad(frame, dy, bias, &db));
     AX_TRY(ax_run_col_sum(
         stream_of(frame),
-        &(ax_col_sum_args){.rows = rows, .cols = cols, .x = dy->data, .out = db.data, .dtype = dy->dtype}));
+        &(ax_col_sum_args){
+            .rows = rows, .cols = cols, .ld = ld, .x = dy->data, .out = db.data, .dtype = dy->dtype}));
     return ax_param_add_grad(frame, bias, &db);
 }
 
@@ -103,7 +113,7 @@ ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *
 ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
-    AX_CHECK(ax_layout_equal(grid, &a->layout, &b->layout, a->ndim), AX_ERR_INTERNAL,
+    AX_CHECK(ax_layout_equal(grid, &a->layout, &b->layout, a->ndim) && a->align == b->align, AX_ERR_INTERNAL,
              "sum of two tensors with different layouts");
     AX_TRY(ax_op_like(frame, a, y));
     return ax_run_add(
@@ -138,12 +148,13 @@ ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y)
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     ax_tensor like = *x;
     like.dim[1] = 1;
+    like.align = 0;
     AX_TRY(ax_frame_alloc(frame, &like, y));
     int64_t b = ax_tensor_extent(grid, x, 0), t = ax_tensor_extent(grid, x, 1),
-            d = ax_tensor_extent(grid, x, 2);
-    const char *last = (const char *)x->data + (size_t)((t - 1) * d) * ax_dtype_size(x->dtype);
+            d = ax_tensor_extent(grid, x, 2), ld = ax_tensor_pitch(grid, x);
+    const char *last = (const char *)x->data + (size_t)((t - 1) * ld) * ax_dtype_size(x->dtype);
     return ax_run_copy_box(stream_of(frame), &(ax_copy_box_args){.n = {1, 1, b, d},
-                                                                 .x_stride = {0, 0, t * d, 1},
+                                                                 .x_stride = {0, 0, t * ld, 1},
                                                                  .y_stride = {0, 0, d, 1},
                                                                  .x = last,
                                                                  .y = y->data,

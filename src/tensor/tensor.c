@@ -102,9 +102,30 @@ int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor)
     return box_count(&box, tensor->ndim);
 }
 
+/* Elements that a row of so many takes. */
+static int64_t pitch_of(const ax_tensor *tensor, int64_t cols)
+{
+    return tensor->align ? ax_round_up(cols, tensor->align / (int64_t)ax_dtype_size(tensor->dtype)) : cols;
+}
+
+int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor)
+{
+    return tensor->ndim ? pitch_of(tensor, ax_tensor_extent(grid, tensor, tensor->ndim - 1)) : 1;
+}
+
+/* Elements of memory behind a box, padding included. */
+static int64_t box_room(const ax_tensor *tensor, const ax_box *box)
+{
+    ax_box padded = *box;
+    if (tensor->ndim)
+        padded.n[tensor->ndim - 1] = pitch_of(tensor, box->n[tensor->ndim - 1]);
+    return box_count(&padded, tensor->ndim);
+}
+
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor)
 {
-    return ax_tensor_count(grid, tensor) * (int64_t)ax_dtype_size(tensor->dtype);
+    ax_box box = ax_tensor_box(grid, tensor, ax_grid_rank(grid));
+    return box_room(tensor, &box) * (int64_t)ax_dtype_size(tensor->dtype);
 }
 
 int64_t ax_tensor_global_count(const ax_tensor *tensor)
@@ -144,7 +165,7 @@ int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor)
 
 /* ---- global host arrays -------------------------------------------------------------------------- */
 
-/* Calls for each contiguous row of `box`: its element offset in the global array and in the dense box. */
+/* Calls for each contiguous row of `box`: its element offset in the global array and in the box. */
 typedef void row_fn(void *arg, int64_t global, int64_t local, int64_t count);
 
 static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, void *arg)
@@ -160,7 +181,7 @@ static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, voi
             rest /= box->n[d];
             stride *= tensor->dim[d];
         }
-        fn(arg, global, row * cols, cols);
+        fn(arg, global, row * pitch_of(tensor, cols), cols);
     }
 }
 
@@ -233,9 +254,11 @@ static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chun
 ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global)
 {
     ax_grid *grid = ctx->grid;
-    int64_t chunk = 1, count = ax_tensor_global_count(tensor);
+    int64_t count = ax_tensor_global_count(tensor);
+    ax_box largest = {{0}, {0}};
     for (int d = 0; d < tensor->ndim; d++)
-        chunk *= ax_tensor_chunk(grid, tensor, d);
+        largest.n[d] = ax_tensor_chunk(grid, tensor, d);
+    int64_t chunk = box_room(tensor, &largest);
     row_copy copy = {.dtype = tensor->dtype, .global = global};
     char *all;
     AX_TRY(gather_boxes(ctx, tensor, chunk, &all));

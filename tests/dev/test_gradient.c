@@ -142,11 +142,11 @@ static void bias_gradients(void **state)
     fill(t.x, t.rows * t.cols);
     fill(t.bias, t.cols);
     fill(t.w, t.rows * t.cols);
-    RUN(col_sum, t.rows, t.cols, t.w, dbias, AX_F64);
+    RUN(col_sum, t.rows, t.cols, t.cols, t.w, dbias, AX_F64);
     check_gradient("x", bias_objective, &t, t.x, t.w, t.rows * t.cols);
     check_gradient("bias", bias_objective, &t, t.bias, dbias, t.cols);
     double before = dbias[3]; /* col_sum adds to what is there */
-    RUN(col_sum, t.rows, t.cols, t.w, dbias, AX_F64);
+    RUN(col_sum, t.rows, t.cols, t.cols, t.w, dbias, AX_F64);
     assert_true(dbias[3] == 2 * before);
 }
 
@@ -488,8 +488,8 @@ static double ce_objective(const void *test)
 {
     const ce_test *t = test;
     double max[CE_ROWS], sum[CE_ROWS], target[CE_ROWS], loss[CE_ROWS], total = 0;
-    RUN(ce_max, CE_ROWS, CE_VOCAB, t->logits, max, AX_F64);
-    RUN(ce_sum, CE_ROWS, CE_VOCAB, 0, t->logits, max, ce_targets, sum, target, AX_F64);
+    RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, t->logits, max, AX_F64);
+    RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t->logits, max, ce_targets, sum, target, AX_F64);
     RUN(ce_loss, CE_ROWS, max, sum, target, ce_targets, loss, &total, AX_F64);
     return 0.25 * total;
 }
@@ -501,10 +501,10 @@ static void ce_gradients(void **state)
     static double grad[CE_ROWS * CE_VOCAB];
     double max[CE_ROWS], sum[CE_ROWS], target[CE_ROWS];
     fill(t.logits, CE_ROWS * CE_VOCAB);
-    RUN(ce_max, CE_ROWS, CE_VOCAB, t.logits, max, AX_F64);
-    RUN(ce_sum, CE_ROWS, CE_VOCAB, 0, t.logits, max, ce_targets, sum, target, AX_F64);
+    RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, t.logits, max, AX_F64);
+    RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t.logits, max, ce_targets, sum, target, AX_F64);
     memcpy(grad, t.logits, sizeof grad);
-    RUN(ce_grad, CE_ROWS, CE_VOCAB, 0, 0.25, max, sum, ce_targets, grad, AX_F64);
+    RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.25, max, sum, ce_targets, grad, AX_F64);
     check_gradient("logits", ce_objective, &t, t.logits, grad, CE_ROWS * CE_VOCAB);
     for (int r = 0; r < CE_ROWS; r++)
         for (int j = 0; j < CE_VOCAB; j++)
@@ -527,24 +527,25 @@ static void ce_of_a_split_vocabulary(void **state)
         int64_t n = lo[i + 1] - lo[i];
         for (int r = 0; r < CE_ROWS; r++)
             memcpy(part[i] + r * n, logits + r * CE_VOCAB + lo[i], (size_t)n * sizeof(double));
-        RUN(ce_max, CE_ROWS, n, part[i], max[i], AX_F64);
+        RUN(ce_max, CE_ROWS, n, n, part[i], max[i], AX_F64);
     }
     for (int r = 0; r < CE_ROWS; r++)
         max[0][r] = fmax(max[0][r], fmax(max[1][r], max[2][r]));
     for (int i = 0; i < 3; i++)
-        RUN(ce_sum, CE_ROWS, lo[i + 1] - lo[i], lo[i], part[i], max[0], ce_targets, sum[i], target[i],
-            AX_F64);
+        RUN(ce_sum, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], part[i], max[0], ce_targets, sum[i],
+            target[i], AX_F64);
     for (int r = 0; r < CE_ROWS; r++) {
         sum[0][r] += sum[1][r] + sum[2][r];
         target[0][r] += target[1][r] + target[2][r];
     }
     RUN(ce_loss, CE_ROWS, max[0], sum[0], target[0], ce_targets, loss[0], &total[0], AX_F64);
     for (int i = 0; i < 3; i++)
-        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i], 0.5, max[0], sum[0], ce_targets, part[i], AX_F64);
-    RUN(ce_max, CE_ROWS, CE_VOCAB, whole, max[1], AX_F64);
-    RUN(ce_sum, CE_ROWS, CE_VOCAB, 0, whole, max[1], ce_targets, sum[1], target[1], AX_F64);
+        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], 0.5, max[0], sum[0], ce_targets,
+            part[i], AX_F64);
+    RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, whole, max[1], AX_F64);
+    RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, whole, max[1], ce_targets, sum[1], target[1], AX_F64);
     RUN(ce_loss, CE_ROWS, max[1], sum[1], target[1], ce_targets, loss[1], &total[1], AX_F64);
-    RUN(ce_grad, CE_ROWS, CE_VOCAB, 0, 0.5, max[1], sum[1], ce_targets, whole, AX_F64);
+    RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.5, max[1], sum[1], ce_targets, whole, AX_F64);
     check_equal("loss", loss[0], loss[1], CE_ROWS);
     assert_true(isfinite(total[1]) && loss[1][2] == 0 && loss[1][0] > 0);
     check_equal("total", &total[0], &total[1], 1);

@@ -11,6 +11,8 @@
 
 #include <cmocka.h>
 
+enum { MAX_ELEMENTS = 12 * 12 * 16, ROW = 32, MAX_MEMORY = ROW * MAX_ELEMENTS, CASES = 60 };
+
 /* ---- random cases -------------------------------------------------------------------------------- */
 
 typedef struct test_case {
@@ -67,6 +69,7 @@ static test_case random_case(uint64_t *state, bool factored)
     ax_axisset partial = layout.partial & X && factored ? layout.partial | FACTORS : layout.partial;
     test_case c = {.src = ax_tensor_make(dtypes[random_below(state, 4)], ndim, dim, unit, &layout)};
     c.target = random_layout(state, ndim, partial, factored);
+    c.src.align = random_below(state, 3) ? 0 : ROW;
     return c;
 }
 
@@ -154,14 +157,21 @@ static int64_t oracle_local(const ax_grid *grid, const ax_tensor *t, ax_axisset 
 
 /* ---- running cases ------------------------------------------------------------------------------- */
 
-enum { MAX_ELEMENTS = 12 * 12 * 16, CASES = 60 };
-
 typedef struct world_case {
     ax_grid_size grid;
     const char *device;
     int kv; /* ranks along x.kv; 0: x has no factors */
     bool lazy;
 } world_case;
+
+/* Between `n` dense elements and memory of t, whose rows may be padded. */
+static void copy_rows(const ax_grid *grid, const ax_tensor *t, int64_t n, char *dense, char *memory, bool in)
+{
+    size_t size = ax_dtype_size(t->dtype), row = (size_t)ax_tensor_extent(grid, t, t->ndim - 1) * size,
+           step = (size_t)ax_tensor_pitch(grid, t) * size;
+    for (size_t at = 0, to = 0; at < (size_t)n * size; at += row, to += step)
+        memcpy(in ? memory + to : dense + at, in ? dense + at : memory + to, row);
+}
 
 static int64_t traffic(const ax_grid *grid)
 {
@@ -174,12 +184,12 @@ static int64_t traffic(const ax_grid *grid)
 
 static ax_status holds_oracle(ax_ctx *ctx, const ax_tensor *t, ax_axisset partial)
 {
-    double want[MAX_ELEMENTS], have[MAX_ELEMENTS];
+    char want[MAX_ELEMENTS * sizeof(double)], have[MAX_ELEMENTS * sizeof(double)], local[MAX_MEMORY];
     int64_t n = oracle_local(ctx->grid, t, partial, want);
-    size_t bytes = (size_t)n * ax_dtype_size(t->dtype);
     EXPECT(n == ax_tensor_count(ctx->grid, t));
-    if (bytes)
-        AX_TRY(ax_copy_out(ctx->stream, have, t->data, bytes));
+    if (n)
+        AX_TRY(ax_copy_out(ctx->stream, local, t->data, (size_t)ax_tensor_bytes(ctx->grid, t)));
+    copy_rows(ctx->grid, t, n, have, local, false);
     for (int64_t i = 0; i < n; i++)
         AX_CHECK(ax_load(t->dtype, have, i) == ax_load(t->dtype, want, i), AX_ERR_INTERNAL,
                  "element %lld of %lld is %g, not %g", (long long)i, (long long)n, ax_load(t->dtype, have, i),
@@ -192,10 +202,11 @@ static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
     AX_TRY(ax_frame_begin(frame, "case", AX_MODE_EVAL, NULL));
     ax_tensor src, dst;
     AX_TRY(ax_frame_alloc(frame, &c->src, &src));
-    double local[MAX_ELEMENTS];
-    int64_t n = oracle_local(ctx->grid, &src, src.layout.partial, local);
+    char dense[MAX_ELEMENTS * sizeof(double)], local[MAX_MEMORY];
+    int64_t n = oracle_local(ctx->grid, &src, src.layout.partial, dense);
+    copy_rows(ctx->grid, &src, n, dense, local, true);
     if (n)
-        AX_TRY(ax_copy_in(ctx->stream, src.data, local, (size_t)n * ax_dtype_size(src.dtype)));
+        AX_TRY(ax_copy_in(ctx->stream, src.data, local, (size_t)ax_tensor_bytes(ctx->grid, &src)));
     ax_plan plan;
     AX_TRY(ax_plan_make(ctx->grid, &src, &c->target, &plan));
     int64_t planned, before = traffic(ctx->grid);
@@ -205,6 +216,7 @@ static ax_status run_case(ax_ctx *ctx, ax_frame *frame, const test_case *c)
     AX_CHECK(travelled == planned, AX_ERR_INTERNAL, "%lld bytes travelled, %lld were planned",
              (long long)travelled, (long long)planned);
     EXPECT(plan.n > 0 || dst.data == src.data);
+    EXPECT(dst.align == (plan.n ? 0 : src.align));
     EXPECT(ax_layout_equal(ctx->grid, &dst.layout, &c->target, dst.ndim));
     return holds_oracle(ctx, &dst, c->src.layout.partial);
 }

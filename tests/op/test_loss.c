@@ -18,6 +18,7 @@ typedef struct loss_case {
     const char *device;
     ax_dtype dtype;
     int64_t vocab;
+    uint16_t align; /* of rows of logits */
     /* results, of rank 0 */
     double loss, grad[B * T * MOST];
 } loss_case;
@@ -45,6 +46,7 @@ static ax_status compute(ax_ctx *ctx, ax_frame *frame, loss_case *c)
         logits = ax_tensor_make(c->dtype, 3, (int64_t[]){B, T, c->vocab},
                                 (int64_t[]){1, 1, ax_vocab_unit(ctx, c->vocab)}, NULL),
         targets = ax_tensor_make(AX_I32, 2, (int64_t[]){B, T}, NULL, NULL);
+    logits.align = c->align;
     logits.layout = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE, AX_ROLE_VOCAB}, 3);
     targets.layout = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
     inputs(c->vocab, c->dtype, host, ids);
@@ -116,17 +118,47 @@ static void a_split_vocabulary_gives_the_same_loss(void **state)
                                 .vocab = vocabs[v]};
             assert_ranks(1, run_rank, &serial);
             assert_true(isfinite(serial.loss));
+            loss_case padded = serial;
+            padded.align = AX_ROW_ALIGN;
+            assert_ranks(1, run_rank, &padded);
+            assert_true(padded.loss == serial.loss && !memcmp(padded.grad, serial.grad, sizeof serial.grad));
             for (size_t i = 0; i < AX_COUNT(grids); i++) {
                 loss_case split = serial;
                 split.grid = grids[i];
+                split.align = i % 2 ? AX_ROW_ALIGN : 0;
                 assert_ranks(grid_ranks(split.grid), run_rank, &split);
                 equal(&split, &serial);
             }
         }
 }
 
+/* An operation whose kernel takes dense arrays says so. */
+static ax_status gelu_of_logits(ax_comm *world, void *arg)
+{
+    (void)arg;
+    ax_ctx *ctx;
+    ax_frame *frame;
+    ax_tensor y, x = ax_tensor_make(AX_F32, 3, (int64_t[]){B, T, 5}, NULL, NULL);
+    x.align = AX_ROW_ALIGN;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F32, 1, &ctx));
+    AX_TRY(ax_frame_create(ctx, 1 << 16, &frame));
+    AX_TRY(ax_frame_begin(frame, "padded", AX_MODE_TRAIN, NULL));
+    AX_TRY(ax_frame_alloc(frame, &x, &x));
+    EXPECT(ax_op_gelu(frame, &x, AX_GELU_TANH, &y) == AX_ERR_INTERNAL);
+    ax_frame_destroy(&frame);
+    ax_ctx_destroy(&ctx);
+    return AX_OK;
+}
+
+static void padded_rows_are_refused_elsewhere(void **state)
+{
+    (void)state;
+    assert_ranks(1, gelu_of_logits, NULL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_split_vocabulary_gives_the_same_loss)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_split_vocabulary_gives_the_same_loss),
+                                       cmocka_unit_test(padded_rows_are_refused_elsewhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,8 +316,9 @@ bool kc_build_ce_max(kernel_case *c, int index)
     ARGS(ce_max);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->vocab))
         return false;
+    a->ld = a->vocab + index % 3;
     DTYPE(dtype, c->dtype);
-    IN(logits, c->dtype, a->rows * a->vocab);
+    IN(logits, c->dtype, a->rows * a->ld);
     OUT(max, ACCUM, a->rows, 0);
     return true;
 }
@@ -328,10 +329,11 @@ bool kc_build_ce_sum(kernel_case *c, int index)
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->vocab))
         return false;
     a->first = index % 2 ? 11 : 0;
+    a->ld = a->vocab + index % 3;
     DTYPE(dtype, c->dtype);
-    IN(logits, c->dtype, a->rows * a->vocab);
+    IN(logits, c->dtype, a->rows * a->ld);
     void *max = RAW(max, KC_IN, ACCUM, a->rows, 0);
-    ax_ce_max_args maxima = {a->rows, a->vocab, a->logits, max, c->dtype};
+    ax_ce_max_args maxima = {a->rows, a->vocab, a->ld, a->logits, max, c->dtype};
     kc_reference(AX_K_ce_max, &maxima);
     for (int64_t r = 0; r < a->rows; r++) /* the maximum over all ranks */
         ax_store(ACCUM, max, r, fmax(ax_load(ACCUM, max, r), 1.5));
@@ -365,6 +367,7 @@ bool kc_build_ce_grad(kernel_case *c, int index)
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->vocab))
         return false;
     a->first = index % 2 ? 11 : 0;
+    a->ld = a->vocab + index % 3;
     a->scale = 1.0 / 37;
     DTYPE(dtype, c->dtype);
     for (int which = 0; which < 2; which++) {
@@ -373,6 +376,6 @@ bool kc_build_ce_grad(kernel_case *c, int index)
             ax_store(ACCUM, data, r, which ? 3 + kc_normal(c) / 2 : 2.5);
     }
     fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->vocab);
-    INOUT(logits, c->dtype, a->rows * a->vocab, 32);
+    INOUT(logits, c->dtype, a->rows * a->ld, 32);
     return true;
 }

@@ -25,8 +25,9 @@ bool kc_build_col_sum(kernel_case *c, int index)
     ARGS(col_sum);
     if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->cols))
         return false;
+    a->ld = a->cols + index % 3;
     DTYPE(dtype, c->dtype);
-    IN(x, c->dtype, a->rows * a->cols);
+    IN(x, c->dtype, a->rows * a->ld);
     INOUT(out, ACCUM, a->cols, (double)a->rows + 1);
     return true;
 }

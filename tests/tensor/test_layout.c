@@ -183,16 +183,21 @@ static ax_status boxes_cover(const ax_grid *grid, const ax_tensor *t)
     return AX_OK;
 }
 
-static ax_status round_trip(ax_ctx *ctx, const char *layout_text, ax_dtype dtype)
+static ax_status round_trip(ax_ctx *ctx, const char *layout_text, ax_dtype dtype, uint16_t align)
 {
     int ndim;
     ax_layout layout;
     AX_TRY(ax_layout_parse(ctx->grid, layout_text, &ndim, &layout));
     int64_t dim[4] = {5, 7, 6, 3}, unit[4] = {1, 2, 1, 1};
     ax_tensor t = ax_tensor_make(dtype, ndim, dim, unit, &layout);
+    t.align = align;
     AX_TRY(boxes_cover(ctx->grid, &t));
     int64_t count = ax_tensor_global_count(&t);
     size_t bytes = (size_t)ax_tensor_bytes(ctx->grid, &t);
+    int64_t cols = ax_tensor_extent(ctx->grid, &t, ndim - 1), size = (int64_t)ax_dtype_size(dtype);
+    int64_t row = align ? (cols * size + align - 1) / align * align : cols * size;
+    EXPECT(ax_tensor_pitch(ctx->grid, &t) * size == row);
+    EXPECT((int64_t)bytes * cols == ax_tensor_count(ctx->grid, &t) * row);
     double in[5 * 7 * 6 * 3] = {0}, out[5 * 7 * 6 * 3] = {0};
     for (int64_t i = 0; i < count; i++)
         ax_store(dtype, in, i, (double)(i % 120));
@@ -203,7 +208,7 @@ static ax_status round_trip(ax_ctx *ctx, const char *layout_text, ax_dtype dtype
     ax_device_free(ctx->dev, t.data, bytes);
     AX_TRY(status);
     AX_CHECK(!memcmp(in, out, (size_t)count * ax_dtype_size(dtype)), AX_ERR_INTERNAL,
-             "[%s] of %s does not come back", layout_text, ax_dtype_name(dtype));
+             "[%s] of %s, rows of %d bytes, does not come back", layout_text, ax_dtype_name(dtype), align);
     return AX_OK;
 }
 
@@ -229,7 +234,8 @@ static ax_status round_trips(ax_comm *world, void *arg)
     ax_status status = AX_OK;
     for (size_t i = 0; i < AX_COUNT(layouts) && status == AX_OK; i++)
         for (int dtype = 0; dtype < AX_DTYPE_COUNT && status == AX_OK; dtype++)
-            status = round_trip(ctx, layouts[i], (ax_dtype)dtype);
+            for (int align = 0; align <= 64 && status == AX_OK; align += 32)
+                status = round_trip(ctx, layouts[i], (ax_dtype)dtype, (uint16_t)align);
     ax_ctx_destroy(&ctx);
     return status;
 }

@@ -10,7 +10,7 @@ INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, bool b
     for (int64_t r = lo; r < hi; r++) {
         enum { MOST = 4 }; /* each maximum waits for the one before */
         vf most[MOST];
-        int64_t c = 0, at = r * a->vocab;
+        int64_t c = 0, at = r * a->ld;
         UNROLL
         for (int i = 0; i < MOST; i++)
             most[i] = vset(-INFINITY);
@@ -57,7 +57,7 @@ INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool b
     for (int64_t r = lo; r < hi; r++) {
         vf max = vset(((const float *)a->max)[r]), sum[AT_ONCE], x[AT_ONCE];
         EACH(v, AT_ONCE) sum[v] = vset(0);
-        int64_t c = 0, at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
+        int64_t c = 0, at = r * a->ld, target = target_column(a->targets, r, a->first, a->vocab);
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
             EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, bf16);
             exp_less_each(x, AT_ONCE, max, false);
@@ -87,7 +87,7 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool
 {
     size_t size = bf16 ? 2 : 4;
     for (int64_t r = lo; r < hi; r++) {
-        int64_t at = r * a->vocab, target = target_column(a->targets, r, a->first, a->vocab);
+        int64_t at = r * a->ld, target = target_column(a->targets, r, a->first, a->vocab);
         if (a->targets[r] < 0) {
             memset((char *)a->logits + (size_t)at * size, 0, (size_t)a->vocab * size);
             continue;

@@ -151,7 +151,7 @@ INLINE void col_sum_rows(const ax_col_sum_args *a, int64_t r, int rows, int64_t 
         vf s = vload(sum + c - lo);
         UNROLL
         for (int i = 0; i < rows; i++)
-            s = s + vget(a->x, (r + i) * a->cols + c, hi - c, bf16);
+            s = s + vget(a->x, (r + i) * a->ld + c, hi - c, bf16);
         vstore(sum + c - lo, s);
     }
 }

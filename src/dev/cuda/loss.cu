@@ -18,10 +18,10 @@ template <class T> struct take_max {
             *max = v.v[i] > *max ? v.v[i] : *max; /* a NaN is not lost: it shows in the sum */
     }
 };
-template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, accum_t<T> *out)
+template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, int64_t ld, accum_t<T> *out)
 {
     typedef accum_t<T> A;
-    const T *x = logits + blockIdx.x * vocab;
+    const T *x = logits + blockIdx.x * ld;
     A max = (A)-INFINITY;
     along_row(x, vocab, threadIdx.x, ROW_BLOCK, take_max<T>{x, &max});
     max = over_block<maximum>(max, (A)-INFINITY);
@@ -55,7 +55,7 @@ template <class T> __global__ void sum_kernel(summing<T> s)
 {
     typedef accum_t<T> A;
     int64_t r = blockIdx.x;
-    const T *x = (const T *)s.a.logits + r * s.a.vocab;
+    const T *x = (const T *)s.a.logits + r * s.a.ld;
     A sum = 0;
     along_row(x, s.a.vocab, threadIdx.x, ROW_BLOCK, add_exponentials<T>{x, ((const A *)s.a.max)[r], &sum});
     sum = over_block<plus>(sum, (A)0);
@@ -110,7 +110,7 @@ template <class T> __global__ void grad_kernel(logit_grad<T> s)
 {
     typedef accum_t<T> A;
     int64_t r = blockIdx.x;
-    T *x = (T *)s.a.logits + r * s.a.vocab;
+    T *x = (T *)s.a.logits + r * s.a.ld;
     subtract<T> f = {x, s.a.targets[r] >= 0 ? (A)s.a.scale : (A)0, ((const A *)s.a.max)[r],
                      1 / ((const A *)s.a.sum)[r], target_column(s.a.targets, r, s.a.first, s.a.vocab)};
     along_row((const T *)x, s.a.vocab, threadIdx.x, ROW_BLOCK, f);
@@ -124,7 +124,7 @@ ax_status ax_cuda_ce_max(ax_stream *stream, const void *args)
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         return run(stream, max_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, (const T *)a->logits, a->vocab,
-                   (accum_t<T> *)a->max);
+                   a->ld, (accum_t<T> *)a->max);
     });
 }
 

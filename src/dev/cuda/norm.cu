@@ -204,10 +204,10 @@ template <class T> struct col_sum {
     typedef accum_t<T> A;
     enum { K = 1 };
     const T *x;
-    int64_t cols;
+    int64_t ld;
     template <int N> __device__ void add(int64_t r, int64_t c, A (*sum)[N]) const
     {
-        pack<A, N> v = read<T, A, N>(x, r * cols + c);
+        pack<A, N> v = read<T, A, N>(x, r * ld + c);
 #pragma unroll
         for (int i = 0; i < N; i++)
             sum[0][i] += v.v[i];
@@ -292,12 +292,12 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
 }
 
 template <class T, class F>
-ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, bool wide, const F &f, void *out0,
-                  void *out1)
+ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, bool wide, const F &f,
+                  void *out0, void *out1)
 {
     typedef accum_t<T> A;
     const int N = width<T>::value / 2; /* 8 bytes: two warps' worth of sums fit shared memory */
-    if (wide && cols % N == 0)
+    if (wide && cols % N == 0 && ld % N == 0)
         return columns_by<N>(stream, rows, cols, f, (A *)out0, (A *)out1);
     return columns_by<1>(stream, rows, cols, f, (A *)out0, (A *)out1);
 }
@@ -351,7 +351,7 @@ ax_status ax_cuda_norm_grad(ax_stream *stream, const void *args)
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         if (a->dweight || a->dbias)
-            AX_TRY(columns<T>(stream, a->rows, a->cols, aligned({a->x, a->dy}), weight_grads<T>{*a},
+            AX_TRY(columns<T>(stream, a->rows, a->cols, a->cols, aligned({a->x, a->dy}), weight_grads<T>{*a},
                               a->dweight, a->dbias));
         return by_rows(stream, grad_kernel<T>, a->rows, grad<T>{*a, alike({a->x, a->dy, a->dx})});
     });
@@ -362,7 +362,7 @@ ax_status ax_cuda_col_sum(ax_stream *stream, const void *args)
     const ax_col_sum_args *a = (const ax_col_sum_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return columns<T>(stream, a->rows, a->cols, aligned({a->x}), col_sum<T>{(const T *)a->x, a->cols},
-                          a->out, NULL);
+        return columns<T>(stream, a->rows, a->cols, a->ld, aligned({a->x}),
+                          col_sum<T>{(const T *)a->x, a->ld}, a->out, NULL);
     });
 }

@@ -11,7 +11,7 @@ ax_status ref_ce_max(ax_stream *stream, const void *args)
     for (int64_t r = 0; r < a->rows; r++) {
         double max = -INFINITY;
         for (ref_blocks(a->vocab, at, count)) {
-            ref_read(a->dtype, a->logits, r * a->vocab + at, count, x);
+            ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
                 max = x[i] > max ? x[i] : max; /* a NaN is not lost: it shows in the sum */
         }
@@ -36,14 +36,14 @@ ax_status ref_ce_sum(ax_stream *stream, const void *args)
     for (int64_t r = 0; r < a->rows; r++) {
         double sum = 0, max = ax_load(accum, a->max, r);
         for (ref_blocks(a->vocab, at, count)) {
-            ref_read(a->dtype, a->logits, r * a->vocab + at, count, x);
+            ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
                 sum += exp(x[i] - max);
         }
         int64_t target = target_column(a->targets, r, a->first, a->vocab);
         ax_store(accum, a->sum, r, sum);
         ax_store(accum, a->target_logit, r,
-                 target < 0 ? 0 : ax_load(a->dtype, a->logits, r * a->vocab + target));
+                 target < 0 ? 0 : ax_load(a->dtype, a->logits, r * a->ld + target));
     }
     return AX_OK;
 }
@@ -76,10 +76,10 @@ ax_status ref_ce_grad(ax_stream *stream, const void *args)
         double scale = a->targets[r] >= 0 ? a->scale : 0;
         int64_t target = target_column(a->targets, r, a->first, a->vocab);
         for (ref_blocks(a->vocab, at, count)) {
-            ref_read(a->dtype, a->logits, r * a->vocab + at, count, x);
+            ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
                 x[i] = scale == 0 ? 0 : scale * (exp(x[i] - max) / sum - (at + i == target));
-            ref_write(a->dtype, a->logits, r * a->vocab + at, count, x);
+            ref_write(a->dtype, a->logits, r * a->ld + at, count, x);
         }
     }
     return AX_OK;

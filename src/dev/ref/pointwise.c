@@ -29,7 +29,7 @@ ax_status ref_col_sum(ax_stream *stream, const void *args)
     for (ref_blocks(a->cols, at, count)) {
         double sum[REF_BLOCK] = {0};
         for (int64_t r = 0; r < a->rows; r++) {
-            ref_read(a->dtype, a->x, r * a->cols + at, count, x);
+            ref_read(a->dtype, a->x, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
                 sum[i] += x[i];
         }

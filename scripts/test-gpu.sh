@@ -9,7 +9,7 @@ shift || true
 parts=${*:-tests sanitizer kernels steps}
 dir=$(cd "$dir" && pwd) || exit 2
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
-unset AXONN_PLUGINS
+unset AXONN_PLUGINS AXONN_PLANS
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 table=()
@@ -35,12 +35,32 @@ device: cuda
 END
 }
 
+# plans: each product of a step, with cuBLASLt's first answer and with the one that is measured to be the fastest.
+plans() {
+    local bench=("$dir/axonn" bench gemm "$work/step.yaml" --json)
+    "${bench[@]}" >"$work/first" && AXONN_PLANS=$work/plans "${bench[@]}" >"$work/timed" || return
+    awk 'function of(key) {
+             match($0, "\"" key "\":[^,}]*")
+             value = substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3)
+             gsub(/"/, "", value)
+             return value
+         }
+         { name = of("case") }
+         FNR == NR { first[name] = of("median"); next }
+         FNR == 1 { printf "%-36s %6s %10s %10s %7s\n", "product", "calls", "first, ms", "timed, ms", "of it" }
+         { printf "%-36s %6d %10.4f %10.4f %5.0f %%\n", name, of("calls"), first[name], of("median"),
+                  100 * of("median") / first[name] }' "$work/first" "$work/timed"
+}
+export -f plans
+export dir work
+
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
 "$dir/axonn" info | grep -E '^axonn|cuda'
 for what in $parts; do
     case $what in
         tests)
             part "kernels against ref" 300 "$dir/test_dev_backend" cuda
+            part "the same with timed plans" 400 env AXONN_PLANS="$work/plans" "$dir/test_dev_backend" cuda
             part "layers, runs, memory" 200 "$dir/test_engine_cuda"
             part "selftest" 60 sh -c "'$dir/axonn' selftest | grep -E 'cuda|passed'"
             ;;
@@ -53,6 +73,8 @@ for what in $parts; do
             ;;
         kernels)
             part "rates of kernels" 300 "$dir/bench_kernels" cuda 0 bf16
+            config 48 1600 25 1024 16 16
+            part "plans of GPT-2 1.5B's products" 200 bash -c plans
             ;;
         steps)
             config 12 768 12 1024 64 64

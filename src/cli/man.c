@@ -95,11 +95,14 @@ static ax_status man_end(ax_buf *out)
     for (size_t i = 0; i < AX_COUNT(codes); i++)
         AX_TRY(ax_buf_printf(out, ".TP\n.B %zu\n%s\n", i, codes[i]));
     return ax_buf_printf(
-        out, ".SH ENVIRONMENT\n"
-             ".TP\n.B AXONN_ISA\nThe instruction set of the processor's kernels; axonn info lists "
-             "those that can run.\n"
-             ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: what is logged on stderr.\n"
-             ".TP\n.B NO_COLOR\nIf set and not empty, terminals get no colour.\n");
+        out,
+        ".SH ENVIRONMENT\n"
+        ".TP\n.B AXONN_ISA\nThe instruction set of the processor's kernels; axonn info lists "
+        "those that can run.\n"
+        ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: what is logged on stderr.\n"
+        ".TP\n.B AXONN_PLANS\noff, on or a folder: whether algorithms of a GPU's products are measured, and "
+        "where that is kept; on is the user's cache.\n"
+        ".TP\n.B NO_COLOR\nIf set and not empty, terminals get no colour.\n");
 }
 
 ax_status cli_man(ax_buf *out)

@@ -1,11 +1,13 @@
 /* cuBLASLt's products as plain loops over column-major matrices. Plans are bound to the alignment they were
- * made for, and a bias that is wider than d is refused, so that the code beside the library runs too. */
+ * made for, and a bias that is wider than d is refused, so that the code beside the library runs too. The
+ * heuristic has several answers, which give the same bits in different times. */
 #include "cublasLt.h"
 
 #include "cuda_runtime.h"
 
 #include "axonn/dev.h"
 
+#include <atomic>
 #include <vector>
 
 struct cublasLtContext {
@@ -68,9 +70,35 @@ void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrix
     }
 }
 
+/* Words of an algorithm: the alignments of a, b, c and d; then which it is. */
+enum { WHICH = 4, ALGORITHMS = 5 };
+std::atomic<long> products[ALGORITHMS];
+
+/* What a product takes, in ms. The one that would be fastest does not run where k is odd, which the heuristic
+ * does not know; the next one is only where c has an even number of rows. */
+double cost_of(const cublasLtMatmulAlgo_t &algo, const cublasLtMatrixLayout &d)
+{
+    const double ms[ALGORITHMS] = {0, 0.03, 0.05, 0.01, d.cols % 2 ? 0.04 : 0.02};
+    return ms[algo.data[WHICH]];
+}
+
+bool fits(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &a)
+{
+    int64_t k = how.trans_a == CUBLAS_OP_T ? a.rows : a.cols;
+    return algo.data[WHICH] > 0 && algo.data[WHICH] < ALGORITHMS && (algo.data[WHICH] != 3 || k % 2 == 0);
+}
+
 bool is_aligned(const void *address, uint64_t bytes) { return (uintptr_t)address % bytes == 0; }
 
 } // namespace
+
+/* For tests: how many products that algorithm has done in this process. */
+extern "C" __attribute__((visibility("default"))) long ax_emulated_products(int which)
+{
+    return products[which];
+}
+
+size_t cublasLtGetVersion() { return 130000; }
 
 const char *cublasLtGetStatusString(cublasStatus_t status)
 {
@@ -145,7 +173,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int,
+                                              cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t *results, int *count)
 {
     *count = 0;
@@ -162,13 +190,24 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                   (a->ld % 2 || b->ld % 2 || preference->align[0] < 4 || preference->align[1] < 4);
     if (d->rows == 1 || narrow || preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    results[0] = {};
-    results[0].state = CUBLAS_STATUS_NOT_SUPPORTED; /* an answer need not be one that runs */
-    results[1].state = CUBLAS_STATUS_SUCCESS;
-    for (int i = 0; i < 4; i++)
-        results[1].algo.data[i] = preference->align[i];
-    *count = 2;
+    for (int which = 0; which < ALGORITHMS && which < most; which++) {
+        results[which] = {}; /* an answer need not be one that runs */
+        results[which].state = which ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+        for (int i = 0; i < 4; i++)
+            results[which].algo.data[i] = preference->align[i];
+        results[which].algo.data[WHICH] = (uint64_t)which;
+        *count = which + 1;
+    }
     return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t how, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
+{
+    result->workspaceSize = 0;
+    return result->state = fits(*algo, *how, *a) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 /* As the real one, it reads descriptions now and memory when the stream comes to it. */
@@ -183,6 +222,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
     if (c != d || c_layout != d_layout || ax_load(scale, alpha, 0) != 1 || !is_aligned(a, algo->data[0]) ||
         !is_aligned(b, algo->data[1]) || !is_aligned(d, algo->data[3]))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (!fits(*algo, *how, *a_layout))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    products[algo->data[WHICH]]++;
+    ax_emulated_spend(stream, cost_of(*algo, *d_layout));
     ax_emulated_enqueue(stream, [=, h = *how, la = *a_layout, lb = *b_layout, ld = *d_layout] {
         multiply(h, a, la, b, lb, factor, d, ld);
     });

@@ -332,7 +332,13 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
 
 struct CUstream_st {
     std::vector<std::function<void()>> queue;
+    double now = 0; /* ms: what its work has said that it takes */
 };
+
+void ax_emulated_spend(cudaStream_t stream, double ms)
+{
+    ax_emulated_enqueue(stream, [=] { stream->now += ms; });
+}
 
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
 {
@@ -528,11 +534,13 @@ cudaError_t cudaFreeHost(void *memory)
 /* An event is reached when all that its stream had is. */
 struct CUevent_st {
     cudaStream_t stream;
+    bool timed;
+    std::shared_ptr<double> reached; /* the stream's time */
 };
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    *event = new CUevent_st{nullptr};
+    *event = new CUevent_st{nullptr, !(flags & cudaEventDisableTiming), nullptr};
     return cudaSuccess;
 }
 
@@ -545,6 +553,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     event->stream = stream;
+    if (event->timed) {
+        auto reached = event->reached = std::make_shared<double>(-1);
+        ax_emulated_enqueue(stream, [=] { *reached = stream->now; });
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    if (!begin->reached || !end->reached || *begin->reached < 0 || *end->reached < 0)
+        return cudaErrorInvalidValue;
+    *ms = (float)(*end->reached - *begin->reached);
     return cudaSuccess;
 }
 

@@ -39,7 +39,8 @@ static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)s
 ax_status ax_cuda_check(cudaError_t result, const char *what);
 #define AX_CUDA(call) AX_TRY(ax_cuda_check((call), #call))
 
-ax_status ax_cuda_products_create(void *scratch, struct ax_cuda_products **out);
+/* `gpu` names its kind. */
+ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_products **out);
 void ax_cuda_products_destroy(struct ax_cuda_products **out);
 
 /* The product without its sums: every row of c is the bias (zeros if there is none), or has it added. */

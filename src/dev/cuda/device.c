@@ -97,7 +97,7 @@ static ax_status prepare(ax_cuda *cu)
     AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS, cudaHostAllocDefault));
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
-    AX_TRY(ax_cuda_products_create(cu->scratch, &cu->products));
+    AX_TRY(ax_cuda_products_create(cu, about.name, &cu->products));
     ax_log(AX_LOG_DEBUG, "cuda: GPU %d: %s, %d multiprocessors, %.1f GiB", cu->ordinal, about.name,
            cu->processors, (double)about.totalGlobalMem / 0x1p30);
     return AX_OK;

@@ -1,17 +1,17 @@
 /* Products by cuBLASLt. A row-major c = op(a)·op(b) is the column-major cᵀ = op(b)ᵀ·op(a)ᵀ: the library is
- * given b first. What it chooses for a product, its plan, is made at the first call of a shape and kept. */
+ * given b first. How it does a product, its plan, is chosen at the first call of a shape and kept: it is the
+ * first answer of the library's heuristic, or, where AXONN_PLANS asks for it (plans.h), the fastest of
+ * several. */
 #include "dev/cuda/cuda.h"
+#include "dev/cuda/plans.h"
 
 #include <cublasLt.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a plan depends on: no padding, so that keys are compared as bytes. */
-typedef struct plan_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    int32_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
-    int32_t align_a, align_b, align_c, align_bias; /* bytes, powers of two up to 256 */
-} plan_key;
+typedef ax_cuda_plan_key plan_key;
 
 /* The end of scratch is not the library's: a bias goes there that is to have the type of c. */
 enum { BIAS_BYTES = 256 << 10, WORKSPACE = AX_CUDA_SCRATCH - BIAS_BYTES };
@@ -28,7 +28,9 @@ typedef struct plan {
 /* An open-addressed table of plans, never more than half full. */
 typedef struct ax_cuda_products {
     cublasLtHandle_t library;
-    char *bias;         /* BIAS_BYTES of scratch */
+    char *bias;              /* BIAS_BYTES of scratch */
+    ax_cuda_plans *measured; /* NULL: nothing is timed */
+    cudaEvent_t begin, end;
     int64_t room, used; /* room: a power of two */
     plan **slot;
 } products;
@@ -41,18 +43,32 @@ static ax_status check(cublasStatus_t status, const char *what)
 }
 #define LT(call) AX_TRY(check((call), #call))
 
-ax_status ax_cuda_products_create(void *scratch, products **out)
+/* Algorithms that were measured hold for a kind of GPU, a version of the library, and so much scratch. */
+static ax_status open_measured(products *p, const ax_cuda *cu, const char *gpu)
+{
+    char kind[512];
+    snprintf(kind, sizeof kind, "%s %d multiprocessors cuBLASLt %zu scratch %d", gpu, cu->processors,
+             cublasLtGetVersion(), (int)WORKSPACE);
+    AX_TRY(ax_cuda_plans_open(kind, &p->measured));
+    if (!p->measured)
+        return AX_OK;
+    AX_CUDA(cudaEventCreateWithFlags(&p->begin, cudaEventDefault));
+    AX_CUDA(cudaEventCreateWithFlags(&p->end, cudaEventDefault));
+    return AX_OK;
+}
+
+ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, products **out)
 {
     enum { ROOM = 256 };
     products *p;
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     *out = p;
-    p->bias = (char *)scratch + WORKSPACE;
+    p->bias = (char *)cu->scratch + WORKSPACE;
     AX_TRY(ax_calloc(ROOM, sizeof *p->slot, &p->slot));
     p->room = ROOM;
     LT(cublasLtCreate(&p->library));
-    return AX_OK;
+    return open_measured(p, cu, gpu);
 }
 
 static void plan_destroy(plan *p)
@@ -78,17 +94,24 @@ void ax_cuda_products_destroy(products **out)
             plan_destroy(p->slot[i]);
     if (p->library)
         cublasLtDestroy(p->library);
+    if (p->begin)
+        cudaEventDestroy(p->begin);
+    if (p->end)
+        cudaEventDestroy(p->end);
+    ax_cuda_plans_close(&p->measured);
     free(p->slot);
     free(p);
     *out = NULL;
 }
 
-/* ---- plans --------------------------------------------------------------------------------------- */
+/* ---- describing ---------------------------------------------------------------------------------- */
 
-static int32_t alignment(const void *address)
+/* What tensors are aligned to at least counts, so that a shape has one plan. */
+static int64_t alignment(const void *address)
 {
+    enum { MOST = 64 };
     uintptr_t low = (uintptr_t)address & -(uintptr_t)address;
-    return !low || low > 256 ? 256 : (int32_t)low;
+    return !low || low > MOST ? MOST : (int64_t)low;
 }
 
 static plan_key key_of(const ax_gemm_args *g)
@@ -99,8 +122,8 @@ static plan_key key_of(const ax_gemm_args *g)
                       .lda = g->lda,
                       .ldb = g->ldb,
                       .ldc = g->ldc,
-                      .dtype = (int32_t)g->dtype,
-                      .c_dtype = (int32_t)g->c_dtype,
+                      .dtype = g->dtype,
+                      .c_dtype = g->c_dtype,
                       .trans_a = g->trans_a,
                       .trans_b = g->trans_b,
                       .accumulate = g->accumulate,
@@ -183,29 +206,6 @@ static ax_status prefer(cublasLtMatmulPreference_t preference, const plan_key *k
     return AX_OK;
 }
 
-/* *found: whether the library has a product for what the plan describes. Its refusals come with various
- * codes. */
-static ax_status choose(const products *all, plan *p, bool *found)
-{
-    enum { MOST = 8 };
-    cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result[MOST];
-    int count = 0;
-    *found = false;
-    LT(cublasLtMatmulPreferenceCreate(&preference));
-    ax_status status = prefer(preference, &p->key);
-    if (status == AX_OK &&
-        cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, MOST, result,
-                                       &count) != CUBLAS_STATUS_SUCCESS)
-        count = 0;
-    cublasLtMatmulPreferenceDestroy(preference);
-    for (int i = 0; i < count && !*found; i++) {
-        *found = result[i].state == CUBLAS_STATUS_SUCCESS;
-        p->algo = result[i].algo;
-    }
-    return status;
-}
-
 /* Whether the bias is to be converted for the library, which wants it to have the type of c. */
 static bool converts_bias(const ax_gemm_args *g)
 {
@@ -213,20 +213,189 @@ static bool converts_bias(const ax_gemm_args *g)
            g->n * (int64_t)ax_dtype_size(g->c_dtype) <= BIAS_BYTES;
 }
 
+/* ---- running ------------------------------------------------------------------------------------- */
+
+static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
+                             bool accumulate)
+{
+    float one = 1, beta = accumulate;
+    double wide_one = 1, wide_beta = accumulate;
+    bool wide = g->dtype == AX_F64;
+    return cublasLtMatmul(all->library, p->how, wide ? (const void *)&wide_one : &one, g->b, p->b, g->a, p->a,
+                          wide ? (const void *)&wide_beta : &beta, g->c, p->c, g->c, p->c, &p->algo,
+                          cu->scratch, WORKSPACE, cu->stream);
+}
+
+/* The bias of this call, which an earlier one had elsewhere. */
+static ax_status place_bias(const products *all, const plan *p, const ax_gemm_args *g)
+{
+    const void *bias = converts_bias(g) ? all->bias : g->bias;
+    return g->bias && !p->bias_apart ? set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)
+                                     : AX_OK;
+}
+
+static ax_status multiply(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
+                          bool accumulate)
+{
+    AX_TRY(place_bias(all, p, g));
+    LT(launch(all, cu, p, g, accumulate));
+    return AX_OK;
+}
+
+/* ---- timing -------------------------------------------------------------------------------------- */
+
+/* Answers of the heuristic that are looked at, and rounds in which each of them is timed. */
+enum { ANSWERS = 16, ROUNDS = 5 };
+
+/* *ms: of one of `times` calls, or infinite if the library refuses. */
+static ax_status time_plan(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
+                           int times, float *ms)
+{
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    AX_CUDA(cudaEventRecord(all->begin, cu->stream));
+    for (int i = 0; i < times && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = launch(all, cu, p, g, g->accumulate || p->bias_apart);
+    AX_CUDA(cudaEventRecord(all->end, cu->stream));
+    AX_CUDA(cudaEventSynchronize(all->end));
+    AX_CUDA(cudaEventElapsedTime(ms, all->begin, all->end));
+    *ms = status == CUBLAS_STATUS_SUCCESS ? *ms / (float)times : INFINITY;
+    return AX_OK;
+}
+
+/* least[i]: the least that answer i took. They take turns, so that a GPU that changes its clock does so for
+ * all. The first round loads kernels, the second says how many calls make up for the clock's grain. */
+static ax_status time_answers(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                              const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
+{
+    const float enough = 0.2F; /* ms */
+    const int most = 20;
+    int times = 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < n; i++) {
+            float ms;
+            p->algo = answer[i];
+            AX_TRY(time_plan(all, cu, p, g, times, &ms));
+            least[i] = round ? fminf(least[i], ms) : INFINITY;
+        }
+        if (round == 1)
+            times = (int)fminf(fmaxf(enough / least[0], 1), (float)most);
+    }
+    return AX_OK;
+}
+
+static ax_status move(const ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    AX_CUDA(cudaMemcpyAsync(to, from, bytes, kind, cu->stream));
+    AX_CUDA(cudaStreamSynchronize(cu->stream));
+    return AX_OK;
+}
+
+/* Times answers on the operands of the call, whose result comes afterwards. What is to be added to is kept on
+ * the host meanwhile. */
+static ax_status time_in_place(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                               const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
+{
+    size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
+    char *kept = NULL;
+    if (!g->accumulate)
+        return time_answers(all, cu, p, g, answer, n, least);
+    AX_TRY(ax_calloc(bytes, 1, &kept));
+    ax_status status = move(cu, kept, g->c, bytes, cudaMemcpyDeviceToHost);
+    if (status == AX_OK)
+        status = time_answers(all, cu, p, g, answer, n, least);
+    if (status == AX_OK)
+        status = move(cu, g->c, kept, bytes, cudaMemcpyHostToDevice);
+    free(kept);
+    return status;
+}
+
+static bool runs(const products *all, const plan *p, const uint64_t *algo)
+{
+    cublasLtMatmulAlgo_t as;
+    cublasLtMatmulHeuristicResult_t about;
+    memcpy(&as, algo, sizeof as);
+    return cublasLtMatmulAlgoCheck(all->library, p->how, p->b, p->a, p->c, p->c, &as, &about) ==
+               CUBLAS_STATUS_SUCCESS &&
+           about.workspaceSize <= WORKSPACE;
+}
+
+/* The algorithm that was measured for this product, now or earlier, instead of the first answer. */
+static ax_status improve(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                         const cublasLtMatmulAlgo_t *answer, int n)
+{
+    const float worth = 0.98F; /* another one is taken if it needs less than this share of the first's time */
+    const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
+    bool useless = known && !runs(all, p, known);
+    if (!known || useless) {
+        float least[ANSWERS];
+        int best = 0;
+        AX_TRY(place_bias(all, p, g));
+        AX_TRY(time_in_place(all, cu, p, g, answer, n, least));
+        for (int i = 1; i < n; i++)
+            if (least[i] < (best ? least[best] : worth * least[0]))
+                best = i;
+        ax_log(AX_LOG_DEBUG,
+               "cuda: product %lld x %lld x %lld of %s: answer %d of %d, %.4f ms, the first %.4f",
+               (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
+               (double)least[best], (double)least[0]);
+        p->algo = answer[best];
+        if (least[best] < INFINITY)
+            ax_cuda_plans_add(all->measured, &p->key, answer[best].data, useless);
+        known = ax_cuda_plans_find(all->measured, &p->key);
+    }
+    if (known && runs(all, p, known))
+        memcpy(&p->algo, known, sizeof p->algo);
+    return AX_OK;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------- */
+
+/* The answers of the heuristic that can be run. The library's refusals come with various codes. */
+static ax_status ask(const products *all, const plan *p, cublasLtMatmulAlgo_t answer[ANSWERS], int *n)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result[ANSWERS];
+    int count = 0;
+    *n = 0;
+    LT(cublasLtMatmulPreferenceCreate(&preference));
+    ax_status status = prefer(preference, &p->key);
+    if (status == AX_OK &&
+        cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, ANSWERS,
+                                       result, &count) != CUBLAS_STATUS_SUCCESS)
+        count = 0;
+    cublasLtMatmulPreferenceDestroy(preference);
+    for (int i = 0; i < count; i++)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS)
+            answer[(*n)++] = result[i].algo;
+    return status;
+}
+
+/* *found: whether the library has a product for what the plan describes. */
+static ax_status choose(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g, bool *found)
+{
+    cublasLtMatmulAlgo_t answer[ANSWERS];
+    int n;
+    AX_TRY(ask(all, p, answer, &n));
+    *found = n > 0;
+    if (n)
+        p->algo = answer[0];
+    return n > 1 && all->measured ? improve(all, cu, p, g, answer, n) : AX_OK;
+}
+
 /* With the bias if the library can, then without; it wants the bias to lie on 16 bytes. */
-static ax_status make(const products *all, const ax_gemm_args *g, plan *p)
+static ax_status make(const products *all, const ax_cuda *cu, const ax_gemm_args *g, plan *p)
 {
     bool found = false;
     AX_TRY(describe(p, g));
     bool fits = g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16;
     if (fits || converts_bias(g)) {
         AX_TRY(describe_bias(p, g, fits ? g->bias : all->bias));
-        AX_TRY(choose(all, p, &found));
+        AX_TRY(choose(all, cu, p, g, &found));
     }
     p->bias_apart = g->bias && !found;
     if (!found) {
         AX_TRY(describe_sums(p, g));
-        AX_TRY(choose(all, p, &found));
+        AX_TRY(choose(all, cu, p, g, &found));
     }
     p->own = !found;
     if (p->own)
@@ -269,7 +438,7 @@ static ax_status grow(products *all)
     return AX_OK;
 }
 
-static ax_status find(products *all, const ax_gemm_args *g, plan **out)
+static ax_status find(products *all, const ax_cuda *cu, const ax_gemm_args *g, plan **out)
 {
     plan_key key = key_of(g);
     plan **slot = slot_of(all, &key), *p = *slot;
@@ -282,31 +451,13 @@ static ax_status find(products *all, const ax_gemm_args *g, plan **out)
     }
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     p->key = key;
-    ax_status status = make(all, g, p);
+    ax_status status = make(all, cu, g, p);
     if (status != AX_OK) {
         plan_destroy(p);
         return status;
     }
     all->used++;
     *out = *slot = p;
-    return AX_OK;
-}
-
-/* ---- running ------------------------------------------------------------------------------------- */
-
-static ax_status multiply(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
-                          bool accumulate)
-{
-    float one = 1, beta = accumulate;
-    double wide_one = 1, wide_beta = accumulate;
-    bool wide = g->dtype == AX_F64;
-    if (g->bias && !p->bias_apart) {
-        const void *bias = converts_bias(g) ? all->bias : g->bias;
-        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    }
-    LT(cublasLtMatmul(all->library, p->how, wide ? (const void *)&wide_one : &one, g->b, p->b, g->a, p->a,
-                      wide ? (const void *)&wide_beta : &beta, g->c, p->c, g->c, p->c, &p->algo, cu->scratch,
-                      WORKSPACE, cu->stream));
     return AX_OK;
 }
 
@@ -320,7 +471,7 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
         return AX_OK;
     if (!g->k) /* the library refuses it */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
-    AX_TRY(find(cu->products, g, &p));
+    AX_TRY(find(cu->products, cu, g, &p));
     if (p->own)
         return ax_cuda_product(stream, g);
     if (g->bias && p->bias_apart) {

@@ -39,6 +39,8 @@ struct cudaLaunchConfig_t {
 void *ax_emulated_shared();
 /* Appends work to a stream. */
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work);
+/* Puts the stream's clock, which events read, forward: nothing else takes time. */
+void ax_emulated_spend(cudaStream_t stream, double ms);
 /* Runs a kernel now. */
 void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
 /* The dynamic shared memory that a kernel may have. */

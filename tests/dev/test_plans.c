@@ -1,0 +1,410 @@
+/* Measured plans of the emulated GPU's products (AXONN_PLANS): the fastest algorithm is found once, kept in a
+ * file and taken from there by later processes; whatever the file is like, products are right. Each process
+ * is a child; what the library is asked to do, the stand-in counts (tests/cuda/cublaslt.cpp). */
+#include "axonn/dev.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define FOLDER AXONN_BUILD_DIR "/test-plans"
+
+/* The stand-in's algorithms: its first answer; the fastest, which does not take an odd k; the second fastest
+ * where m is even. */
+enum { FIRST = 1, FASTEST = 3, EVEN = 4, ALGORITHMS = 5 };
+
+typedef struct shape {
+    int64_t m, n, k;
+    bool accumulate, bias;
+    int chosen; /* what is measured to be the best */
+} shape;
+
+static const shape shapes[] = {
+    {6, 5, 8, false, false, FASTEST}, {6, 5, 7, false, false, EVEN}, {7, 5, 7, false, false, FIRST},
+    {6, 5, 8, true, false, FASTEST},  {7, 6, 9, true, true, FIRST},  {8, 6, 9, false, true, EVEN},
+};
+enum { SHAPES = AX_COUNT(shapes), MOST = 10 };
+
+/* ---- products ------------------------------------------------------------------------------------ */
+
+static double value(int operand, int64_t i) { return (double)((i * 7 + operand * 3) % 5) - 2; }
+
+static void *operand(ax_stream *stream, int which, int64_t n)
+{
+    float host[MOST * MOST];
+    void *memory;
+    for (int64_t i = 0; i < n; i++)
+        host[i] = (float)value(which, i);
+    if (ax_device_alloc(stream->dev, sizeof host, &memory) != AX_OK ||
+        ax_copy_in(stream, memory, host, (size_t)n * sizeof *host) != AX_OK)
+        return NULL;
+    return memory;
+}
+
+static bool right(const shape *s, const float *c)
+{
+    for (int64_t i = 0; i < s->m; i++)
+        for (int64_t j = 0; j < s->n; j++) {
+            double want = s->accumulate ? value(2, i * MOST + j) : 0;
+            want += s->bias ? value(3, j) : 0;
+            for (int64_t p = 0; p < s->k; p++)
+                want += value(0, i * s->k + p) * value(1, p * s->n + j);
+            if (c[i * MOST + j] != want)
+                return false;
+        }
+    return true;
+}
+
+/* One product of integers, exact in any order; rows of c are longer than the product. */
+static bool multiply(ax_stream *stream, const shape *s)
+{
+    float c[MOST * MOST];
+    ax_gemm_args g = {.m = s->m, .n = s->n, .k = s->k, .dtype = AX_F32, .c_dtype = AX_F32};
+    g.lda = s->k, g.ldb = s->n, g.ldc = MOST, g.accumulate = s->accumulate;
+    g.a = operand(stream, 0, s->m * s->k), g.b = operand(stream, 1, s->k * s->n);
+    g.c = operand(stream, 2, MOST * MOST), g.bias = s->bias ? operand(stream, 3, s->n) : NULL;
+    bool ok =
+        ax_run_gemm(stream, &g) == AX_OK && ax_copy_out(stream, c, g.c, sizeof c) == AX_OK && right(s, c);
+    const void *const memory[] = {g.a, g.b, g.c, g.bias};
+    for (size_t i = 0; i < AX_COUNT(memory); i++)
+        ax_device_free(stream->dev, (void *)(uintptr_t)memory[i], MOST * MOST * sizeof(float));
+    return ok;
+}
+
+/* ---- processes ----------------------------------------------------------------------------------- */
+
+/* What a process did, shape after shape: which algorithm is its plan, and how many products were timed. */
+typedef struct report {
+    int chosen[SHAPES];
+    long timed;
+} report;
+
+typedef long counter_fn(int which);
+
+static counter_fn *counter(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libaxonn_cuda.so", getenv("AXONN_PLUGINS"));
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    return plugin ? (counter_fn *)(uintptr_t)dlsym(plugin, "ax_emulated_products") : NULL;
+}
+
+static long all_products(counter_fn *count, long each[ALGORITHMS])
+{
+    long sum = 0;
+    for (int i = 0; i < ALGORITHMS; i++)
+        sum += each[i] = count(i);
+    return sum;
+}
+
+/* Every shape twice: what the second call uses is the plan. */
+static bool run_shapes(report *out)
+{
+    ax_device *dev;
+    long before[ALGORITHMS], after[ALGORITHMS];
+    if (ax_device_open("cuda", 1, &dev) != AX_OK)
+        return false;
+    ax_stream stream = {dev, NULL};
+    counter_fn *count = counter();
+    bool ok = count != NULL;
+    for (int i = 0; i < SHAPES && ok; i++) {
+        long begin = all_products(count, before);
+        ok = multiply(&stream, &shapes[i]);
+        out->timed += all_products(count, before) - begin - 1;
+        ok = ok && multiply(&stream, &shapes[i]);
+        all_products(count, after);
+        for (int which = 0; which < ALGORITHMS; which++)
+            if (after[which] != before[which])
+                out->chosen[i] = which;
+    }
+    ax_device_close(&dev);
+    return ok;
+}
+
+/* `n` processes at once, with that environment; they begin together. */
+static void run_processes(int n, const char *plans, report *out)
+{
+    int gate[2];
+    size_t bytes = (size_t)n * sizeof *out;
+    report *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child[8];
+    assert_true(shared != MAP_FAILED && !pipe(gate));
+    for (int i = 0; i < n; i++) {
+        child[i] = fork();
+        if (child[i] == 0) {
+            char byte;
+            close(gate[1]);
+            plans ? setenv("AXONN_PLANS", plans, 1) : unsetenv("AXONN_PLANS");
+            bool ok = read(gate[0], &byte, 1) == 0 && run_shapes(&shared[i]);
+            if (!ok)
+                fprintf(stderr, "child %d: %s\n", i, ax_error_message());
+            _exit(!ok);
+        }
+    }
+    close(gate[0]);
+    close(gate[1]);
+    for (int i = 0; i < n; i++) {
+        int status;
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(status, 0);
+    }
+    memcpy(out, shared, bytes);
+    munmap(shared, bytes);
+}
+
+static report run_process(const char *plans)
+{
+    report out;
+    run_processes(1, plans, &out);
+    return out;
+}
+
+static void assert_chosen(const report *r)
+{
+    for (int i = 0; i < SHAPES; i++)
+        assert_int_equal(r->chosen[i], shapes[i].chosen);
+}
+
+/* ---- the file ------------------------------------------------------------------------------------ */
+
+static const char *const file =
+    FOLDER "/gpu-emulated-on-the-host-2-multiprocessors-cublaslt-130000-scratch-33292288.txt";
+
+static ax_buf file_text(void)
+{
+    ax_buf text = {0};
+    assert_int_equal(ax_file_read(file, &text.data, &text.size), AX_OK);
+    return text;
+}
+
+static void write_text(const char *text, size_t size)
+{
+    assert_int_equal(ax_mkdirs(FOLDER), AX_OK);
+    assert_int_equal(ax_file_write_atomic(file, text, size), AX_OK);
+}
+
+static int lines_of(const ax_buf *text)
+{
+    int n = 0;
+    for (size_t i = 0; i < text->size; i++)
+        n += text->data[i] == '\n';
+    return n;
+}
+
+/* A file with the plans of all shapes. */
+static ax_buf whole_file(void)
+{
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    run_process(FOLDER);
+    return file_text();
+}
+
+/* ---- tests --------------------------------------------------------------------------------------- */
+
+static void nothing_is_timed_unless_asked_for(void **state)
+{
+    (void)state;
+    static const char *const values[] = {NULL, "", "off"};
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    for (size_t v = 0; v < AX_COUNT(values); v++) {
+        report r = run_process(values[v]);
+        assert_int_equal(r.timed, 0);
+        for (int i = 0; i < SHAPES; i++)
+            assert_int_equal(r.chosen[i], FIRST);
+    }
+    assert_false(ax_path_exists(FOLDER));
+}
+
+static void the_fastest_is_found_once(void **state)
+{
+    (void)state;
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    report first = run_process(FOLDER);
+    assert_chosen(&first);
+    assert_true(first.timed > 4 * SHAPES);
+    ax_buf before = file_text();
+    assert_int_equal(lines_of(&before), 1 + SHAPES);
+    report second = run_process(FOLDER);
+    assert_chosen(&second);
+    assert_int_equal(second.timed, 0);
+    ax_buf after = file_text();
+    assert_true(before.size == after.size && !memcmp(before.data, after.data, before.size));
+    ax_buf_fini(&before);
+    ax_buf_fini(&after);
+}
+
+/* What is in the way of the file, or in it, costs another measurement and nothing else. */
+static void a_damaged_file_is_made_anew(void **state)
+{
+    (void)state;
+    ax_buf good = whole_file();
+    for (int damage = 0; damage < 5; damage++) {
+        ax_buf bad = {0};
+        assert_int_equal(ax_buf_add(&bad, good.data, good.size), AX_OK);
+        char *second = strchr(bad.data, '\n') + 1;
+        if (damage == 0)
+            bad.size = 0;
+        else if (damage == 1)
+            bad.data[3] ^= 1; /* of another GPU */
+        else if (damage == 2)
+            *second ^= 1; /* of another product */
+        else if (damage == 3)
+            bad.size -= 1;
+        else
+            bad.size = (size_t)(second - bad.data) + 70;
+        write_text(bad.data, bad.size);
+        report r = run_process(FOLDER);
+        assert_chosen(&r);
+        assert_true(r.timed > 4 * SHAPES);
+        ax_buf again = file_text();
+        assert_true(again.size == good.size && !memcmp(again.data, good.data, good.size));
+        ax_buf_fini(&again);
+        ax_buf_fini(&bad);
+    }
+    ax_buf_fini(&good);
+}
+
+/* Lines that are missing are measured, and only they. */
+static void a_shorter_file_is_completed(void **state)
+{
+    (void)state;
+    ax_buf good = whole_file();
+    const char *last = good.data + good.size - 1;
+    while (last[-1] != '\n')
+        last--;
+    write_text(good.data, (size_t)(last - good.data));
+    report r = run_process(FOLDER);
+    assert_chosen(&r);
+    assert_true(r.timed > 0 && r.timed < 100);
+    ax_buf again = file_text();
+    assert_true(again.size == good.size && !memcmp(again.data, good.data, good.size));
+    ax_buf_fini(&again);
+    ax_buf_fini(&good);
+}
+
+/* FNV-1a, as it was published. */
+static uint64_t checksum(const char *text, size_t n)
+{
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (unsigned char)text[i]) * 1099511628211u;
+    return h;
+}
+
+/* Has the plan in line `number`, counted from 0, name another algorithm, by a line that is whole. */
+static void rename_algorithm(ax_buf *text, int number, int which)
+{
+    char *line = strchr(text->data, '\n') + 1, sum[32];
+    for (int i = 0; i < number; i++)
+        line = strchr(line, '\n') + 1;
+    char *end = strchr(line, '\n'), *words = end - 16 - 8 * 17; /* eight words and a checksum end a line */
+    words[4 * 17 + 15] = (char)('0' + which);
+    snprintf(sum, sizeof sum, "%016" PRIx64, checksum(line, (size_t)(end - 16 - line)));
+    memcpy(end - 16, sum, 16);
+}
+
+static void plans_of_the_file_are_used(void **state)
+{
+    (void)state;
+    ax_buf text = whole_file();
+    rename_algorithm(&text, 0, 2);
+    write_text(text.data, text.size);
+    report r = run_process(FOLDER);
+    assert_int_equal(r.chosen[0], 2);
+    assert_int_equal(r.timed, 0);
+    ax_buf_fini(&text);
+}
+
+/* An algorithm that the library does not take for the product is measured anew, and replaced. */
+static void plans_that_do_not_fit_are_replaced(void **state)
+{
+    (void)state;
+    ax_buf good = whole_file(), text = {0};
+    assert_int_equal(ax_buf_add(&text, good.data, good.size), AX_OK);
+    rename_algorithm(&text, 1, FASTEST); /* whose k is odd */
+    write_text(text.data, text.size);
+    report r = run_process(FOLDER);
+    assert_chosen(&r);
+    assert_true(r.timed > 0 && r.timed < 100);
+    ax_buf again = file_text();
+    assert_true(again.size == good.size && !memcmp(again.data, good.data, good.size));
+    ax_buf_fini(&again);
+    ax_buf_fini(&text);
+    ax_buf_fini(&good);
+}
+
+static void processes_share_the_file(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 4 };
+    report r[PROCESSES];
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    run_processes(PROCESSES, FOLDER, r);
+    for (int i = 0; i < PROCESSES; i++)
+        assert_chosen(&r[i]);
+    ax_buf text = file_text();
+    assert_int_equal(lines_of(&text), 1 + SHAPES);
+    report later = run_process(FOLDER);
+    assert_int_equal(later.timed, 0);
+    ax_buf_fini(&text);
+}
+
+/* Plans then last as long as the process. */
+static void no_file_can_be_made(void **state)
+{
+    (void)state;
+    report r = run_process("/dev/null/plans");
+    assert_chosen(&r);
+    assert_true(r.timed > 0);
+}
+
+static void on_is_the_cache_folder(void **state)
+{
+    (void)state;
+    assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
+    assert_int_equal(setenv("XDG_CACHE_HOME", FOLDER "/cache", 1), 0);
+    report r = run_process("on");
+    assert_chosen(&r);
+    assert_true(ax_path_is_dir(FOLDER "/cache/axonn"));
+    assert_int_equal(setenv("XDG_CACHE_HOME", "elsewhere", 1), 0); /* no absolute path: not valid */
+    assert_int_equal(setenv("HOME", FOLDER, 1), 0);
+    run_process("on");
+    assert_true(ax_path_is_dir(FOLDER "/.cache/axonn"));
+}
+
+static void another_value_is_refused(void **state)
+{
+    (void)state;
+    ax_device *dev;
+    assert_int_equal(setenv("AXONN_PLANS", "fast", 1), 0);
+    assert_int_equal(ax_device_open("cuda", 1, &dev), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "AXONN_PLANS is \"fast\""));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_timed_unless_asked_for),
+        cmocka_unit_test(the_fastest_is_found_once),
+        cmocka_unit_test(a_damaged_file_is_made_anew),
+        cmocka_unit_test(a_shorter_file_is_completed),
+        cmocka_unit_test(plans_of_the_file_are_used),
+        cmocka_unit_test(plans_that_do_not_fit_are_replaced),
+        cmocka_unit_test(processes_share_the_file),
+        cmocka_unit_test(no_file_can_be_made),
+        cmocka_unit_test(on_is_the_cache_folder),
+        cmocka_unit_test(another_value_is_refused),
+    };
+    if (!getenv("AXONN_PLUGINS"))
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -410,6 +410,11 @@ typedef struct ax_device_ops {
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
     /* Returns when all that was launched has run. Optional: where it is missing, ax_launch itself waits. */
     ax_status (*wait)(ax_stream *stream);
+    /* The device's own clock: `stamp` has it note when the stream has come so far, as number 0 … AX_STAMPS-1;
+     * `between` waits for the second of two stamps and says what has passed, in seconds. Optional, both or
+     * none: without them launches are waited for that are timed. */
+    ax_status (*stamp)(ax_stream *stream, int number);
+    ax_status (*between)(ax_stream *stream, int first, int second, double *seconds);
     /* Floating-point operations per second of products of `compute` at best, seen in about so many seconds:
      * in registers, or where libraries decide what feeds them, of a large product. 0: not known. Optional. */
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
@@ -426,6 +431,8 @@ typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
 
 /* Told of every launch on a device of any kind, before it is run. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
+
+enum { AX_STAMPS = 4096 }; /* of a device that has them */
 
 /* What the launches of one kernel came to. */
 typedef struct ax_kernel_total {
@@ -452,8 +459,13 @@ struct ax_device {
     ax_event_ring *ring;       /* kernels, and the layers they belong to, are noted here (trace.h) */
     double flops, bytes;       /* totals over all launches since open */
     int64_t launches;
-    ax_kernel_total *totals; /* [AX_KERNEL_COUNT] that launches are added to, or NULL */
-    ax_observe_fn *observe;  /* dry device only */
+    ax_kernel_total *totals; /* [AX_KERNEL_COUNT] that launches are added to, their times at the latest by
+                                ax_stream_wait; or NULL */
+    struct {
+        int first, n;
+        ax_kernel kernel[AX_STAMPS / 2];
+    } stamped;              /* a ring of launches between two stamps each, whose times have not been added */
+    ax_observe_fn *observe; /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;

@@ -50,6 +50,8 @@ static void resolve(ax_device_ops *ops)
         INHERIT(copy_out);
         INHERIT(poison);
         INHERIT(wait);
+        INHERIT(stamp);
+        INHERIT(between);
         INHERIT(peak);
         INHERIT(enter);
         INHERIT(leave);
@@ -205,6 +207,45 @@ void ax_device_touch(ax_device *dev, void *memory, size_t bytes)
     leave(dev);
 }
 
+static ax_status run(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    const ax_device_ops *ops = &stream->dev->ops;
+    return ops->launch ? ops->launch(stream, kernel, args) : ops->kernel[kernel](stream, args);
+}
+
+enum { STAMPED = AX_STAMPS / 2 };
+
+/* Adds the times of the `n` oldest stamped launches. */
+static ax_status add_times(ax_stream *stream, int n)
+{
+    ax_device *dev = stream->dev;
+    for (int i = 0; i < n; i++) {
+        int at = dev->stamped.first;
+        double seconds = 0;
+        AX_TRY(dev->ops.between(stream, 2 * at, 2 * at + 1, &seconds));
+        if (dev->totals)
+            dev->totals[dev->stamped.kernel[at]].seconds += seconds;
+        dev->stamped.first = (at + 1) % STAMPED;
+        dev->stamped.n--;
+    }
+    return AX_OK;
+}
+
+/* The device has half of them to do when the host waits for the oldest. */
+static ax_status run_stamped(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    ax_device *dev = stream->dev;
+    if (dev->stamped.n == STAMPED)
+        AX_TRY(add_times(stream, STAMPED / 2));
+    int at = (dev->stamped.first + dev->stamped.n) % STAMPED;
+    AX_TRY(dev->ops.stamp(stream, 2 * at));
+    AX_TRY(run(stream, kernel, args));
+    AX_TRY(dev->ops.stamp(stream, 2 * at + 1));
+    dev->stamped.kernel[at] = kernel;
+    dev->stamped.n++;
+    return AX_OK;
+}
+
 ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_device *dev = stream->dev;
@@ -216,19 +257,19 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     dev->launches++;
     if (dev->watch)
         dev->watch(dev->watch_user, kernel, args);
-    double begin = dev->ring || dev->totals ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
+    bool stamps = dev->totals && dev->ops.stamp && !dev->ring, waits = !stamps && (dev->ring || dev->totals);
+    double begin = waits ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
     enter(dev);
-    ax_status status =
-        dev->ops.launch ? dev->ops.launch(stream, kernel, args) : dev->ops.kernel[kernel](stream, args);
+    ax_status status = stamps ? run_stamped(stream, kernel, args) : run(stream, kernel, args);
     leave(dev);
-    if (status == AX_OK && (dev->ring || dev->totals)) /* whose times are to be those of the work */
+    if (status == AX_OK && waits) /* whose times are to be those of the work */
         status = ax_stream_wait(stream);
     if (dev->ring)
         ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, ax_now(),
                      (int64_t)((ax_cpu_now() - cpu) * 1e9));
     if (dev->totals) {
         ax_kernel_total *t = &dev->totals[kernel];
-        *t = (ax_kernel_total){t->calls + 1, t->seconds + ax_now() - begin, t->flops + flops,
+        *t = (ax_kernel_total){t->calls + 1, t->seconds + (waits ? ax_now() - begin : 0), t->flops + flops,
                                t->bytes + bytes};
     }
     return status;
@@ -236,7 +277,8 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 
 ax_status ax_stream_wait(ax_stream *stream)
 {
-    return stream->dev->ops.wait ? stream->dev->ops.wait(stream) : AX_OK;
+    AX_TRY(stream->dev->ops.wait ? stream->dev->ops.wait(stream) : AX_OK);
+    return add_times(stream, stream->dev->stamped.n);
 }
 
 ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)

@@ -30,6 +30,7 @@ typedef struct ax_cuda {
     char *pinned;               /* AX_CUDA_CHUNKS chunks */
     cudaEvent_t copied[AX_CUDA_CHUNKS]; /* out of each */
     int chunk;                          /* that is next */
+    cudaEvent_t stamp[AX_STAMPS];       /* made when they are first used */
     struct ax_cuda_products *products;  /* gemm.c's */
 } ax_cuda;
 

@@ -79,6 +79,9 @@ static void release(ax_cuda *cu)
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         if (cu->copied[i])
             cudaEventDestroy(cu->copied[i]);
+    for (int i = 0; i < AX_STAMPS; i++)
+        if (cu->stamp[i])
+            cudaEventDestroy(cu->stamp[i]);
     cudaFreeHost(cu->pinned);
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
@@ -187,6 +190,25 @@ static ax_status copy_out(ax_stream *stream, void *host, const void *device, siz
     return wait(stream);
 }
 
+static ax_status stamp(ax_stream *stream, int number)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    if (!cu->stamp[number])
+        AX_CUDA(cudaEventCreateWithFlags(&cu->stamp[number], cudaEventDefault));
+    AX_CUDA(cudaEventRecord(cu->stamp[number], cu->stream));
+    return AX_OK;
+}
+
+static ax_status between(ax_stream *stream, int first, int second, double *seconds)
+{
+    const ax_cuda *cu = ax_cuda_of(stream);
+    float ms;
+    AX_CUDA(cudaEventSynchronize(cu->stamp[second]));
+    AX_CUDA(cudaEventElapsedTime(&ms, cu->stamp[first], cu->stamp[second]));
+    *seconds = (double)ms * 1e-3;
+    return AX_OK;
+}
+
 /* ---- its peak ------------------------------------------------------------------------------------ */
 
 /* The best of products n x n x n of normal numbers: zeros would be multiplied faster. *took: its seconds. */
@@ -276,6 +298,8 @@ const ax_device_ops ax_plugin_cuda = {
     .copy_in = copy_in,
     .copy_out = copy_out,
     .wait = wait,
+    .stamp = stamp,
+    .between = between,
     .peak = peak,
     .enter = enter,
     .kernel = {AX_KERNELS(ENTRY)},

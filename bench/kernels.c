@@ -254,12 +254,17 @@ static void bench_rows(bench *b, ax_dtype dtype)
 #define A(n) operand(b, AX_F32, n)
     CASE(bias_add, R, F, "", .rows = R, .cols = F, .x = T(R * F), .bias = A(F), .y = T(R * F), .dtype = dtype)
     CASE(col_sum, R, F, "", .rows = R, .cols = F, .ld = F, .x = T(R * F), .out = A(F), .dtype = dtype)
-    CASE(norm_stats, R, C, "", .rows = R, .cols = C, .x = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
+    CASE(norm, R, C, " of a sum", .rows = R, .cols = C, .eps = 1e-5, .a = T(R * C), .b = T(R * C),
+         .x = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .bias = A(C), .y = T(R * C), .dtype = dtype)
+    CASE(norm_grad, R, C, " added", .rows = R, .cols = C, .eps = 1e30, .x = T(R * C), .dy = T(R * C),
+         .add = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .dx = T(R * C), .dweight = A(C),
+         .dbias = A(C), .dtype = dtype)
+    CASE(norm_stats, R, C, "", .rows = R, .cols = C, .a = T(R * C), .sum = A(R), .m2 = A(R), .dtype = dtype)
     CASE(norm_apply, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .sum = A(R), .m2 = A(R), .weight = A(C), .bias = A(C), .y = T(R * C), .dtype = dtype)
     CASE(norm_grad_stats, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .dy = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .s1 = A(R), .s2 = A(R), .dtype = dtype)
-    CASE(norm_grad, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
+    CASE(norm_grad_apply, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .dy = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .s1 = A(R), .s2 = A(R), .dx = T(R * C),
          .dweight = A(C), .dbias = A(C), .dtype = dtype)
     CASE(gelu, R, F, " tanh", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype)

@@ -67,7 +67,8 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 /* clang-format off */
 #define AX_KERNELS(X) \
     X(gemm) X(bias_add) X(col_sum) \
-    X(norm_stats) X(norm_recentre) X(norm_apply) X(norm_grad_stats) X(norm_grad) \
+    X(norm) X(norm_stats) X(norm_recentre) X(norm_apply) \
+    X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
     X(gelu) X(gelu_grad) X(add) X(dropout) \
     X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) \
@@ -103,13 +104,19 @@ typedef struct ax_col_sum_args {
     ax_dtype dtype;
 } ax_col_sum_args;
 
-/* LayerNorm over a width that may be split over ranks. Local statistics of each row: sum[r] = Σ_c x,
- * m2[r] = Σ_c (x - sum/cols)². With the width split, all-reduce `sum`, recentre `m2` to the global mean,
- * all-reduce it: exact, no cancellation (Chan et al. 1979). x: T; sum, m2: A, [r]. cols 0 gives zeros. */
+/* LayerNorm (Ba et al. 2016), with the sum that residual networks have in front of it. A whole width takes
+ * one kernel each way, norm and norm_grad. Each is two others in one pass over memory, which a width that is
+ * split over ranks takes with reductions between them: norm_stats, norm_apply; norm_grad_stats,
+ * norm_grad_apply.
+ *
+ * Local statistics of each row of x = a + b, rounded to T, or of x = a if b is NULL and x, not written, too:
+ * sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². With the width split, all-reduce `sum`, recentre `m2` to the
+ * global mean, all-reduce it: exact, no cancellation (Chan et al. 1979). a, b, x: T, x may be a or b;
+ * sum, m2: A, [r]. cols 0 gives zeros. */
 typedef struct ax_norm_stats_args {
     int64_t rows, cols;
-    const void *x;
-    void *sum, *m2;
+    const void *a, *b;
+    void *x, *sum, *m2;
     ax_dtype dtype;
 } ax_norm_stats_args;
 
@@ -131,6 +138,15 @@ typedef struct ax_norm_apply_args {
     ax_dtype dtype;
 } ax_norm_apply_args;
 
+/* norm_stats, then norm_apply with global_cols = cols. y is none of the others. */
+typedef struct ax_norm_args {
+    int64_t rows, cols;
+    double eps;
+    const void *a, *b, *weight, *bias;
+    void *x, *sum, *m2, *y;
+    ax_dtype dtype;
+} ax_norm_args;
+
 /* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, to be summed over the ranks that split the width. */
 typedef struct ax_norm_grad_stats_args {
     int64_t rows, cols, global_cols;
@@ -140,15 +156,31 @@ typedef struct ax_norm_grad_stats_args {
     ax_dtype dtype;
 } ax_norm_grad_stats_args;
 
-/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols); dweight[c] += Σ_r dy·xhat;
- * dbias[c] += Σ_r dy. dx: T and may be dy; dweight, dbias: A, each may be NULL. */
-typedef struct ax_norm_grad_args {
+/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), rounded to T, to which `add`, the gradient
+ * that goes past the norm, is added if it is not NULL; dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add,
+ * dx: T, dx may be dy or `add`; dweight, dbias: A, each may be NULL. */
+typedef struct ax_norm_grad_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
-    const void *x, *dy, *sum, *m2, *weight, *s1, *s2;
+    const void *x, *dy, *add, *sum, *m2, *weight, *s1, *s2;
+    void *dx, *dweight, *dbias;
+    ax_dtype dtype;
+} ax_norm_grad_apply_args;
+
+/* norm_grad_stats, then norm_grad_apply with its s1 and s2, global_cols = cols. */
+typedef struct ax_norm_grad_args {
+    int64_t rows, cols;
+    double eps;
+    const void *x, *dy, *add, *sum, *m2, *weight;
     void *dx, *dweight, *dbias;
     ax_dtype dtype;
 } ax_norm_grad_args;
+
+/* The two kernels that norm is, and norm_grad: global_cols is cols, s1 and s2 are NULL. */
+ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
+ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
+ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
+ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
 /* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position
  * p = q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first comes from doc_start (int32

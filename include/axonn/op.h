@@ -24,14 +24,16 @@ AX_MUST_CHECK ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias
 /* Gradient of bias += sum of dy over all but the last dim. */
 AX_MUST_CHECK ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias);
 
-/* LayerNorm over the last dim (Ba et al. 2016) with its statistics over the whole, possibly split, width.
- * `stats` (A, local [2, rows]: sum and centred sum of squares) is for backward. Collective along the axes
- * that split d. */
-AX_MUST_CHECK ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, ax_param *weight, ax_param *bias,
-                                        double eps, ax_tensor *y, ax_tensor *stats);
+/* x = a + b, or a where b is NULL, and y = LayerNorm of x over its last dim (Ba et al. 2016) with statistics
+ * over the whole, possibly split, width. `stats` (A, local [2, rows]: sum and centred sum of squares) is for
+ * backward, where dx = add + the norm's gradient; `add`, the gradient that reaches x on other ways, may be
+ * NULL. a, b and x, or x and `add`, have equal layouts. Collective along the axes that split d. */
+AX_MUST_CHECK ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
+                                        ax_param *weight, ax_param *bias, double eps, ax_tensor *x,
+                                        ax_tensor *y, ax_tensor *stats);
 AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *stats,
-                                             const ax_tensor *dy, ax_param *weight, ax_param *bias,
-                                             double eps, ax_tensor *dx);
+                                             const ax_tensor *dy, const ax_tensor *add, ax_param *weight,
+                                             ax_param *bias, double eps, ax_tensor *dx);
 
 /* Causal attention of this rank's heads. q: [b, t, h·e], k and v: [b, s, g·e] with e the width of a head,
  * whole heads on each rank, which holds the key heads of its queries (dk and dv are partial along axes that

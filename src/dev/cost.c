@@ -67,24 +67,40 @@ static cost with_vectors(cost c, double elements, ax_dtype dtype)
 
 static cost norm_cost(ax_kernel kernel, const void *args)
 {
-    if (kernel == AX_K_norm_stats) {
-        const ax_norm_stats_args *a = args;
-        return with_vectors(stream_cost(GRID(a), a->dtype, 1, 4), 2 * ROWS(a), a->dtype);
+    switch (kernel) {
+    case AX_K_norm: {
+        const ax_norm_args *a = args;
+        return with_vectors(stream_cost(GRID(a), a->dtype, a->b ? 4 : 2, a->b ? 9 : 8),
+                            2 * (ROWS(a) + COLS(a)), a->dtype);
     }
-    if (kernel == AX_K_norm_recentre) {
+    case AX_K_norm_stats: {
+        const ax_norm_stats_args *a = args;
+        return with_vectors(stream_cost(GRID(a), a->dtype, a->b ? 3 : 1, a->b ? 5 : 4), 2 * ROWS(a),
+                            a->dtype);
+    }
+    case AX_K_norm_recentre: {
         const ax_norm_recentre_args *a = args;
         return stream_cost(ROWS(a), a->dtype, 4, 6);
     }
-    if (kernel == AX_K_norm_apply) {
+    case AX_K_norm_apply: {
         const ax_norm_apply_args *a = args;
         return with_vectors(stream_cost(GRID(a), a->dtype, 2, 4), 2 * (ROWS(a) + COLS(a)), a->dtype);
     }
-    if (kernel == AX_K_norm_grad_stats) {
+    case AX_K_norm_grad: {
+        const ax_norm_grad_args *a = args;
+        return with_vectors(stream_cost(GRID(a), a->dtype, a->add ? 4 : 3, a->add ? 18 : 17),
+                            2 * ROWS(a) + 5 * COLS(a), a->dtype);
+    }
+    case AX_K_norm_grad_stats: {
         const ax_norm_grad_stats_args *a = args;
         return with_vectors(stream_cost(GRID(a), a->dtype, 2, 6), 4 * ROWS(a) + COLS(a), a->dtype);
     }
-    const ax_norm_grad_args *a = args;
-    return with_vectors(stream_cost(GRID(a), a->dtype, 3, 11), 4 * ROWS(a) + 5 * COLS(a), a->dtype);
+    default: {
+        const ax_norm_grad_apply_args *a = args;
+        return with_vectors(stream_cost(GRID(a), a->dtype, a->add ? 4 : 3, a->add ? 12 : 11),
+                            4 * ROWS(a) + 5 * COLS(a), a->dtype);
+    }
+    }
 }
 
 static cost loss_cost(ax_kernel kernel, const void *args)
@@ -198,11 +214,13 @@ static cost cost_of(ax_kernel kernel, const void *args)
         return attention_cost(args);
     case AX_K_attention_grad:
         return attention_grad_cost(args);
+    case AX_K_norm:
     case AX_K_norm_stats:
     case AX_K_norm_recentre:
     case AX_K_norm_apply:
-    case AX_K_norm_grad_stats:
     case AX_K_norm_grad:
+    case AX_K_norm_grad_stats:
+    case AX_K_norm_grad_apply:
         return norm_cost(kernel, args);
     case AX_K_ce_max:
     case AX_K_ce_sum:

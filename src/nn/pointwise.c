@@ -14,9 +14,9 @@ enum { WEIGHT, BIAS };
 
 static ax_status layernorm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    ax_tensor stats;
-    AX_TRY(ax_op_layernorm(frame, x, self->param[WEIGHT], self->param[BIAS], ((layernorm *)self)->eps, y,
-                           &stats));
+    ax_tensor same, stats;
+    AX_TRY(ax_op_layernorm(frame, x, NULL, self->param[WEIGHT], self->param[BIAS], ((layernorm *)self)->eps,
+                           &same, y, &stats));
     AX_TRY(ax_frame_save(frame, x));
     return ax_frame_save(frame, &stats);
 }
@@ -26,7 +26,7 @@ static ax_status layernorm_backward(ax_layer *self, ax_frame *frame, const ax_te
     ax_tensor x, stats;
     AX_TRY(ax_frame_restore(frame, &stats));
     AX_TRY(ax_frame_restore(frame, &x));
-    return ax_op_layernorm_grad(frame, &x, &stats, dy, self->param[WEIGHT], self->param[BIAS],
+    return ax_op_layernorm_grad(frame, &x, &stats, dy, NULL, self->param[WEIGHT], self->param[BIAS],
                                 ((layernorm *)self)->eps, dx);
 }
 

@@ -1,5 +1,5 @@
-/* LayerNorm whose width may be split: statistics are of the whole row, never of a shard (design: "reduce
- * along axes"). */
+/* LayerNorm whose width may be split: statistics are of the whole row, never of a shard (the rule "reduce").
+ * A width that is whole has nothing to reduce, and takes one kernel instead of two. */
 #include "op/op.h"
 
 #include <string.h>
@@ -13,107 +13,118 @@ static ax_axisset width_axes(const ax_tensor *x)
     return axes;
 }
 
-/* stats = [sum over the row; centred sum of squares], of the whole width. */
-static ax_status row_stats(ax_frame *frame, const ax_tensor *x, int64_t rows, int64_t cols, ax_tensor *stats)
+/* Local statistics become those of the whole width. */
+static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, stats));
-    void *sum = ax_op_part(stats, 0), *m2 = ax_op_part(stats, 1);
-    AX_TRY(ax_run_norm_stats(
-        ctx->stream, &(ax_norm_stats_args){
-                         .rows = rows, .cols = cols, .x = x->data, .sum = sum, .m2 = m2, .dtype = x->dtype}));
-    ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(x));
-    if (!axes)
-        return AX_OK;
+    const int64_t rows = local->rows;
     void *local_sum;
     AX_TRY(ax_frame_scratch(frame, ctx->accum, rows, &local_sum));
     AX_TRY(ax_run_copy_box(ctx->stream, &(ax_copy_box_args){.n = {1, 1, 1, rows},
                                                             .x_stride = {0, 0, 0, 1},
                                                             .y_stride = {0, 0, 0, 1},
-                                                            .x = sum,
+                                                            .x = local->sum,
                                                             .y = local_sum,
                                                             .dtype = ctx->accum}));
-    AX_TRY(ax_reduce_axes(ctx, axes, sum, rows, ctx->accum, AX_SUM));
+    AX_TRY(ax_reduce_axes(ctx, axes, local->sum, rows, ctx->accum, AX_SUM));
     AX_TRY(ax_run_norm_recentre(ctx->stream, &(ax_norm_recentre_args){.rows = rows,
-                                                                      .cols = cols,
-                                                                      .global_cols = x->dim[x->ndim - 1],
+                                                                      .cols = local->cols,
+                                                                      .global_cols = width,
                                                                       .local_sum = local_sum,
-                                                                      .global_sum = sum,
-                                                                      .m2 = m2,
+                                                                      .global_sum = local->sum,
+                                                                      .m2 = local->m2,
                                                                       .dtype = ctx->accum}));
-    return ax_reduce_axes(ctx, axes, m2, rows, ctx->accum, AX_SUM);
+    return ax_reduce_axes(ctx, axes, local->m2, rows, ctx->accum, AX_SUM);
 }
 
-ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *x, ax_param *weight, ax_param *bias, double eps,
-                          ax_tensor *y, ax_tensor *stats)
+/* The norm by its two kernels, with reductions along `axes` between them. */
+static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
-    int64_t rows, cols;
-    ax_tensor w, b = {.data = NULL};
-    AX_TRY(ax_param_acquire(frame, weight, &w));
+    ax_stream *stream = ax_frame_ctx(frame)->stream;
+    const ax_norm_stats_args stats = ax_norm_stats_of(local);
+    ax_norm_apply_args apply = ax_norm_apply_of(local);
+    apply.global_cols = width;
+    AX_TRY(ax_run_norm_stats(stream, &stats));
+    AX_TRY(reduce_stats(frame, axes, local, width));
+    return ax_run_norm_apply(stream, &apply);
+}
+
+ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_param *weight,
+                          ax_param *bias, double eps, ax_tensor *x, ax_tensor *y, ax_tensor *stats)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(a));
+    ax_tensor of_weight, of_bias = {.data = NULL};
+    ax_norm_args norm = {.eps = eps, .a = a->data, .dtype = a->dtype};
+    AX_TRY(ax_param_acquire(frame, weight, &of_weight));
     if (bias)
-        AX_TRY(ax_param_acquire(frame, bias, &b));
-    AX_TRY(ax_op_no_partial(frame, x, "LayerNorm"));
-    ax_rows_cols(frame, x, &rows, &cols);
-    AX_TRY(row_stats(frame, x, rows, cols, stats));
+        AX_TRY(ax_param_acquire(frame, bias, &of_bias));
+    AX_TRY(ax_op_no_partial(frame, a, "LayerNorm"));
+    ax_rows_cols(frame, a, &norm.rows, &norm.cols);
+    *x = *a;
+    if (b) {
+        AX_TRY(ax_op_alike(frame, a, b));
+        AX_TRY(ax_op_like(frame, a, x));
+        norm.b = b->data;
+        norm.x = x->data;
+    }
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, norm.rows}, stats));
     AX_TRY(ax_op_like(frame, x, y));
-    return ax_run_norm_apply(ax_frame_ctx(frame)->stream,
-                             &(ax_norm_apply_args){.rows = rows,
-                                                   .cols = cols,
-                                                   .global_cols = x->dim[x->ndim - 1],
-                                                   .eps = eps,
-                                                   .x = x->data,
-                                                   .sum = ax_op_part(stats, 0),
-                                                   .m2 = ax_op_part(stats, 1),
-                                                   .weight = w.data,
-                                                   .bias = b.data,
-                                                   .y = y->data,
-                                                   .dtype = x->dtype});
+    norm.weight = of_weight.data;
+    norm.bias = of_bias.data;
+    norm.sum = ax_op_part(stats, 0);
+    norm.m2 = ax_op_part(stats, 1);
+    norm.y = y->data;
+    return axes ? split_norm(frame, axes, &norm, x->dim[x->ndim - 1]) : ax_run_norm(ctx->stream, &norm);
+}
+
+/* The gradient by its two kernels, likewise. */
+static ax_status split_norm_grad(ax_frame *frame, ax_axisset axes, const ax_norm_grad_args *local,
+                                 int64_t width)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(local);
+    ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(local);
+    ax_tensor sums;
+    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, local->rows}, &sums));
+    stats.s1 = ax_op_part(&sums, 0);
+    stats.s2 = ax_op_part(&sums, 1);
+    apply.s1 = stats.s1;
+    apply.s2 = stats.s2;
+    apply.global_cols = stats.global_cols = width;
+    AX_TRY(ax_run_norm_grad_stats(ctx->stream, &stats));
+    AX_TRY(ax_reduce_axes(ctx, axes, stats.s1, 2 * local->rows, ctx->accum, AX_SUM));
+    return ax_run_norm_grad_apply(ctx->stream, &apply);
 }
 
 ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *stats,
-                               const ax_tensor *dy, ax_param *weight, ax_param *bias, double eps,
-                               ax_tensor *dx)
+                               const ax_tensor *dy, const ax_tensor *add, ax_param *weight, ax_param *bias,
+                               double eps, ax_tensor *dx)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
-    int64_t rows, cols, global_cols = x->dim[x->ndim - 1];
-    ax_rows_cols(frame, x, &rows, &cols);
-    const void *sum = ax_op_part(stats, 0), *m2 = ax_op_part(stats, 1);
-    ax_tensor sums, w, dw, db = {.data = NULL};
-    AX_TRY(ax_param_acquire(frame, weight, &w));
-    AX_TRY(ax_op_vector_grad(frame, dy, weight, &dw));
+    ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(x));
+    ax_tensor of_weight, dweight, dbias = {.data = NULL};
+    AX_TRY(ax_param_acquire(frame, weight, &of_weight));
+    AX_TRY(ax_op_vector_grad(frame, dy, weight, &dweight));
     if (bias)
-        AX_TRY(ax_op_vector_grad(frame, dy, bias, &db));
-    AX_TRY(ax_op_local(frame, 2, (int64_t[]){2, rows}, &sums));
-    void *s1 = ax_op_part(&sums, 0), *s2 = ax_op_part(&sums, 1);
-    AX_TRY(ax_run_norm_grad_stats(ctx->stream, &(ax_norm_grad_stats_args){.rows = rows,
-                                                                          .cols = cols,
-                                                                          .global_cols = global_cols,
-                                                                          .eps = eps,
-                                                                          .x = x->data,
-                                                                          .dy = dy->data,
-                                                                          .sum = sum,
-                                                                          .m2 = m2,
-                                                                          .weight = w.data,
-                                                                          .s1 = s1,
-                                                                          .s2 = s2,
-                                                                          .dtype = x->dtype}));
-    AX_TRY(ax_reduce_axes(ctx, width_axes(x), s1, 2 * rows, ctx->accum, AX_SUM));
+        AX_TRY(ax_op_vector_grad(frame, dy, bias, &dbias));
+    if (add)
+        AX_TRY(ax_op_alike(frame, x, add));
     AX_TRY(ax_op_like(frame, x, dx));
-    AX_TRY(ax_run_norm_grad(ctx->stream, &(ax_norm_grad_args){.rows = rows,
-                                                              .cols = cols,
-                                                              .global_cols = global_cols,
-                                                              .eps = eps,
-                                                              .x = x->data,
-                                                              .dy = dy->data,
-                                                              .sum = sum,
-                                                              .m2 = m2,
-                                                              .weight = w.data,
-                                                              .s1 = s1,
-                                                              .s2 = s2,
-                                                              .dx = dx->data,
-                                                              .dweight = dw.data,
-                                                              .dbias = db.data,
-                                                              .dtype = x->dtype}));
-    AX_TRY(ax_param_add_grad(frame, weight, &dw));
-    return bias ? ax_param_add_grad(frame, bias, &db) : AX_OK;
+    ax_norm_grad_args grad = {.eps = eps,
+                              .x = x->data,
+                              .dy = dy->data,
+                              .add = add ? add->data : NULL,
+                              .sum = ax_op_part(stats, 0),
+                              .m2 = ax_op_part(stats, 1),
+                              .weight = of_weight.data,
+                              .dx = dx->data,
+                              .dweight = dweight.data,
+                              .dbias = dbias.data,
+                              .dtype = x->dtype};
+    ax_rows_cols(frame, x, &grad.rows, &grad.cols);
+    AX_TRY(axes ? split_norm_grad(frame, axes, &grad, x->dim[x->ndim - 1])
+                : ax_run_norm_grad(ctx->stream, &grad));
+    AX_TRY(ax_param_add_grad(frame, weight, &dweight));
+    return bias ? ax_param_add_grad(frame, bias, &dbias) : AX_OK;
 }

@@ -10,6 +10,9 @@ void ax_op_rows(const ax_frame *frame, const ax_tensor *x, int64_t *rows, int64_
 /* Refuses partial sums: `what` names the operation. */
 ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char *what);
 
+/* Refuses to add tensors of different layouts. */
+ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
+
 /* Where the gradient of a parameter [d] that acts on the last dim of dy [.., d] goes: zeroed if it is fresh.
  */
 ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out);

@@ -32,6 +32,14 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
     return AX_OK;
 }
 
+ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b)
+{
+    AX_CHECK(ax_layout_equal(ax_frame_ctx(frame)->grid, &a->layout, &b->layout, a->ndim) &&
+                 a->align == b->align,
+             AX_ERR_INTERNAL, "sum of two tensors with different layouts");
+    return AX_OK;
+}
+
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
 {
     AX_CHECK(!x->align, AX_ERR_INTERNAL, "an operation on padded rows, which only a loss takes");
@@ -113,8 +121,7 @@ ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *
 ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
-    AX_CHECK(ax_layout_equal(grid, &a->layout, &b->layout, a->ndim) && a->align == b->align, AX_ERR_INTERNAL,
-             "sum of two tensors with different layouts");
+    AX_TRY(ax_op_alike(frame, a, b));
     AX_TRY(ax_op_like(frame, a, y));
     return ax_run_add(
         stream_of(frame),

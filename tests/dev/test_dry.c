@@ -174,6 +174,31 @@ static void attention_cost(void **state)
     assert_true(part == whole / 5);
 }
 
+/* A norm in one kernel moves each row of its operands once, and computes what its parts do. */
+static void norm_cost(void **state)
+{
+    (void)state;
+    enum { R = 7, C = 64 };
+    const char there = 0;
+    const ax_norm_args norm = {.rows = R, .cols = C, .a = &there, .b = &there, .dtype = AX_BF16};
+    const ax_norm_grad_args grad = {.rows = R, .cols = C, .add = &there, .dtype = AX_BF16};
+    const ax_norm_stats_args stats = ax_norm_stats_of(&norm);
+    const ax_norm_apply_args apply = ax_norm_apply_of(&norm);
+    const ax_norm_grad_stats_args grad_stats = ax_norm_grad_stats_of(&grad);
+    const ax_norm_grad_apply_args grad_apply = ax_norm_grad_apply_of(&grad);
+    double flops, bytes, of[2], rest;
+    ax_kernel_cost(AX_K_norm, &norm, &flops, &bytes);
+    ax_kernel_cost(AX_K_norm_stats, &stats, &of[0], &rest);
+    ax_kernel_cost(AX_K_norm_apply, &apply, &of[1], &rest);
+    assert_true(flops == of[0] + of[1]);
+    assert_true(bytes == 4 * R * C * 2 + (2 * R + 2 * C) * 4);
+    ax_kernel_cost(AX_K_norm_grad, &grad, &flops, &bytes);
+    ax_kernel_cost(AX_K_norm_grad_stats, &grad_stats, &of[0], &rest);
+    ax_kernel_cost(AX_K_norm_grad_apply, &grad_apply, &of[1], &rest);
+    assert_true(flops == of[0] + of[1]);
+    assert_true(bytes == 4 * R * C * 2 + (2 * R + 5 * C) * 4);
+}
+
 /* The same work is counted wherever it runs, and every kernel's is finite. */
 static void every_kernel_has_a_cost(void **state)
 {
@@ -250,6 +275,7 @@ int main(void)
         cmocka_unit_test(launches_are_watched),
         cmocka_unit_test(copies_are_observed),
         cmocka_unit_test(attention_cost),
+        cmocka_unit_test(norm_cost),
         cmocka_unit_test(every_kernel_has_a_cost),
         cmocka_unit_test(registry),
         cmocka_unit_test(workspace_is_that_of_cpu),

@@ -239,35 +239,35 @@ static void dropout_is_its_own_gradient(void **state)
 enum { NORM_ROWS = 5, NORM_COLS = 29 };
 static const double norm_eps = 1e-5;
 
+/* L = Σ w·y + Σ v·x with x = a + b and y its norm: v is the gradient that goes past the norm. */
 typedef struct norm_test {
-    double x[MAX], weight[MAX], bias[MAX], w[MAX];
-    double sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
+    double a[MAX], b[MAX], weight[MAX], bias[MAX], w[MAX], v[MAX];
+    double x[MAX], sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
 } norm_test;
 
-static void norm_forward(const double *x, const double *weight, const double *bias, double *sum, double *m2,
-                         double *y)
+static void norm_forward(const norm_test *t, double *x, double *sum, double *m2, double *y)
 {
-    RUN(norm_stats, NORM_ROWS, NORM_COLS, x, sum, m2, AX_F64);
-    RUN(norm_apply, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, x, sum, m2, weight, bias, y, AX_F64);
+    RUN(norm, NORM_ROWS, NORM_COLS, norm_eps, t->a, t->b, t->weight, t->bias, x, sum, m2, y, AX_F64);
 }
 
 static double norm_objective(const void *test)
 {
     const norm_test *t = test;
-    double sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
-    norm_forward(t->x, t->weight, t->bias, sum, m2, y);
-    return dot(t->w, y, NORM_ROWS * NORM_COLS);
+    double x[MAX], sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
+    norm_forward(t, x, sum, m2, y);
+    return dot(t->w, y, NORM_ROWS * NORM_COLS) + dot(t->v, x, NORM_ROWS * NORM_COLS);
 }
 
 static void norm_setup(norm_test *t)
 {
-    fill(t->x, NORM_ROWS * NORM_COLS);
-    fill(t->weight, NORM_COLS);
-    fill(t->bias, NORM_COLS);
-    fill(t->w, NORM_ROWS * NORM_COLS);
+    double *const rows[] = {t->a, t->b, t->w, t->v}, *const cols[] = {t->weight, t->bias};
+    for (size_t i = 0; i < AX_COUNT(rows); i++)
+        fill(rows[i], NORM_ROWS * NORM_COLS);
+    for (size_t i = 0; i < AX_COUNT(cols); i++)
+        fill(cols[i], NORM_COLS);
     for (int i = 0; i < NORM_COLS; i++)
-        t->x[2 * NORM_COLS + i] += 1e3; /* a mean far above the deviation */
-    norm_forward(t->x, t->weight, t->bias, t->sum, t->m2, t->y);
+        t->a[2 * NORM_COLS + i] += 1e3; /* a mean far above the deviation */
+    norm_forward(t, t->x, t->sum, t->m2, t->y);
 }
 
 static void norm_gradients(void **state)
@@ -275,13 +275,11 @@ static void norm_gradients(void **state)
     (void)state;
     static norm_test t;
     static double dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
-    double s1[NORM_ROWS], s2[NORM_ROWS];
     norm_setup(&t);
-    RUN(norm_grad_stats, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, t.x, t.w, t.sum, t.m2, t.weight, s1, s2,
+    RUN(norm_grad, NORM_ROWS, NORM_COLS, norm_eps, t.x, t.w, t.v, t.sum, t.m2, t.weight, dx, dweight, dbias,
         AX_F64);
-    RUN(norm_grad, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, t.x, t.w, t.sum, t.m2, t.weight, s1, s2, dx,
-        dweight, dbias, AX_F64);
-    check_gradient("x", norm_objective, &t, t.x, dx, NORM_ROWS * NORM_COLS);
+    check_gradient("a", norm_objective, &t, t.a, dx, NORM_ROWS * NORM_COLS);
+    check_gradient("b", norm_objective, &t, t.b, dx, NORM_ROWS * NORM_COLS);
     check_gradient("weight", norm_objective, &t, t.weight, dweight, NORM_COLS);
     check_gradient("bias", norm_objective, &t, t.bias, dbias, NORM_COLS);
 }
@@ -289,7 +287,8 @@ static void norm_gradients(void **state)
 /* One rank's part of the width: columns lo … lo + n - 1. */
 typedef struct norm_part {
     int64_t lo, n;
-    double x[MAX], dy[MAX], y[MAX], dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
+    double a[MAX], b[MAX], dy[MAX], add[MAX];
+    double x[MAX], y[MAX], dx[MAX], dweight[NORM_COLS], dbias[NORM_COLS];
     double sum[NORM_ROWS], m2[NORM_ROWS], s1[NORM_ROWS], s2[NORM_ROWS];
 } norm_part;
 
@@ -312,7 +311,8 @@ static void sum_parts(const double *a, const double *b, const double *c, double 
         out[r] = a[r] + b[r] + c[r];
 }
 
-/* Three ranks, one of them without columns, with the two reductions written out. */
+/* Three ranks, one of them without columns, with the reductions written out, against the kernels of a whole
+ * width. */
 static void norm_of_a_split_width(void **state)
 {
     (void)state;
@@ -322,9 +322,13 @@ static void norm_of_a_split_width(void **state)
     double sum[NORM_ROWS], m2[NORM_ROWS], s1[NORM_ROWS], s2[NORM_ROWS];
     norm_setup(&t);
     for (int i = 0; i < 3; i++) {
-        take_columns(t.x, part[i].lo, part[i].n, part[i].x);
-        take_columns(t.w, part[i].lo, part[i].n, part[i].dy);
-        RUN(norm_stats, NORM_ROWS, part[i].n, part[i].x, part[i].sum, part[i].m2, AX_F64);
+        norm_part *p = &part[i];
+        take_columns(t.a, p->lo, p->n, p->a);
+        take_columns(t.b, p->lo, p->n, p->b);
+        take_columns(t.w, p->lo, p->n, p->dy);
+        take_columns(t.v, p->lo, p->n, p->add);
+        RUN(norm_stats, NORM_ROWS, p->n, p->a, p->b, p->x, p->sum, p->m2, AX_F64);
+        check_columns("x", t.x, p, p->x);
     }
     sum_parts(part[0].sum, part[1].sum, part[2].sum, sum);
     for (int i = 0; i < 3; i++)
@@ -342,12 +346,12 @@ static void norm_of_a_split_width(void **state)
     }
     sum_parts(part[0].s1, part[1].s1, part[2].s1, s1);
     sum_parts(part[0].s2, part[1].s2, part[2].s2, s2);
-    RUN(norm_grad, NORM_ROWS, NORM_COLS, NORM_COLS, norm_eps, t.x, t.w, sum, m2, t.weight, s1, s2, dx,
-        dweight, dbias, AX_F64);
+    RUN(norm_grad, NORM_ROWS, NORM_COLS, norm_eps, t.x, t.w, t.v, t.sum, t.m2, t.weight, dx, dweight, dbias,
+        AX_F64);
     for (int i = 0; i < 3; i++) {
         norm_part *p = &part[i];
-        RUN(norm_grad, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, p->dy, sum, m2, t.weight + p->lo, s1, s2,
-            p->dx, p->dweight, p->dbias, AX_F64);
+        RUN(norm_grad_apply, NORM_ROWS, p->n, NORM_COLS, norm_eps, p->x, p->dy, p->add, sum, m2,
+            t.weight + p->lo, s1, s2, p->dx, p->dweight, p->dbias, AX_F64);
         check_columns("dx", dx, p, p->dx);
         check_equal("dweight", p->dweight, dweight + p->lo, p->n);
         check_equal("dbias", p->dbias, dbias + p->lo, p->n);

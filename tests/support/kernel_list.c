@@ -214,22 +214,86 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     return true;
 }
 
+/* Those, and rows of whole vectors: of several warps of a GPU, and of more than its blocks hold. */
+static bool norm_grid(int index, int variants, int64_t *rows, int64_t *cols)
+{
+    static const int64_t whole[][2] = {{17, 776}, {3, 4104}};
+    const int own = index / variants - (int)AX_COUNT(grids);
+    if (own < 0 || own >= (int)AX_COUNT(whole))
+        return kc_grid(index, variants, rows, cols);
+    *rows = whole[own][0];
+    *cols = whole[own][1];
+    return true;
+}
+
+/* Values whose sums in pairs bf16 has too: what a kernel makes of the rounded sum is compared with what it
+ * makes of the sum. */
+static void coarsen(kernel_case *c)
+{
+    const kc_operand *o = &c->operand[c->operands - 1];
+    for (int64_t i = 0; i < o->count; i++) {
+        double value = rint(16 * ax_load(o->dtype, o->data, i)) / 16;
+        ax_store(o->dtype, o->data, i, fmax(-7.9375, fmin(7.9375, value)));
+    }
+}
+
+/* What a norm is of: a alone, or a + b, which goes elsewhere or takes the place of one of them. */
+#define NORM_SUM(variant)                                                                                    \
+    do {                                                                                                     \
+        const int64_t n = a->rows * a->cols;                                                                 \
+        if ((variant) == 2)                                                                                  \
+            INOUT(a, c->dtype, n, 1);                                                                        \
+        else                                                                                                 \
+            IN(a, c->dtype, n);                                                                              \
+        if ((variant) == 0)                                                                                  \
+            break;                                                                                           \
+        coarsen(c);                                                                                          \
+        if ((variant) == 2)                                                                                  \
+            ALIAS(x);                                                                                        \
+        if ((variant) == 3)                                                                                  \
+            INOUT(b, c->dtype, n, 1);                                                                        \
+        else                                                                                                 \
+            IN(b, c->dtype, n);                                                                              \
+        coarsen(c);                                                                                          \
+        if ((variant) == 3)                                                                                  \
+            ALIAS(x);                                                                                        \
+        if ((variant) == 1)                                                                                  \
+            OUT(x, c->dtype, n, 1);                                                                          \
+    } while (0)
+
 bool kc_build_norm_stats(kernel_case *c, int index)
 {
     ARGS(norm_stats);
-    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 1, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 4, &a->rows, &a->cols))
         return false;
     DTYPE(dtype, c->dtype);
-    IN(x, c->dtype, a->rows * a->cols);
+    NORM_SUM(index % 4);
     OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
     OUT(m2, ACCUM, a->rows, (double)a->cols + 4);
+    return true;
+}
+
+bool kc_build_norm(kernel_case *c, int index)
+{
+    ARGS(norm);
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 8, &a->rows, &a->cols))
+        return false;
+    a->eps = 0.0625; /* rows of one or two columns have next to no variance: 1/sqrt is moderate */
+    DTYPE(dtype, c->dtype);
+    NORM_SUM(index % 4);
+    IN(weight, ACCUM, a->cols);
+    if (index & 4)
+        IN(bias, ACCUM, a->cols);
+    OUT(sum, ACCUM, a->rows, (double)a->cols + 1);
+    OUT(m2, ACCUM, a->rows, (double)a->cols + 4);
+    OUT(y, c->dtype, a->rows * a->cols, (double)a->cols + 24);
     return true;
 }
 
 bool kc_build_norm_recentre(kernel_case *c, int index)
 {
     ARGS(norm_recentre);
-    if (!kc_takes(c, KC_ACCUM) || !kc_grid(index, 1, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACCUM) || !norm_grid(index, 1, &a->rows, &a->cols))
         return false;
     a->global_cols = 2 * a->cols + 3;
     DTYPE(dtype, c->dtype);
@@ -239,26 +303,32 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
     return true;
 }
 
-/* x, and statistics of it as if it were a part of a wider row (odd indices) or the whole. */
-#define NORM_INPUTS(index)                                                                                   \
+/* x, and statistics of it. */
+#define NORM_INPUTS()                                                                                        \
     do {                                                                                                     \
-        a->global_cols = (index) % 2 ? 2 * a->cols + 3 : a->cols;                                            \
         a->eps = 1e-5;                                                                                       \
         DTYPE(dtype, c->dtype);                                                                              \
         IN(x, c->dtype, a->rows * a->cols);                                                                  \
         void *sum = RAW(sum, KC_IN, ACCUM, a->rows, 0), *m2 = RAW(m2, KC_IN, ACCUM, a->rows, 0);             \
-        ax_norm_stats_args stats = {a->rows, a->cols, a->x, sum, m2, c->dtype};                              \
+        ax_norm_stats_args stats = {a->rows, a->cols, a->x, NULL, NULL, sum, m2, c->dtype};                  \
         kc_reference(AX_K_norm_stats, &stats);                                                               \
         for (int64_t r = 0; r < a->rows; r++) /* cols 0 and 1 have no variance: keep 1/sqrt(m2) moderate */  \
             ax_store(ACCUM, m2, r, ax_load(ACCUM, m2, r) + 0.5);                                             \
     } while (0)
 
+/* The same for what may be a part of a wider row (odd indices) or the whole. */
+#define PART_INPUTS(index)                                                                                   \
+    do {                                                                                                     \
+        a->global_cols = (index) % 2 ? 2 * a->cols + 3 : a->cols;                                            \
+        NORM_INPUTS();                                                                                       \
+    } while (0)
+
 bool kc_build_norm_apply(kernel_case *c, int index)
 {
     ARGS(norm_apply);
-    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 4, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 4, &a->rows, &a->cols))
         return false;
-    NORM_INPUTS(index);
+    PART_INPUTS(index);
     IN(weight, ACCUM, a->cols);
     if (index & 2)
         IN(bias, ACCUM, a->cols);
@@ -269,9 +339,9 @@ bool kc_build_norm_apply(kernel_case *c, int index)
 bool kc_build_norm_grad_stats(kernel_case *c, int index)
 {
     ARGS(norm_grad_stats);
-    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 2, &a->rows, &a->cols))
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 2, &a->rows, &a->cols))
         return false;
-    NORM_INPUTS(index);
+    PART_INPUTS(index);
     IN(dy, c->dtype, a->rows * a->cols);
     IN(weight, ACCUM, a->cols);
     OUT(s1, ACCUM, a->rows, (double)a->cols + 4);
@@ -279,26 +349,55 @@ bool kc_build_norm_grad_stats(kernel_case *c, int index)
     return true;
 }
 
-bool kc_build_norm_grad(kernel_case *c, int index)
+/* dy and what is added to the gradient, which may take the place of either; gradients of weights, wanted or
+ * not. */
+#define NORM_GRADS(index, added, terms)                                                                      \
+    do {                                                                                                     \
+        const int64_t n = a->rows * a->cols;                                                                 \
+        const int place = (index) / 2 % 3;                                                                   \
+        if (place == 1) {                                                                                    \
+            INOUT(dy, c->dtype, n, terms);                                                                   \
+            ALIAS(dx);                                                                                       \
+        } else {                                                                                             \
+            IN(dy, c->dtype, n);                                                                             \
+        }                                                                                                    \
+        if ((added) && place == 2) {                                                                         \
+            INOUT(add, c->dtype, n, terms);                                                                  \
+            ALIAS(dx);                                                                                       \
+        } else if (added) {                                                                                  \
+            IN(add, c->dtype, n);                                                                            \
+        }                                                                                                    \
+        if (place == 0 || (place == 2 && !(added)))                                                          \
+            OUT(dx, c->dtype, n, terms);                                                                     \
+        if ((index) % 4 != 3)                                                                                \
+            INOUT(dweight, ACCUM, a->cols, (double)a->rows + 12);                                            \
+        if ((index) % 5 != 4)                                                                                \
+            INOUT(dbias, ACCUM, a->cols, (double)a->rows + 1);                                               \
+    } while (0)
+
+bool kc_build_norm_grad_apply(kernel_case *c, int index)
 {
-    ARGS(norm_grad);
-    if (!kc_takes(c, KC_ACTIVATION) || !kc_grid(index, 8, &a->rows, &a->cols))
+    ARGS(norm_grad_apply);
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 12, &a->rows, &a->cols))
         return false;
-    NORM_INPUTS(index);
+    PART_INPUTS(index);
     IN(weight, ACCUM, a->cols);
     IN(s1, ACCUM, a->rows);
     IN(s2, ACCUM, a->rows);
-    if (index & 2) {
-        INOUT(dy, c->dtype, a->rows * a->cols, 24);
-        ALIAS(dx);
-    } else {
-        IN(dy, c->dtype, a->rows * a->cols);
-        OUT(dx, c->dtype, a->rows * a->cols, 24);
-    }
-    if (index & 4 || index & 1)
-        INOUT(dweight, ACCUM, a->cols, (double)a->rows + 12);
-    if (!(index & 4))
-        INOUT(dbias, ACCUM, a->cols, (double)a->rows + 1);
+    const bool added = index % 12 < 6;
+    NORM_GRADS(index, added, 24);
+    return true;
+}
+
+bool kc_build_norm_grad(kernel_case *c, int index)
+{
+    ARGS(norm_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 12, &a->rows, &a->cols))
+        return false;
+    NORM_INPUTS();
+    IN(weight, ACCUM, a->cols);
+    const bool added = index % 12 < 6 || a->cols == 1; /* whose own gradient is 0, and rounding of it */
+    NORM_GRADS(index, added, (double)a->cols + 36);
     return true;
 }
 

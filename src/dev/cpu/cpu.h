@@ -106,7 +106,7 @@ typedef struct ax_cpu_isa {
     const ax_cpu_gemm *gemm_f32, *gemm_bf16;
     ax_cpu_range_fn *gemv; /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
-    ax_cpu_range_fn *norm_grad_cols;          /* norm_grad's dweight and dbias: items are columns */
+    ax_cpu_range_fn *norm_grad_cols;          /* norm_grad_apply's dweight and dbias: items are columns */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
 } ax_cpu_isa;
 

@@ -93,6 +93,7 @@ ELEMENT_KERNEL(add)
 ELEMENT_KERNEL(scale)
 ROW_KERNEL(bias_add, cols)
 ROW_KERNEL(dropout, cols)
+ROW_KERNEL(norm, cols)
 ROW_KERNEL(norm_stats, cols)
 ROW_KERNEL(norm_apply, cols)
 ROW_KERNEL(norm_grad_stats, cols)
@@ -125,16 +126,33 @@ static ax_status sgd(ax_stream *stream, const void *args)
     return run(stream, isa_kernel(stream, AX_K_sgd), args, a->n, ELEMENTS, (double)a->n);
 }
 
-/* Columns first, because dx may be dy. */
+/* The gradients of weights: before the rows, because dx may be dy. */
+static ax_status norm_grad_columns(ax_stream *stream, const ax_norm_grad_apply_args *a)
+{
+    if (!a->dweight && !a->dbias)
+        return AX_OK;
+    return run(stream, ax_cpu_of(stream)->isa->norm_grad_cols, a, a->cols, COLUMNS,
+               (double)(a->rows * a->cols));
+}
+
+static ax_status norm_grad_apply(ax_stream *stream, const void *args)
+{
+    const ax_norm_grad_apply_args *a = args;
+    if (a->dtype == AX_F64)
+        return run_ref(stream, AX_K_norm_grad_apply, args);
+    AX_TRY(norm_grad_columns(stream, a));
+    return run(stream, isa_kernel(stream, AX_K_norm_grad_apply), args, a->rows, 1,
+               (double)(a->rows * a->cols));
+}
+
 static ax_status norm_grad(ax_stream *stream, const void *args)
 {
     const ax_norm_grad_args *a = args;
     if (a->dtype == AX_F64)
         return run_ref(stream, AX_K_norm_grad, args);
-    double elements = (double)(a->rows * a->cols);
-    if (a->dweight || a->dbias)
-        AX_TRY(run(stream, ax_cpu_of(stream)->isa->norm_grad_cols, args, a->cols, COLUMNS, elements));
-    return run(stream, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1, elements);
+    const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
+    AX_TRY(norm_grad_columns(stream, &apply));
+    return run(stream, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1, (double)(a->rows * a->cols));
 }
 
 static ax_status sumsq(ax_stream *stream, const void *args)
@@ -231,10 +249,12 @@ const ax_device_ops ax_backend_cpu = {
             [AX_K_attention_grad] = attention_grad,
             [AX_K_bias_add] = bias_add,
             [AX_K_col_sum] = col_sum,
+            [AX_K_norm] = norm,
             [AX_K_norm_stats] = norm_stats,
             [AX_K_norm_apply] = norm_apply,
-            [AX_K_norm_grad_stats] = norm_grad_stats,
             [AX_K_norm_grad] = norm_grad,
+            [AX_K_norm_grad_stats] = norm_grad_stats,
+            [AX_K_norm_grad_apply] = norm_grad_apply,
             [AX_K_embedding] = embedding,
             [AX_K_embedding_grad] = embedding_grad,
             [AX_K_gelu] = gelu,

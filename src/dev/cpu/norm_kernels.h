@@ -16,77 +16,130 @@ INLINE row_norm norm_of(const void *sum, const void *m2, int64_t r, int64_t glob
                       (float)(1 / sqrt(((const float *)m2)[r] / n + eps))};
 }
 
+INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, bool bf16)
+{
+    const int64_t at = r * a->cols, whole = a->cols / W * W;
+    const void *row = a->b ? a->x : a->a;
+    vf sums = vset(0), squares = vset(0);
+    for (int64_t c = 0; c < a->cols; c += W) {
+        int64_t n = a->cols - c;
+        vf x = vget(a->a, at + c, n, bf16);
+        if (a->b) {
+            x = vrounded(x + vget(a->b, at + c, n, bf16), bf16);
+            vput(a->x, at + c, n, bf16, x);
+        }
+        sums = sums + x;
+    }
+    float sum = vsum(sums), tail = 0, part[W];
+    vf mean = vset(a->cols ? sum / (float)a->cols : 0);
+    for (int64_t c = 0; c < whole; c += W) {
+        vf centred = vget(row, at + c, W, bf16) - mean;
+        squares = vfma(centred, centred, squares);
+    }
+    if (whole < a->cols) { /* lanes beyond the row would count as 0 - mean */
+        vstore(part, vget(row, at + whole, a->cols - whole, bf16) - mean);
+        for (int64_t i = 0; i < a->cols - whole; i++)
+            tail += part[i] * part[i];
+    }
+    ((float *)a->sum)[r] = sum;
+    ((float *)a->m2)[r] = vsum(squares) + tail;
+}
+
 INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        vf sums = vset(0), squares = vset(0);
-        for (int64_t c = 0; c < a->cols; c += W)
-            sums = sums + vget(a->x, r * a->cols + c, a->cols - c, bf16);
-        float sum = vsum(sums);
-        vf mean = vset(a->cols ? sum / (float)a->cols : 0);
-        for (int64_t c = 0; c + W <= a->cols; c += W) {
-            vf x = vget(a->x, r * a->cols + c, W, bf16) - mean;
-            squares = vfma(x, x, squares);
-        }
-        float tail = 0, part[W];
-        int64_t whole = a->cols / W * W;
-        if (whole < a->cols) { /* lanes beyond the row would count as 0 - mean */
-            vstore(part, vget(a->x, r * a->cols + whole, a->cols - whole, bf16) - mean);
-            for (int64_t i = 0; i < a->cols - whole; i++)
-                tail += part[i] * part[i];
-        }
-        ((float *)a->sum)[r] = sum;
-        ((float *)a->m2)[r] = vsum(squares) + tail;
-    }
+    for (int64_t r = lo; r < hi; r++)
+        norm_stats_row(a, r, bf16);
 }
 BY_DTYPE(norm_stats)
 
-INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_apply_row(const ax_norm_apply_args *a, int64_t r, bool bf16)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
-        vf mean = vset(s.mean), rstd = vset(s.rstd);
-        for (int64_t c = 0; c < a->cols; c += W) {
-            int64_t at = r * a->cols + c, n = a->cols - c;
-            vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
-            vf bias = a->bias ? vget(a->bias, c, n, false) : vset(0);
-            vput(a->y, at, n, bf16, vfma(xhat, vget(a->weight, c, n, false), bias));
-        }
+    row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+    vf mean = vset(s.mean), rstd = vset(s.rstd);
+    for (int64_t c = 0; c < a->cols; c += W) {
+        int64_t at = r * a->cols + c, n = a->cols - c;
+        vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
+        vf bias = a->bias ? vget(a->bias, c, n, false) : vset(0);
+        vput(a->y, at, n, bf16, vfma(xhat, vget(a->weight, c, n, false), bias));
     }
 }
+
+INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++)
+        norm_apply_row(a, r, bf16);
+}
 BY_DTYPE(norm_apply)
+
+/* A row stays in the nearest cache from one part to the next. */
+INLINE void norm_range(const ax_norm_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    const ax_norm_stats_args stats = ax_norm_stats_of(a);
+    const ax_norm_apply_args apply = ax_norm_apply_of(a);
+    for (int64_t r = lo; r < hi; r++) {
+        norm_stats_row(&stats, r, bf16);
+        norm_apply_row(&apply, r, bf16);
+    }
+}
+BY_DTYPE(norm)
+
+typedef struct grad_sums {
+    float s1, s2;
+} grad_sums;
+
+INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, bool bf16)
+{
+    row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+    vf mean = vset(s.mean), rstd = vset(s.rstd), s1 = vset(0), s2 = vset(0);
+    for (int64_t c = 0; c < a->cols; c += W) {
+        int64_t at = r * a->cols + c, n = a->cols - c;
+        vf g = vget(a->dy, at, n, bf16) * vget(a->weight, c, n, false);
+        s1 = s1 + g;
+        s2 = vfma(g, (vget(a->x, at, n, bf16) - mean) * rstd, s2);
+    }
+    return (grad_sums){vsum(s1), vsum(s2)};
+}
 
 INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, int64_t hi, bool bf16)
 {
     for (int64_t r = lo; r < hi; r++) {
-        row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
-        vf mean = vset(s.mean), rstd = vset(s.rstd), s1 = vset(0), s2 = vset(0);
-        for (int64_t c = 0; c < a->cols; c += W) {
-            int64_t at = r * a->cols + c, n = a->cols - c;
-            vf g = vget(a->dy, at, n, bf16) * vget(a->weight, c, n, false);
-            s1 = s1 + g;
-            s2 = vfma(g, (vget(a->x, at, n, bf16) - mean) * rstd, s2);
-        }
-        ((float *)a->s1)[r] = vsum(s1);
-        ((float *)a->s2)[r] = vsum(s2);
+        grad_sums sums = norm_grad_stats_row(a, r, bf16);
+        ((float *)a->s1)[r] = sums.s1;
+        ((float *)a->s2)[r] = sums.s2;
     }
 }
 BY_DTYPE(norm_grad_stats)
 
+INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums, bool bf16)
+{
+    row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
+    vf mean = vset(s.mean), rstd = vset(s.rstd);
+    vf mean1 = vset((float)(sums.s1 / (double)a->global_cols));
+    vf mean2 = vset((float)(sums.s2 / (double)a->global_cols));
+    for (int64_t c = 0; c < a->cols; c += W) {
+        int64_t at = r * a->cols + c, n = a->cols - c;
+        vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
+        vf g = vfma(vget(a->dy, at, n, bf16), vget(a->weight, c, n, false), vset(0) - mean1);
+        vf dx = rstd * vnfma(xhat, mean2, g);
+        if (a->add)
+            dx = vget(a->add, at, n, bf16) + vrounded(dx, bf16);
+        vput(a->dx, at, n, bf16, dx);
+    }
+}
+
+INLINE void norm_grad_apply_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+{
+    for (int64_t r = lo; r < hi; r++)
+        norm_grad_apply_row(a, r, (grad_sums){((const float *)a->s1)[r], ((const float *)a->s2)[r]}, bf16);
+}
+BY_DTYPE(norm_grad_apply)
+
 INLINE void norm_grad_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, bool bf16)
 {
-    for (int64_t r = lo; r < hi; r++) {
-        row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
-        vf mean = vset(s.mean), rstd = vset(s.rstd);
-        vf mean1 = vset((float)(((const float *)a->s1)[r] / (double)a->global_cols));
-        vf mean2 = vset((float)(((const float *)a->s2)[r] / (double)a->global_cols));
-        for (int64_t c = 0; c < a->cols; c += W) {
-            int64_t at = r * a->cols + c, n = a->cols - c;
-            vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
-            vf g = vfma(vget(a->dy, at, n, bf16), vget(a->weight, c, n, false), vset(0) - mean1);
-            vput(a->dx, at, n, bf16, rstd * vnfma(xhat, mean2, g));
-        }
-    }
+    const ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(a);
+    const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
+    for (int64_t r = lo; r < hi; r++)
+        norm_grad_apply_row(&apply, r, norm_grad_stats_row(&stats, r, bf16), bf16);
 }
 BY_DTYPE(norm_grad)
 
@@ -97,8 +150,8 @@ INLINE void add_to(void *out, int64_t at, int64_t n, vf sum)
 }
 
 /* dweight and dbias in `vectors` vectors of columns from c on, over rows r0 … with statistics s. */
-INLINE void norm_grad_block(const ax_norm_grad_args *a, const row_norm *s, int64_t r0, int64_t c, int64_t hi,
-                            int vectors, bool bf16)
+INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s, int64_t r0, int64_t c,
+                            int64_t hi, int vectors, bool bf16)
 {
     vf dweight[WIDE], dbias[WIDE];
     UNROLL
@@ -123,7 +176,7 @@ INLINE void norm_grad_block(const ax_norm_grad_args *a, const row_norm *s, int64
 
 /* Columns lo … hi-1: rows in ascending order, a block of them at a time, whose means and deviations are
  * worked out once. */
-INLINE void norm_grad_cols_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, bool bf16)
 {
     for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {
         row_norm s[SUM_ROWS];
@@ -138,7 +191,7 @@ INLINE void norm_grad_cols_range(const ax_norm_grad_args *a, int64_t lo, int64_t
 }
 static void norm_grad_cols(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    const ax_norm_grad_args *a = args;
+    const ax_norm_grad_apply_args *a = args;
     (void)scratch;
     if (a->dtype == AX_BF16)
         norm_grad_cols_range(a, lo, hi, true);

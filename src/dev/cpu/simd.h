@@ -92,6 +92,7 @@ INLINE __m256i narrow_quickly(vf x) { return (__m256i)_mm512_cvtneps_pbh(x); }
 #else
 INLINE __m256i narrow_quickly(vf x) { return narrow(x); }
 #endif
+INLINE vf vround_b(vf x) { return widen(narrow_quickly(x)); }
 INLINE void vstore_b(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow_quickly(x)); }
 INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
 {
@@ -195,6 +196,7 @@ INLINE vf vload_b_n(const uint16_t *p, int64_t n)
     memcpy(part, p, (size_t)n * 2);
     return vload_b(part);
 }
+INLINE vf vround_b(vf x) { return widen(narrow(x)); }
 INLINE void vstore_b(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)(void *)p, narrow(x)); }
 INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
 {
@@ -288,6 +290,12 @@ INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
         p[i] = (uint16_t)r[i];
 }
 INLINE void vstore_b(uint16_t *p, vf x) { vstore_b_n(p, x, W); }
+INLINE vf vround_b(vf x)
+{
+    uint16_t part[W];
+    vstore_b(part, x);
+    return vload_b(part);
+}
 INLINE void vstore_halves(float *lo, float *hi, vf x)
 {
     memcpy(lo, &x, sizeof x / 2);
@@ -333,6 +341,9 @@ INLINE void vput(void *p, int64_t i, int64_t n, bool bf16, vf x)
     else
         vstore_n((float *)p + i, x, n);
 }
+
+/* As vput would store it and vget read it again. */
+INLINE vf vrounded(vf x, bool bf16) { return bf16 ? vround_b(x) : x; }
 
 /* The functions below take `count` vectors, a constant, through each of their operations together: each
  * operation of one vector waits for the one before, and processors look only some hundred instructions ahead

@@ -1,66 +1,174 @@
-/* LayerNorm over a width that may be split over ranks, and sums over columns. A warp has a row; columns are
- * summed in two steps, strips of rows first, in an order that shape and alignment decide. */
+/* LayerNorm over a width that may be split over ranks, and sums over columns. A block has a row at a time;
+ * what columns come to is summed over strips of rows first, in an order that shape and alignment decide. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
 {
 
-enum { ROWS = BLOCK / WARP }; /* that a block has at a time */
-
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-__device__ inline int64_t row_of_warp() { return (int64_t)blockIdx.x * ROWS + threadIdx.x / WARP; }
+/* Threads of a block. One takes N neighbours at a time, as many as 16 bytes hold or one, and keeps the first
+ * of a row in registers: rows of up to MOST·N columns are read once, of others the rest is read again. */
+enum { MOST = 512 };
 
-template <class F> ax_status by_rows(ax_stream *stream, void (*kernel)(F), int64_t rows, const F &f)
+/* Neighbours that a thread takes, if these arrays of rows and those vectors, as long as a row, allow it. */
+template <class T>
+bool wide_rows(int64_t cols, std::initializer_list<const void *> rows,
+               std::initializer_list<const void *> vectors)
 {
-    return run(stream, kernel, (unsigned)ax_ceil_div(rows, ROWS), BLOCK, 0, f);
+    return cols % width<T>::value == 0 && aligned(rows) && aligned(vectors);
 }
 
-/* Sums of f(x) over one row, by a warp. */
-template <class T, class F> struct summed {
-    typedef accum_t<T> A;
-    const T *x;
-    F f;
-    A *sum;
-    template <int N> __device__ void run(int64_t at) const
+unsigned threads_of(int64_t cols, int n)
+{
+    return (unsigned)ax_max(WARP, ax_min(MOST, ax_round_up(ax_ceil_div(cols, n), WARP)));
+}
+
+/* Sums of K numbers over the block; every thread has them. All threads call it. */
+template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
+{
+    __shared__ A part[K][MOST / WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    for (int k = 0; k < K; k++)
+        x[k] = over_warp<plus>(x[k]);
+    if (warps == 1)
+        return;
+    __syncthreads(); /* the array may be in use by the call before */
+    for (int k = 0; k < K && lane == 0; k++)
+        part[k][warp] = x[k];
+    __syncthreads();
+    for (int k = 0; k < K; k++)
+        x[k] = over_warp<plus>(lane < warps ? part[k][lane] : (A)0);
+}
+
+/* Elements at … of a weight or bias, which may be wider than those of a row: 16 bytes at a time. */
+template <class A, int N> __device__ inline pack<A, N> read_vector(const void *vector, int64_t at)
+{
+    const int M = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;
+    pack<A, N> out;
+#pragma unroll
+    for (int i = 0; i < N; i += M) {
+        pack<A, M> some = load<A, M>(vector, at + i);
+#pragma unroll
+        for (int j = 0; j < M; j++)
+            out.v[i + j] = some.v[j];
+    }
+    return out;
+}
+
+template <class A, int N> __device__ inline void write_vector(A *at, const pack<A, N> &values)
+{
+    const int M = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;
+#pragma unroll
+    for (int i = 0; i < N; i += M) {
+        pack<A, M> some;
+#pragma unroll
+        for (int j = 0; j < M; j++)
+            some.v[j] = values.v[i + j];
+        store<A, M>(at, i, some);
+    }
+}
+
+/* As a store would round it. */
+template <class T, class A> __device__ inline A rounded(A x) { return widen<A>(narrow<T, A>::of(x)); }
+
+/* mean and 1/deviation of a row. */
+template <class A> struct moments {
+    A mean, rstd;
+    __device__ moments(A sum, A m2, int64_t global_cols, double eps)
     {
-        pack<A, N> v = read<T, A, N>(x, at);
+        mean = sum / (A)global_cols;
+        rstd = 1 / root(m2 / (A)global_cols + (A)eps);
+    }
+    template <int N> __device__ pack<A, N> of(pack<A, N> x) const
+    {
 #pragma unroll
         for (int i = 0; i < N; i++)
-            *sum += f(v.v[i]);
+            x.v[i] = (x.v[i] - mean) * rstd;
+        return x;
     }
 };
-template <class T, class F> __device__ inline accum_t<T> sum_row(const T *x, int64_t cols, F f)
+
+/* norm, or with one of STATS and APPLY only the kernel that makes this part of it. */
+struct rows_of_norm {
+    ax_norm_args a;
+    int64_t global_cols;
+};
+
+/* x = a + b, if there is a b. */
+template <class T, int N, class A> __device__ inline pack<A, N> take_sum(const ax_norm_args &a, int64_t at)
 {
-    accum_t<T> sum = 0;
-    along_row(x, cols, threadIdx.x % WARP, WARP, summed<T, F>{x, f, &sum});
-    return over_warp<plus>(sum);
+    pack<A, N> x = read<T, A, N>(a.a, at);
+    if (!a.b)
+        return x;
+    pack<A, N> b = read<T, A, N>(a.b, at);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x.v[i] = rounded<T>(x.v[i] + b.v[i]);
+    write<T, A, N>(a.x, at, x);
+    return x;
 }
 
-template <class A> struct itself {
-    __device__ A operator()(A x) const { return x; }
-};
-template <class A> struct squared_distance {
-    A mean;
-    __device__ A operator()(A x) const { return (x - mean) * (x - mean); }
-};
-
-template <class T> struct stats {
-    ax_norm_stats_args a;
-};
-template <class T> __global__ void stats_kernel(stats<T> s)
+template <class T, int N, bool STATS, bool APPLY>
+__global__ void __launch_bounds__(MOST) norm_kernel(rows_of_norm s)
 {
     typedef accum_t<T> A;
-    int64_t r = row_of_warp();
-    if (r >= s.a.rows)
-        return;
-    const T *x = (const T *)s.a.x + r * s.a.cols;
-    A sum = sum_row(x, s.a.cols, itself<A>());
-    A m2 = sum_row(x, s.a.cols, squared_distance<A>{s.a.cols ? sum / (A)s.a.cols : 0});
-    if (threadIdx.x % WARP == 0) {
-        ((A *)s.a.sum)[r] = sum;
-        ((A *)s.a.m2)[r] = m2;
+    const ax_norm_args &a = s.a;
+    const int64_t r = blockIdx.x, row = r * a.cols;
+    const int64_t first = (int64_t)threadIdx.x * N, step = (int64_t)blockDim.x * N;
+    const void *x = a.b ? a.x : a.a;
+    pack<A, N> held = {};
+    A sum[1] = {0}, m2[1] = {0};
+    if (STATS) {
+        for (int64_t c = first; c < a.cols; c += step) {
+            pack<A, N> v = take_sum<T, N, A>(a, row + c);
+            if (c == first)
+                held = v;
+            for (int i = 0; i < N; i++)
+                sum[0] += v.v[i];
+        }
+        sum_over_block(sum);
+        const A mean = a.cols ? sum[0] / (A)a.cols : 0;
+        for (int64_t c = first; c < a.cols; c += step) {
+            pack<A, N> v = c == first ? held : read<T, A, N>(x, row + c);
+            for (int i = 0; i < N; i++)
+                m2[0] += (v.v[i] - mean) * (v.v[i] - mean);
+        }
+        sum_over_block(m2);
+        if (threadIdx.x == 0) {
+            ((A *)a.sum)[r] = sum[0];
+            ((A *)a.m2)[r] = m2[0];
+        }
+    } else {
+        sum[0] = ((const A *)a.sum)[r];
+        m2[0] = ((const A *)a.m2)[r];
     }
+    if (!APPLY)
+        return;
+    const moments<A> m(sum[0], m2[0], s.global_cols, a.eps);
+    for (int64_t c = first; c < a.cols; c += step) {
+        pack<A, N> v = m.of(STATS && c == first ? held : read<T, A, N>(x, row + c));
+        pack<A, N> weight = read_vector<A, N>(a.weight, c), bias = {};
+        if (a.bias)
+            bias = read_vector<A, N>(a.bias, c);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            v.v[i] = v.v[i] * weight.v[i] + bias.v[i];
+        write<T, A, N>(a.y, row + c, v);
+    }
+}
+
+template <bool STATS, bool APPLY> ax_status by_rows(ax_stream *stream, const rows_of_norm &s)
+{
+    const ax_norm_args *a = &s.a;
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        const int N = width<T>::value;
+        if (wide_rows<T>(a->cols, {a->a, a->b, a->x, a->y}, {a->weight, a->bias}))
+            return run(stream, norm_kernel<T, N, STATS, APPLY>, (unsigned)a->rows, threads_of(a->cols, N), 0,
+                       s);
+        return run(stream, norm_kernel<T, 1, STATS, APPLY>, (unsigned)a->rows, threads_of(a->cols, 1), 0, s);
+    });
 }
 
 template <class A> struct recentre {
@@ -77,129 +185,111 @@ template <class A> struct recentre {
     }
 };
 
-/* mean and 1/deviation of a row. */
-template <class A> struct moments {
-    A mean, rstd;
-    template <class Args> __device__ moments(const Args &a, int64_t r)
-    {
-        mean = ((const A *)a.sum)[r] / (A)a.global_cols;
-        rstd = 1 / root(((const A *)a.m2)[r] / (A)a.global_cols + (A)a.eps);
-    }
+/* norm_grad, or a part of it, likewise. A block has a strip of rows. */
+struct rows_of_grad {
+    ax_norm_grad_apply_args a; /* STATS alone writes s1 and s2 */
+    int64_t strip;
+    void *part; /* [strips, 2, cols]: dweight and dbias of each strip, if columns stay with their threads */
 };
 
-/* Column at …: x, dy of a row by their own alignment; weights and biases one by one from the cache. */
-template <class T> struct apply {
-    typedef accum_t<T> A;
-    const T *x;
-    T *y;
-    const A *weight, *bias;
-    moments<A> m;
-    template <int N> __device__ void run(int64_t at) const
-    {
-        pack<A, N> v = read<T, A, N>(x, at);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            v.v[i] = (v.v[i] - m.mean) * m.rstd * weight[at + i] + (bias ? bias[at + i] : (A)0);
-        write<T, A, N>(y, at, v);
-    }
-};
-template <class T> struct applied {
-    ax_norm_apply_args a;
-    bool wide; /* y is aligned as x is, row by row */
-};
-template <class T> __global__ void apply_kernel(applied<T> s)
+template <class A, int N>
+__device__ inline void add_to_sums(A (&sum)[2], const pack<A, N> &xhat, const pack<A, N> &dy,
+                                   const pack<A, N> &weight)
 {
-    typedef accum_t<T> A;
-    int64_t r = row_of_warp();
-    if (r >= s.a.rows)
-        return;
-    const T *x = (const T *)s.a.x + r * s.a.cols;
-    apply<T> f = {x, (T *)s.a.y + r * s.a.cols, (const A *)s.a.weight, (const A *)s.a.bias,
-                  moments<A>(s.a, r)};
-    along_rows(s.wide, x, s.a.cols, threadIdx.x % WARP, WARP, f);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        A g = dy.v[i] * weight.v[i];
+        sum[0] += g;
+        sum[1] += g * xhat.v[i];
+    }
 }
 
-template <class T> struct grad_stats {
-    ax_norm_grad_stats_args a;
-    bool wide;
-};
-template <class T> struct add_grad_stats {
-    typedef accum_t<T> A;
-    const T *x, *dy;
-    const A *weight;
-    moments<A> m;
-    A *s1, *s2;
-    template <int N> __device__ void run(int64_t at) const
-    {
-        pack<A, N> v = read<T, A, N>(x, at), d = read<T, A, N>(dy, at);
+template <class A, int N>
+__device__ inline void add_to_weights(pack<A, N> &dweight, pack<A, N> &dbias, const pack<A, N> &xhat,
+                                      const pack<A, N> &dy)
+{
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            A g = d.v[i] * weight[at + i];
-            *s1 += g;
-            *s2 += g * (v.v[i] - m.mean) * m.rstd;
+    for (int i = 0; i < N; i++) {
+        dweight.v[i] += dy.v[i] * xhat.v[i];
+        dbias.v[i] += dy.v[i];
+    }
+}
+
+/* mean: s1 and s2, divided by the whole width. */
+template <class T, class A, int N>
+__device__ inline void write_input_grad(const ax_norm_grad_apply_args &a, int64_t at, A rstd,
+                                        const A (&mean)[2], const pack<A, N> &xhat, const pack<A, N> &dy,
+                                        const pack<A, N> &weight)
+{
+    pack<A, N> dx;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        dx.v[i] = rstd * (dy.v[i] * weight.v[i] - mean[0] - xhat.v[i] * mean[1]);
+    if (a.add) {
+        pack<A, N> add = read<T, A, N>(a.add, at);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            dx.v[i] = add.v[i] + rounded<T>(dx.v[i]);
+    }
+    write<T, A, N>(a.dx, at, dx);
+}
+
+template <class T, int N, bool STATS, bool APPLY>
+__global__ void __launch_bounds__(MOST, 2) norm_grad_kernel(rows_of_grad s)
+{
+    typedef accum_t<T> A;
+    const ax_norm_grad_apply_args &a = s.a;
+    const int64_t first = (int64_t)threadIdx.x * N, step = (int64_t)blockDim.x * N;
+    const int64_t begin = blockIdx.x * s.strip, end = begin + s.strip < a.rows ? begin + s.strip : a.rows;
+    pack<A, N> weight = {}, dweight = {}, dbias = {};
+    if (first < a.cols)
+        weight = read_vector<A, N>(a.weight, first);
+    for (int64_t r = begin; r < end; r++) {
+        const int64_t row = r * a.cols;
+        const moments<A> m(((const A *)a.sum)[r], ((const A *)a.m2)[r], a.global_cols, a.eps);
+        pack<A, N> xhat = {}, dy = {};
+        A sum[2] = {0, 0};
+        if (first < a.cols) {
+            xhat = m.of(read<T, A, N>(a.x, row + first));
+            dy = read<T, A, N>(a.dy, row + first);
         }
+        if (STATS) {
+            add_to_sums(sum, xhat, dy, weight);
+            for (int64_t c = first + step; c < a.cols; c += step)
+                add_to_sums(sum, m.of(read<T, A, N>(a.x, row + c)), read<T, A, N>(a.dy, row + c),
+                            read_vector<A, N>(a.weight, c));
+            sum_over_block(sum);
+        } else {
+            sum[0] = ((const A *)a.s1)[r];
+            sum[1] = ((const A *)a.s2)[r];
+        }
+        if (!APPLY && threadIdx.x == 0) {
+            ((A *)a.s1)[r] = sum[0];
+            ((A *)a.s2)[r] = sum[1];
+        }
+        if (!APPLY)
+            continue;
+        add_to_weights(dweight, dbias, xhat, dy);
+        sum[0] /= (A)a.global_cols;
+        sum[1] /= (A)a.global_cols;
+        if (first < a.cols)
+            write_input_grad<T>(a, row + first, m.rstd, sum, xhat, dy, weight);
+        for (int64_t c = first + step; c < a.cols; c += step)
+            write_input_grad<T>(a, row + c, m.rstd, sum, m.of(read<T, A, N>(a.x, row + c)),
+                                read<T, A, N>(a.dy, row + c), read_vector<A, N>(a.weight, c));
     }
-};
-template <class T> __global__ void grad_stats_kernel(grad_stats<T> s)
-{
-    typedef accum_t<T> A;
-    int64_t r = row_of_warp();
-    if (r >= s.a.rows)
+    if (!APPLY || !s.part || first >= a.cols)
         return;
-    const T *x = (const T *)s.a.x + r * s.a.cols;
-    A s1 = 0, s2 = 0;
-    add_grad_stats<T> f = {
-        x, (const T *)s.a.dy + r * s.a.cols, (const A *)s.a.weight, moments<A>(s.a, r), &s1, &s2};
-    along_rows(s.wide, x, s.a.cols, threadIdx.x % WARP, WARP, f);
-    s1 = over_warp<plus>(s1);
-    s2 = over_warp<plus>(s2);
-    if (threadIdx.x % WARP == 0) {
-        ((A *)s.a.s1)[r] = s1;
-        ((A *)s.a.s2)[r] = s2;
-    }
-}
-
-template <class T> struct input_grad {
-    typedef accum_t<T> A;
-    const T *x, *dy;
-    T *dx;
-    const A *weight;
-    moments<A> m;
-    A s1, s2; /* over the whole width, divided by it */
-    template <int N> __device__ void run(int64_t at) const
-    {
-        pack<A, N> v = read<T, A, N>(x, at), d = read<T, A, N>(dy, at);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            d.v[i] = m.rstd * (d.v[i] * weight[at + i] - s1 - (v.v[i] - m.mean) * m.rstd * s2);
-        write<T, A, N>(dx, at, d);
-    }
-};
-template <class T> struct grad {
-    ax_norm_grad_args a;
-    bool wide;
-};
-template <class T> __global__ void grad_kernel(grad<T> s)
-{
-    typedef accum_t<T> A;
-    int64_t r = row_of_warp();
-    if (r >= s.a.rows)
-        return;
-    const T *x = (const T *)s.a.x + r * s.a.cols;
-    input_grad<T> f = {x,
-                       (const T *)s.a.dy + r * s.a.cols,
-                       (T *)s.a.dx + r * s.a.cols,
-                       (const A *)s.a.weight,
-                       moments<A>(s.a, r),
-                       ((const A *)s.a.s1)[r] / (A)s.a.global_cols,
-                       ((const A *)s.a.s2)[r] / (A)s.a.global_cols};
-    along_rows(s.wide, x, s.a.cols, threadIdx.x % WARP, WARP, f);
+    A *part = (A *)s.part + blockIdx.x * 2 * a.cols + first;
+    write_vector(part, dweight);
+    write_vector(part + a.cols, dbias);
 }
 
 /* ---- columns ------------------------------------------------------------------------------------- */
 
 /* Sums over rows, K of them for each column. A block takes WARP threads of columns, N each, and a strip of
  * rows; its ROWS warps take every ROWS-th row. Strips leave their sums in scratch, [strip, k, cols]. */
+enum { ROWS = BLOCK / WARP };
 template <class T> struct col_sum {
     typedef accum_t<T> A;
     enum { K = 1 };
@@ -217,14 +307,14 @@ template <class T> struct col_sum {
 template <class T> struct weight_grads {
     typedef accum_t<T> A;
     enum { K = 2 };
-    ax_norm_grad_args a;
+    ax_norm_grad_apply_args a;
     template <int N> __device__ void add(int64_t r, int64_t c, A (*sum)[N]) const
     {
-        moments<A> m(a, r);
-        pack<A, N> v = read<T, A, N>(a.x, r * a.cols + c), d = read<T, A, N>(a.dy, r * a.cols + c);
+        const moments<A> m(((const A *)a.sum)[r], ((const A *)a.m2)[r], a.global_cols, a.eps);
+        pack<A, N> xhat = m.of(read<T, A, N>(a.x, r * a.cols + c)), d = read<T, A, N>(a.dy, r * a.cols + c);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            sum[0][i] += d.v[i] * (v.v[i] - m.mean) * m.rstd;
+            sum[0][i] += d.v[i] * xhat.v[i];
             sum[1][i] += d.v[i];
         }
     }
@@ -257,17 +347,34 @@ __global__ void strip_kernel(F f, int64_t rows, int64_t cols, int64_t strip, typ
     }
 }
 
-/* out[k][c] += the sum over strips; either may be missing. */
+/* out[k][c] += the sum over strips, of which each of ROWS warps takes every ROWS-th; either may be missing.
+ */
 template <class A>
-__global__ void add_strips(const A *part, int64_t strips, int k, int64_t cols, A *out0, A *out1)
+__global__ void add_strips_kernel(const A *part, int64_t strips, int k, int64_t cols, A *out0, A *out1)
 {
-    int64_t c = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    __shared__ A other[ROWS][WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int64_t c = (int64_t)blockIdx.x * WARP + lane;
     A *out = blockIdx.y ? out1 : out0, sum = 0;
-    if (c >= cols || !out)
+    if (!out)
         return;
-    for (int64_t s = 0; s < strips; s++)
+    for (int64_t s = warp; s < strips && c < cols; s += ROWS)
         sum += part[(s * k + blockIdx.y) * cols + c];
+    other[warp][lane] = sum;
+    __syncthreads();
+    if (warp || c >= cols)
+        return;
+    for (int w = 1; w < ROWS; w++)
+        sum += other[w][lane];
     out[c] += sum;
+}
+
+template <class A>
+ax_status add_strips(ax_stream *stream, const void *part, int64_t strips, int k, int64_t cols, void *out0,
+                     void *out1)
+{
+    return run(stream, add_strips_kernel<A>, dim3((unsigned)ax_ceil_div(cols, WARP), (unsigned)k), BLOCK, 0,
+               (const A *)part, strips, k, cols, (A *)out0, (A *)out1);
 }
 
 template <int N, class F>
@@ -287,8 +394,7 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
     strips = ax_ceil_div(rows, strip);
     AX_TRY(run(stream, strip_kernel<N, F>, dim3((unsigned)across, (unsigned)strips), BLOCK, 0, f, rows, cols,
                strip, part));
-    return run(stream, add_strips<A>, dim3((unsigned)ax_ceil_div(cols, BLOCK), F::K), BLOCK, 0, part, strips,
-               F::K, cols, out0, out1);
+    return add_strips<A>(stream, part, strips, F::K, cols, out0, out1);
 }
 
 template <class T, class F>
@@ -302,15 +408,52 @@ ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, boo
     return columns_by<1>(stream, rows, cols, f, (A *)out0, (A *)out1);
 }
 
+/* ---- rows and columns of a gradient -------------------------------------------------------------- */
+
+template <class T, int N, bool STATS, bool APPLY>
+ax_status grad_by(ax_stream *stream, const ax_norm_grad_apply_args *a)
+{
+    enum { LEAST = 8, WANTED = 512 }; /* rows of a strip; blocks in all */
+    typedef accum_t<T> A;
+    static_assert((int64_t)WANTED * 2 * MOST * N * sizeof(A) <= AX_CUDA_SCRATCH, "sums of strips fit");
+    if (!a->rows)
+        return AX_OK;
+    int64_t strip = ax_max(LEAST, ax_ceil_div(a->rows, WANTED)), strips = ax_ceil_div(a->rows, strip);
+    bool weights = a->dweight || a->dbias, along = a->cols <= MOST * N;
+    if (weights && !along) /* first, because dx may be dy */
+        AX_TRY(columns<T>(stream, a->rows, a->cols, a->cols, aligned({a->x, a->dy}), weight_grads<T>{*a},
+                          a->dweight, a->dbias));
+    void *part = weights && along ? ax_cuda_of(stream)->scratch : NULL;
+    AX_TRY(run(stream, norm_grad_kernel<T, N, STATS, APPLY>, (unsigned)strips, threads_of(a->cols, N), 0,
+               rows_of_grad{*a, strip, part}));
+    return part ? add_strips<A>(stream, part, strips, 2, a->cols, a->dweight, a->dbias) : AX_OK;
+}
+
+template <bool STATS, bool APPLY> ax_status grad_by_rows(ax_stream *stream, const ax_norm_grad_apply_args *a)
+{
+    return by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        if (wide_rows<T>(a->cols, {a->x, a->dy, a->add, a->dx}, {a->weight}))
+            return grad_by<T, width<T>::value, STATS, APPLY>(stream, a);
+        return grad_by<T, 1, STATS, APPLY>(stream, a);
+    });
+}
+
 } // namespace
+
+ax_status ax_cuda_norm(ax_stream *stream, const void *args)
+{
+    const ax_norm_args *a = (const ax_norm_args *)args;
+    return by_rows<true, true>(stream, rows_of_norm{*a, a->cols});
+}
 
 ax_status ax_cuda_norm_stats(ax_stream *stream, const void *args)
 {
     const ax_norm_stats_args *a = (const ax_norm_stats_args *)args;
-    return by_activation(a->dtype, [&](auto t) {
-        typedef decltype(t) T;
-        return by_rows(stream, stats_kernel<T>, a->rows, stats<T>{*a});
-    });
+    ax_norm_args norm = {};
+    norm.rows = a->rows, norm.cols = a->cols, norm.dtype = a->dtype;
+    norm.a = a->a, norm.b = a->b, norm.x = a->x, norm.sum = a->sum, norm.m2 = a->m2;
+    return by_rows<true, false>(stream, rows_of_norm{norm, a->cols});
 }
 
 ax_status ax_cuda_norm_recentre(ax_stream *stream, const void *args)
@@ -329,32 +472,32 @@ ax_status ax_cuda_norm_recentre(ax_stream *stream, const void *args)
 ax_status ax_cuda_norm_apply(ax_stream *stream, const void *args)
 {
     const ax_norm_apply_args *a = (const ax_norm_apply_args *)args;
-    return by_activation(a->dtype, [&](auto t) {
-        typedef decltype(t) T;
-        return by_rows(stream, apply_kernel<T>, a->rows, applied<T>{*a, alike({a->x, a->y})});
-    });
+    ax_norm_args norm = {};
+    norm.rows = a->rows, norm.cols = a->cols, norm.eps = a->eps, norm.dtype = a->dtype;
+    norm.a = a->x, norm.sum = (void *)a->sum, norm.m2 = (void *)a->m2;
+    norm.weight = a->weight, norm.bias = a->bias, norm.y = a->y;
+    return by_rows<false, true>(stream, rows_of_norm{norm, a->global_cols});
+}
+
+ax_status ax_cuda_norm_grad(ax_stream *stream, const void *args)
+{
+    const ax_norm_grad_apply_args a = ax_norm_grad_apply_of((const ax_norm_grad_args *)args);
+    return grad_by_rows<true, true>(stream, &a);
 }
 
 ax_status ax_cuda_norm_grad_stats(ax_stream *stream, const void *args)
 {
     const ax_norm_grad_stats_args *a = (const ax_norm_grad_stats_args *)args;
-    return by_activation(a->dtype, [&](auto t) {
-        typedef decltype(t) T;
-        return by_rows(stream, grad_stats_kernel<T>, a->rows, grad_stats<T>{*a, alike({a->x, a->dy})});
-    });
+    ax_norm_grad_apply_args grad = {};
+    grad.rows = a->rows, grad.cols = a->cols, grad.global_cols = a->global_cols;
+    grad.eps = a->eps, grad.dtype = a->dtype, grad.x = a->x, grad.dy = a->dy;
+    grad.sum = a->sum, grad.m2 = a->m2, grad.weight = a->weight, grad.s1 = a->s1, grad.s2 = a->s2;
+    return grad_by_rows<true, false>(stream, &grad);
 }
 
-/* The gradients of the weights first, because dx may be dy. */
-ax_status ax_cuda_norm_grad(ax_stream *stream, const void *args)
+ax_status ax_cuda_norm_grad_apply(ax_stream *stream, const void *args)
 {
-    const ax_norm_grad_args *a = (const ax_norm_grad_args *)args;
-    return by_activation(a->dtype, [&](auto t) {
-        typedef decltype(t) T;
-        if (a->dweight || a->dbias)
-            AX_TRY(columns<T>(stream, a->rows, a->cols, a->cols, aligned({a->x, a->dy}), weight_grads<T>{*a},
-                              a->dweight, a->dbias));
-        return by_rows(stream, grad_kernel<T>, a->rows, grad<T>{*a, alike({a->x, a->dy, a->dx})});
-    });
+    return grad_by_rows<false, true>(stream, (const ax_norm_grad_apply_args *)args);
 }
 
 ax_status ax_cuda_col_sum(ax_stream *stream, const void *args)

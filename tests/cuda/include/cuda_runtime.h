@@ -15,7 +15,7 @@ using std::isnan;
 #define __device__
 #define __host__
 #define __align__(bytes) alignas(bytes)
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 /* Blocks of a thread of the host run one after the other. */
 #define __shared__ static thread_local
 

@@ -41,9 +41,10 @@ static ax_status build(ax_ctx *ctx, ax_layer **out)
     ax_layer *attn[] = {ax_layernorm(ctx, "n1", WIDTH, AX_ROLE_MODEL, 1e-5), ax_attention(ctx, "a", &heads)};
     ax_layer *mlp[] = {ax_layernorm(ctx, "n2", WIDTH, AX_ROLE_MODEL, 1e-5), ax_linear(ctx, "up", &up),
                        ax_gelu(ctx, "gelu", AX_GELU_TANH), ax_linear(ctx, "down", &down)};
+    ax_layer *block[] = {ax_sequence_of(ctx, "attn", AX_COUNT(attn), attn),
+                         ax_sequence_of(ctx, "mlp", AX_COUNT(mlp), mlp)};
     ax_layer *net[] = {ax_embedding(ctx, "embed", &table),
-                       ax_residual(ctx, "r1", ax_sequence_of(ctx, "attn", AX_COUNT(attn), attn)),
-                       ax_residual(ctx, "r2", ax_sequence_of(ctx, "mlp", AX_COUNT(mlp), mlp)),
+                       ax_residual_of(ctx, "block", AX_COUNT(block), block),
                        ax_layernorm(ctx, "n3", WIDTH, AX_ROLE_MODEL, 1e-5), ax_linear(ctx, "head", &head)};
     *out = ax_sequence_of(ctx, "net", AX_COUNT(net), net);
     return *out ? AX_OK : ax_error_status();

@@ -32,6 +32,11 @@ typedef struct ax_layer_ops {
     ax_status (*forward)(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
     /* dx from dy, after forward on the same frame; parameter gradients are added. dy is not changed. */
     ax_status (*backward)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx);
+    /* Optional, for layers that add in passing: x = a + b, then y from x; dx = add + the gradient. */
+    ax_status (*forward_sum)(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
+                             ax_tensor *x, ax_tensor *y);
+    ax_status (*backward_add)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
+                              ax_tensor *dx);
 } ax_layer_ops;
 
 enum { AX_LAYER_PARAMS = 2 };
@@ -50,6 +55,12 @@ struct ax_layer {
 AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
+/* x = a + b and y = layer(x), where x is wanted too; and dx = add + the gradient by dy. The sums are the
+ * layer's if it has the entry, else operations of their own. */
+AX_MUST_CHECK ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, const ax_tensor *a,
+                                             const ax_tensor *b, ax_tensor *x, ax_tensor *y);
+AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
+                                              const ax_tensor *add, ax_tensor *dx);
 void ax_layer_destroy(ax_layer **layer);
 
 /* Allocates a layer of `size` bytes (its struct, beginning with ax_layer): for authors of layers. NULL after
@@ -116,8 +127,11 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
 /* The same with its `n` children, which it owns, on failure too. */
 ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
-/* y = x + body(x). Takes the body, as ax_layer_add does. */
-ax_layer *ax_residual(ax_ctx *ctx, const char *name, ax_layer *body);
+/* y = x, then y += branch(y) for each child in turn. Starts empty. Where a branch begins with a norm, the sum
+ * of the one before it and the norm are one kernel. */
+ax_layer *ax_residual(ax_ctx *ctx, const char *name);
+/* The same with its `n` branches, which it owns, on failure too. */
+ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches);
 /* The body, whose activations are computed again in backward instead of being kept. Gradients are the same
  * bits. */
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);

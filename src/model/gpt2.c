@@ -131,17 +131,16 @@ static const char *named(char out[64], int64_t block, const char *part)
 }
 
 /* x += layers(x) */
-static ax_status add_branch(ax_model *m, ax_layer *block, int64_t i, const char *name,
+static ax_status add_branch(ax_model *m, ax_layer *residual, int64_t i, const char *name,
                             ax_layer *const *layers, int n)
 {
     char text[64];
-    named(text, i, name);
-    return ax_layer_add(block, ax_residual(m->ctx, text, ax_sequence_of(m->ctx, text, n, layers)));
+    return ax_layer_add(residual, ax_sequence_of(m->ctx, named(text, i, name), n, layers));
 }
 
 /* x += attn(norm1(x)); x += mlp(norm2(x)). Output projections start smaller by sqrt(2·layers), as GPT-2's
  * did. */
-static ax_status add_block(ax_model *m, ax_layer *to, int64_t i)
+static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
 {
     const ax_model_config *c = &m->config;
     double out_std = c->init_std / sqrt(2.0 * (double)c->layers);
@@ -152,22 +151,24 @@ static ax_status add_block(ax_model *m, ax_layer *to, int64_t i)
         ax_layernorm(m->ctx, named(a, i, "norm1"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
         ax_attention(m->ctx, named(b, i, "attn"), &attention),
         ax_dropout(m->ctx, named(d, i, "attn.drop"), c->dropout)};
-    AX_TRY(add_branch(m, to, i, "attn_branch", attn, AX_COUNT(attn)));
+    AX_TRY(add_branch(m, residual, i, "attn_branch", attn, AX_COUNT(attn)));
     ax_layer *const mlp[] = {
         ax_layernorm(m->ctx, named(a, i, "norm2"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
         linear(m, named(b, i, "mlp.up"), c->hidden, c->ffn, true, c->init_std),
         ax_gelu(m->ctx, named(d, i, "mlp.act"), c->activation),
         linear(m, named(e, i, "mlp.down"), c->ffn, c->hidden, false, out_std),
         ax_dropout(m->ctx, named(f, i, "mlp.drop"), c->dropout)};
-    return add_branch(m, to, i, "mlp_branch", mlp, AX_COUNT(mlp));
+    return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 
+/* One residual of all blocks, or of so many between two that recomputation keeps. */
 static ax_status add_blocks(ax_model *m, int64_t recompute)
 {
+    const int64_t length = recompute > 0 ? recompute : m->config.layers;
     for (int64_t i = 0; i < m->config.layers;) {
-        int64_t end = ax_min(m->config.layers, i + ax_max(recompute, 1));
+        int64_t end = ax_min(m->config.layers, i + length);
         char name[64];
-        ax_layer *segment = ax_sequence(m->ctx, named(name, i, "segment"));
+        ax_layer *segment = ax_residual(m->ctx, named(name, i, "segment"));
         ax_status status = segment ? AX_OK : AX_ERR_MEMORY;
         for (; status == AX_OK && i < end; i++)
             status = add_block(m, segment, i);

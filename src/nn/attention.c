@@ -78,7 +78,8 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
     return ax_linear_backward_shared(&self->child[Q], V - Q + 1, frame, grad, dx);
 }
 
-const ax_layer_ops ax_attention_ops = {"attention", attention_forward, attention_backward};
+const ax_layer_ops ax_attention_ops = {
+    .kind = "attention", .forward = attention_forward, .backward = attention_backward};
 
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity)
 {

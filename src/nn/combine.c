@@ -1,74 +1,130 @@
 /* Combinators: sequence, residual, recompute. */
 #include "axonn/nn.h"
 
-/* ---- sequence ---- */
+/* ---- sequence: a sum in front is the first layer's ---- */
+
+static ax_status others_forward(ax_layer *self, ax_frame *frame, ax_tensor *y)
+{
+    for (int i = 1; i < self->children; i++) {
+        ax_tensor in = *y;
+        AX_TRY(ax_layer_forward(self->child[i], frame, &in, y));
+    }
+    return AX_OK;
+}
+
+static ax_status others_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *first)
+{
+    *first = *dy;
+    for (int i = self->children - 1; i > 0; i--) {
+        ax_tensor in = *first;
+        AX_TRY(ax_layer_backward(self->child[i], frame, &in, first));
+    }
+    return AX_OK;
+}
 
 static ax_status sequence_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    if (x)
+    if (self->children)
+        AX_TRY(ax_layer_forward(self->child[0], frame, x, y));
+    else
         *y = *x;
-    for (int i = 0; i < self->children; i++) {
-        ax_tensor in = *y;
-        AX_TRY(ax_layer_forward(self->child[i], frame, i || x ? &in : NULL, y));
+    return others_forward(self, frame, y);
+}
+
+static ax_status sequence_forward_sum(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
+                                      ax_tensor *x, ax_tensor *y)
+{
+    if (self->children) {
+        AX_TRY(ax_layer_forward_sum(self->child[0], frame, a, b, x, y));
+    } else {
+        AX_TRY(ax_op_add(frame, a, b, x));
+        *y = *x;
     }
-    return AX_OK;
+    return others_forward(self, frame, y);
 }
 
 static ax_status sequence_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    *dx = *dy;
-    for (int i = self->children - 1; i >= 0; i--) {
-        ax_tensor in = *dx;
-        AX_TRY(ax_layer_backward(self->child[i], frame, &in, dx));
-    }
+    ax_tensor first;
+    AX_TRY(others_backward(self, frame, dy, &first));
+    if (self->children)
+        return ax_layer_backward(self->child[0], frame, &first, dx);
+    *dx = first;
     return AX_OK;
 }
 
-static const ax_layer_ops sequence_ops = {"sequence", sequence_forward, sequence_backward};
+static ax_status sequence_backward_add(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
+                                       const ax_tensor *add, ax_tensor *dx)
+{
+    ax_tensor first;
+    AX_TRY(others_backward(self, frame, dy, &first));
+    return self->children ? ax_layer_backward_add(self->child[0], frame, &first, add, dx)
+                          : ax_op_add(frame, &first, add, dx);
+}
+
+static const ax_layer_ops sequence_ops = {.kind = "sequence",
+                                          .forward = sequence_forward,
+                                          .backward = sequence_backward,
+                                          .forward_sum = sequence_forward_sum,
+                                          .backward_add = sequence_backward_add};
 
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name)
 {
     return ax_layer_new(ctx, &sequence_ops, name, sizeof(ax_layer));
 }
 
-ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers)
+static ax_layer *with_children(ax_layer *layer, int n, ax_layer *const *children)
 {
-    ax_layer *sequence = ax_sequence(ctx, name);
     for (int i = 0; i < n; i++)
-        if (ax_layer_add(sequence, layers[i]) != AX_OK)
-            ax_layer_destroy(&sequence);
-    return sequence;
-}
-
-static ax_layer *around(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, ax_layer *body)
-{
-    ax_layer *layer = ax_layer_new(ctx, ops, name, sizeof(ax_layer));
-    if (ax_layer_add(layer, body) != AX_OK)
-        ax_layer_destroy(&layer);
+        if (ax_layer_add(layer, children[i]) != AX_OK)
+            ax_layer_destroy(&layer);
     return layer;
 }
 
-/* ---- residual: y = x + body(x), so dx = dy + body'(dy) ---- */
+ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers)
+{
+    return with_children(ax_sequence(ctx, name), n, layers);
+}
+
+/* ---- residual: y = x, then y += branch(y) for each branch. The sum in front of a branch, and in backward
+ * what goes past it, are the branch's to add: a norm does so on its way ---- */
 
 static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
     ax_tensor branch;
+    *y = *x;
+    if (!self->children)
+        return AX_OK;
     AX_TRY(ax_layer_forward(self->child[0], frame, x, &branch));
-    return ax_op_add(frame, x, &branch, y);
+    for (int i = 1; i < self->children; i++) {
+        const ax_tensor a = *y, b = branch;
+        AX_TRY(ax_layer_forward_sum(self->child[i], frame, &a, &b, y, &branch));
+    }
+    const ax_tensor a = *y;
+    return ax_op_add(frame, &a, &branch, y);
 }
 
 static ax_status residual_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
-    ax_tensor branch;
-    AX_TRY(ax_layer_backward(self->child[0], frame, dy, &branch));
-    return ax_op_add(frame, dy, &branch, dx);
+    *dx = *dy;
+    for (int i = self->children - 1; i >= 0; i--) {
+        const ax_tensor in = *dx;
+        AX_TRY(ax_layer_backward_add(self->child[i], frame, &in, &in, dx));
+    }
+    return AX_OK;
 }
 
-static const ax_layer_ops residual_ops = {"residual", residual_forward, residual_backward};
+static const ax_layer_ops residual_ops = {
+    .kind = "residual", .forward = residual_forward, .backward = residual_backward};
 
-ax_layer *ax_residual(ax_ctx *ctx, const char *name, ax_layer *body)
+ax_layer *ax_residual(ax_ctx *ctx, const char *name)
 {
-    return around(ctx, &residual_ops, name, body);
+    return ax_layer_new(ctx, &residual_ops, name, sizeof(ax_layer));
+}
+
+ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches)
+{
+    return with_children(ax_residual(ctx, name), n, branches);
 }
 
 /* ---- recompute: keeps x alone; backward runs forward again, this time saving ---- */
@@ -91,9 +147,10 @@ static ax_status recompute_backward(ax_layer *self, ax_frame *frame, const ax_te
     return ax_layer_backward(self->child[0], frame, dy, dx);
 }
 
-static const ax_layer_ops recompute_ops = {"recompute", recompute_forward, recompute_backward};
+static const ax_layer_ops recompute_ops = {
+    .kind = "recompute", .forward = recompute_forward, .backward = recompute_backward};
 
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body)
 {
-    return around(ctx, &recompute_ops, name, body);
+    return with_children(ax_layer_new(ctx, &recompute_ops, name, sizeof(ax_layer)), 1, &body);
 }

@@ -44,7 +44,8 @@ static ax_status embedding_backward(ax_layer *self, ax_frame *frame, const ax_te
     return AX_OK;
 }
 
-static const ax_layer_ops embedding_ops = {"embedding", embedding_forward, embedding_backward};
+static const ax_layer_ops embedding_ops = {
+    .kind = "embedding", .forward = embedding_forward, .backward = embedding_backward};
 
 static ax_status declare(embedding *e, const char *name, const ax_embedding_config *c)
 {

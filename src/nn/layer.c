@@ -69,6 +69,29 @@ ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *d
     return event_end(layer, "backward", begin, layer->ops->backward(layer, frame, dy, dx));
 }
 
+ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
+                               ax_tensor *x, ax_tensor *y)
+{
+    if (!layer->ops->forward_sum) {
+        AX_TRY(ax_op_add(frame, a, b, x));
+        return ax_layer_forward(layer, frame, x, y);
+    }
+    double begin = event_begin(layer);
+    return event_end(layer, "forward", begin, layer->ops->forward_sum(layer, frame, a, b, x, y));
+}
+
+ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
+                                ax_tensor *dx)
+{
+    if (!layer->ops->backward_add) {
+        ax_tensor own;
+        AX_TRY(ax_layer_backward(layer, frame, dy, &own));
+        return ax_op_add(frame, add, &own, dx);
+    }
+    double begin = event_begin(layer);
+    return event_end(layer, "backward", begin, layer->ops->backward_add(layer, frame, dy, add, dx));
+}
+
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n)
 {
     for (int i = 0; i < AX_LAYER_PARAMS; i++) {

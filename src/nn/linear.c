@@ -85,7 +85,8 @@ static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tenso
     return ax_linear_backward_shared(&self, 1, frame, dy, dx);
 }
 
-static const ax_layer_ops linear_ops = {"linear", linear_forward, linear_backward};
+static const ax_layer_ops linear_ops = {
+    .kind = "linear", .forward = linear_forward, .backward = linear_backward};
 
 static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
 {

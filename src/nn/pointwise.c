@@ -12,25 +12,42 @@ typedef struct layernorm {
 
 enum { WEIGHT, BIAS };
 
-static ax_status layernorm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+static ax_status layernorm_forward_sum(ax_layer *self, ax_frame *frame, const ax_tensor *a,
+                                       const ax_tensor *b, ax_tensor *x, ax_tensor *y)
 {
-    ax_tensor same, stats;
-    AX_TRY(ax_op_layernorm(frame, x, NULL, self->param[WEIGHT], self->param[BIAS], ((layernorm *)self)->eps,
-                           &same, y, &stats));
+    ax_tensor stats;
+    AX_TRY(ax_op_layernorm(frame, a, b, self->param[WEIGHT], self->param[BIAS], ((layernorm *)self)->eps, x,
+                           y, &stats));
     AX_TRY(ax_frame_save(frame, x));
     return ax_frame_save(frame, &stats);
 }
 
-static ax_status layernorm_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+static ax_status layernorm_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+{
+    ax_tensor same;
+    return layernorm_forward_sum(self, frame, x, NULL, &same, y);
+}
+
+static ax_status layernorm_backward_add(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
+                                        const ax_tensor *add, ax_tensor *dx)
 {
     ax_tensor x, stats;
     AX_TRY(ax_frame_restore(frame, &stats));
     AX_TRY(ax_frame_restore(frame, &x));
-    return ax_op_layernorm_grad(frame, &x, &stats, dy, NULL, self->param[WEIGHT], self->param[BIAS],
+    return ax_op_layernorm_grad(frame, &x, &stats, dy, add, self->param[WEIGHT], self->param[BIAS],
                                 ((layernorm *)self)->eps, dx);
 }
 
-static const ax_layer_ops layernorm_ops = {"layernorm", layernorm_forward, layernorm_backward};
+static ax_status layernorm_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+{
+    return layernorm_backward_add(self, frame, dy, NULL, dx);
+}
+
+static const ax_layer_ops layernorm_ops = {.kind = "layernorm",
+                                           .forward = layernorm_forward,
+                                           .backward = layernorm_backward,
+                                           .forward_sum = layernorm_forward_sum,
+                                           .backward_add = layernorm_backward_add};
 
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps)
 {
@@ -68,7 +85,7 @@ static ax_status gelu_backward(ax_layer *self, ax_frame *frame, const ax_tensor 
     return ax_op_gelu_grad(frame, &x, dy, ((gelu *)self)->kind, dx);
 }
 
-static const ax_layer_ops gelu_ops = {"gelu", gelu_forward, gelu_backward};
+static const ax_layer_ops gelu_ops = {.kind = "gelu", .forward = gelu_forward, .backward = gelu_backward};
 
 ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_gelu_kind kind)
 {
@@ -95,7 +112,8 @@ static ax_status dropout_apply(ax_layer *self, ax_frame *frame, const ax_tensor 
     return ax_op_dropout(frame, x, ax_rng_key(self->ctx->seed, self->name, batch ? batch->step : 0), p, y);
 }
 
-static const ax_layer_ops dropout_ops = {"dropout", dropout_apply, dropout_apply};
+static const ax_layer_ops dropout_ops = {
+    .kind = "dropout", .forward = dropout_apply, .backward = dropout_apply};
 
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p)
 {

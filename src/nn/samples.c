@@ -1,20 +1,38 @@
 /* The table of sample layers that tests and `axonn selftest` run over. */
 #include "axonn/nn.h"
 
-static ax_layer *mlp(ax_ctx *ctx)
+#include <stdio.h>
+
+/* "a.norm" and the like, in a buffer of the caller. */
+static const char *named(char out[32], const char *name, const char *part)
 {
+    snprintf(out, 32, "%s.%s", name, part);
+    return out;
+}
+
+static ax_layer *mlp(ax_ctx *ctx, const char *name)
+{
+    char a[32], b[32], c[32], d[32];
     ax_layer *const layers[] = {
-        ax_layernorm(ctx, "mlp.norm", 7, AX_ROLE_MODEL, 1e-5),
+        ax_layernorm(ctx, named(a, name, "norm"), 7, AX_ROLE_MODEL, 1e-5),
         ax_linear(
-            ctx, "mlp.up",
+            ctx, named(b, name, "up"),
             &(ax_linear_config){
                 .in = 7, .out = 13, .in_role = AX_ROLE_MODEL, .out_role = AX_ROLE_HIDDEN, .init_std = 0.5}),
-        ax_gelu(ctx, "mlp.act", AX_GELU_TANH),
+        ax_gelu(ctx, named(c, name, "act"), AX_GELU_TANH),
         ax_linear(
-            ctx, "mlp.down",
+            ctx, named(d, name, "down"),
             &(ax_linear_config){
                 .in = 13, .out = 7, .in_role = AX_ROLE_HIDDEN, .out_role = AX_ROLE_MODEL, .init_std = 0.5})};
-    return ax_sequence_of(ctx, "mlp", AX_COUNT(layers), layers);
+    return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
+}
+
+/* Branches whose first layer adds in passing, one that leaves it to the residual, and an empty one. */
+static ax_layer *residual(ax_ctx *ctx)
+{
+    ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),
+                                  ax_sequence(ctx, "r4"), ax_layernorm(ctx, "r5", 7, AX_ROLE_MODEL, 1e-5)};
+    return ax_residual_of(ctx, "r", AX_COUNT(branches), branches);
 }
 
 #define AX_SAMPLE(name, role, width, unit, make)                                                             \

@@ -87,8 +87,8 @@ static void errors_of_constructors_pass_on(void **state)
     assert_int_equal(ax_comm_self_create(&self), AX_OK);
     assert_int_equal(ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F64, 1, &ctx), AX_OK);
     ax_layer *inner[] = {ax_dropout(ctx, "wrong", 2), ax_gelu(ctx, "g", AX_GELU_TANH)};
-    ax_layer *outer[] = {ax_layernorm(ctx, "n", 7, AX_ROLE_MODEL, 1e-5),
-                         ax_residual(ctx, "r", ax_sequence_of(ctx, "inner", AX_COUNT(inner), inner)),
+    ax_layer *branch[] = {ax_sequence_of(ctx, "inner", AX_COUNT(inner), inner)};
+    ax_layer *outer[] = {ax_layernorm(ctx, "n", 7, AX_ROLE_MODEL, 1e-5), ax_residual_of(ctx, "r", 1, branch),
                          ax_gelu(ctx, "h", AX_GELU_TANH)};
     assert_null(ax_sequence_of(ctx, "outer", AX_COUNT(outer), outer));
     assert_int_equal(ax_error_status(), AX_ERR_USAGE);

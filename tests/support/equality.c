@@ -16,12 +16,6 @@ const char *const eq_model_names[] = {"gpt2", "grouped", "odd", "scarce"};
 
 /* ---- the models ---------------------------------------------------------------------------------- */
 
-/* x += layers(x) */
-static ax_layer *branch(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers)
-{
-    return ax_residual(ctx, name, ax_sequence_of(ctx, name, n, layers));
-}
-
 static ax_layer *linear(ax_ctx *ctx, const char *name, int64_t in, int64_t out, bool up)
 {
     return ax_linear(ctx, name,
@@ -51,8 +45,9 @@ static ax_layer *block(ax_model *m, int i)
                        linear(m->ctx, name[3], c->hidden, c->ffn, true),
                        ax_gelu(m->ctx, name[4], AX_GELU_EXACT),
                        linear(m->ctx, name[5], c->ffn, c->hidden, false)};
-    return ax_sequence_of(m->ctx, "block", 2,
-                          (ax_layer *[]){branch(m->ctx, "r1", 2, attn), branch(m->ctx, "r2", 4, mlp)});
+    return ax_residual_of(
+        m->ctx, "block", 2,
+        (ax_layer *[]){ax_sequence_of(m->ctx, "r1", 2, attn), ax_sequence_of(m->ctx, "r2", 4, mlp)});
 }
 
 /* Grouped key heads, a head of its own with a bias: what no family has yet. */

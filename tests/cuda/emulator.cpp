@@ -1,15 +1,21 @@
 /* Runs CUDA kernels on the host: a block is run by one thread, its threads are fibers that yield where they
- * wait for each other. A barrier that some of them never reach is found and told. */
+ * wait for each other. A barrier that some of them never reach is found and told. There are as many GPUs as
+ * environment AXONN_EMULATED_GPUS says, one if it says nothing. */
 #include "cuda_runtime.h"
 
 #include "axonn/dev.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
 #include <vector>
 
 #if defined(__has_feature)
@@ -328,45 +334,64 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
             }
 }
 
-/* ---- the runtime --------------------------------------------------------------------------------- */
+/* ---- devices ------------------------------------------------------------------------------------- */
 
-struct CUstream_st {
-    std::vector<std::function<void()>> queue;
-    double now = 0; /* ms: what its work has said that it takes */
-};
-
-void ax_emulated_spend(cudaStream_t stream, double ms)
+namespace
 {
-    ax_emulated_enqueue(stream, [=] { stream->now += ms; });
+
+/* As large a memory as lets tests ask for more. */
+const size_t memory_size = (size_t)1 << 34;
+enum { MOST_GPUS = 64 };
+
+int gpus()
+{
+    static const int count = [] {
+        const char *text = getenv("AXONN_EMULATED_GPUS");
+        int n = text ? atoi(text) : 1;
+        return n < 1 ? 1 : n > MOST_GPUS ? (int)MOST_GPUS : n;
+    }();
+    return count;
 }
 
-void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
-{
-    stream->queue.push_back(std::move(work));
-}
+thread_local int current;
+
+} // namespace
 
 const char *cudaGetErrorName(cudaError_t error)
 {
-    return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
-           : error                            ? "cudaErrorInvalidValue"
-                                              : "cudaSuccess";
+    switch (error) {
+    case cudaSuccess:
+        return "cudaSuccess";
+    case cudaErrorMemoryAllocation:
+        return "cudaErrorMemoryAllocation";
+    case cudaErrorNotReady:
+        return "cudaErrorNotReady";
+    default:
+        return "cudaErrorInvalidValue";
+    }
 }
 const char *cudaGetErrorString(cudaError_t error)
 {
-    return error == cudaErrorMemoryAllocation ? "out of memory" : error ? "invalid argument" : "no error";
+    return error == cudaErrorMemoryAllocation ? "out of memory"
+           : error == cudaErrorNotReady       ? "device not ready"
+           : error                            ? "invalid argument"
+                                              : "no error";
 }
 cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    *count = 1;
+    *count = gpus();
     return cudaSuccess;
 }
 
-cudaError_t cudaSetDevice(int device) { return device ? cudaErrorInvalidValue : cudaSuccess; }
-
-/* As large a memory as lets tests ask for more. */
-static const size_t memory_size = (size_t)1 << 34;
+cudaError_t cudaSetDevice(int device)
+{
+    if (device < 0 || device >= gpus())
+        return cudaErrorInvalidValue;
+    current = device;
+    return cudaSuccess;
+}
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
 {
@@ -374,7 +399,19 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
     strcpy(about->name, "GPU emulated on the host");
     about->multiProcessorCount = 2;
     about->totalGlobalMem = memory_size;
-    return cudaSetDevice(device);
+    return device >= 0 && device < gpus() ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int device)
+{
+    *value = 9;
+    return device >= 0 && device < gpus() ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *out, int size, int device)
+{
+    snprintf(out, (size_t)size, "emulated:%d", device);
+    return device >= 0 && device < gpus() ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 static std::mutex limits_lock;
@@ -396,74 +433,55 @@ size_t ax_emulated_shared_limit(const void *kernel)
     return found == limits.end() ? 48 << 10 : found->second;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
-{
-    *stream = new CUstream_st;
-    return cudaSuccess;
-}
-
-/* ---- memory: it faults when code of the host touches it, but for streams that run ---- */
+/* ---- memory: it faults when code of the host touches it, but while a stream of its device runs ---- */
 
 namespace
 {
 
 enum { PAGE = 4096, LARGE_PAGE = 2 << 20 };
 
-std::mutex memory_lock;
 struct block {
     size_t size; /* in whole pages, without the guard page behind */
     void *mapped;
     size_t mapped_size;
+    int device;
 };
-std::map<void *, block> memory_blocks;
-int running; /* streams, over all threads */
+/* Not destroyed: at the end of the process streams may run on other threads. */
+struct memories {
+    std::mutex lock;
+    std::map<void *, block> blocks;
+    int running[MOST_GPUS]; /* streams of each device, over all threads */
+} &memory = *new memories{};
 
-void protect_all(int protection)
+void protect(int device, int protection)
 {
-    for (auto &b : memory_blocks)
-        mprotect(b.first, b.second.size, protection);
+    for (auto &b : memory.blocks)
+        if (b.second.device == device)
+            mprotect(b.first, b.second.size, protection);
 }
 
-void begin_running()
+void begin_running(int device)
 {
-    std::lock_guard<std::mutex> guard(memory_lock);
-    if (running++ == 0)
-        protect_all(PROT_READ | PROT_WRITE);
+    std::lock_guard<std::mutex> guard(memory.lock);
+    if (memory.running[device]++ == 0)
+        protect(device, PROT_READ | PROT_WRITE);
 }
 
-void end_running()
+void end_running(int device)
 {
-    std::lock_guard<std::mutex> guard(memory_lock);
-    if (--running == 0)
-        protect_all(PROT_NONE);
+    std::lock_guard<std::mutex> guard(memory.lock);
+    if (--memory.running[device] == 0)
+        protect(device, PROT_NONE);
 }
 
 } // namespace
 
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-    std::vector<std::function<void()>> work;
-    work.swap(stream->queue);
-    begin_running();
-    for (auto &item : work)
-        item();
-    end_running();
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    cudaStreamSynchronize(stream);
-    delete stream;
-    return cudaSuccess;
-}
-
 /* What nobody wrote is NaN; a page behind it faults. Large blocks have large pages, whose protection changes
  * fast. */
-cudaError_t cudaMalloc(void **memory, size_t bytes)
+cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     const size_t unit = bytes >= LARGE_PAGE ? LARGE_PAGE : PAGE, size = (bytes + unit - 1) / unit * unit;
-    *memory = nullptr;
+    *out = nullptr;
     if (bytes > memory_size)
         return cudaErrorMemoryAllocation;
     char *all =
@@ -474,41 +492,197 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
         all + (unit - (uintptr_t)all % unit) % unit; /* what is left over is the guard, or in front */
     if (unit == LARGE_PAGE)
         madvise(base, size, MADV_HUGEPAGE);
-    std::lock_guard<std::mutex> guard(memory_lock);
+    std::lock_guard<std::mutex> guard(memory.lock);
     mprotect(base, size, PROT_READ | PROT_WRITE);
     memset(base, 0xff, bytes);
-    memory_blocks[base] = {size, all, size + unit};
-    if (!running)
+    memory.blocks[base] = {size, all, size + unit, current};
+    if (!memory.running[current])
         mprotect(base, size, PROT_NONE);
-    *memory = base;
+    *out = base;
     return cudaSuccess;
 }
 
-cudaError_t cudaFree(void *memory)
+cudaError_t cudaFree(void *freed)
 {
-    std::lock_guard<std::mutex> guard(memory_lock);
-    auto found = memory_blocks.find(memory);
-    if (!memory)
+    std::lock_guard<std::mutex> guard(memory.lock);
+    auto found = memory.blocks.find(freed);
+    if (!freed)
         return cudaSuccess;
-    if (found == memory_blocks.end())
+    if (found == memory.blocks.end())
         return cudaErrorInvalidValue;
     munmap(found->second.mapped, found->second.mapped_size);
-    memory_blocks.erase(found);
+    memory.blocks.erase(found);
     return cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
-    std::lock_guard<std::mutex> guard(memory_lock);
+    std::lock_guard<std::mutex> guard(memory.lock);
     *left = *all = memory_size;
-    for (auto &b : memory_blocks)
-        *left -= b.second.size;
+    for (auto &b : memory.blocks)
+        if (b.second.device == current)
+            *left -= b.second.size;
     return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned)
 {
-    ax_emulated_enqueue(stream, [=] { memset(memory, value, bytes); });
+    *out = malloc(bytes);
+    return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFreeHost(void *freed)
+{
+    free(freed);
+    return cudaSuccess;
+}
+
+/* ---- streams: they run when somebody waits for them ---------------------------------------------- */
+
+struct item {
+    std::function<bool()> ready; /* or none: it always is */
+    std::function<void()> work;
+};
+
+struct CUstream_st {
+    int device;
+    bool outward = false; /* other ranks wait for what it does */
+    std::mutex lock;      /* of the queue */
+    std::deque<item> queue;
+    uint64_t given = 0; /* items, ever */
+    std::atomic<uint64_t> done{0};
+    std::mutex running;
+    double now = 0; /* ms: what its work has said that it takes */
+};
+
+namespace
+{
+
+/* Streams that others wait for are run by a thread of their own too, as a GPU would run them. */
+struct all_streams {
+    std::mutex lock;
+    std::vector<cudaStream_t> outward;
+    bool served = false;
+} &streams = *new all_streams{};
+
+void nap() { usleep(50); }
+
+/* Runs the first `until` items of a stream, as far as they are ready and no other thread is at it. */
+bool advance(cudaStream_t s, uint64_t until)
+{
+    std::unique_lock<std::mutex> run(s->running, std::try_to_lock);
+    bool any = false;
+    while (run.owns_lock() && s->done < until) {
+        item *next;
+        {
+            std::lock_guard<std::mutex> guard(s->lock);
+            next = &s->queue.front();
+        }
+        if (next->ready && !next->ready())
+            break;
+        if (!any)
+            begin_running(s->device);
+        any = true;
+        next->work();
+        std::lock_guard<std::mutex> guard(s->lock);
+        s->queue.pop_front();
+        s->done++;
+    }
+    if (any)
+        end_running(s->device);
+    return any;
+}
+
+uint64_t given(cudaStream_t s)
+{
+    std::lock_guard<std::mutex> guard(s->lock);
+    return s->given;
+}
+
+void run_until(cudaStream_t s, uint64_t until)
+{
+    while (s->done < until)
+        if (!advance(s, until))
+            nap();
+}
+
+void serve()
+{
+    for (;;) {
+        bool any = false;
+        {
+            std::lock_guard<std::mutex> guard(streams.lock);
+            for (cudaStream_t s : streams.outward)
+                any = advance(s, given(s)) || any;
+        }
+        if (!any)
+            usleep(200);
+    }
+}
+
+void give(cudaStream_t s, item i)
+{
+    std::lock_guard<std::mutex> guard(s->lock);
+    s->queue.push_back(std::move(i));
+    s->given++;
+}
+
+} // namespace
+
+void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
+{
+    give(stream, {{}, std::move(work)});
+}
+
+void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work)
+{
+    give(stream, {std::move(ready), std::move(work)});
+    std::lock_guard<std::mutex> guard(streams.lock);
+    if (!stream->outward)
+        streams.outward.push_back(stream);
+    stream->outward = true;
+    if (!streams.served)
+        std::thread(serve).detach();
+    streams.served = true;
+}
+
+void ax_emulated_spend(cudaStream_t stream, double ms)
+{
+    ax_emulated_enqueue(stream, [=] { stream->now += ms; });
+}
+
+int ax_emulated_device(cudaStream_t stream) { return stream ? stream->device : current; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    *stream = new CUstream_st;
+    (*stream)->device = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    run_until(stream, given(stream));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaStreamSynchronize(stream);
+    {
+        std::lock_guard<std::mutex> guard(streams.lock);
+        auto &all = streams.outward;
+        all.erase(std::remove(all.begin(), all.end(), stream), all.end());
+    }
+    stream->running.lock(); /* whoever ran it is gone */
+    stream->running.unlock();
+    delete stream;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    ax_emulated_enqueue(stream, [=] { memset(to, value, bytes); });
     return cudaSuccess;
 }
 
@@ -519,28 +693,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return cudaSuccess;
 }
 
-cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
-{
-    *memory = malloc(bytes);
-    return *memory ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-
-cudaError_t cudaFreeHost(void *memory)
-{
-    free(memory);
-    return cudaSuccess;
-}
-
-/* An event is reached when all that its stream had is. */
+/* An event is reached when all is done that its stream had when it was recorded. */
 struct CUevent_st {
+    int device;
     cudaStream_t stream;
+    uint64_t at;
     bool timed;
     std::shared_ptr<double> reached; /* the stream's time */
 };
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    *event = new CUevent_st{nullptr, !(flags & cudaEventDisableTiming), nullptr};
+    *event = new CUevent_st{current, nullptr, 0, !(flags & cudaEventDisableTiming), nullptr};
     return cudaSuccess;
 }
 
@@ -552,11 +716,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+    if (event->device != stream->device)
+        return cudaErrorInvalidResourceHandle;
     event->stream = stream;
     if (event->timed) {
         auto reached = event->reached = std::make_shared<double>(-1);
         ax_emulated_enqueue(stream, [=] { *reached = stream->now; });
     }
+    event->at = given(stream);
     return cudaSuccess;
 }
 
@@ -570,17 +737,25 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    return event->stream ? cudaStreamSynchronize(event->stream) : cudaSuccess;
+    if (event->stream)
+        run_until(event->stream, event->at);
+    return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int device)
+cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    *value = 9;
-    return cudaSetDevice(device);
+    if (!event->stream || event->stream->done >= event->at)
+        return cudaSuccess;
+    advance(event->stream, event->at);
+    return event->stream->done >= event->at ? cudaSuccess : cudaErrorNotReady;
 }
 
-cudaError_t cudaDeviceGetPCIBusId(char *out, int size, int device)
+/* What the stream is given from now on waits for the event as it is recorded now. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
-    snprintf(out, (size_t)size, "emulated:%d", device);
-    return cudaSetDevice(device);
+    cudaStream_t other = event->stream;
+    uint64_t at = event->at;
+    if (other && other != stream)
+        give(stream, {[=] { return other->done >= at || (advance(other, at), other->done >= at); }, [] {}});
+    return cudaSuccess;
 }

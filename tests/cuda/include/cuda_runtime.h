@@ -43,6 +43,11 @@ void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work);
  */
 void ax_emulated_spend(cudaStream_t stream, double ms);
 const double AX_EMULATED_LAUNCH_MS = 0.125;
+/* The same, of work that waits for other ranks: it is done once `ready` returns true, which is asked again
+ * and again, by whoever waits for the stream and by a thread that stands for the GPU. */
+void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work);
+/* The device of a stream; NULL: the current one. */
+int ax_emulated_device(cudaStream_t stream);
 /* Runs a kernel now. */
 void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
 /* The dynamic shared memory that a kernel may have. */
@@ -93,6 +98,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *how, void (*kernel)(P..
     if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535 || b.x * b.y * b.z > 1024 ||
         shared > ax_emulated_shared_limit((const void *)kernel))
         return cudaErrorInvalidConfiguration;
+    if (ax_emulated_device(how->stream) != ax_emulated_device(nullptr))
+        return cudaErrorInvalidResourceHandle;
     ax_emulated_enqueue(how->stream, [=] { ax_emulated_run(g, b, shared, [=] { kernel(P(args)...); }); });
     ax_emulated_spend(how->stream, AX_EMULATED_LAUNCH_MS);
     return cudaSuccess;

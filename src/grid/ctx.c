@@ -1,5 +1,5 @@
 /* One rank's world: a device, its compute stream, and its place in the grid. */
-#include "axonn/grid.h"
+#include "grid/threads.h"
 
 #include <stdlib.h>
 
@@ -10,8 +10,8 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
 {
     ax_threads mine = {.count = threads, .binding.why_not = "the program says how many threads"};
     *out = NULL;
-    if (!threads)
-        AX_TRY(ax_threads_share(world, 0, &mine));
+    AX_TRY(threads ? ax_threads_neighbour(world, &mine.binding.neighbour)
+                   : ax_threads_share(world, 0, &mine));
     return ax_ctx_create_with(world, size, device, &mine, compute, seed, out);
 }
 

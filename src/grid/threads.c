@@ -156,6 +156,28 @@ void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *
 
 /* ---- what a rank takes --------------------------------------------------------------------------- */
 
+static uint64_t this_host(void)
+{
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    return ax_rng_key(0, name, 0);
+}
+
+ax_status ax_threads_neighbour(ax_comm *world, int *out)
+{
+    ax_work *work;
+    uint64_t mine = this_host(), *all;
+    AX_TRY(ax_calloc((size_t)ax_comm_size(world), sizeof *all, &all));
+    ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    *out = 0;
+    for (int r = 0; r < ax_comm_rank(world) && status == AX_OK; r++)
+        *out += all[r] == mine;
+    free(all);
+    return status;
+}
+
 static ax_status exchange(ax_comm *world, const member *mine, member *all)
 {
     ax_work *work;
@@ -166,14 +188,12 @@ static ax_status exchange(ax_comm *world, const member *mine, member *all)
 ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
 {
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
-    char name[256] = "";
     const char *pin = getenv("AXONN_PIN");
     member mine, *all;
     memset(&mine, 0, sizeof mine); /* its gaps travel too */
     mine.wanted = wanted;
     mine.free = pin && !strcmp(pin, "off");
-    gethostname(name, sizeof name - 1);
-    mine.host = ax_rng_key(0, name, 0);
+    mine.host = this_host();
     ax_cores_find(&mine.cores);
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
     ax_status status = exchange(world, &mine, all);

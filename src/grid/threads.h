@@ -17,4 +17,7 @@ typedef struct ax_threads_member {
  * which all find the same. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out);
 
+/* The rank's number among those of its machine. Collective along world. */
+AX_MUST_CHECK ax_status ax_threads_neighbour(ax_comm *world, int *out);
+
 #endif

@@ -26,6 +26,12 @@ function(axonn_add_cuda_plugin)
   target_compile_definitions(axonn_cuda PRIVATE "AXONN_COMMIT=\"${AXONN_COMMIT}\"")
   target_compile_options(axonn_cuda PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
-  target_link_libraries(axonn_cuda PRIVATE libaxonn CUDA::cudart CUDA::cublasLt)
+  target_link_libraries(axonn_cuda PRIVATE libaxonn CUDA::cudart CUDA::cublasLt ${CMAKE_DL_LIBS})
+  # NCCL is loaded when ranks have GPUs of their own; to be built it needs the header alone.
+  find_path(AXONN_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(AXONN_NCCL_INCLUDE)
+    target_compile_definitions(axonn_cuda PRIVATE AXONN_HAVE_NCCL)
+    target_include_directories(axonn_cuda PRIVATE ${AXONN_NCCL_INCLUDE})
+  endif()
   install(TARGETS axonn_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()

@@ -11,14 +11,18 @@
  * accepts. Ranks that share several communicators call on them in one common order, whatever they wait for in
  * between. `stream` is of the device that owns the buffers, or NULL when they are host memory; on a device
  * without memory (dry) nothing moves: a collective is counted, and observed when it starts and when it is
- * awaited, so that a plan keeps its buffers in between. Counts are in elements. All
+ * awaited, so that a plan keeps its buffers in between. What a device holds apart from the host's memory goes
+ * through the host, and waits for the device, unless the communicator is connected (ax_comm_connect): then it
+ * goes from device to device, and ax_wait makes the stream wait, not the host. Counts are in elements. All
  * collectives are collective along the communicator, and all its ranks must call them in the same order with
  * the same operation, count and dtype: a mismatch is AX_ERR_COMM on every rank, not a hang, where ranks share
- * memory and in builds with assertions; what a release build sends between nodes is not compared. Once any
- * rank has failed (ax_comm_abort) the others' calls return AX_ERR_COMM, and messages that were on their way
- * may still arrive: buffers of operations that failed stay where they are until the process ends. Reductions
- * add in rank order; where a group has several ranks on each of several nodes, large ones add those of each
- * node first. Either way the result is the same bits on every rank and in every run. */
+ * memory and in builds with assertions; what a release build sends between nodes, or from device to device,
+ * is not compared. Once any rank has failed (ax_comm_abort) the others' calls return AX_ERR_COMM, and
+ * messages that were on their way may still arrive: buffers of operations that failed stay where they are
+ * until the process ends. Reductions add in rank order; where a group has several ranks on each of several
+ * nodes, large ones add those of each node first. Either way the result is the same bits on every rank and in
+ * every run. Between devices NCCL decides the order of sums, the same on every rank; BF16 may be rounded
+ * after each addition there, and MAX may drop a NaN. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
 
@@ -30,16 +34,13 @@ extern "C" {
 
 typedef struct ax_comm ax_comm;
 typedef struct ax_work ax_work;
-struct ax_coll_args;
-
-typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
-
 /* What this rank did on a communicator since it was made. A group of one moves nothing and counts nothing. */
 typedef struct ax_comm_traffic {
     int64_t calls;
     int64_t bytes;  /* ring-equivalent: all-gather, reduce-scatter and all-to-all (g-1)/g of the gathered
                        size, all-reduce twice that, messages their payload */
-    int64_t wire;   /* sent to ranks on other nodes, of operations that were waited for */
+    int64_t wire;   /* sent to ranks on other nodes, of operations that were waited for; what devices send
+                       themselves is not seen */
     double exposed; /* seconds in which a caller was inside a collective or ax_wait */
 } ax_comm_traffic;
 
@@ -82,7 +83,8 @@ void ax_comm_destroy(ax_comm **comm);
 /* A caller that waits in vain: if nothing moves on a rank for `seconds` although it waits (0: never; default
  * 30), and another rank does not answer, or all wait for one another or for ranks that have left, the job
  * ends with exit code AX_ERR_COMM and a message that names the operation and the ranks. Ranks that are merely
- * late, because they compute, are warned of. Over MPI only: threads find such ranks at once. Not collective.
+ * late, because they compute, are warned of. Who waits for a device that waits for others asks only whether
+ * they answer: the device may compute. Over MPI only: threads find such ranks at once. Not collective.
  */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
 /* Until the next ax_comm_set_timeout, a rank that does not answer within 2 seconds while this one waits ends
@@ -123,13 +125,24 @@ void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
  * (ax_memory_peak) and with their owners. Not collective. */
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
-/* How a collective would travel: "node" (memory that the ranks of a node share), "flat" (messages),
- * "threads", "self". args: coll, count and dtype are looked at. Not collective. */
-const char *ax_comm_path(const ax_comm *comm, const struct ax_coll_args *args);
+/* Lets collectives on buffers of `dev` go from device to device, where that can be: every rank has one of its
+ * own, and the library for it (NCCL). Else they go through the host as before, `why` says why, and the result
+ * is AX_OK; `why` is empty where the device's memory is the host's. `name` is the communicator's in messages.
+ * Until ax_comm_disconnect, which ax_comm_destroy calls, and which comes before the device is closed. For
+ * set-up. Both are collective along comm. AX_ERR_COMM. */
+enum { AX_COMM_WHY = 512 };
+AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name,
+                                        char why[AX_COMM_WHY]);
+void ax_comm_disconnect(ax_comm *comm);
+
+/* How a collective on buffers of `stream`'s device (NULL: host memory) would travel: "node" (memory that the
+ * ranks of a node share), "flat" (messages), "threads", "self"; "nccl"; "staged" (over one of the former).
+ * args: coll, count and dtype are looked at. Not collective. */
+const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
 /* Seconds that the MPI library's own blocking collective takes on the same arguments (f32 or f64), for
  * comparison: from when all ranks are there until this one has its result. Collective along comm.
  * AX_ERR_USAGE where there is no MPI. */
-AX_MUST_CHECK ax_status ax_comm_time_mpi(ax_comm *comm, const struct ax_coll_args *args, double *seconds);
+AX_MUST_CHECK ax_status ax_comm_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
 /* Waits for *work (NULL: done already) and sets it to NULL. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
@@ -146,32 +159,6 @@ AX_MUST_CHECK ax_status ax_comm_share_text(ax_comm *comm, int root, char **text)
 
 /* ---- for backends ---- */
 
-typedef enum ax_coll {
-    AX_ALL_REDUCE,
-    AX_ALL_GATHER,
-    AX_REDUCE_SCATTER,
-    AX_ALL_TO_ALL,
-    AX_BROADCAST,
-    AX_BARRIER
-} ax_coll;
-
-/* One collective as data: what the public functions above hand to a backend, and what a dry device observes.
- */
-typedef struct ax_coll_args {
-    ax_coll coll;
-    const void *send;
-    void *recv;
-    int64_t count; /* per rank for gather, scatter and all-to-all; of the whole for the others */
-    ax_dtype dtype;
-    ax_reduce_op op;
-    int root;
-} ax_coll_args;
-
-/* "all_reduce", …; never NULL. */
-const char *ax_coll_name(ax_coll coll);
-/* "all_reduce (max) of 8 f32", "broadcast of 3 i64 from 2", "barrier". */
-void ax_coll_describe(const ax_coll_args *args, char *out, size_t size);
-
 /* What every backend's work handle begins with. */
 struct ax_work {
     ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
@@ -187,6 +174,9 @@ typedef struct ax_comm_ops {
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
     void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
+    /* Why the world has failed, or NULL. Asked again and again by who waits for other ranks elsewhere, in a
+     * device, and for the watchdog the sign that this rank does. Optional. */
+    const char *(*failed)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);
     /* Optional, all or none: memory that other ranks see. `alloc` may leave *out NULL; `free` says whether
      * the memory was from there. */
@@ -204,6 +194,7 @@ struct ax_comm {
     ax_comm_traffic traffic;
     char *staging; /* host memory that collectives of a device with memory of its own go through; or NULL */
     size_t staging_bytes;
+    struct ax_comm_link *link; /* that they go over instead; or NULL */
     void *impl;
 };
 

@@ -398,6 +398,36 @@ size_t ax_kernel_args_size(ax_kernel kernel);
  * attention counts the visible half. Both are exact for gemm and models for the others. */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
 
+/* ---- collectives --------------------------------------------------------------------------------- */
+
+/* What ranks of a group do together (comm.h), as data: what a communicator carries out, what a dry device
+ * observes, and what devices that reach each other do without the host. */
+typedef enum ax_reduce_op { AX_SUM, AX_MAX } ax_reduce_op;
+
+typedef enum ax_coll {
+    AX_ALL_REDUCE,
+    AX_ALL_GATHER,
+    AX_REDUCE_SCATTER,
+    AX_ALL_TO_ALL,
+    AX_BROADCAST,
+    AX_BARRIER
+} ax_coll;
+
+typedef struct ax_coll_args {
+    ax_coll coll;
+    const void *send;
+    void *recv;
+    int64_t count; /* per rank for gather, scatter and all-to-all; of the whole for the others */
+    ax_dtype dtype;
+    ax_reduce_op op;
+    int root;
+} ax_coll_args;
+
+/* "all_reduce", …; never NULL. */
+const char *ax_coll_name(ax_coll coll);
+/* "all_reduce (max) of 8 f32", "broadcast of 3 i64 from 2", "barrier". */
+void ax_coll_describe(const ax_coll_args *args, char *out, size_t size);
+
 /* ---- devices ------------------------------------------------------------------------------------- */
 
 typedef struct ax_device ax_device;
@@ -411,6 +441,38 @@ typedef struct ax_stream {
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
+/* Devices that reach one another without the host (GPUs by NCCL). A link is a rank's end of a group of them.
+ * What is started on the links of a device runs in that order, beside its stream; so ranks that are in
+ * several groups start on them in one common order. */
+typedef struct ax_link ax_link;
+enum { AX_LINK_TOKEN = 128, AX_LINK_PLACE = 32 };
+
+typedef struct ax_link_group {
+    const char *name;  /* for messages */
+    const void *token; /* of the group: the same on all its ranks */
+    int rank, size;
+    /* NULL, or why the others will not come; asked now and then while this rank waits for them. */
+    const char *(*failed)(void *user);
+    void *user;
+} ax_link_group;
+
+typedef struct ax_link_ops {
+    const char *name;
+    /* Why this device has no links, or NULL. */
+    const char *(*absent)(ax_device *dev);
+    /* Which device of its machine it is: those of a group differ. */
+    void (*place)(ax_device *dev, char out[AX_LINK_PLACE]);
+    /* A new group's token, made by one rank for all. */
+    ax_status (*invite)(void *token);
+    /* Collective along the group; for set-up. If one rank fails, the others may wait up to two minutes. */
+    ax_status (*open)(ax_device *dev, const ax_link_group *group, ax_link **out);
+    void (*close)(ax_link **link); /* nothing may be in flight, unless the world has failed */
+    /* Starts a collective between buffers of the device after what its stream has; args->count > 0. */
+    ax_status (*start)(ax_link *link, const ax_coll_args *args, int64_t *ticket);
+    /* What the device's stream is given from now on runs after it. The host does not wait. */
+    ax_status (*await)(ax_link *link, int64_t ticket);
+} ax_link_ops;
+
 typedef struct ax_device_ops {
     const char *name, *help;
     const char *delegate; /* whose entries fill the NULL ones, or NULL */
@@ -423,8 +485,9 @@ typedef struct ax_device_ops {
      * the backend itself, `close` the other way round. */
     ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
-    /* Its memory is not the host's: what collectives move goes through a copy. */
+    /* Its memory is not the host's: what collectives move goes through a copy, or over links. */
     bool apart;
+    const ax_link_ops *links; /* or NULL */
     /* Bytes that a device opened now could give to rank number `neighbour` of its machine, -1 if that is not
      * known; *place: the number of the memory that they are of. And the most that this process held of it,
      * libraries' share among it, as the driver counts. Optional: without them it is the host's memory, number

@@ -32,6 +32,10 @@ typedef struct ax_grid_size {
  * world. The grid borrows world; the caller owns *out. */
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
+/* Lets collectives along the grid's axes, those that ax_grid_factor makes later too, go from device to device
+ * where they can (ax_comm_connect); says once where they do not, and why. The device is closed after the grid
+ * is destroyed. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */

@@ -147,7 +147,7 @@ static ax_status print_json(const bench *b, const char *name, const ax_coll_args
     json_t *more = json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case",
                              name, "unit", "us", "runs", (json_int_t)b->args->runs, "collective",
                              ax_coll_name(a->coll), "bytes", (json_int_t)bytes, "caches",
-                             warm ? "warm" : "cold", "path", ax_comm_path(b->world, a), "gb_per_s",
+                             warm ? "warm" : "cold", "path", ax_comm_path(b->world, NULL, a), "gb_per_s",
                              (double)bytes / s[0].median * 1e-9, "mpi", spread_json(&s[1]), "mpi_over_this",
                              s[1].median / s[0].median, "ranks", ax_comm_size(b->world), "machine",
                              b->machine, "mpi_library", ax_comm_mpi_library(), "version", ax_version());
@@ -165,7 +165,7 @@ static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool
     printf("%-15s %10s %-5s %10.1f %8.1f %9.1f %8.2f %10.1f %6.2f  %s\n", ax_coll_name(a->coll),
            a->coll == AX_BARRIER ? "-" : ax_format_bytes((double)bytes, size), warm ? "warm" : "cold",
            s[0].median * 1e6, s[0].min * 1e6, s[0].max * 1e6, (double)bytes / s[0].median * 1e-9,
-           s[1].median * 1e6, s[1].median / s[0].median, ax_comm_path(b->world, a));
+           s[1].median * 1e6, s[1].median / s[0].median, ax_comm_path(b->world, NULL, a));
     fflush(stdout);
 }
 

@@ -1,34 +1,12 @@
 /* The public collectives: each becomes an ax_coll_args, is checked, counted, shown to a planning device, and
  * handed to the backend. What a backend must do is in comm.h. */
-#include "axonn/comm.h"
+#include "comm/link.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 int ax_comm_rank(const ax_comm *comm) { return comm->rank; }
 int ax_comm_size(const ax_comm *comm) { return comm->size; }
 ax_comm_traffic ax_comm_traffic_get(const ax_comm *comm) { return comm->traffic; }
-
-const char *ax_coll_name(ax_coll coll)
-{
-    static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter",
-                                        "all_to_all", "broadcast",  "barrier"};
-    return (unsigned)coll < AX_COUNT(names) ? names[coll] : "unknown collective";
-}
-
-void ax_coll_describe(const ax_coll_args *args, char *out, size_t size)
-{
-    const char *name = ax_coll_name(args->coll);
-    bool reduces = args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER;
-    char root[24] = "";
-    if (args->coll == AX_BROADCAST)
-        snprintf(root, sizeof root, " from %d", args->root);
-    if (args->coll == AX_BARRIER)
-        snprintf(out, size, "%s", name);
-    else
-        snprintf(out, size, "%s%s of %lld %s%s", name, reduces && args->op == AX_MAX ? " (max)" : "",
-                 (long long)args->count, ax_dtype_name(args->dtype), root);
-}
 
 /* Ring-equivalent bytes that one rank of `size` moves. */
 static int64_t ring_bytes(const ax_coll_args *args, int size)
@@ -119,11 +97,11 @@ static int64_t received(const ax_coll_args *args, int size)
 
 static ax_status need_staging(ax_comm *comm, size_t bytes)
 {
-    if (bytes <= comm->staging_bytes)
+    if (comm->staging && bytes <= comm->staging_bytes)
         return AX_OK;
     free(comm->staging);
     comm->staging_bytes = 0;
-    AX_TRY(ax_calloc(1, bytes, &comm->staging));
+    AX_TRY(ax_calloc(1, bytes + 1, &comm->staging));
     comm->staging_bytes = bytes;
     return AX_OK;
 }
@@ -151,7 +129,7 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
 {
     ax_device *dev = stream ? stream->dev : NULL;
     if (dev && dev->ops.apart)
-        return run_staged(comm, stream, args);
+        return comm->link ? ax_comm_link_run(comm, stream, args, work) : run_staged(comm, stream, args);
     if (!dev || !dev->ops.enter)
         return comm->ops->run(comm, stream, args, work);
     dev->ops.enter(dev);
@@ -295,8 +273,10 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm)
     return comm->ops->foreign_memory ? comm->ops->foreign_memory(comm) : 0;
 }
 
-const char *ax_comm_path(const ax_comm *comm, const ax_coll_args *args)
+const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args)
 {
+    if (stream && stream->dev->ops.apart)
+        return comm->link ? stream->dev->ops.links->name : "staged";
     return comm->ops->path ? comm->ops->path(comm, args) : comm->ops->name;
 }
 
@@ -314,6 +294,7 @@ void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)
 void ax_comm_destroy(ax_comm **comm)
 {
     if (*comm) {
+        ax_comm_disconnect(*comm);
         free((*comm)->staging);
         (*comm)->ops->destroy(*comm);
     }

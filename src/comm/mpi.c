@@ -278,6 +278,15 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     _exit((int)status);
 }
 
+/* Whoever waits asks far more often than that. */
+static const char *mpi_failed(ax_comm *comm)
+{
+    enum { STILL_WAITS = 250 };
+    ax_mpi_world *w = mpi_comm_of(comm)->world;
+    atomic_store(&w->in_device, (long long)(ax_now() * 1000) + STILL_WAITS);
+    return atomic_load(&w->failed) ? w->message : NULL;
+}
+
 /* Lives as long as the process: what runs at its end cannot be taken back. */
 struct ax_mpi_guard {
     ax_mpi_world *world; /* NULL: not created, or destroyed */
@@ -321,6 +330,7 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .split = mpi_split,
                                 .set_timeout = mpi_set_timeout,
                                 .abort = mpi_abort,
+                                .failed = mpi_failed,
                                 .destroy = mpi_destroy,
                                 .alloc = ax_mpi_node_alloc,
                                 .free = ax_mpi_node_free,

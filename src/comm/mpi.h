@@ -132,9 +132,10 @@ struct ax_mpi_world {
     atomic_int sleeping, helping;
     atomic_bool resting; /* the communication thread sleeps */
     atomic_bool failed, aborting, leaving, ending;
-    atomic_bool said_full; /* that shared memory is */
-    atomic_int timeout_ms; /* of the watchdog; 0: off */
-    atomic_bool hurried;   /* ranks have HURRY_SECONDS to answer */
+    atomic_bool said_full;  /* that shared memory is */
+    atomic_int timeout_ms;  /* of the watchdog; 0: off */
+    atomic_bool hurried;    /* ranks have HURRY_SECONDS to answer */
+    atomic_llong in_device; /* until then, in ms of ax_now, this rank counts as waiting for others there */
     pthread_mutex_t driving;
     /* D: */
     ax_mpi_op *active;

@@ -373,6 +373,15 @@ static void threads_abort(ax_comm *comm, ax_status status, const char *message)
     abort_by(g->world, g->world_rank[comm->rank], why);
 }
 
+static const char *threads_failed(ax_comm *comm)
+{
+    world *w = ((group *)comm->impl)->world;
+    pthread_mutex_lock(&w->lock);
+    const char *why = w->failed ? w->message : NULL;
+    pthread_mutex_unlock(&w->lock);
+    return why;
+}
+
 static void threads_destroy(ax_comm *comm)
 {
     group *g = comm->impl;
@@ -388,6 +397,7 @@ static const ax_comm_ops threads_ops = {.name = "threads",
                                         .run = threads_run,
                                         .split = threads_split,
                                         .abort = threads_abort,
+                                        .failed = threads_failed,
                                         .destroy = threads_destroy};
 
 /* ---- running ------------------------------------------------------------------------------------- */

@@ -40,6 +40,7 @@ static void resolve(ax_device_ops *ops)
     if (!ops->entry)                                                                                         \
     ops->entry = from->entry
         INHERIT(apart);
+        INHERIT(links);
         INHERIT(available);
         INHERIT(held);
         INHERIT(workspace);

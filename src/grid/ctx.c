@@ -34,6 +34,8 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     status = ax_comm_agree(world, status); /* laying the grid is collective */
     if (status == AX_OK)
         status = ax_grid_create(world, size, &ctx->grid);
+    if (status == AX_OK)
+        status = ax_grid_connect(ctx->grid, ctx->dev);
     if (status != AX_OK) {
         ax_ctx_destroy(&ctx);
         return status;

@@ -13,6 +13,8 @@ struct ax_grid {
     int axes, ranks; /* axes: AX_AXES once x has factors */
     int size[AX_AXES], stride[AX_AXES];
     ax_comm *comm[1 << AX_AXES]; /* by effective set of axes; the others are NULL */
+    ax_device *dev;              /* that they are connected with, where that is possible; or NULL */
+    bool said;                   /* that it is not */
 };
 
 /* ---- legal neighbours of a grid that does not fit ------------------------------------------------ */
@@ -121,12 +123,46 @@ static ax_status make_comm(ax_grid *grid, ax_axisset axes)
     return ax_comm_split(grid->world, lowest, rank, &grid->comm[axes]);
 }
 
+/* "x.data" */
+static void name_axes(const ax_grid *grid, ax_axisset axes, char *out, size_t size)
+{
+    size_t len = 0;
+    for (int a = 0; a < grid->axes && len < size; a++)
+        if (axes >> a & 1)
+            len += (size_t)snprintf(out + len, size - len, "%s%s", len ? "." : "", axis_names[a]);
+}
+
+static ax_status connect(ax_grid *grid, ax_axisset axes)
+{
+    char name[64] = "", why[AX_COMM_WHY];
+    name_axes(grid, axes, name, sizeof name);
+    AX_TRY(ax_comm_connect(grid->comm[axes], grid->dev, name, why));
+    if (*why)
+        ax_log(grid->said ? AX_LOG_DEBUG : AX_LOG_INFO,
+               "collectives of device %s along %s go through host memory: %s", grid->dev->ops.name, name,
+               why);
+    grid->said |= *why != 0;
+    return AX_OK;
+}
+
+ax_status ax_grid_connect(ax_grid *grid, ax_device *dev)
+{
+    grid->dev = dev;
+    for (unsigned axes = 0; axes < AX_COUNT(grid->comm); axes++)
+        if (grid->comm[axes])
+            AX_TRY(connect(grid, (ax_axisset)axes));
+    return AX_OK;
+}
+
 /* All that are missing, while all ranks do the same: later, ranks differ in which they use first. */
 static ax_status make_comms(ax_grid *grid)
 {
     for (unsigned axes = 0; axes < 1u << grid->axes; axes++)
-        if (!grid->comm[axes] && ax_grid_effective(grid, (ax_axisset)axes) == axes)
+        if (!grid->comm[axes] && ax_grid_effective(grid, (ax_axisset)axes) == axes) {
             AX_TRY(make_comm(grid, (ax_axisset)axes));
+            if (grid->dev)
+                AX_TRY(connect(grid, (ax_axisset)axes));
+        }
     return AX_OK;
 }
 

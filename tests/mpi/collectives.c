@@ -1,22 +1,26 @@
 /* mpi: the collectives over MPI against their definitions, and everything that they promise of order. */
 #include "support/collectives.h"
 #include "mpi/world.h"
+#include "support/apart.h"
 
-static ax_status run(ax_comm *world, char **argv)
+#include <string.h>
+
+static ax_status check_all(ax_comm *world, bool links)
 {
-    AX_CHECK(ax_comm_size(world) == atoi(argv[1]), AX_ERR_USAGE, "there are %d ranks, not %s",
-             ax_comm_size(world), argv[1]);
     static const struct {
         const char *what;
         ax_rank_fn *fn;
-    } checks[] = {{"collectives", check_collectives},
-                  {"rank order", check_rank_order},
-                  {"splits", check_splits},
-                  {"overlap", check_overlap},
-                  {"random operations", check_random},
-                  {"large collectives", check_large_collectives}};
+        bool of_links; /* whose sums have another order, or which take long */
+    } checks[] = {{"collectives", check_collectives, true},
+                  {"rank order", check_rank_order, false},
+                  {"splits", check_splits, true},
+                  {"overlap", check_overlap, true},
+                  {"random operations", check_random, true},
+                  {"large collectives", check_large_collectives, false}};
     ax_status status = AX_OK;
     for (size_t i = 0; i < AX_COUNT(checks) && status == AX_OK; i++) {
+        if (links && !checks[i].of_links)
+            continue;
         status = checks[i].fn(world, NULL);
         if (status != AX_OK)
             ax_error_context("%s", checks[i].what);
@@ -24,5 +28,25 @@ static ax_status run(ax_comm *world, char **argv)
     return status;
 }
 
-/* collectives N: N is the number of ranks that must be there. */
+static ax_status check_links(ax_comm *world)
+{
+    ax_binding binding = {.neighbour = ax_comm_rank(world)};
+    ax_device *dev;
+    ax_comm *over;
+    AX_TRY(ax_device_open_bound("cuda", 1, &binding, &dev));
+    AX_TRY(apart_create(world, dev, "nccl", &over));
+    AX_TRY(check_all(over, true));
+    ax_comm_destroy(&over);
+    ax_device_close(&dev);
+    return AX_OK;
+}
+
+static ax_status run(ax_comm *world, char **argv)
+{
+    AX_CHECK(ax_comm_size(world) == atoi(argv[1]), AX_ERR_USAGE, "there are %d ranks, not %s",
+             ax_comm_size(world), argv[1]);
+    return strcmp(argv[2], "cuda") ? check_all(world, false) : check_links(world);
+}
+
+/* collectives N [cuda]: N is the number of ranks that must be there; with cuda, over links of GPUs. */
 int main(int argc, char **argv) { return in_world(argc, argv, run); }

@@ -92,7 +92,7 @@ static ax_status run(ax_comm *world, char **argv)
     ax_comm *pairs, *reversed;
     int rank = ax_comm_rank(world), size = ax_comm_size(world);
     ax_coll_args large = {.coll = AX_ALL_REDUCE, .count = LARGE, .dtype = AX_F32};
-    EXPECT(!strcmp(ax_comm_path(world, &large), path));
+    EXPECT(!strcmp(ax_comm_path(world, NULL, &large), path));
     AX_TRY(ax_comm_alloc(world, b.bytes, (void **)&b.shared));
     AX_TRY(ax_calloc(1, b.bytes, &b.plain));
     EXPECT(!memcmp(b.shared, b.plain, b.bytes)); /* zeroed */

@@ -1,7 +1,7 @@
 /* The CUDA backend: one plugin, libaxonn_cuda.so, that dev/plugin.c loads. `device.c` has memory, copies and
- * the table; `gemm.c` products by cuBLASLt; each *.cu the kernels of the file of that name in dev/ref, on
- * what `kernels.cuh` gives them. All work of a device goes to one stream, so that scratch has one user at a
- * time. */
+ * the table; `gemm.c` products by cuBLASLt; `nccl.c` links between GPUs; each *.cu the kernels of the file of
+ * that name in dev/ref, on what `kernels.cuh` gives them. All work of a device but collectives goes to one
+ * stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -32,6 +32,8 @@ typedef struct ax_cuda {
     int chunk;                          /* that is next */
     cudaEvent_t stamp[AX_STAMPS];       /* made when they are first used */
     struct ax_cuda_products *products;  /* gemm.c's */
+    cudaEvent_t reached;                /* for who waits for the stream */
+    struct ax_nccl *nccl;               /* nccl.c's; NULL: this GPU was never linked to another */
 } ax_cuda;
 
 static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)stream->dev->impl; }
@@ -49,6 +51,15 @@ ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
 /* The product, for what cuBLASLt does not take. */
 ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args);
+
+/* Links to other GPUs (nccl.c). */
+extern const ax_link_ops ax_cuda_links;
+/* Waits for an event of a linked GPU until it is reached, or CUDA or a link has failed: then streams do not
+ * wait for links any more. Warns of long waits. */
+void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event);
+/* Why links have failed, so that what was received over them is nothing; or NULL. */
+const char *ax_nccl_why(const ax_cuda *cu);
+void ax_nccl_destroy(ax_cuda *cu);
 
 /* Attention on tensor cores (flash.cu), for the calls that it takes. */
 bool ax_cuda_flash_takes(const ax_attention_args *args);

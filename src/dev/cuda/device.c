@@ -69,11 +69,30 @@ static int64_t held(ax_device *dev)
     return cu->held;
 }
 
+/* Linked to others, a GPU may wait for one that never comes. */
+static ax_status await(ax_cuda *cu, cudaEvent_t event)
+{
+    if (cu->nccl)
+        ax_nccl_reach(cu, event);
+    AX_CHECK(!ax_nccl_why(cu), AX_ERR_COMM, "%s", ax_nccl_why(cu)); /* whatever was computed since */
+    AX_CUDA(cudaEventSynchronize(event));
+    return AX_OK;
+}
+
+/* Destructors cannot fail: what they wait for has ended, well or not. */
+static void drain(ax_cuda *cu)
+{
+    if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
+        ax_nccl_reach(cu, cu->reached);
+    if (cu->stream)
+        cudaStreamSynchronize(cu->stream);
+}
+
 static void release(ax_cuda *cu)
 {
     cudaSetDevice(cu->ordinal);
-    if (cu->stream)
-        cudaStreamSynchronize(cu->stream);
+    drain(cu);
+    ax_nccl_destroy(cu);
     ax_cuda_products_destroy(&cu->products);
     cudaFree(cu->scratch);
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
@@ -82,6 +101,8 @@ static void release(ax_cuda *cu)
     for (int i = 0; i < AX_STAMPS; i++)
         if (cu->stamp[i])
             cudaEventDestroy(cu->stamp[i]);
+    if (cu->reached)
+        cudaEventDestroy(cu->reached);
     cudaFreeHost(cu->pinned);
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
@@ -100,6 +121,7 @@ static ax_status prepare(ax_cuda *cu)
     AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS, cudaHostAllocDefault));
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
+    AX_CUDA(cudaEventCreateWithFlags(&cu->reached, cudaEventDisableTiming));
     AX_TRY(ax_cuda_products_create(cu, about.name, &cu->products));
     ax_log(AX_LOG_DEBUG, "cuda: GPU %d: %s, %d multiprocessors, %.1f GiB", cu->ordinal, about.name,
            cu->processors, (double)about.totalGlobalMem / 0x1p30);
@@ -154,7 +176,7 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 {
     (void)bytes;
     held(dev);
-    cudaStreamSynchronize(cuda_of(dev)->stream);
+    drain(cuda_of(dev));
     cudaError_t result = cudaFree(memory);
     if (result != cudaSuccess)
         ax_log(AX_LOG_ERROR, "CUDA: cudaFree: %s", cudaGetErrorString(result));
@@ -162,8 +184,9 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 
 static ax_status wait(ax_stream *stream)
 {
-    AX_CUDA(cudaStreamSynchronize(ax_cuda_of(stream)->stream));
-    return AX_OK;
+    ax_cuda *cu = ax_cuda_of(stream);
+    AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
+    return await(cu, cu->reached);
 }
 
 /* The host waits only for a chunk that is still on its way since it was used last. */
@@ -175,7 +198,7 @@ static ax_status copy_in(ax_stream *stream, void *device, const void *host, size
         int i = cu->chunk;
         char *chunk = cu->pinned + (size_t)i * AX_CUDA_CHUNK;
         cu->chunk = (i + 1) % AX_CUDA_CHUNKS;
-        AX_CUDA(cudaEventSynchronize(cu->copied[i]));
+        AX_TRY(await(cu, cu->copied[i]));
         memcpy(chunk, (const char *)host + at, count);
         AX_CUDA(cudaMemcpyAsync((char *)device + at, chunk, count, cudaMemcpyHostToDevice, cu->stream));
         AX_CUDA(cudaEventRecord(cu->copied[i], cu->stream));
@@ -201,9 +224,9 @@ static ax_status stamp(ax_stream *stream, int number)
 
 static ax_status between(ax_stream *stream, int first, int second, double *seconds)
 {
-    const ax_cuda *cu = ax_cuda_of(stream);
+    ax_cuda *cu = ax_cuda_of(stream);
     float ms;
-    AX_CUDA(cudaEventSynchronize(cu->stamp[second]));
+    AX_TRY(await(cu, cu->stamp[second]));
     AX_CUDA(cudaEventElapsedTime(&ms, cu->stamp[first], cu->stamp[second]));
     *seconds = (double)ms * 1e-3;
     return AX_OK;
@@ -290,6 +313,7 @@ const ax_device_ops ax_plugin_cuda = {
     .open = open_device,
     .close = close_device,
     .apart = true,
+    .links = &ax_cuda_links,
     .available = available,
     .held = held,
     .workspace = workspace,

@@ -1,0 +1,234 @@
+/* Communicators of devices that reach one another (ax_link): how their ranks find out that they do, over the
+ * communicator itself, and how a collective becomes a work handle. The host waits for nothing: ax_wait makes
+ * the device's stream wait. */
+#include "comm/link.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HANDLES = 64 };
+
+typedef struct handle {
+    ax_work work;
+    struct handle *next; /* among the free */
+    struct ax_comm_link *of;
+    int64_t ticket;
+} handle;
+
+/* Handles live as long as the link. They grow to the most that were ever in flight together. */
+typedef struct block {
+    struct block *next;
+    handle handle[HANDLES];
+} block;
+
+struct ax_comm_link {
+    ax_stream stream; /* of the device */
+    ax_link *link;
+    handle *free;
+    block *blocks;
+};
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+static ax_status more_handles(struct ax_comm_link *l)
+{
+    block *b;
+    AX_TRY(ax_calloc(1, sizeof *b, &b));
+    b->next = l->blocks;
+    l->blocks = b;
+    for (int i = 0; i < HANDLES; i++) {
+        b->handle[i].of = l;
+        b->handle[i].next = l->free;
+        l->free = &b->handle[i];
+    }
+    return AX_OK;
+}
+
+/* Where launches are timed one by one, a collective's time is to be its own. */
+static ax_status link_wait(ax_work *work)
+{
+    handle *h = (handle *)work;
+    struct ax_comm_link *l = h->of;
+    ax_device *dev = l->stream.dev;
+    h->next = l->free;
+    l->free = h;
+    AX_TRY(dev->ops.links->await(l->link, h->ticket));
+    return dev->ring || dev->totals ? ax_stream_wait(&l->stream) : AX_OK;
+}
+
+#ifndef NDEBUG
+static bool agree(const ax_coll_args *a, const ax_coll_args *b)
+{
+    return a->coll == b->coll && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
+           a->root == b->root;
+}
+
+/* Devices do not compare what their ranks call: builds with assertions do, on the host. */
+static ax_status compare(ax_comm *comm, const ax_coll_args *args)
+{
+    ax_work *work = NULL;
+    ax_coll_args mine, *all;
+    char one[96], other[96];
+    memset(&mine, 0, sizeof mine); /* its gaps travel too */
+    mine.coll = args->coll, mine.count = args->count, mine.dtype = args->dtype;
+    mine.op = args->op, mine.root = args->root;
+    AX_TRY(ax_calloc((size_t)comm->size, sizeof *all, &all));
+    ax_coll_args gather = {AX_ALL_GATHER, &mine, all, (int64_t)sizeof mine, AX_U8, AX_SUM, 0};
+    ax_status status = comm->ops->run(comm, NULL, &gather, &work);
+    if (status == AX_OK && work)
+        status = work->wait(work);
+    if (status != AX_OK) {
+        ax_coll_describe(args, one, sizeof one);
+        ax_error_context("before %s", one);
+    }
+    for (int r = 1; r < comm->size && status == AX_OK; r++)
+        if (!agree(&all[0], &all[r])) {
+            ax_coll_describe(&all[r], one, sizeof one);
+            ax_coll_describe(&all[0], other, sizeof other);
+            status = ax_fail(AX_ERR_COMM, "rank %d called %s where rank 0 called %s", r, one, other);
+        }
+    free(all);
+    return status;
+}
+#else
+static ax_status compare(ax_comm *comm, const ax_coll_args *args)
+{
+    (void)comm;
+    (void)args;
+    return AX_OK;
+}
+#endif
+
+ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
+{
+    struct ax_comm_link *l = comm->link;
+    AX_TRY(compare(comm, args));
+    if (!args->count)
+        return AX_OK;
+    if (!l->free)
+        AX_TRY(more_handles(l));
+    handle *h = l->free;
+    AX_TRY(stream->dev->ops.links->start(l->link, args, &h->ticket));
+    l->free = h->next;
+    h->work = (ax_work){.wait = link_wait};
+    *work = &h->work;
+    return AX_OK;
+}
+
+/* ---- connecting ---------------------------------------------------------------------------------- */
+
+/* What a rank tells the others of its device. */
+typedef struct card {
+    uint64_t host;
+    char place[AX_LINK_PLACE], absent[160];
+} card;
+
+static void write_card(ax_device *dev, card *out)
+{
+    const ax_link_ops *links = dev->ops.links;
+    const char *why = links ? links->absent(dev) : "this device has no links";
+    char name[256] = "";
+    memset(out, 0, sizeof *out);
+    gethostname(name, sizeof name - 1);
+    out->host = ax_rng_key(0, name, 0);
+    snprintf(out->absent, sizeof out->absent, "%s", why ? why : "");
+    if (!why)
+        links->place(dev, out->place);
+}
+
+/* Why these devices cannot be linked; empty if they can. The same on all ranks. */
+static void judge(const card *all, int n, char *why, size_t size)
+{
+    *why = 0;
+    for (int r = 0; r < n && !*why; r++)
+        if (*all[r].absent)
+            snprintf(why, size, "%s (rank %d of %d)", all[r].absent, r, n);
+    for (int r = 1; r < n && !*why; r++)
+        for (int q = 0; q < r && !*why; q++)
+            if (all[q].host == all[r].host && !strcmp(all[q].place, all[r].place))
+                snprintf(why, size, "ranks %d and %d of %d share the device at %s", q, r, n, all[r].place);
+}
+
+static ax_status exchange(ax_comm *comm, ax_device *dev, char *why, size_t size)
+{
+    card mine, *all;
+    ax_work *work;
+    write_card(dev, &mine);
+    AX_TRY(ax_calloc((size_t)comm->size, sizeof *all, &all));
+    ax_status status = ax_all_gather(comm, NULL, &mine, all, sizeof mine, AX_U8, &work);
+    if (status == AX_OK)
+        status = ax_wait(&work);
+    if (status == AX_OK)
+        judge(all, comm->size, why, size);
+    free(all);
+    return status;
+}
+
+static const char *world_failed(void *comm)
+{
+    ax_comm *c = comm;
+    return c->ops->failed ? c->ops->failed(c) : NULL;
+}
+
+/* All ranks return the same. */
+static ax_status open_link(ax_comm *comm, ax_device *dev, const char *name, ax_link **out)
+{
+    char token[AX_LINK_TOKEN] = "";
+    ax_work *work;
+    const ax_link_ops *links = dev->ops.links;
+    ax_link_group group = {name, token, comm->rank, comm->size, world_failed, comm};
+    AX_TRY(ax_comm_agree(comm, comm->rank ? AX_OK : links->invite(token)));
+    AX_TRY(ax_broadcast(comm, NULL, token, sizeof token, AX_U8, 0, &work));
+    AX_TRY(ax_wait(&work));
+    ax_status status = ax_comm_agree(comm, links->open(dev, &group, out));
+    if (status != AX_OK && *out)
+        links->close(out);
+    return status;
+}
+
+static ax_status connect(ax_comm *comm, ax_device *dev, const char *name, char *why, size_t size)
+{
+    struct ax_comm_link *l;
+    ax_link *link = NULL;
+    ax_status status = open_link(comm, dev, name, &link);
+    if (status != AX_OK && world_failed(comm))
+        return status;
+    if (status != AX_OK) {
+        snprintf(why, size, "%s", ax_error_message());
+        return AX_OK;
+    }
+    status = ax_calloc(1, sizeof *l, &l);
+    if (status != AX_OK) {
+        dev->ops.links->close(&link);
+        return status;
+    }
+    l->stream.dev = dev;
+    l->link = link;
+    comm->link = l;
+    return AX_OK;
+}
+
+ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name, char why[AX_COMM_WHY])
+{
+    *why = 0;
+    if (!dev->ops.apart || comm->size == 1 || comm->link)
+        return AX_OK;
+    AX_TRY(exchange(comm, dev, why, AX_COMM_WHY));
+    return *why ? AX_OK : connect(comm, dev, name, why, AX_COMM_WHY);
+}
+
+void ax_comm_disconnect(ax_comm *comm)
+{
+    struct ax_comm_link *l = comm->link;
+    if (!l)
+        return;
+    l->stream.dev->ops.links->close(&l->link);
+    for (block *next; l->blocks; l->blocks = next) {
+        next = l->blocks->next;
+        free(l->blocks);
+    }
+    free(l);
+    comm->link = NULL;
+}

@@ -1,0 +1,487 @@
+/* Links between GPUs: NCCL's communicators. The library is loaded when a link is first asked for, so that the
+ * plugin runs without it.
+ *
+ * All links of a GPU share one stream, so what they do is in one order, as NCCL wants it of communicators
+ * that overlap. A collective on it waits for what the GPU's own stream had before, and that stream waits for
+ * it when the collective is awaited; the host waits for neither.
+ *
+ * Communicators are non-blocking: no call of NCCL waits for another rank, so that nothing hangs in the
+ * library. Whoever waits on the host, here or for the GPU (ax_nccl_reach), looks at every link now and then,
+ * whether the library or the world of its ranks has failed. Then all links of the GPU are aborted, which ends
+ * what its streams wait for. */
+#include "dev/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#ifndef AXONN_HAVE_NCCL
+
+static const char *absent(ax_device *dev)
+{
+    (void)dev;
+    return "this plugin was built without NCCL's header";
+}
+const ax_link_ops ax_cuda_links = {.name = "nccl", .absent = absent};
+void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
+{
+    (void)cu;
+    (void)event;
+}
+const char *ax_nccl_why(const ax_cuda *cu)
+{
+    (void)cu;
+    return NULL;
+}
+void ax_nccl_destroy(ax_cuda *cu) { (void)cu; }
+
+#else
+
+#include <dlfcn.h>
+#include <math.h>
+#include <nccl.h>
+#include <pthread.h>
+
+#ifndef AXONN_NCCL_LIBRARY
+#define AXONN_NCCL_LIBRARY "libnccl.so.2"
+#endif
+
+/* ---- the library --------------------------------------------------------------------------------- */
+
+#define FUNCTIONS(X)                                                                                         \
+    X(ncclGetVersion)                                                                                        \
+    X(ncclGetUniqueId)                                                                                       \
+    X(ncclGetErrorString)                                                                                    \
+    X(ncclGetLastError)                                                                                      \
+    X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy)                \
+        X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclAllGather)                 \
+            X(ncclReduceScatter) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
+
+/* Loaded once, for the rest of the process. */
+static struct {
+#define POINTER(name) __typeof__(&name) name;
+    FUNCTIONS(POINTER)
+#undef POINTER
+    pthread_once_t once;
+    char why_not[200];
+} nccl = {.once = PTHREAD_ONCE_INIT};
+
+enum { OLDEST = 21400 }; /* 2.14, the first with communicators that do not block */
+
+static void load(void)
+{
+    const char *path = getenv("AXONN_NCCL");
+    if (path && !strcmp(path, "off")) {
+        snprintf(nccl.why_not, sizeof nccl.why_not, "AXONN_NCCL=off");
+        return;
+    }
+    path = path && *path ? path : AXONN_NCCL_LIBRARY;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL cannot be loaded: %s", dlerror());
+        return;
+    }
+    int version = 0;
+    const char *missing = NULL;
+#define FIND(name)                                                                                           \
+    *(void **)&nccl.name = dlsym(library, #name);                                                            \
+    missing = nccl.name ? missing : #name;
+    FUNCTIONS(FIND)
+#undef FIND
+    if (missing)
+        snprintf(nccl.why_not, sizeof nccl.why_not, "%.100s has no %s", path, missing);
+    else if (nccl.ncclGetVersion(&version) != ncclSuccess || version < OLDEST)
+        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL is of version %d, older than %d", version, OLDEST);
+    else
+        ax_log(AX_LOG_DEBUG, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
+/* ---- links --------------------------------------------------------------------------------------- */
+
+/* PATIENCE: seconds until a link must stand. WARN: seconds until a long wait is told, again after twice that.
+ */
+enum { RING = 64, PATIENCE = 120, WARN = 30 };
+
+/* What was started, until RING others were. */
+typedef struct operation {
+    ax_link *link; /* NULL: closed */
+    ax_coll_args args;
+    int64_t number; /* on its link */
+    cudaEvent_t done;
+} operation;
+
+struct ax_nccl {
+    cudaStream_t stream;
+    cudaEvent_t begin, last;
+    operation ring[RING];
+    int64_t started;
+    ax_link *links;
+    bool failed; /* and the links are aborted, because: */
+    char why[500];
+    char refused[400]; /* why a link could not be opened; no further one is tried */
+};
+
+struct ax_link {
+    ax_link *next;
+    ax_cuda *cu;
+    ncclComm_t comm; /* NULL: aborted */
+    char name[64];
+    int rank, size;
+    int64_t calls;
+    const char *(*world_failed)(void *user);
+    void *user;
+};
+
+static ax_cuda *cuda_of(ax_device *dev) { return dev->impl; }
+
+static const char *absent(ax_device *dev)
+{
+    const struct ax_nccl *n = cuda_of(dev)->nccl;
+    pthread_once(&nccl.once, load);
+    return *nccl.why_not ? nccl.why_not : n && n->failed ? n->why : n && *n->refused ? n->refused : NULL;
+}
+
+static void place(ax_device *dev, char out[AX_LINK_PLACE])
+{
+    memset(out, 0, AX_LINK_PLACE);
+    cudaDeviceGetPCIBusId(out, AX_LINK_PLACE, cuda_of(dev)->ordinal);
+}
+
+/* "all_reduce of 8 f32, operation 3 along x of 4 GPUs": the oldest that has not ended; or the link. */
+static void describe(const struct ax_nccl *n, const ax_link *link, char *out, size_t size)
+{
+    char what[96];
+    for (int64_t t = n->started < RING ? 0 : n->started - RING; t < n->started; t++) {
+        const operation *o = &n->ring[t % RING];
+        if (!o->link || cudaEventQuery(o->done) != cudaErrorNotReady)
+            continue;
+        ax_coll_describe(&o->args, what, sizeof what);
+        snprintf(out, size, "%s, operation %lld along %s of %d GPUs", what, (long long)o->number,
+                 o->link->name, o->link->size);
+        return;
+    }
+    if (link)
+        snprintf(out, size, "the link along %s of %d GPUs", link->name, link->size);
+    else
+        snprintf(out, size, "no collective is in flight");
+}
+
+static const char *words(const ax_link *link, ncclResult_t result, char *out, size_t size)
+{
+    const char *more = nccl.ncclGetLastError(link->comm);
+    snprintf(out, size, "NCCL: %s%s%.120s", nccl.ncclGetErrorString(result), more && *more ? ": " : "",
+             more ? more : "");
+    return out;
+}
+
+/* Aborts all links: their streams end. The first reason counts. */
+static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
+{
+    struct ax_nccl *n = cu->nccl;
+    char what[200];
+    if (n->failed)
+        return;
+    describe(n, link, what, sizeof what);
+    snprintf(n->why, sizeof n->why, "%s: %.280s", what, why);
+    n->failed = true;
+    for (ax_link *l = n->links; l; l = l->next)
+        if (l->comm) {
+            nccl.ncclCommAbort(l->comm);
+            l->comm = NULL;
+        }
+}
+
+/* False if a link has failed. */
+static bool look(ax_cuda *cu)
+{
+    for (ax_link *l = cu->nccl->links; l; l = l->next) {
+        char text[200];
+        ncclResult_t state = ncclSuccess, result;
+        if (!l->comm)
+            continue;
+        const char *why = l->world_failed(l->user);
+        result = why ? ncclSuccess : nccl.ncclCommGetAsyncError(l->comm, &state);
+        state = result == ncclSuccess ? state : result;
+        if (!why && state != ncclSuccess && state != ncclInProgress)
+            why = words(l, state, text, sizeof text);
+        if (why) {
+            fail_links(cu, l, why);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Spins for a while, then sleeps. */
+static void hesitate(double since)
+{
+    const double spin = 1e-3;
+    if (ax_now() - since > spin)
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+}
+
+/* ---- waiting on the host ------------------------------------------------------------------------- */
+
+void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
+{
+    const double look_every = 2e-3;
+    double begin = ax_now(), looked = begin, warned = begin;
+    cudaError_t result = cudaEventQuery(event);
+    bool stood = true;
+    for (; result == cudaErrorNotReady && stood; result = cudaEventQuery(event)) {
+        double now = ax_now();
+        if (now - looked > look_every) {
+            stood = look(cu);
+            looked = now;
+        }
+        if (now - warned > fmax(WARN, warned - begin)) {
+            char what[200];
+            describe(cu->nccl, NULL, what, sizeof what);
+            ax_log(AX_LOG_WARN, "%s: this rank has waited %.0f s for its GPU", what, now - begin);
+            warned = now;
+        }
+        hesitate(begin);
+    }
+    cudaGetLastError(); /* that it was not ready is not for the next launch to tell */
+    look(cu);
+}
+
+const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed ? cu->nccl->why : NULL; }
+
+/* Until what the library goes on with is done, for at most so many seconds (0: for ever); the links may have
+ * been aborted then. */
+static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
+{
+    double begin = ax_now();
+    while (result == ncclInProgress) {
+        ncclResult_t state;
+        hesitate(begin);
+        if (!look(link->cu) || link->world_failed(link->user))
+            return ncclRemoteError;
+        result = nccl.ncclCommGetAsyncError(link->comm, &state);
+        result = result == ncclSuccess ? state : result;
+        if (result == ncclInProgress && seconds && ax_now() - begin > seconds)
+            return ncclSystemError;
+    }
+    return result;
+}
+
+/* ---- opening and closing ------------------------------------------------------------------------- */
+
+static ax_status prepare(ax_cuda *cu)
+{
+    if (cu->nccl)
+        return AX_OK;
+    AX_TRY(ax_calloc(1, sizeof *cu->nccl, &cu->nccl));
+    AX_CUDA(cudaStreamCreateWithFlags(&cu->nccl->stream, cudaStreamNonBlocking));
+    AX_CUDA(cudaEventCreateWithFlags(&cu->nccl->begin, cudaEventDisableTiming));
+    AX_CUDA(cudaEventCreateWithFlags(&cu->nccl->last, cudaEventDisableTiming));
+    for (int i = 0; i < RING; i++)
+        AX_CUDA(cudaEventCreateWithFlags(&cu->nccl->ring[i].done, cudaEventDisableTiming));
+    return AX_OK;
+}
+
+void ax_nccl_destroy(ax_cuda *cu)
+{
+    struct ax_nccl *n = cu->nccl;
+    if (!n)
+        return;
+    if (n->stream)
+        cudaStreamSynchronize(n->stream);
+    for (int i = 0; i < RING; i++)
+        if (n->ring[i].done)
+            cudaEventDestroy(n->ring[i].done);
+    if (n->begin)
+        cudaEventDestroy(n->begin);
+    if (n->last)
+        cudaEventDestroy(n->last);
+    if (n->stream)
+        cudaStreamDestroy(n->stream);
+    free(n);
+    cu->nccl = NULL;
+}
+
+static ax_status invite(void *token)
+{
+    ncclUniqueId id;
+    _Static_assert(sizeof id <= AX_LINK_TOKEN, "a token is an id of NCCL");
+    ncclResult_t result = nccl.ncclGetUniqueId(&id);
+    AX_CHECK(result == ncclSuccess, AX_ERR_COMM, "NCCL: ncclGetUniqueId: %s",
+             nccl.ncclGetErrorString(result));
+    memcpy(token, &id, sizeof id);
+    return AX_OK;
+}
+
+static ax_status init(ax_link *link, const void *token)
+{
+    ncclUniqueId id;
+    ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+    struct ax_nccl *n = link->cu->nccl;
+    char text[200];
+    how.blocking = 0;
+#if NCCL_VERSION_CODE >= 22800
+    how.commName = link->name;
+#endif
+    memcpy(&id, token, sizeof id);
+    ncclResult_t result = nccl.ncclCommInitRankConfig(&link->comm, link->size, id, link->rank, &how);
+    result = settle(link, result, PATIENCE);
+    if (result == ncclSuccess)
+        return AX_OK;
+    const char *why = link->world_failed(link->user);
+    snprintf(n->refused, sizeof n->refused, "%s",
+             why          ? why
+             : link->comm ? words(link, result, text, sizeof text)
+                          : nccl.ncclGetErrorString(result));
+    if (link->comm)
+        nccl.ncclCommAbort(link->comm);
+    return ax_fail(AX_ERR_COMM, "%s", n->refused);
+}
+
+static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link **out)
+{
+    ax_cuda *cu = cuda_of(dev);
+    ax_link *link;
+    *out = NULL;
+    cudaSetDevice(cu->ordinal);
+    AX_TRY(prepare(cu));
+    AX_CHECK(!cu->nccl->failed, AX_ERR_COMM, "%s", cu->nccl->why);
+    AX_TRY(ax_calloc(1, sizeof *link, &link));
+    *link = (ax_link){.next = cu->nccl->links,
+                      .cu = cu,
+                      .rank = group->rank,
+                      .size = group->size,
+                      .world_failed = group->failed,
+                      .user = group->user};
+    snprintf(link->name, sizeof link->name, "%s", group->name);
+    ax_status status = init(link, group->token);
+    if (status != AX_OK) {
+        free(link);
+        return status;
+    }
+    cu->nccl->links = *out = link;
+    return AX_OK;
+}
+
+/* What is in flight comes to its end first, on all ranks. */
+static void link_close(ax_link **out)
+{
+    ax_link *link = *out;
+    struct ax_nccl *n = link->cu->nccl;
+    cudaSetDevice(link->cu->ordinal);
+    if (link->comm && cudaEventRecord(n->last, n->stream) == cudaSuccess)
+        ax_nccl_reach(link->cu, n->last);
+    if (link->comm && settle(link, nccl.ncclCommFinalize(link->comm), PATIENCE) == ncclSuccess)
+        nccl.ncclCommDestroy(link->comm);
+    else if (link->comm)
+        nccl.ncclCommAbort(link->comm);
+    for (int i = 0; i < RING; i++)
+        if (n->ring[i].link == link)
+            n->ring[i].link = NULL;
+    ax_link **at = &n->links;
+    while (*at != link)
+        at = &(*at)->next;
+    *at = link->next;
+    free(link);
+    *out = NULL;
+}
+
+/* ---- collectives --------------------------------------------------------------------------------- */
+
+static ncclDataType_t type_of(ax_dtype dtype)
+{
+    switch (dtype) {
+    case AX_F64:
+        return ncclFloat64;
+    case AX_F32:
+        return ncclFloat32;
+    case AX_BF16:
+        return ncclBfloat16;
+    case AX_I32:
+        return ncclInt32;
+    default:
+        AX_ASSERT(dtype == AX_I64); /* the public collectives reduce no others */
+        return ncclInt64;
+    }
+}
+
+static ncclResult_t exchange(const ax_link *link, const ax_coll_args *a, size_t bytes, cudaStream_t stream)
+{
+    ncclResult_t result = nccl.ncclGroupStart();
+    for (int r = 0; r < link->size && result == ncclSuccess; r++) {
+        size_t at = (size_t)r * bytes;
+        result = nccl.ncclSend((const char *)a->send + at, bytes, ncclInt8, r, link->comm, stream);
+        if (result == ncclSuccess)
+            result = nccl.ncclRecv((char *)a->recv + at, bytes, ncclInt8, r, link->comm, stream);
+    }
+    ncclResult_t ended = nccl.ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+}
+
+/* What is not reduced is moved as bytes. */
+static ncclResult_t call(const ax_link *link, const ax_coll_args *a, cudaStream_t stream)
+{
+    size_t count = (size_t)a->count, bytes = count * ax_dtype_size(a->dtype);
+    ncclRedOp_t op = a->op == AX_MAX ? ncclMax : ncclSum;
+    switch (a->coll) {
+    case AX_ALL_REDUCE:
+        return nccl.ncclAllReduce(a->send, a->recv, count, type_of(a->dtype), op, link->comm, stream);
+    case AX_REDUCE_SCATTER:
+        return nccl.ncclReduceScatter(a->send, a->recv, count, type_of(a->dtype), op, link->comm, stream);
+    case AX_ALL_GATHER:
+        return nccl.ncclAllGather(a->send, a->recv, bytes, ncclInt8, link->comm, stream);
+    case AX_ALL_TO_ALL:
+        return exchange(link, a, bytes, stream);
+    case AX_BROADCAST:
+        return nccl.ncclBroadcast(a->send, a->recv, bytes, ncclInt8, a->root, link->comm, stream);
+    case AX_BARRIER:
+        break;
+    }
+    return ncclInvalidUsage; /* barriers are the host's */
+}
+
+static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
+{
+    ax_cuda *cu = link->cu;
+    struct ax_nccl *n = cu->nccl;
+    char what[96], why[200], text[300];
+    AX_CHECK(!n->failed, AX_ERR_COMM, "%s", n->why);
+    cudaSetDevice(cu->ordinal);
+    AX_CUDA(cudaEventRecord(n->begin, cu->stream));
+    AX_CUDA(cudaStreamWaitEvent(n->stream, n->begin, 0));
+    ncclResult_t result = settle(link, call(link, args, n->stream), 0);
+    if (result != ncclSuccess && !n->failed) {
+        ax_coll_describe(args, what, sizeof what);
+        snprintf(text, sizeof text, "%s: %s", what, words(link, result, why, sizeof why));
+        fail_links(cu, link, text);
+    }
+    AX_CHECK(!n->failed, AX_ERR_COMM, "%s", n->why);
+    operation *o = &n->ring[n->started % RING];
+    AX_CUDA(cudaEventRecord(o->done, n->stream));
+    o->link = link;
+    o->args = *args;
+    o->number = ++link->calls;
+    *ticket = n->started++;
+    return AX_OK;
+}
+
+/* An event that was used again since is a later one of the same stream. */
+static ax_status await(ax_link *link, int64_t ticket)
+{
+    struct ax_nccl *n = link->cu->nccl;
+    cudaSetDevice(link->cu->ordinal);
+    AX_CHECK(!n->failed, AX_ERR_COMM, "%s", n->why);
+    AX_CUDA(cudaStreamWaitEvent(link->cu->stream, n->ring[ticket % RING].done, 0));
+    return AX_OK;
+}
+
+const ax_link_ops ax_cuda_links = {.name = "nccl",
+                                   .absent = absent,
+                                   .place = place,
+                                   .invite = invite,
+                                   .open = link_open,
+                                   .close = link_close,
+                                   .start = start,
+                                   .await = await};
+
+#endif

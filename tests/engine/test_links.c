@@ -1,0 +1,304 @@
+/* Collectives from GPU to GPU, on emulated GPUs and a stand-in for NCCL (tests/cuda): every collective
+ * against its definition, layers and training on grids, what falls back to the host and says why, and how
+ * failures end. With argument "absent" NCCL is missing, and everything goes through the host. */
+#include "axonn/nn.h"
+
+#include "support/apart.h"
+#include "support/collectives.h"
+#include "support/equality.h"
+#include "support/ranks.h"
+#include "support/sanitized.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *path = "nccl";
+
+/* Rank r's GPU is number r. */
+static ax_status open_gpu(int number, ax_device **out)
+{
+    ax_binding binding = {.neighbour = number};
+    return ax_device_open_bound("cuda", 1, &binding, out);
+}
+
+/* ---- against their definitions ------------------------------------------------------------------- */
+
+static ax_status checked_on_gpu(ax_comm *world, void *arg)
+{
+    ax_device *dev;
+    ax_comm *over = NULL;
+    AX_TRY(open_gpu(ax_comm_rank(world), &dev));
+    ax_status status = apart_create(world, dev, path, &over);
+    if (status == AX_OK)
+        status = (*(ax_rank_fn *const *)arg)(over, NULL);
+    ax_comm_destroy(&over);
+    ax_device_close(&dev);
+    return status;
+}
+
+static void collectives_are_right(void **state)
+{
+    ax_rank_fn *check = check_collectives;
+    (void)state;
+    for (int size = 2; size <= 8; size += size < 4 ? 1 : 4)
+        assert_ranks(size, checked_on_gpu, &check);
+}
+
+static void splits_order_and_nest(void **state)
+{
+    ax_rank_fn *check = check_splits;
+    (void)state;
+    assert_ranks(8 - SANITIZED * 3, checked_on_gpu, &check);
+}
+
+static void operations_overlap(void **state)
+{
+    ax_rank_fn *overlap = check_overlap, *random = check_random;
+    (void)state;
+    assert_ranks(4, checked_on_gpu, &overlap);
+    assert_ranks(4, checked_on_gpu, &random);
+}
+
+/* ---- on grids ------------------------------------------------------------------------------------ */
+
+/* Every group has its link, those that come with factors of x too. */
+static ax_status grid_of_eight(ax_comm *world, void *arg)
+{
+    static const ax_coll_args any = {.coll = AX_ALL_GATHER, .count = 1, .dtype = AX_BF16};
+    ax_ctx *ctx;
+    (void)arg;
+    AX_TRY(ax_ctx_create(world, (ax_grid_size){4, 1, 2, 1, 1}, "cuda", 1, AX_F32, 1, &ctx));
+    ax_status status = ax_grid_factor(ctx->grid, 2);
+    for (unsigned axes = 0; axes < 1u << AX_AXES && status == AX_OK; axes++) {
+        ax_comm *c = ax_grid_comm(ctx->grid, (ax_axisset)axes);
+        if (ax_comm_size(c) > 1 && strcmp(ax_comm_path(c, ctx->stream, &any), path))
+            status = ax_fail(AX_ERR_INTERNAL, "axes %x: %s", axes, ax_comm_path(c, ctx->stream, &any));
+    }
+    ax_ctx_destroy(&ctx);
+    return status;
+}
+
+static void grids_are_connected(void **state)
+{
+    (void)state;
+    assert_ranks(8, grid_of_eight, NULL);
+}
+
+/* Bounds as in test_cuda.c. */
+static void layers_equal_the_reference(void **state)
+{
+    static const ax_grid_size grids[] = {{2, 1, 2, 1, 1}, {1, 2, 1, 1, 1}};
+    (void)state;
+    for (int s = 0; s < ax_layer_sample_count; s++)
+        for (size_t i = 0; i < AX_COUNT(grids) - SANITIZED; i++) {
+            ax_parallel parallel = ax_parallel_default;
+            double worst;
+            if (ax_layer_check_grid(&ax_layer_samples[s], grids[i], &parallel, "cuda", &worst) != AX_OK)
+                fail_msg("%s, grid %zu: %s", ax_layer_samples[s].name, i, ax_error_message());
+            if (!(worst < 1e-12))
+                fail_msg("%s, grid %zu: off by %.1e", ax_layer_samples[s].name, i, worst);
+        }
+}
+
+static void training_equals_the_reference(void **state)
+{
+    static const struct {
+        ax_grid_size grid;
+        int zero;
+    } cases[] = {{{2, 1, 2, 1, 2}, 1}, {{1, 2, 1, 1, 2}, 3}, {{1, 1, 2, 1, 1}, 0}};
+    (void)state;
+    eq_run one = eq_do(eq_serial(EQ_GROUPED, "ref", AX_F64, 2));
+    for (size_t i = 0; i < (SANITIZED ? 1 : AX_COUNT(cases)); i++) {
+        eq_run split = eq_serial(EQ_GROUPED, "cuda", AX_F64, 2);
+        split.grid = cases[i].grid;
+        split.parallel.zero = cases[i].zero;
+        split = eq_do(split);
+        eq_assert_equal(&split, &one, 1e-12, 1e-11);
+        eq_free(&split);
+    }
+    eq_free(&one);
+    one = eq_do(eq_serial(EQ_GPT2, "ref", AX_F32, 2));
+    eq_gap gap = eq_bf16_gap(EQ_GPT2, "ref", 2);
+    eq_run bf16 = eq_serial(EQ_GPT2, "cuda", AX_BF16, 2);
+    bf16.grid = (ax_grid_size){2, 1, 2, 1, 1};
+    bf16 = eq_do(bf16);
+    eq_assert_as_near(&bf16, &one, &gap);
+    eq_free(&bf16);
+    eq_free(&one);
+}
+
+/* ---- what falls back ----------------------------------------------------------------------------- */
+
+typedef struct fallback {
+    int gpus; /* that the ranks have together */
+    char why[AX_COMM_WHY];
+} fallback;
+
+static ax_status connects(ax_comm *world, void *arg)
+{
+    fallback *f = arg;
+    ax_device *dev;
+    ax_comm *over = NULL;
+    char why[AX_COMM_WHY] = "";
+    AX_TRY(open_gpu(ax_comm_rank(world) % f->gpus, &dev));
+    ax_status status = ax_comm_connect(world, dev, "test", why);
+    if (ax_comm_rank(world) == 0)
+        memcpy(f->why, why, sizeof why);
+    if (status == AX_OK)
+        status = apart_create(world, dev, *why ? "staged" : "nccl", &over);
+    if (status == AX_OK)
+        status = check_collectives(over, NULL);
+    ax_comm_destroy(&over);
+    ax_device_close(&dev);
+    return status;
+}
+
+static void ranks_that_share_a_gpu_go_through_the_host(void **state)
+{
+    fallback f = {.gpus = 2};
+    (void)state;
+    assert_ranks(3, connects, &f);
+    assert_string_equal(f.why, "ranks 0 and 2 of 3 share the device at emulated:0");
+}
+
+static void without_nccl_all_goes_through_the_host(void **state)
+{
+    fallback f = {.gpus = 3};
+    (void)state;
+    assert_ranks(3, connects, &f);
+    assert_non_null(strstr(f.why, "NCCL cannot be loaded: "));
+}
+
+/* ---- failures ------------------------------------------------------------------------------------ */
+
+enum { RANKS = 3, N = 1000 };
+
+typedef struct outcome {
+    ax_status (*body)(ax_comm *world, ax_stream *stream, void *memory);
+    ax_status status[RANKS];
+    char message[RANKS][400];
+    double seconds;
+} outcome;
+
+static ax_status on_gpu(ax_comm *world, void *arg)
+{
+    outcome *o = arg;
+    ax_device *dev;
+    void *memory = NULL;
+    char why[AX_COMM_WHY];
+    int me = ax_comm_rank(world);
+    AX_TRY(open_gpu(me, &dev));
+    ax_stream stream = {dev, NULL};
+    AX_TRY(ax_comm_connect(world, dev, "test", why));
+    AX_TRY(ax_device_alloc(dev, 2 * N * sizeof(float), &memory));
+    o->status[me] = o->body(world, &stream, memory);
+    if (o->status[me] != AX_OK)
+        snprintf(o->message[me], sizeof o->message[me], "%s", ax_error_message());
+    /* As ax_train does: what is destroyed may wait for the others, who shall not wait for this rank then. */
+    if (o->status[me] != AX_OK)
+        ax_comm_abort(world, o->status[me], o->message[me]);
+    ax_device_free(dev, memory, 2 * N * sizeof(float));
+    ax_comm_disconnect(world);
+    ax_device_close(&dev);
+    return o->status[me];
+}
+
+static ax_status reduce(ax_comm *world, ax_stream *stream, void *memory, int64_t n)
+{
+    float first;
+    ax_work *work;
+    AX_TRY(ax_all_reduce(world, stream, memory, n, AX_F32, AX_SUM, &work));
+    AX_TRY(ax_wait(&work));
+    return ax_copy_out(stream, &first, memory, sizeof first);
+}
+
+static outcome ends(ax_status (*body)(ax_comm *, ax_stream *, void *))
+{
+    outcome o = {.body = body};
+    double begin = ax_now();
+    assert_int_not_equal(ax_comm_threads_run(RANKS, on_gpu, &o), AX_OK);
+    o.seconds = ax_now() - begin;
+    return o;
+}
+
+static ax_status one_fails(ax_comm *world, ax_stream *stream, void *memory)
+{
+    AX_TRY(reduce(world, stream, memory, N));
+    if (ax_comm_rank(world) == 1)
+        return ax_fail(AX_ERR_DATA, "the file is short");
+    return reduce(world, stream, memory, N);
+}
+
+static void a_failing_rank_ends_the_others(void **state)
+{
+    (void)state;
+    outcome o = ends(one_fails);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(o.status[r], r == 1 ? AX_ERR_DATA : AX_ERR_COMM);
+        if (r != 1 && !strstr(o.message[r], "rank 1 failed: the file is short"))
+            fail_msg("rank %d: %s", r, o.message[r]);
+    }
+}
+
+static ax_status one_differs(ax_comm *world, ax_stream *stream, void *memory)
+{
+    return reduce(world, stream, memory, ax_comm_rank(world) == 1 ? N / 2 : N);
+}
+
+static void mismatches_are_errors(void **state)
+{
+    (void)state;
+    outcome o = ends(one_differs);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(o.status[r], AX_ERR_COMM);
+}
+
+static ax_status one_is_missing(ax_comm *world, ax_stream *stream, void *memory)
+{
+    AX_TRY(reduce(world, stream, memory, N));
+    return ax_comm_rank(world) == 1 ? AX_OK : reduce(world, stream, memory, N);
+}
+
+static void a_rank_that_never_comes_is_an_error(void **state)
+{
+    (void)state;
+    setenv("AXONN_EMULATED_PATIENCE", "3", 1);
+    outcome o = ends(one_is_missing);
+    unsetenv("AXONN_EMULATED_PATIENCE");
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(o.status[r], r == 1 ? AX_OK : AX_ERR_COMM);
+    if (!strstr(o.message[0], "all_reduce of 1000 f32"))
+        fail_msg("%s", o.message[0]);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives_are_right),
+        cmocka_unit_test(splits_order_and_nest),
+        cmocka_unit_test(operations_overlap),
+        cmocka_unit_test(grids_are_connected),
+        cmocka_unit_test(layers_equal_the_reference),
+        cmocka_unit_test(training_equals_the_reference),
+        cmocka_unit_test(ranks_that_share_a_gpu_go_through_the_host),
+        cmocka_unit_test(a_failing_rank_ends_the_others),
+        cmocka_unit_test(mismatches_are_errors),
+        cmocka_unit_test(a_rank_that_never_comes_is_an_error),
+    };
+    const struct CMUnitTest absent[] = {
+        cmocka_unit_test(without_nccl_all_goes_through_the_host),
+        cmocka_unit_test(grids_are_connected),
+    };
+    if (ax_device_absent("cuda")) {
+        printf("cuda: %s\n", ax_device_absent("cuda"));
+        return getenv("AXONN_PLUGINS") ? 1 : 77;
+    }
+    if (argc < 2 || strcmp(argv[1], "absent") != 0)
+        return cmocka_run_group_tests(tests, NULL, NULL);
+    path = "staged";
+    return cmocka_run_group_tests(absent, NULL, NULL);
+}

@@ -5,7 +5,9 @@
  *   - a rank that does not answer is stopped, dead or unreachable: the job ends;
  *   - if somebody computes, that rank is late: a warning, and patience;
  *   - if nobody does, and asked again all stand where they stood, they wait for one another, or for ranks
- * that have left: the job ends. The lowest rank that waits speaks. Read mpi.h first. */
+ * that have left: the job ends. The lowest rank that waits speaks.
+ * A rank that waits for its device, which may wait for others or compute, asks as well, but judges silence
+ * alone, and to others it computes. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -63,6 +65,10 @@ static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->co
 /* "all_reduce of 8 f32, operation 3 of ranks 0, 2, 4" */
 static void describe(const ax_mpi_op *op, char *out, size_t size)
 {
+    if (!op) {
+        snprintf(out, size, "a collective of devices");
+        return;
+    }
     const ax_mpi_comm *c = op->c;
     ax_mpi_call call = ax_mpi_call_of(op);
     ax_mpi_call_describe(&call, out, size);
@@ -91,7 +97,7 @@ static int64_t called_on(ax_mpi_world *w, uint64_t id)
 static void ask(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
-    ax_mpi_note note = {.kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active->c->id};
+    ax_mpi_note note = {.kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active ? w->active->c->id : 0};
     k->round++;
     k->judge_by = now + (atomic_load(&w->hurried) ? HURRY_PATIENCE : patience(timeout_of(w)));
     for (int r = 0; r < w->comm->comm.size; r++) {
@@ -101,13 +107,15 @@ static void ask(ax_mpi_world *w, double now)
         a->state = WAITS;
     }
     answer *mine = &k->answer[w->comm->comm.rank];
-    mine->called = w->active->seq;
+    mine->called = w->active ? w->active->seq : 0;
     describe(w->active, mine->text, sizeof mine->text);
     ax_mpi_note_send_all(w, &note);
 }
 
 /* A caller waits, asleep or driving. */
 static bool is_waited_for(ax_mpi_world *w) { return atomic_load(&w->waiting) || atomic_load(&w->helping); }
+
+static bool waits_for_device(ax_mpi_world *w) { return (double)atomic_load(&w->in_device) > ax_now() * 1000; }
 
 void ax_mpi_watch_answer(ax_mpi_world *w, const ax_mpi_note *question)
 {
@@ -232,6 +240,11 @@ static void judge(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
     bool hopeless = first(w, is_silent) >= 0, hurried = atomic_load(&w->hurried);
+    if (!hopeless && !w->active) {
+        k->round = 0;
+        k->ask_at = now + timeout_of(w);
+        return;
+    }
     if (!hopeless && hurried) {
         k->round = 0;
         k->since = now;
@@ -262,8 +275,9 @@ void ax_mpi_watch_look(ax_mpi_world *w)
 {
     ax_mpi_watch *k = w->watch;
     double now = ax_now(), timeout = timeout_of(w);
-    bool hurried = atomic_load(&w->hurried),
-         waiting = (timeout > 0 || hurried) && w->active && is_waited_for(w) && !atomic_load(&w->failed);
+    bool hurried = atomic_load(&w->hurried), in_operation = w->active && is_waited_for(w),
+         in_device = !w->active && waits_for_device(w),
+         waiting = (timeout > 0 || hurried) && (in_operation || in_device) && !atomic_load(&w->failed);
     if (!waiting || w->progress != k->seen) {
         k->seen = w->progress;
         k->since = now;

@@ -81,6 +81,32 @@ static ax_status signals(ax_comm *world, int number)
     return ax_barrier(world);
 }
 
+/* All wait for a collective of their GPUs that rank 1 does not call. */
+static ax_status on_gpu(ax_comm *world, const char *kind)
+{
+    ax_device *dev;
+    ax_binding binding = {.neighbour = ax_comm_rank(world)};
+    char why[AX_COMM_WHY];
+    void *memory;
+    float first;
+    ax_work *work;
+    AX_TRY(ax_device_open_bound("cuda", 1, &binding, &dev));
+    AX_TRY(ax_comm_connect(world, dev, "test", why));
+    AX_CHECK(!*why, AX_ERR_INTERNAL, "%s", why);
+    ax_stream stream = {dev, NULL};
+    AX_TRY(ax_device_alloc(dev, 4096, &memory));
+    for (int i = 0; i < 2; i++) {
+        if (i && ax_comm_rank(world) == 1 && !strcmp(kind, "gpu_fail"))
+            return ax_fail(AX_ERR_DATA, "the file is short");
+        if (i && ax_comm_rank(world) == 1)
+            raise(SIGSTOP);
+        AX_TRY(ax_all_reduce(world, &stream, memory, 1000, AX_F32, AX_SUM, &work));
+        AX_TRY(ax_wait(&work));
+        AX_TRY(ax_copy_out(&stream, &first, memory, sizeof first));
+    }
+    return AX_OK;
+}
+
 static ax_status run(ax_comm **world, const char *kind)
 {
     bool odd = ax_comm_rank(*world) == 1;
@@ -98,6 +124,8 @@ static ax_status run(ax_comm **world, const char *kind)
         return signals(*world, SIGKILL);
     if (!strcmp(kind, "fail"))
         return fails(*world);
+    if (!strncmp(kind, "gpu", 3))
+        return on_gpu(*world, kind);
     if (!strcmp(kind, "fail_all"))
         return ax_fail(AX_ERR_USAGE, "the grid does not fit");
     if (!strncmp(kind, "exit", 4) && odd)

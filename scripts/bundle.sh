@@ -8,10 +8,11 @@ cd "$(dirname "$0")/.."
 
 build="build-portable"
 dir=${1:-build-bundle}
-programs=(axonn tests/test_dev_backend tests/test_engine_cuda bench_kernels)
+programs=(axonn tests/test_dev_backend tests/test_engine_cuda tests/test_engine_links bench_kernels)
 
 cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DAXONN_TESTS=ON -DAXONN_MPI=off -DAXONN_CUDA=on >/dev/null
-cmake --build "$build" -j "$(nproc)" --target libaxonn axonn axonn_cuda test_dev_backend test_engine_cuda bench_kernels |
+cmake --build "$build" -j "$(nproc)" --target libaxonn axonn axonn_cuda test_dev_backend test_engine_cuda test_engine_links \
+    bench_kernels |
     grep -E 'error|warning' || true
 
 rm -rf "$dir"

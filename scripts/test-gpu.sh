@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Judges and times the device "cuda" on a machine with a GPU, from a folder that scripts/bundle.sh made: kernels against
-# the reference, layers and training runs, memcheck and racecheck of steps, rates of kernels, whole steps. Each part has a
-# time limit; the last lines are a table of what passed. Parts: tests sanitizer kernels steps.
+# the reference, layers and training runs, collectives from GPU to GPU where there are several, memcheck and racecheck of
+# steps, rates of kernels, whole steps. Each part has a time limit; the last lines are a table of what passed. Parts:
+# tests sanitizer kernels steps.
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
 set -uo pipefail
 dir=${1:-build-bundle}
@@ -62,6 +63,7 @@ for what in $parts; do
             part "kernels against ref" 300 "$dir/test_dev_backend" cuda
             part "the same with timed plans" 400 env AXONN_PLANS="$work/plans" "$dir/test_dev_backend" cuda
             part "layers, runs, memory" 200 "$dir/test_engine_cuda"
+            [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ] || part "GPU to GPU" 200 "$dir/test_engine_links"
             part "selftest" 60 sh -c "'$dir/axonn' selftest | grep -E 'cuda|passed'"
             ;;
         sanitizer)

@@ -13,6 +13,7 @@ typedef struct args {
     cli_launch launch;
     int64_t runs, smallest, largest;
     ax_strings only;
+    const char *device;
     bool json;
 } args;
 
@@ -26,6 +27,8 @@ static const ax_option comm_options[] = {
      .help = "the largest buffer"},
     {"runs", AX_OPT_INT, offsetof(args, runs), "15", "[1, 1001]", .meta = "N",
      .help = "measurements of each case; the two libraries take turns"},
+    {"device", AX_OPT_STRING, offsetof(args, device), "cpu", .choices = "cpu|cuda",
+     .help = "whose memory this library's buffers are in; MPI's are in the host's"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
@@ -33,6 +36,8 @@ static const ax_option comm_options[] = {
 typedef struct bench {
     ax_comm *world;
     const args *args;
+    ax_device *dev; /* NULL: host memory */
+    ax_stream on_dev, *stream;
     char *send[2], *recv[2]; /* [0]: ours */
     char *sweep;             /* twice the last-level cache */
     size_t sweep_bytes;
@@ -56,24 +61,25 @@ static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int lib
                           .dtype = AX_F32};
 }
 
-static ax_status call_ours(ax_comm *comm, const ax_coll_args *a)
+static ax_status call_ours(const bench *b, const ax_coll_args *a)
 {
+    ax_comm *comm = b->world;
     ax_work *work = NULL;
     switch (a->coll) {
     case AX_ALL_REDUCE:
-        AX_TRY(ax_all_reduce(comm, NULL, a->recv, a->count, a->dtype, a->op, &work));
+        AX_TRY(ax_all_reduce(comm, b->stream, a->recv, a->count, a->dtype, a->op, &work));
         break;
     case AX_ALL_GATHER:
-        AX_TRY(ax_all_gather(comm, NULL, a->send, a->recv, a->count, a->dtype, &work));
+        AX_TRY(ax_all_gather(comm, b->stream, a->send, a->recv, a->count, a->dtype, &work));
         break;
     case AX_REDUCE_SCATTER:
-        AX_TRY(ax_reduce_scatter(comm, NULL, a->send, a->recv, a->count, a->dtype, a->op, &work));
+        AX_TRY(ax_reduce_scatter(comm, b->stream, a->send, a->recv, a->count, a->dtype, a->op, &work));
         break;
     case AX_ALL_TO_ALL:
-        AX_TRY(ax_all_to_all(comm, NULL, a->send, a->recv, a->count, a->dtype, &work));
+        AX_TRY(ax_all_to_all(comm, b->stream, a->send, a->recv, a->count, a->dtype, &work));
         break;
     case AX_BROADCAST:
-        AX_TRY(ax_broadcast(comm, NULL, a->recv, a->count, a->dtype, a->root, &work));
+        AX_TRY(ax_broadcast(comm, b->stream, a->recv, a->count, a->dtype, a->root, &work));
         break;
     case AX_BARRIER:
         return ax_barrier(comm);
@@ -81,12 +87,14 @@ static ax_status call_ours(ax_comm *comm, const ax_coll_args *a)
     return ax_wait(&work);
 }
 
-/* Everything included: from the call until ax_wait returns. */
-static ax_status time_ours(ax_comm *comm, const ax_coll_args *a, double *seconds)
+/* Everything included: from the call until ax_wait returns, and the device is done. */
+static ax_status time_ours(const bench *b, const ax_coll_args *a, double *seconds)
 {
-    AX_TRY(ax_barrier(comm));
+    AX_TRY(ax_barrier(b->world));
     double begin = ax_now();
-    AX_TRY(call_ours(comm, a));
+    AX_TRY(call_ours(b, a));
+    if (b->dev)
+        AX_TRY(ax_stream_wait(b->stream));
     *seconds = ax_now() - begin;
     return AX_OK;
 }
@@ -98,11 +106,17 @@ static void sweep(bench *b)
         b->sweep[i]++;
 }
 
+/* Barriers are the host's. */
+static const ax_stream *path_stream(const bench *b, const ax_coll_args *a)
+{
+    return a->coll == AX_BARRIER ? NULL : b->stream;
+}
+
 /* ---- one case ------------------------------------------------------------------------------------ */
 
-static ax_status time_call(bench *b, const ax_coll_args *a, int library, double *seconds)
+static ax_status time_call(const bench *b, const ax_coll_args *a, int library, double *seconds)
 {
-    return library ? ax_comm_time_mpi(b->world, a, seconds) : time_ours(b->world, a, seconds);
+    return library ? ax_comm_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
 }
 
 /* Caches hold other things (cold), or the buffers: then the mean of several calls, short ones being hard to
@@ -144,13 +158,13 @@ static ax_status print_json(const bench *b, const char *name, const ax_coll_args
                             const ax_spread s[2])
 {
     json_t *out = spread_json(&s[0]);
-    json_t *more = json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case",
-                             name, "unit", "us", "runs", (json_int_t)b->args->runs, "collective",
-                             ax_coll_name(a->coll), "bytes", (json_int_t)bytes, "caches",
-                             warm ? "warm" : "cold", "path", ax_comm_path(b->world, NULL, a), "gb_per_s",
-                             (double)bytes / s[0].median * 1e-9, "mpi", spread_json(&s[1]), "mpi_over_this",
-                             s[1].median / s[0].median, "ranks", ax_comm_size(b->world), "machine",
-                             b->machine, "mpi_library", ax_comm_mpi_library(), "version", ax_version());
+    json_t *more = json_pack(
+        "{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:f, s:o, s:f, s:i, s:s, s:s, s:s}", "case", name, "unit", "us",
+        "runs", (json_int_t)b->args->runs, "collective", ax_coll_name(a->coll), "bytes", (json_int_t)bytes,
+        "caches", warm ? "warm" : "cold", "path", ax_comm_path(b->world, path_stream(b, a), a), "gb_per_s",
+        (double)bytes / s[0].median * 1e-9, "mpi", spread_json(&s[1]), "mpi_over_this",
+        s[1].median / s[0].median, "ranks", ax_comm_size(b->world), "machine", b->machine, "mpi_library",
+        ax_comm_mpi_library(), "version", ax_version());
     if (!out || !more || json_object_update(out, more)) {
         json_decref(out);
         out = NULL;
@@ -165,7 +179,7 @@ static void print_row(const bench *b, const ax_coll_args *a, int64_t bytes, bool
     printf("%-15s %10s %-5s %10.1f %8.1f %9.1f %8.2f %10.1f %6.2f  %s\n", ax_coll_name(a->coll),
            a->coll == AX_BARRIER ? "-" : ax_format_bytes((double)bytes, size), warm ? "warm" : "cold",
            s[0].median * 1e6, s[0].min * 1e6, s[0].max * 1e6, (double)bytes / s[0].median * 1e-9,
-           s[1].median * 1e6, s[1].median / s[0].median, ax_comm_path(b->world, NULL, a));
+           s[1].median * 1e6, s[1].median / s[0].median, ax_comm_path(b->world, path_stream(b, a), a));
     fflush(stdout);
 }
 
@@ -212,7 +226,8 @@ static ax_status run_cases(bench *b)
             AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
             if (coll == AX_BARRIER)
                 break;
-            AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
+            if (!b->dev) /* whose caches are not swept */
+                AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
         }
     return AX_OK;
 }
@@ -241,6 +256,38 @@ static size_t look_at_machine(char *name, size_t size)
     return cache;
 }
 
+/* Each rank's own device, where there are several, and their links. */
+static ax_status open_device(bench *b)
+{
+    ax_threads threads = {0};
+    char why[AX_COMM_WHY];
+    if (!strcmp(b->args->device, "cpu"))
+        return AX_OK;
+    AX_TRY(ax_threads_share(b->world, 1, &threads));
+    ax_binding mine = {.neighbour = threads.binding.neighbour};
+    AX_TRY(ax_comm_agree(b->world, ax_device_open_bound(b->args->device, 1, &mine, &b->dev)));
+    b->on_dev.dev = b->dev;
+    b->stream = &b->on_dev;
+    AX_TRY(ax_comm_connect(b->world, b->dev, "all ranks", why));
+    if (*why)
+        ax_log(AX_LOG_INFO, "collectives go through host memory: %s", why);
+    return AX_OK;
+}
+
+static ax_status take(bench *b, size_t bytes, char **out)
+{
+    return b->dev ? ax_device_alloc(b->dev, bytes, (void **)out)
+                  : ax_comm_alloc(b->world, bytes, (void **)out);
+}
+
+static void give(bench *b, char *memory, size_t bytes)
+{
+    if (b->dev)
+        ax_device_free(b->dev, memory, bytes);
+    else
+        ax_comm_free(b->world, memory, bytes);
+}
+
 static ax_status prepare(bench *b)
 {
     enum { LEAST_SWEEP = 32 << 20 };
@@ -248,11 +295,12 @@ static ax_status prepare(bench *b)
     b->sweep_bytes = 2 * look_at_machine(b->machine, sizeof b->machine);
     b->sweep_bytes = b->sweep_bytes < LEAST_SWEEP ? LEAST_SWEEP : b->sweep_bytes;
     AX_TRY(ax_calloc(b->sweep_bytes, 1, &b->sweep));
-    AX_TRY(ax_comm_alloc(b->world, bytes, (void **)&b->send[0]));
-    AX_TRY(ax_comm_alloc(b->world, bytes, (void **)&b->recv[0]));
+    AX_TRY(open_device(b));
+    AX_TRY(take(b, bytes, &b->send[0]));
+    AX_TRY(take(b, bytes, &b->recv[0]));
     AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
     AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
-    for (int library = 0; library < 2; library++) { /* touched by their owner */
+    for (int library = b->dev != NULL; library < 2; library++) { /* touched by their owner */
         memset(b->send[library], 0, bytes);
         memset(b->recv[library], 0, bytes);
     }
@@ -262,8 +310,10 @@ static ax_status prepare(bench *b)
 static void release(bench *b)
 {
     size_t bytes = (size_t)b->args->largest + 4096;
-    ax_comm_free(b->world, b->send[0], bytes);
-    ax_comm_free(b->world, b->recv[0], bytes);
+    give(b, b->send[0], bytes);
+    give(b, b->recv[0], bytes);
+    ax_comm_disconnect(b->world);
+    ax_device_close(&b->dev);
     free(b->send[1]);
     free(b->recv[1]);
     free(b->sweep);
@@ -313,8 +363,9 @@ const cli_verb verb_bench_comm = {
         "A time is that of the slowest rank, from the call until its result is there. warm: the buffers\n"
         "stay in the caches where they fit; cold: other memory was touched in between. times: MPI's\n"
         "median over this library's, above 1 is faster. path: node is memory that the ranks of a node\n"
-        "share, flat is messages.",
+        "share, flat is messages, nccl is from GPU to GPU, staged through the host's memory.",
     .examples = "axonn bench comm --ranks 2\n"
+                "axonn bench comm --ranks 2 --device cuda\n"
                 "mpirun -n 4 axonn bench comm --collective all_reduce --max 16777216 --json",
     .options = comm_options,
     .option_count = AX_COUNT(comm_options),

@@ -1,6 +1,7 @@
-/* Collectives from GPU to GPU, on emulated GPUs and a stand-in for NCCL (tests/cuda): every collective
- * against its definition, layers and training on grids, what falls back to the host and says why, and how
- * failures end. With argument "absent" NCCL is missing, and everything goes through the host. */
+/* Collectives from GPU to GPU, on emulated GPUs and a stand-in for NCCL (tests/cuda) or, without
+ * AXONN_PLUGINS, on those that the host has, if they are several: every collective against its definition,
+ * layers and training on grids, what falls back to the host and says why, and how failures end. With argument
+ * "absent" NCCL is missing, and everything goes through the host. */
 #include "axonn/nn.h"
 
 #include "support/apart.h"
@@ -17,6 +18,17 @@
 #include <cmocka.h>
 
 static const char *path = "nccl";
+static int gpus; /* of this host, at most 8 */
+
+/* Neighbours take a host's GPUs in turn. */
+static int count_gpus(void)
+{
+    int first, place, n = 1;
+    ax_device_available("cuda", 0, &first);
+    while (n < 8 && (ax_device_available("cuda", n, &place), place != first))
+        n++;
+    return n;
+}
 
 /* Rank r's GPU is number r. */
 static ax_status open_gpu(int number, ax_device **out)
@@ -44,7 +56,7 @@ static void collectives_are_right(void **state)
 {
     ax_rank_fn *check = check_collectives;
     (void)state;
-    for (int size = 2; size <= 8; size += size < 4 ? 1 : 4)
+    for (int size = 2; size <= gpus; size += size < 4 ? 1 : 4)
         assert_ranks(size, checked_on_gpu, &check);
 }
 
@@ -52,15 +64,15 @@ static void splits_order_and_nest(void **state)
 {
     ax_rank_fn *check = check_splits;
     (void)state;
-    assert_ranks(8 - SANITIZED * 3, checked_on_gpu, &check);
+    assert_ranks(gpus > 5 && SANITIZED ? 5 : gpus, checked_on_gpu, &check);
 }
 
 static void operations_overlap(void **state)
 {
     ax_rank_fn *overlap = check_overlap, *random = check_random;
     (void)state;
-    assert_ranks(4, checked_on_gpu, &overlap);
-    assert_ranks(4, checked_on_gpu, &random);
+    assert_ranks(gpus < 4 ? gpus : 4, checked_on_gpu, &overlap);
+    assert_ranks(gpus < 4 ? gpus : 4, checked_on_gpu, &random);
 }
 
 /* ---- on grids ------------------------------------------------------------------------------------ */
@@ -85,6 +97,8 @@ static ax_status grid_of_eight(ax_comm *world, void *arg)
 static void grids_are_connected(void **state)
 {
     (void)state;
+    if (gpus < 8)
+        skip();
     assert_ranks(8, grid_of_eight, NULL);
 }
 
@@ -97,6 +111,8 @@ static void layers_equal_the_reference(void **state)
         for (size_t i = 0; i < AX_COUNT(grids) - SANITIZED; i++) {
             ax_parallel parallel = ax_parallel_default;
             double worst;
+            if (grid_ranks(grids[i]) > gpus)
+                continue;
             if (ax_layer_check_grid(&ax_layer_samples[s], grids[i], &parallel, "cuda", &worst) != AX_OK)
                 fail_msg("%s, grid %zu: %s", ax_layer_samples[s].name, i, ax_error_message());
             if (!(worst < 1e-12))
@@ -113,6 +129,8 @@ static void training_equals_the_reference(void **state)
     (void)state;
     eq_run one = eq_do(eq_serial(EQ_GROUPED, "ref", AX_F64, 2));
     for (size_t i = 0; i < (SANITIZED ? 1 : AX_COUNT(cases)); i++) {
+        if (grid_ranks(cases[i].grid) > gpus)
+            continue;
         eq_run split = eq_serial(EQ_GROUPED, "cuda", AX_F64, 2);
         split.grid = cases[i].grid;
         split.parallel.zero = cases[i].zero;
@@ -124,7 +142,7 @@ static void training_equals_the_reference(void **state)
     one = eq_do(eq_serial(EQ_GPT2, "ref", AX_F32, 2));
     eq_gap gap = eq_bf16_gap(EQ_GPT2, "ref", 2);
     eq_run bf16 = eq_serial(EQ_GPT2, "cuda", AX_BF16, 2);
-    bf16.grid = (ax_grid_size){2, 1, 2, 1, 1};
+    bf16.grid = (ax_grid_size){2, 1, gpus < 4 ? 1 : 2, 1, 1};
     bf16 = eq_do(bf16);
     eq_assert_as_near(&bf16, &one, &gap);
     eq_free(&bf16);
@@ -162,12 +180,12 @@ static void ranks_that_share_a_gpu_go_through_the_host(void **state)
     fallback f = {.gpus = 2};
     (void)state;
     assert_ranks(3, connects, &f);
-    assert_string_equal(f.why, "ranks 0 and 2 of 3 share the device at emulated:0");
+    assert_non_null(strstr(f.why, "ranks 0 and 2 of 3 share the device at "));
 }
 
 static void without_nccl_all_goes_through_the_host(void **state)
 {
-    fallback f = {.gpus = 3};
+    fallback f = {.gpus = 2};
     (void)state;
     assert_ranks(3, connects, &f);
     assert_non_null(strstr(f.why, "NCCL cannot be loaded: "));
@@ -176,6 +194,8 @@ static void without_nccl_all_goes_through_the_host(void **state)
 /* ---- failures ------------------------------------------------------------------------------------ */
 
 enum { RANKS = 3, N = 1000 };
+
+static int ranks(void) { return gpus < RANKS ? gpus : RANKS; }
 
 typedef struct outcome {
     ax_status (*body)(ax_comm *world, ax_stream *stream, void *memory);
@@ -220,7 +240,7 @@ static outcome ends(ax_status (*body)(ax_comm *, ax_stream *, void *))
 {
     outcome o = {.body = body};
     double begin = ax_now();
-    assert_int_not_equal(ax_comm_threads_run(RANKS, on_gpu, &o), AX_OK);
+    assert_int_not_equal(ax_comm_threads_run(ranks(), on_gpu, &o), AX_OK);
     o.seconds = ax_now() - begin;
     return o;
 }
@@ -237,7 +257,7 @@ static void a_failing_rank_ends_the_others(void **state)
 {
     (void)state;
     outcome o = ends(one_fails);
-    for (int r = 0; r < RANKS; r++) {
+    for (int r = 0; r < ranks(); r++) {
         assert_int_equal(o.status[r], r == 1 ? AX_ERR_DATA : AX_ERR_COMM);
         if (r != 1 && !strstr(o.message[r], "rank 1 failed: the file is short"))
             fail_msg("rank %d: %s", r, o.message[r]);
@@ -252,8 +272,10 @@ static ax_status one_differs(ax_comm *world, ax_stream *stream, void *memory)
 static void mismatches_are_errors(void **state)
 {
     (void)state;
+    if (!getenv("AXONN_PLUGINS")) /* NCCL itself does not compare */
+        skip();
     outcome o = ends(one_differs);
-    for (int r = 0; r < RANKS; r++)
+    for (int r = 0; r < ranks(); r++)
         assert_int_equal(o.status[r], AX_ERR_COMM);
 }
 
@@ -266,10 +288,12 @@ static ax_status one_is_missing(ax_comm *world, ax_stream *stream, void *memory)
 static void a_rank_that_never_comes_is_an_error(void **state)
 {
     (void)state;
+    if (!getenv("AXONN_PLUGINS")) /* NCCL itself waits for ever */
+        skip();
     setenv("AXONN_EMULATED_PATIENCE", "3", 1);
     outcome o = ends(one_is_missing);
     unsetenv("AXONN_EMULATED_PATIENCE");
-    for (int r = 0; r < RANKS; r++)
+    for (int r = 0; r < ranks(); r++)
         assert_int_equal(o.status[r], r == 1 ? AX_OK : AX_ERR_COMM);
     if (!strstr(o.message[0], "all_reduce of 1000 f32"))
         fail_msg("%s", o.message[0]);
@@ -296,6 +320,11 @@ int main(int argc, char **argv)
     if (ax_device_absent("cuda")) {
         printf("cuda: %s\n", ax_device_absent("cuda"));
         return getenv("AXONN_PLUGINS") ? 1 : 77;
+    }
+    gpus = count_gpus();
+    if (gpus < 2) {
+        printf("cuda: one GPU has no other to reach\n");
+        return 77;
     }
     if (argc < 2 || strcmp(argv[1], "absent") != 0)
         return cmocka_run_group_tests(tests, NULL, NULL);

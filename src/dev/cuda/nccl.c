@@ -49,14 +49,14 @@ void ax_nccl_destroy(ax_cuda *cu) { (void)cu; }
 
 /* ---- the library --------------------------------------------------------------------------------- */
 
-#define FUNCTIONS(X)                                                                                         \
-    X(ncclGetVersion)                                                                                        \
-    X(ncclGetUniqueId)                                                                                       \
-    X(ncclGetErrorString)                                                                                    \
-    X(ncclGetLastError)                                                                                      \
-    X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommFinalize) X(ncclCommDestroy)                \
-        X(ncclCommAbort) X(ncclGroupStart) X(ncclGroupEnd) X(ncclAllReduce) X(ncclAllGather)                 \
-            X(ncclReduceScatter) X(ncclBroadcast) X(ncclSend) X(ncclRecv)
+/* clang-format off */
+#define FUNCTIONS(X) \
+    X(ncclGetVersion) X(ncclGetErrorString) X(ncclGetLastError) \
+    X(ncclGetUniqueId) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) \
+    X(ncclCommFinalize) X(ncclCommDestroy) X(ncclCommAbort) \
+    X(ncclGroupStart) X(ncclGroupEnd) X(ncclSend) X(ncclRecv) \
+    X(ncclAllReduce) X(ncclAllGather) X(ncclReduceScatter) X(ncclBroadcast)
+/* clang-format on */
 
 /* Loaded once, for the rest of the process. */
 static struct {

@@ -240,15 +240,15 @@ static void judge(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
     bool hopeless = first(w, is_silent) >= 0, hurried = atomic_load(&w->hurried);
-    if (!hopeless && !w->active) {
-        k->round = 0;
-        k->ask_at = now + timeout_of(w);
-        return;
-    }
     if (!hopeless && hurried) {
         k->round = 0;
         k->since = now;
         k->ask_at = k->hurry_at = now + hurry_again(w);
+        return;
+    }
+    if (!hopeless && !w->active) { /* the device may compute */
+        k->round = 0;
+        k->ask_at = now + timeout_of(w);
         return;
     }
     if (!hopeless && first(w, computes) < 0) {

@@ -221,6 +221,18 @@ static void hesitate(double since)
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
+/* Of a long wait, for `link` or for what is in flight. */
+static void warn(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
+{
+    char what[200];
+    double now = ax_now();
+    if (now - *warned <= fmax(WARN, *warned - begin))
+        return;
+    describe(cu->nccl, link, what, sizeof what);
+    ax_log(AX_LOG_WARN, "%s: this rank has waited %.0f s", what, now - begin);
+    *warned = now;
+}
+
 /* ---- waiting on the host ------------------------------------------------------------------------- */
 
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
@@ -235,12 +247,7 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
             stood = look(cu);
             looked = now;
         }
-        if (now - warned > fmax(WARN, warned - begin)) {
-            char what[200];
-            describe(cu->nccl, NULL, what, sizeof what);
-            ax_log(AX_LOG_WARN, "%s: this rank has waited %.0f s for its GPU", what, now - begin);
-            warned = now;
-        }
+        warn(cu, NULL, begin, &warned);
         hesitate(begin);
     }
     cudaGetLastError(); /* that it was not ready is not for the next launch to tell */
@@ -253,10 +260,11 @@ const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed
  * been aborted then. */
 static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
 {
-    double begin = ax_now();
+    double begin = ax_now(), warned = begin;
     while (result == ncclInProgress) {
         ncclResult_t state;
         hesitate(begin);
+        warn(link->cu, link, begin, &warned);
         if (!look(link->cu) || link->world_failed(link->user))
             return ncclRemoteError;
         result = nccl.ncclCommGetAsyncError(link->comm, &state);

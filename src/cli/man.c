@@ -97,6 +97,8 @@ static ax_status man_end(ax_buf *out)
     return ax_buf_printf(
         out,
         ".SH ENVIRONMENT\n"
+        ".TP\n.B AXONN_ATTENTION\nplain, flash or cudnn: the attention of device cuda, else the best that "
+        "takes a call.\n"
         ".TP\n.B AXONN_ISA\nThe instruction set of the processor's kernels; axonn info lists "
         "those that can run.\n"
         ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: what is logged on stderr.\n"

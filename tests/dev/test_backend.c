@@ -23,10 +23,12 @@
 
 enum { MOST_JUDGED = 16 };
 
-/* What is judged: a backend, or one of the cpu backend's tables of vector kernels. */
+/* What is judged: a backend, one of the cpu backend's tables of vector kernels, or another attention of a GPU
+ * than it has by itself. */
 typedef struct judged {
     const char *name;
     bool further; /* a table beside the chosen one: no F64 */
+    bool attends; /* attention alone */
     int step;     /* one case of so many */
     int devices;  /* dev[i] has i + 1 threads; one where threads of the host do not compute */
     ax_device *dev[KC_THREADS];
@@ -142,6 +144,11 @@ static void judge(const judged *j, const kernel_case *c, int skew, const expecte
  */
 static bool takes(const judged *j, int index) { return index % j->step == index / j->step % j->step; }
 
+static bool judges(const judged *j, ax_kernel kernel)
+{
+    return !j->attends || kernel == AX_K_attention || kernel == AX_K_attention_grad;
+}
+
 static void kernel_agrees_with_ref(void **state)
 {
     const suite *s = *state;
@@ -153,7 +160,7 @@ static void kernel_agrees_with_ref(void **state)
             bool expecting = false;
             for (int i = 0; i < s->count; i++) {
                 const judged *j = &s->judged[i];
-                if (!takes(j, index) || (j->further && dtype < AX_F32))
+                if (!takes(j, index) || (j->further && dtype < AX_F32) || !judges(j, s->kernel))
                     continue;
                 if (!expecting)
                     expect(s->ref, &c, &want);
@@ -167,7 +174,8 @@ static void kernel_agrees_with_ref(void **state)
         }
     }
     for (int i = 0; i < s->count; i++)
-        assert_true(cases[i] > (s->judged[i].step > 1 || s->judged[i].further ? 1 : 5));
+        assert_true(cases[i] > (s->judged[i].step > 1 || s->judged[i].further ? 1 : 5) ||
+                    !judges(&s->judged[i], s->kernel));
 }
 
 /* Backends without a kernel of their own (check, dry) have nothing to judge. */
@@ -199,6 +207,25 @@ static bool add(const char *backend, const ax_cpu_isa *isa, bool every, judged *
     return true;
 }
 
+/* The GPU with attention by the plugin's own kernels, which else cuDNN's stands before. */
+static bool add_attention(bool every, judged *all, int *count)
+{
+    static const struct {
+        const char *kind, *name;
+    } others[] = {{"flash", "cuda, flash"}, {"plain", "cuda, plain"}};
+    const char *own = getenv("AXONN_ATTENTION");
+    for (size_t i = 0; !own && i < AX_COUNT(others); i++) {
+        setenv("AXONN_ATTENTION", others[i].kind, 1);
+        bool added = add("cuda", NULL, every, all, count);
+        unsetenv("AXONN_ATTENTION");
+        if (!added)
+            return false;
+        all[*count - 1].name = others[i].name;
+        all[*count - 1].attends = true;
+    }
+    return true;
+}
+
 static bool named(const char *name, int count, char **names)
 {
     for (int i = 1; i < count; i++)
@@ -224,6 +251,8 @@ int main(int argc, char **argv)
     for (int i = 0; ready && i < ax_device_count(); i++)
         if (named(ax_device_backend(i)->name, argc, argv) && computes(ax_device_backend(i)))
             ready = add(ax_device_backend(i)->name, NULL, argc > 1, all, &count);
+    if (ready && named("cuda", argc, argv) && !ax_device_absent("cuda"))
+        ready = add_attention(argc > 1, all, &count);
     for (int i = 0; ready && (isa = ax_cpu_isa_at(i)); i++)
         if (isa != chosen && named("cpu", argc, argv)) /* which is the backend's own */
             ready = add("cpu", isa, argc > 1, all, &count);

@@ -195,10 +195,9 @@ dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 
 } // namespace
 
-ax_status ax_cuda_attention(ax_stream *stream, const void *args)
+ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *a)
 {
-    const ax_attention_args *a = (const ax_attention_args *)args;
-    if (ax_cuda_flash_takes(a))
+    if (ax_cuda_of(stream)->attention >= AX_CUDA_FLASH && ax_cuda_flash_takes(a))
         return ax_cuda_flash(stream, a);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
@@ -209,10 +208,9 @@ ax_status ax_cuda_attention(ax_stream *stream, const void *args)
     });
 }
 
-ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
+ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *a)
 {
-    const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
-    if (ax_cuda_flash_grad_takes(a))
+    if (ax_cuda_of(stream)->attention >= AX_CUDA_FLASH && ax_cuda_flash_grad_takes(a))
         return ax_cuda_flash_grad(stream, a);
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
@@ -224,4 +222,26 @@ ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
         return run(stream, key_grad_kernel<T>, blocks_of(a->q_len, a->kv_heads, a->batch), TEAMS * WARP, key,
                    backward<T>{*a});
     });
+}
+
+ax_status ax_cuda_attention(ax_stream *stream, const void *args)
+{
+    const ax_attention_args *a = (const ax_attention_args *)args;
+    bool done = false;
+#ifdef AXONN_HAVE_CUDNN
+    if (ax_cuda_of(stream)->cudnn)
+        AX_TRY(ax_cuda_cudnn_attention(stream, a, &done));
+#endif
+    return done ? AX_OK : ax_cuda_own_attention(stream, a);
+}
+
+ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
+{
+    const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
+    bool done = false;
+#ifdef AXONN_HAVE_CUDNN
+    if (ax_cuda_of(stream)->cudnn)
+        AX_TRY(ax_cuda_cudnn_attention_grad(stream, a, &done));
+#endif
+    return done ? AX_OK : ax_cuda_own_attention_grad(stream, a);
 }

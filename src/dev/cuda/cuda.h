@@ -1,7 +1,7 @@
 /* The CUDA backend: one plugin, libaxonn_cuda.so, that dev/plugin.c loads. `device.c` has memory, copies and
- * the table; `gemm.c` products by cuBLASLt; `nccl.c` links between GPUs; each *.cu the kernels of the file of
- * that name in dev/ref, on what `kernels.cuh` gives them. All work of a device but collectives goes to one
- * stream, so that scratch has one user at a time. */
+ * the table; `gemm.c` products by cuBLASLt; `cudnn.c` attention by cuDNN, where that is; `nccl.c` links
+ * between GPUs; each *.cu the kernels of the file of that name in dev/ref, on what `kernels.cuh` gives them.
+ * All work of a device but collectives goes to one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -21,6 +21,14 @@ enum { AX_CUDA_SCRATCH = 32 << 20 };
  * wait. */
 enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
 
+/* Which attention a device has: the last of these that takes a call, up to what environment AXONN_ATTENTION
+ * names. */
+typedef enum ax_cuda_attention_kind {
+    AX_CUDA_PLAIN, /* attention.cu */
+    AX_CUDA_FLASH, /* flash.cu */
+    AX_CUDA_CUDNN  /* cudnn.c */
+} ax_cuda_attention_kind;
+
 typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
@@ -34,6 +42,8 @@ typedef struct ax_cuda {
     struct ax_cuda_products *products;  /* gemm.c's */
     cudaEvent_t reached;                /* for who waits for the stream */
     struct ax_nccl *nccl;               /* nccl.c's; NULL: this GPU was never linked to another */
+    ax_cuda_attention_kind attention;
+    struct ax_cuda_cudnn *cudnn; /* cudnn.c's; NULL: it is not used */
 } ax_cuda;
 
 static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)stream->dev->impl; }
@@ -66,6 +76,22 @@ bool ax_cuda_flash_takes(const ax_attention_args *args);
 bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *args);
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *args);
+
+/* Attention by the plugin's own kernels. */
+ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *args);
+ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *args);
+
+/* doc_start as floats; and o and lse of queries that see no key. */
+ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
+ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
+
+/* Attention by cuDNN (cudnn.c). *done: it took the call. create: AX_ERR_USAGE if there is none to use. */
+#ifdef AXONN_HAVE_CUDNN
+ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
+void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);
+ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *args, bool *done);
+ax_status ax_cuda_cudnn_attention_grad(ax_stream *stream, const ax_attention_grad_args *args, bool *done);
+#endif
 
 #define AX_CUDA_KERNEL(name) ax_kernel_fn ax_cuda_##name;
 AX_KERNELS(AX_CUDA_KERNEL)

@@ -94,6 +94,9 @@ static void release(ax_cuda *cu)
     drain(cu);
     ax_nccl_destroy(cu);
     ax_cuda_products_destroy(&cu->products);
+#ifdef AXONN_HAVE_CUDNN
+    ax_cuda_cudnn_destroy(&cu->cudnn);
+#endif
     cudaFree(cu->scratch);
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         if (cu->copied[i])
@@ -107,6 +110,31 @@ static void release(ax_cuda *cu)
     if (cu->stream)
         cudaStreamDestroy(cu->stream);
     free(cu);
+}
+
+/* The best of what is here, or what AXONN_ATTENTION names. */
+static ax_status choose_attention(ax_cuda *cu)
+{
+    static const char *const names[] = {
+        [AX_CUDA_PLAIN] = "plain", [AX_CUDA_FLASH] = "flash", [AX_CUDA_CUDNN] = "cudnn"};
+    const char *name = getenv("AXONN_ATTENTION");
+    size_t chosen = name ? 0 : AX_CUDA_CUDNN;
+    while (name && chosen < AX_COUNT(names) && strcmp(name, names[chosen]))
+        chosen++;
+    AX_CHECK(chosen < AX_COUNT(names), AX_ERR_USAGE,
+             "AXONN_ATTENTION is \"%s\": it may be plain, flash or cudnn", name);
+    cu->attention = (ax_cuda_attention_kind)chosen;
+    if (chosen < AX_CUDA_CUDNN)
+        return AX_OK;
+#ifdef AXONN_HAVE_CUDNN
+    ax_status status = ax_cuda_cudnn_create(cu, &cu->cudnn);
+#else
+    ax_status status = ax_fail(AX_ERR_USAGE, "the plugin was built without cuDNN");
+#endif
+    if (status == AX_OK || name)
+        return status;
+    ax_log(AX_LOG_DEBUG, "cuda: attention by own kernels: %s", ax_error_message());
+    return AX_OK;
 }
 
 static ax_status prepare(ax_cuda *cu)
@@ -123,6 +151,7 @@ static ax_status prepare(ax_cuda *cu)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
     AX_CUDA(cudaEventCreateWithFlags(&cu->reached, cudaEventDisableTiming));
     AX_TRY(ax_cuda_products_create(cu, about.name, &cu->products));
+    AX_TRY(choose_attention(cu));
     ax_log(AX_LOG_DEBUG, "cuda: GPU %d: %s, %d multiprocessors, %.1f GiB", cu->ordinal, about.name,
            cu->processors, (double)about.totalGlobalMem / 0x1p30);
     return AX_OK;

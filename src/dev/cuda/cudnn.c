@@ -1,0 +1,448 @@
+/* Attention by cuDNN: which calls it takes, their plans, and how a plan is judged before it is trusted. A
+ * plan is made at the first call of a shape and kept. The backward graph needs workspace that grows with the
+ * square of the time, so a call is cut into slices, of sequences or of heads of one, that fit scratch.
+ * Letters are those of cudnn_graph.c. */
+#include "dev/cuda/cudnn.h"
+#include "dev/cuda/cuda.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of scratch that plans share. Tests take less, so that small calls are cut too. */
+#ifndef AXONN_CUDNN_ROOM
+#define AXONN_CUDNN_ROOM AX_CUDA_SCRATCH
+#endif
+
+/* What engines take beside what is counted. */
+enum { WORKSPACE_REST = 64 << 10 };
+
+/* NEW: made, but never run. OWN: the plugin's own kernels do these calls. */
+typedef enum verdict { NEW, GOOD, OWN } verdict;
+
+/* Calls of one shape, and the plans of their slices: `batch` sequences of `kv_heads` heads each, and of what
+ * is left over where that does not divide. */
+typedef struct shape_class {
+    ax_cudnn_shape whole;
+    int64_t batch, kv_heads;
+    ax_cudnn_plan slice, rest;
+    verdict verdict;
+    struct shape_class *next;
+} shape_class;
+
+struct ax_cuda_cudnn {
+    ax_cudnn lib;
+    cudnnHandle_t handle;
+    shape_class *first;
+};
+typedef struct ax_cuda_cudnn state;
+
+/* A call: its operands, and the kernel that else does it for one sequence. */
+typedef struct call {
+    ax_cudnn_shape whole;
+    void *at[AX_CUDNN_OPERANDS];
+    float scale, hidden, unit;
+    const void *args;
+    const int32_t *doc_start;
+} call;
+
+ax_status ax_cuda_cudnn_create(const ax_cuda *cu, state **out)
+{
+    state *s;
+    *out = NULL;
+    AX_TRY(ax_calloc(1, sizeof *s, &s));
+    ax_status status = ax_cudnn_load(&s->lib);
+    if (status == AX_OK)
+        status = ax_cudnn_check(&s->lib, s->lib.Create(&s->handle), "opening it");
+    if (status == AX_OK)
+        status = ax_cudnn_check(&s->lib, s->lib.SetStream(s->handle, cu->stream), "its stream");
+    *out = s;
+    if (status != AX_OK)
+        ax_cuda_cudnn_destroy(out);
+    else
+        ax_log(AX_LOG_DEBUG, "cuda: attention by cuDNN %zu where it takes a call", s->lib.GetVersion());
+    return status;
+}
+
+void ax_cuda_cudnn_destroy(state **out)
+{
+    state *s = *out;
+    if (!s)
+        return;
+    while (s->first) {
+        shape_class *c = s->first;
+        s->first = c->next;
+        ax_cudnn_plan_destroy(&s->lib, &c->slice);
+        ax_cudnn_plan_destroy(&s->lib, &c->rest);
+        free(c);
+    }
+    if (s->handle)
+        s->lib.Destroy(s->handle);
+    ax_cudnn_unload(&s->lib);
+    free(s);
+    *out = NULL;
+}
+
+/* ---- what a call is ------------------------------------------------------------------------------ */
+
+static bool all_aligned(void *const *at)
+{
+    for (int i = 0; i < AX_CUDNN_SCALE; i++)
+        if ((uintptr_t)at[i] % 16)
+            return false;
+    return true;
+}
+
+/* Heads are rows of 16 bytes of which engines take up to 256 elements. A single query is none of theirs. */
+static bool takes(const call *c, ax_dtype dtype)
+{
+    const ax_cudnn_shape *s = &c->whole;
+    return dtype == AX_BF16 && s->batch > 0 && s->time > 1 && s->heads > 0 && s->width > 0 &&
+           s->width % 8 == 0 && s->width <= 256 && all_aligned(c->at);
+}
+
+static void *unconst(const void *x) { return (void *)(uintptr_t)x; }
+
+static call forward_call(const ax_attention_args *a)
+{
+    return (call){.whole = {.kind = AX_CUDNN_FORWARD,
+                            .batch = a->batch,
+                            .time = a->q_len,
+                            .heads = a->heads,
+                            .kv_heads = a->kv_heads,
+                            .all_heads = a->heads,
+                            .all_kv_heads = a->kv_heads,
+                            .width = a->head_dim,
+                            .documents = a->doc_start != NULL,
+                            .lse = a->lse != NULL},
+                  .at = {[AX_CUDNN_Q] = unconst(a->q),
+                         [AX_CUDNN_K] = unconst(a->k),
+                         [AX_CUDNN_V] = unconst(a->v),
+                         [AX_CUDNN_O] = a->o,
+                         [AX_CUDNN_LSE] = a->lse},
+                  .scale = (float)a->scale,
+                  .args = a,
+                  .doc_start = a->doc_start};
+}
+
+static call backward_call(const ax_attention_grad_args *a)
+{
+    return (call){.whole = {.kind = AX_CUDNN_BACKWARD,
+                            .batch = a->batch,
+                            .time = a->q_len,
+                            .heads = a->heads,
+                            .kv_heads = a->kv_heads,
+                            .all_heads = a->heads,
+                            .all_kv_heads = a->kv_heads,
+                            .width = a->head_dim,
+                            .documents = a->doc_start != NULL},
+                  .at = {[AX_CUDNN_Q] = unconst(a->q),
+                         [AX_CUDNN_K] = unconst(a->k),
+                         [AX_CUDNN_V] = unconst(a->v),
+                         [AX_CUDNN_O] = unconst(a->o),
+                         [AX_CUDNN_LSE] = unconst(a->lse),
+                         [AX_CUDNN_DOUT] = unconst(a->dout),
+                         [AX_CUDNN_DELTA] = a->delta,
+                         [AX_CUDNN_DQ] = a->dq,
+                         [AX_CUDNN_DK] = a->dk,
+                         [AX_CUDNN_DV] = a->dv},
+                  .scale = (float)a->scale,
+                  .args = a,
+                  .doc_start = a->doc_start};
+}
+
+/* Elements of an operand from the start of the arrays to sequence b and key head g. */
+static int64_t elements_to(const ax_cudnn_shape *whole, int operand, int64_t b, int64_t g)
+{
+    const int64_t h = g * (whole->all_heads / whole->all_kv_heads), t = whole->time, d = whole->width;
+    switch (operand) {
+    case AX_CUDNN_Q:
+    case AX_CUDNN_O:
+    case AX_CUDNN_DOUT:
+    case AX_CUDNN_DQ:
+        return (b * t * whole->all_heads + h) * d;
+    case AX_CUDNN_K:
+    case AX_CUDNN_V:
+    case AX_CUDNN_DK:
+    case AX_CUDNN_DV:
+        return (b * t * whole->all_kv_heads + g) * d;
+    case AX_CUDNN_LSE:
+    case AX_CUDNN_DELTA:
+        return (b * whole->all_heads + h) * t;
+    default: /* AX_CUDNN_DOCUMENTS */
+        return b * t;
+    }
+}
+
+static ax_dtype dtype_of(int operand)
+{
+    return operand == AX_CUDNN_LSE || operand == AX_CUDNN_DELTA || operand == AX_CUDNN_DOCUMENTS ? AX_F32
+                                                                                                 : AX_BF16;
+}
+
+static void *place(const call *c, int operand, int64_t b, int64_t g)
+{
+    size_t bytes = (size_t)elements_to(&c->whole, operand, b, g) * ax_dtype_size(dtype_of(operand));
+    return c->at[operand] ? (char *)c->at[operand] + bytes : NULL;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------- */
+
+/* The first keys of documents as floats are at the end. */
+static int64_t documents_bytes(const ax_cudnn_shape *s)
+{
+    return s->documents ? ax_round_up(s->batch * s->time * (int64_t)sizeof(float), 256) : 0;
+}
+static int64_t room_of(const ax_cudnn_shape *s) { return AXONN_CUDNN_ROOM - documents_bytes(s); }
+
+/* `total` in equal parts of at most `most`, but for the last. */
+static int64_t part_of(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
+
+/* As many sequences as fit, or else as many heads of one. A slice that leaves most of the GPU idle is not
+ * worth it, and statistics of a slice start where 16 bytes do. */
+static ax_status cut(const ax_cuda *cu, shape_class *c)
+{
+    const ax_cudnn_shape *s = &c->whole;
+    const int64_t group = s->heads / s->kv_heads;
+    c->batch = s->batch, c->kv_heads = s->kv_heads;
+    if (s->kind == AX_CUDNN_FORWARD)
+        return AX_OK;
+    int64_t fit = (room_of(s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
+    AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace of a head does not fit");
+    if (fit >= s->kv_heads) {
+        c->batch = part_of(s->batch, fit / s->kv_heads);
+    } else {
+        c->batch = 1;
+        c->kv_heads = part_of(s->kv_heads, fit);
+    }
+    bool whole = c->batch == s->batch && c->kv_heads == s->kv_heads;
+    int64_t blocks = c->batch * c->kv_heads * group * ax_ceil_div(s->time, 128);
+    AX_CHECK(whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
+             "workspace is for %lld blocks at a time, less than half of what the GPU runs",
+             (long long)blocks);
+    AX_CHECK(whole || s->time % 4 == 0, AX_ERR_USAGE, "statistics of its slices are not aligned");
+    return AX_OK;
+}
+
+static ax_status plan_slice(state *s, const shape_class *c, int64_t batch, int64_t kv_heads,
+                            ax_cudnn_plan *out)
+{
+    ax_cudnn_shape shape = c->whole;
+    shape.batch = batch;
+    shape.kv_heads = kv_heads;
+    shape.heads = kv_heads * (c->whole.heads / c->whole.kv_heads);
+    return ax_cudnn_plan_create(&s->lib, &(ax_cudnn_target){.handle = s->handle}, &shape, room_of(&c->whole),
+                                out);
+}
+
+static ax_status make(state *s, const ax_cuda *cu, shape_class *c)
+{
+    AX_CHECK(room_of(&c->whole) > WORKSPACE_REST, AX_ERR_USAGE, "there are too many sequences");
+    AX_TRY(cut(cu, c));
+    AX_TRY(plan_slice(s, c, c->batch, c->kv_heads, &c->slice));
+    int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;
+    if (batch || kv_heads)
+        AX_TRY(plan_slice(s, c, batch ? batch : c->batch, kv_heads ? kv_heads : c->kv_heads, &c->rest));
+    return AX_OK;
+}
+
+static void tell(const shape_class *c, ax_log_level level, const char *what)
+{
+    const ax_cudnn_shape *s = &c->whole;
+    ax_log(level, "cuda: %s attention b%lld t%lld h%lld/%lld d%lld%s: %s",
+           s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", (long long)s->batch, (long long)s->time,
+           (long long)s->heads, (long long)s->kv_heads, (long long)s->width,
+           s->documents ? " with documents" : "", what);
+}
+
+static ax_status find(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, shape_class **out)
+{
+    for (*out = s->first; *out; *out = (*out)->next)
+        if (!memcmp(&(*out)->whole, whole, sizeof *whole))
+            return AX_OK;
+    shape_class *c; /* there are few: a list will do */
+    AX_TRY(ax_calloc(1, sizeof *c, &c));
+    c->whole = *whole;
+    c->next = s->first;
+    *out = s->first = c;
+    if (make(s, cu, c) != AX_OK) {
+        c->verdict = OWN;
+        tell(c, AX_LOG_DEBUG, ax_error_message());
+    }
+    return AX_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+/* All slices, one after the other. */
+static ax_status run_slices(ax_stream *stream, state *s, const shape_class *c, const call *k)
+{
+    const ax_cuda *cu = ax_cuda_of(stream);
+    const ax_cudnn_shape *whole = &c->whole;
+    for (int64_t b = 0; b < whole->batch; b += c->batch)
+        for (int64_t g = 0; g < whole->kv_heads; g += c->kv_heads) {
+            void *at[AX_CUDNN_OPERANDS] = {[AX_CUDNN_SCALE] = unconst(&k->scale),
+                                           [AX_CUDNN_HIDDEN] = unconst(&k->hidden),
+                                           [AX_CUDNN_UNIT] = unconst(&k->unit)};
+            bool rest = b + c->batch > whole->batch || g + c->kv_heads > whole->kv_heads;
+            for (int i = 0; i < AX_CUDNN_SCALE; i++)
+                at[i] = place(k, i, b, g);
+            AX_TRY(ax_cudnn_plan_run(&s->lib, s->handle, rest ? &c->rest : &c->slice, at, cu->scratch));
+        }
+    return AX_OK;
+}
+
+static ax_status run(ax_stream *stream, state *s, const shape_class *c, call *k)
+{
+    const ax_cuda *cu = ax_cuda_of(stream);
+    k->hidden = -INFINITY;
+    k->unit = 1;
+    if (k->doc_start) {
+        k->at[AX_CUDNN_DOCUMENTS] = (char *)cu->scratch + room_of(&c->whole);
+        AX_TRY(ax_cuda_documents(stream, k->doc_start, c->whole.batch * c->whole.time,
+                                 k->at[AX_CUDNN_DOCUMENTS]));
+    }
+    AX_TRY(run_slices(stream, s, c, k));
+    if (k->doc_start && c->whole.kind == AX_CUDNN_FORWARD)
+        return ax_cuda_blind_queries(stream, k->args);
+    return AX_OK;
+}
+
+/* ---- judging ------------------------------------------------------------------------------------- */
+
+/* Sequence b by the plugin's own kernels, to where its results belong. */
+static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
+{
+    const int32_t *doc_start = k->doc_start ? k->doc_start + b * k->whole.time : NULL;
+    if (k->whole.kind == AX_CUDNN_FORWARD) {
+        ax_attention_args a = *(const ax_attention_args *)k->args;
+        a.batch = 1;
+        a.q = place(k, AX_CUDNN_Q, b, 0), a.k = place(k, AX_CUDNN_K, b, 0), a.v = place(k, AX_CUDNN_V, b, 0);
+        a.o = place(k, AX_CUDNN_O, b, 0), a.lse = place(k, AX_CUDNN_LSE, b, 0);
+        a.doc_start = doc_start;
+        return ax_cuda_own_attention(stream, &a);
+    }
+    ax_attention_grad_args a = *(const ax_attention_grad_args *)k->args;
+    a.batch = 1;
+    a.q = place(k, AX_CUDNN_Q, b, 0), a.k = place(k, AX_CUDNN_K, b, 0), a.v = place(k, AX_CUDNN_V, b, 0);
+    a.o = place(k, AX_CUDNN_O, b, 0), a.lse = place(k, AX_CUDNN_LSE, b, 0);
+    a.dout = place(k, AX_CUDNN_DOUT, b, 0), a.delta = place(k, AX_CUDNN_DELTA, b, 0);
+    a.dq = place(k, AX_CUDNN_DQ, b, 0), a.dk = place(k, AX_CUDNN_DK, b, 0),
+    a.dv = place(k, AX_CUDNN_DV, b, 0);
+    a.doc_start = doc_start;
+    return ax_cuda_own_attention_grad(stream, &a);
+}
+
+/* ‖got - want‖ and ‖want‖; infinities that are alike do not count. */
+static void measure(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off, double *norm)
+{
+    *off = *norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double g = ax_load(dtype, got, i), w = ax_load(dtype, want, i);
+        if (g == w && isinf(w))
+            continue;
+        *off += (g - w) * (g - w);
+        *norm += w * w;
+    }
+    *off = sqrt(*off), *norm = sqrt(*norm);
+}
+
+/* The results that are compared. */
+static const int results[][3] = {[AX_CUDNN_FORWARD] = {AX_CUDNN_O, AX_CUDNN_LSE, AX_CUDNN_LSE},
+                                 [AX_CUDNN_BACKWARD] = {AX_CUDNN_DQ, AX_CUDNN_DK, AX_CUDNN_DV}};
+enum { RESULTS = 3, SEQUENCES = 2 };
+
+/* Brings the results of the first and the last sequence to the host. */
+static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RESULTS])
+{
+    for (int i = 0; i < SEQUENCES; i++)
+        for (int r = 0; r < RESULTS; r++) {
+            int operand = results[k->whole.kind][r];
+            void *from = place(k, operand, i ? k->whole.batch - 1 : 0, 0);
+            size_t bytes = (size_t)elements_to(&k->whole, operand, 1, 0) * ax_dtype_size(dtype_of(operand));
+            if (from && !to[i][r])
+                AX_TRY(ax_calloc(1, bytes, &to[i][r]));
+            if (from)
+                AX_CUDA(cudaMemcpyAsync(to[i][r], from, bytes, cudaMemcpyDeviceToHost,
+                                        ax_cuda_of(stream)->stream));
+        }
+    AX_CUDA(cudaStreamSynchronize(ax_cuda_of(stream)->stream));
+    return AX_OK;
+}
+
+/* Both round to bf16, 1/256, in a few places: what is wrong is off by much more than the bound. What is all
+ * zero or not a number says nothing: *c stays NEW. */
+static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, void *want[SEQUENCES][RESULTS],
+                         void *got[SEQUENCES][RESULTS])
+{
+    const double bound = 1.0 / 32;
+    double all = 0;
+    AX_TRY(run_own(stream, k, 0));
+    AX_TRY(run_own(stream, k, k->whole.batch - 1));
+    AX_TRY(bring(stream, k, want));
+    AX_TRY(run(stream, s, c, k));
+    AX_TRY(bring(stream, k, got));
+    for (int i = 0; i < SEQUENCES * RESULTS; i++) {
+        const int row = i / RESULTS, r = i % RESULTS, operand = results[k->whole.kind][r];
+        double off, norm;
+        if (!want[row][r])
+            continue;
+        measure(dtype_of(operand), got[row][r], want[row][r], elements_to(&k->whole, operand, 1, 0), &off,
+                &norm);
+        all += norm;
+        AX_CHECK(isnan(norm) || off <= bound * norm, AX_ERR_NUMERIC,
+                 "cuDNN is off by %.2g of the norm of a result", off / norm);
+    }
+    if (all > 0)
+        c->verdict = GOOD;
+    return AX_OK;
+}
+
+/* The first run, by both. */
+static void judge(ax_stream *stream, state *s, shape_class *c, call *k)
+{
+    void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};
+    ax_status status = compare(stream, s, c, k, want, got);
+    for (int i = 0; i < SEQUENCES * RESULTS; i++) {
+        free(want[i / RESULTS][i % RESULTS]);
+        free(got[i / RESULTS][i % RESULTS]);
+    }
+    if (status != AX_OK) {
+        c->verdict = OWN;
+        tell(c, AX_LOG_WARN, ax_error_message());
+        ax_log(AX_LOG_WARN, "cuda: own kernels do it instead");
+    } else if (c->verdict == GOOD) {
+        tell(c, AX_LOG_DEBUG, "cuDNN does it as own kernels do");
+    }
+}
+
+static ax_status attend(ax_stream *stream, call *k, bool *done)
+{
+    state *s = ax_cuda_of(stream)->cudnn;
+    shape_class *c;
+    AX_TRY(find(s, ax_cuda_of(stream), &k->whole, &c));
+    if (c->verdict == NEW) {
+        judge(stream, s, c, k);
+        *done = c->verdict == GOOD;
+        return AX_OK;
+    }
+    *done = c->verdict == GOOD;
+    return *done ? run(stream, s, c, k) : AX_OK;
+}
+
+ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *a, bool *done)
+{
+    call k = forward_call(a);
+    int64_t dense = a->kv_len * a->kv_heads * a->head_dim;
+    bool training =
+        a->q_len == a->kv_len && a->q_offset == 0 && (!a->kv_batch_stride || a->kv_batch_stride == dense);
+    *done = false;
+    return training && takes(&k, a->dtype) ? attend(stream, &k, done) : AX_OK;
+}
+
+ax_status ax_cuda_cudnn_attention_grad(ax_stream *stream, const ax_attention_grad_args *a, bool *done)
+{
+    call k = backward_call(a);
+    *done = false;
+    return takes(&k, a->dtype) ? attend(stream, &k, done) : AX_OK;
+}

@@ -1,0 +1,96 @@
+/* Every graph of attention that the plugin builds has a plan on Hopper, in workspace that fits its scratch:
+ * asked of the library itself, which plans for a GPU that is only described. 77 where there is no library. */
+#include "dev/cuda/cuda.h"
+#include "dev/cuda/cudnn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An H100 (SXM), as the library writes the properties of a device. */
+static const char h100[] =
+    "{\"deviceName\":\"NVIDIA H100 80GB HBM3\",\"maxGridSize\":[2147483647,65535,65535],"
+    "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"multiProcessorCount\":132,\"warpSize\":32,"
+    "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,"
+    "\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,"
+    "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"pciDeviceId\":0,\"isTccDriver\":0,"
+    "\"supportCoopLaunch\":1,\"totalGlobalMem\":85029158912,\"smClockRateKHz\":1980000,"
+    "\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,\"cudaDeviceId\":0,\"deviceVer\":900,"
+    "\"driverVer\":13000}";
+
+/* batch, time, heads and key heads of a call, and all heads of its arrays. */
+static const struct {
+    int64_t batch, time, heads, kv_heads, all_heads, all_kv_heads, width, documents;
+} shapes[] = {
+    {1, 1024, 12, 12, 12, 12, 64, 1}, /* GPT-2 124M: a sequence */
+    {1, 1024, 13, 13, 25, 25, 64, 0}, /* GPT-2 1.5B: some heads of it */
+    {1, 1024, 12, 12, 25, 25, 64, 1}, /* the others */
+    {1, 2048, 2, 1, 32, 16, 128, 1},  /* a group of heads of more */
+    {2, 1000, 4, 2, 4, 2, 80, 0},     /* lengths and widths that no tile divides */
+    {3, 17, 3, 1, 3, 1, 8, 1},        {1, 100, 2, 2, 2, 2, 256, 0},
+};
+
+static ax_status describe(const ax_cudnn *lib, cudnnBackendDescriptor_t *out)
+{
+    AX_TRY(ax_cudnn_check(lib, lib->BackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, out),
+                          "a description"));
+    AX_TRY(ax_cudnn_set(lib, *out, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                        (int64_t)strlen(h100), h100));
+    return ax_cudnn_check(lib, lib->BackendFinalize(*out), "a description");
+}
+
+/* Prints a line. */
+static bool plan(const ax_cudnn *lib, cudnnBackendDescriptor_t about, const ax_cudnn_shape *s, int64_t room)
+{
+    ax_cudnn_plan p;
+    double start = ax_now();
+    ax_status status = ax_cudnn_plan_create(lib, &(ax_cudnn_target){.properties = about}, s, room, &p);
+    printf("%-8s b%lld t%lld h%lld/%lld of %lld/%lld d%lld%s%s: ",
+           s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", (long long)s->batch, (long long)s->time,
+           (long long)s->heads, (long long)s->kv_heads, (long long)s->all_heads, (long long)s->all_kv_heads,
+           (long long)s->width, s->documents ? ", documents" : "", s->lse ? ", lse" : "");
+    if (status == AX_OK)
+        printf("engine %lld, %lld bytes of workspace, planned in %.2f s\n", (long long)p.engine,
+               (long long)p.workspace, ax_now() - start);
+    else
+        printf("%s\n", ax_error_message());
+    ax_cudnn_plan_destroy(lib, &p);
+    return status == AX_OK;
+}
+
+int main(void)
+{
+    ax_cudnn lib;
+    cudnnBackendDescriptor_t about;
+    int missing = 0;
+    if (ax_cudnn_load(&lib) != AX_OK) {
+        printf("skipped: %s\n", ax_error_message());
+        return 77;
+    }
+    if (describe(&lib, &about) != AX_OK) {
+        printf("%s\n", ax_error_message());
+        return 1;
+    }
+    printf("cuDNN %zu, on a described H100:\n", lib.GetVersion());
+    for (size_t i = 0; i < AX_COUNT(shapes); i++)
+        for (int kind = AX_CUDNN_FORWARD; kind <= AX_CUDNN_BACKWARD; kind++) {
+            ax_cudnn_shape s = {.kind = kind,
+                                .batch = shapes[i].batch,
+                                .time = shapes[i].time,
+                                .heads = shapes[i].heads,
+                                .kv_heads = shapes[i].kv_heads,
+                                .all_heads = shapes[i].all_heads,
+                                .all_kv_heads = shapes[i].all_kv_heads,
+                                .width = shapes[i].width,
+                                .documents = shapes[i].documents,
+                                .lse = kind == AX_CUDNN_FORWARD && i % 2};
+            /* What a call is promised, of which the plugin makes its slices. */
+            int64_t room = AX_CUDA_SCRATCH, most = 64 << 10;
+            if (kind == AX_CUDNN_BACKWARD)
+                most += s.batch * s.heads * ax_cudnn_backward_bytes(s.time, s.width);
+            missing += !plan(&lib, about, &s, ax_min(room, most));
+        }
+    lib.BackendDestroyDescriptor(about);
+    ax_cudnn_unload(&lib);
+    return missing != 0;
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a folder of programs for a machine of the same processors where nothing is installed: axonn, its library and
 # plugin, what judges and times devices, and the shared libraries that they need. What stays out is the C library, CUDA's
-# libraries and MPI. Run them with LD_LIBRARY_PATH=DIR; scripts/test-gpu.sh does.
+# libraries, cuDNN's and MPI. Run them with LD_LIBRARY_PATH=DIR; scripts/test-gpu.sh does.
 #   scripts/bundle.sh [DIR]          default: build-bundle
 set -euo pipefail
 cd "$(dirname "$0")/.."

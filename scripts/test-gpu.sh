@@ -2,7 +2,8 @@
 # Judges and times the device "cuda" on a machine with a GPU, from a folder that scripts/bundle.sh made: kernels against
 # the reference, layers and training runs, collectives from GPU to GPU where there are several, memcheck and racecheck of
 # steps, rates of kernels, whole steps. Each part has a time limit; the last lines are a table of what passed. Parts:
-# tests sanitizer kernels steps.
+# tests sanitizer kernels steps. cuDNN is the system's, that of LD_LIBRARY_PATH, or else PyTorch's; attention is timed with
+# it and without.
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
 set -uo pipefail
 dir=${1:-build-bundle}
@@ -10,7 +11,12 @@ shift || true
 parts=${*:-tests sanitizer kernels steps}
 dir=$(cd "$dir" && pwd) || exit 2
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
-unset AXONN_PLUGINS AXONN_PLANS
+unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION
+has_cudnn() { python3 -c 'import ctypes; ctypes.CDLL("libcudnn.so.9")' 2>/dev/null; }
+if ! has_cudnn; then
+    cudnn=$(python3 -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0] + "/lib")' 2>/dev/null)
+    LD_LIBRARY_PATH=$LD_LIBRARY_PATH${cudnn:+:$cudnn}
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 table=()
@@ -57,6 +63,8 @@ export dir work
 
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
 "$dir/axonn" info | grep -E '^axonn|cuda'
+attentions=(flash)
+if has_cudnn; then attentions=(cudnn flash); else echo "no libcudnn.so.9: attention by own kernels alone"; fi
 for what in $parts; do
     case $what in
         tests)
@@ -74,13 +82,20 @@ for what in $parts; do
             done
             ;;
         kernels)
-            part "rates of kernels" 300 "$dir/bench_kernels" cuda 0 bf16
+            part "rates of kernels" 220 "$dir/bench_kernels" cuda 0 bf16
+            for attention in "${attentions[@]}"; do
+                part "attention: $attention" 90 env AXONN_ATTENTION="$attention" AXONN_LOG=debug \
+                    "$dir/bench_kernels" cuda 0 "attention bf16"
+            done
             config 48 1600 25 1024 16 16
-            part "plans of GPT-2 1.5B's products" 200 bash -c plans
+            part "plans of GPT-2 1.5B's products" 180 bash -c plans
             ;;
         steps)
             config 12 768 12 1024 64 64
-            part "GPT-2 124M, 64 x 1024" 120 "$dir/axonn" bench step "$work/step.yaml" --steps 8
+            for attention in "${attentions[@]}"; do
+                part "GPT-2 124M, 64 x 1024, $attention" 120 env AXONN_ATTENTION="$attention" \
+                    "$dir/axonn" bench step "$work/step.yaml" --steps 8
+            done
             config 48 1600 25 1024 16 16
             part "GPT-2 1.5B, 16 x 1024" 200 "$dir/axonn" bench step "$work/step.yaml" --steps 4
             ;;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Judges and times the device "cuda" on a machine with a GPU, from a folder that scripts/bundle.sh made: kernels against
 # the reference, layers and training runs, collectives from GPU to GPU where there are several, memcheck and racecheck of
-# steps, rates of kernels, whole steps. Each part has a time limit; the last lines are a table of what passed. Parts:
-# tests sanitizer kernels steps. cuDNN is the system's, that of LD_LIBRARY_PATH, or else PyTorch's; attention is timed with
-# it and without.
+# steps by own kernels, rates of kernels, whole steps. Each part has a time limit; the last lines are a table of what
+# passed. Parts: tests sanitizer kernels steps. cuDNN is the system's, that of LD_LIBRARY_PATH, or else PyTorch's;
+# attention is timed with it and without.
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
 set -uo pipefail
 dir=${1:-build-bundle}
@@ -12,7 +12,7 @@ parts=${*:-tests sanitizer kernels steps}
 dir=$(cd "$dir" && pwd) || exit 2
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
 unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION
-has_cudnn() { python3 -c 'import ctypes; ctypes.CDLL("libcudnn.so.9")' 2>/dev/null; }
+has_cudnn() { AXONN_ATTENTION=cudnn "$dir/bench_kernels" cuda 0 none >/dev/null 2>&1; }
 if ! has_cudnn; then
     cudnn=$(python3 -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0] + "/lib")' 2>/dev/null)
     LD_LIBRARY_PATH=$LD_LIBRARY_PATH${cudnn:+:$cudnn}
@@ -64,7 +64,7 @@ export dir work
 nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
 "$dir/axonn" info | grep -E '^axonn|cuda'
 attentions=(flash)
-if has_cudnn; then attentions=(cudnn flash); else echo "no libcudnn.so.9: attention by own kernels alone"; fi
+if has_cudnn; then attentions=(cudnn flash); else echo "no cuDNN is to be used: attention by own kernels alone"; fi
 for what in $parts; do
     case $what in
         tests)
@@ -77,7 +77,8 @@ for what in $parts; do
         sanitizer)
             config 2 256 4 128 4 4
             for tool in memcheck racecheck initcheck; do
-                part "compute-sanitizer $tool" 150 compute-sanitizer --tool "$tool" --error-exitcode 1 \
+                part "compute-sanitizer $tool" 150 env AXONN_ATTENTION=flash \
+                    compute-sanitizer --tool "$tool" --error-exitcode 1 \
                     "$dir/axonn" bench step "$work/step.yaml" --steps 1 --warm-up 1
             done
             ;;

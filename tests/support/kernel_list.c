@@ -178,13 +178,23 @@ bool kc_build_attention_grad(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
         /* A query that sees one key has no gradient but rounding, and the gap of one element is a lottery. */
-        {0, 3, 3, 0, 2, 1, 4, 0, false},      {1, 4, 4, 0, 1, 1, 5, 0, false},
-        {2, 5, 5, 0, 4, 2, 3, 0, true},       {1, 17, 17, 0, 3, 1, 8, 0, false},
-        {2, 33, 33, 0, 2, 2, 16, 0, true},    {1, 70, 70, 0, 4, 2, 64, 0, true},
-        {1, 131, 131, 0, 2, 1, 31, 0, false}, {1, 150, 150, 0, 2, 2, 8, 0, true},
-        {1, 67, 67, 0, 1, 1, 128, 0, false},  {1, 3, 3, 0, 2, 1, 300, 0, false},
-        {1, 128, 128, 0, 2, 1, 64, 0, false}, {1, 288, 288, 0, 1, 1, 40, 0, true},
-        {1, 144, 144, 0, 6, 2, 80, 0, true},  {1, 230, 230, 0, 1, 1, 128, 0, false},
+        {0, 3, 3, 0, 2, 1, 4, 0, false},
+        {1, 4, 4, 0, 1, 1, 5, 0, false},
+        {2, 5, 5, 0, 4, 2, 3, 0, true},
+        {1, 17, 17, 0, 3, 1, 8, 0, false},
+        {2, 33, 33, 0, 2, 2, 16, 0, true},
+        {1, 70, 70, 0, 4, 2, 64, 0, true},
+        {1, 131, 131, 0, 2, 1, 31, 0, false},
+        {1, 150, 150, 0, 2, 2, 8, 0, true},
+        {1, 67, 67, 0, 1, 1, 128, 0, false},
+        {1, 3, 3, 0, 2, 1, 300, 0, false},
+        {1, 128, 128, 0, 2, 1, 64, 0, false},
+        {1, 288, 288, 0, 1, 1, 40, 0, true},
+        {1, 144, 144, 0, 6, 2, 80, 0, true},
+        {1, 230, 230, 0, 1, 1, 128, 0, false},
+        /* More sequences, and more heads, than the emulated GPU has workspace for at a time (cudnn.c). */
+        {5, 256, 256, 0, 2, 1, 8, 0, false},
+        {2, 128, 128, 0, 17, 17, 8, 0, true},
     };
     if (index >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;

@@ -6,6 +6,7 @@
 #include "dev/cuda/cuda.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -412,7 +413,11 @@ static void judge(ax_stream *stream, state *s, shape_class *c, call *k)
         tell(c, AX_LOG_WARN, ax_error_message());
         ax_log(AX_LOG_WARN, "cuda: own kernels do it instead");
     } else if (c->verdict == GOOD) {
-        tell(c, AX_LOG_DEBUG, "cuDNN does it as own kernels do");
+        int64_t slices = ax_ceil_div(c->whole.batch, c->batch) * ax_ceil_div(c->whole.kv_heads, c->kv_heads);
+        char what[96];
+        snprintf(what, sizeof what, "cuDNN does it as own kernels do, by engine %lld, in %lld parts",
+                 (long long)c->slice.engine, (long long)slices);
+        tell(c, AX_LOG_DEBUG, what);
     }
 }
 

@@ -23,9 +23,10 @@ typedef cudnnBackendDescriptor_t descriptor;
 
 /* ---- the library --------------------------------------------------------------------------------- */
 
+/* It stays in the process: libraries of CUDA's are not made to be unloaded. */
 ax_status ax_cudnn_load(ax_cudnn *out)
 {
-    *out = (ax_cudnn){.library = dlopen(AXONN_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL)};
+    *out = (ax_cudnn){.library = dlopen(AXONN_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
     AX_CHECK(out->library, AX_ERR_USAGE, "cuDNN is not there: %s", dlerror());
     const char *missing = NULL;
     void *found;

@@ -133,7 +133,13 @@ static const struct { layout layout; int type, operand; } tensors[] = {
 
 /* Operations, and when a graph has them. */
 typedef enum form { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE } form;
-typedef enum condition { ALWAYS, OPEN /* no documents */, DOCUMENTS, SINGLE /* a query head per key head */, GROUPED } condition;
+typedef enum condition {
+    ALWAYS,
+    OPEN, /* no documents */
+    DOCUMENTS,
+    SINGLE, /* a query head per key head */
+    GROUPED
+} condition;
 
 typedef struct operation {
     form form;

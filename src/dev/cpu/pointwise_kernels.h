@@ -148,11 +148,11 @@ INLINE void col_sum_rows(const ax_col_sum_args *a, int64_t r, int rows, int64_t 
                          bool bf16)
 {
     for (int64_t c = lo; c < hi; c += W) {
-        vf s = vload(sum + c - lo);
+        vf s = vload(sum + (c - lo));
         UNROLL
         for (int i = 0; i < rows; i++)
             s = s + vget(a->x, (r + i) * a->ld + c, hi - c, bf16);
-        vstore(sum + c - lo, s);
+        vstore(sum + (c - lo), s);
     }
 }
 INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t lo, int64_t hi, bool bf16)
@@ -164,7 +164,7 @@ INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t lo, int6
     for (; r < end; r++)
         col_sum_rows(a, r, 1, lo, hi, sum, bf16);
     for (int64_t c = lo; c < hi; c += W)
-        vput(a->out, c, hi - c, false, vget(a->out, c, hi - c, false) + vload(sum + c - lo));
+        vput(a->out, c, hi - c, false, vget(a->out, c, hi - c, false) + vload(sum + (c - lo)));
 }
 INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, bool bf16)
 {

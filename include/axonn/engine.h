@@ -29,6 +29,7 @@ typedef struct ax_engine_options {
     int64_t micro_batch;   /* rows per (data, z) coordinate and micro-step */
     int64_t global_batch;  /* B = micro_batch · data · z · number of micro-steps */
     int64_t recompute;     /* as for ax_model_create */
+    bool whole_rows;       /* attention goes back to the row's start: ax_rows.doc_start is not looked at */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
     double clip;
 } ax_engine_options;

@@ -65,6 +65,8 @@ static ax_status make_batch(ax_engine *e)
         *views[i] = like;
         views[i]->data = e->device + i * e->n * e->options.seq_len;
     }
+    if (e->options.whole_rows)
+        e->batch.doc_start.data = NULL;
     return AX_OK;
 }
 

@@ -70,6 +70,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     ax_engine_options options = {.model = &model->config,
                                  .seq_len = shape->seq_len,
                                  .micro_batch = batch,
+                                 .whole_rows = !shape->mask_documents,
                                  .global_batch = batch * ax_grid_group_size(ctx->grid, ax_batch_axes(ctx))};
     ax_engine_plan plan;
     ax_engine *engine;

@@ -35,6 +35,7 @@ static ax_status choose_optimizer(ax_run *run)
                                        .micro_batch = c->train.micro_batch,
                                        .global_batch = c->train.global_batch,
                                        .recompute = ax_max(recompute, 0),
+                                       .whole_rows = !c->data.mask_documents,
                                        .optim = run->optim,
                                        .clip = c->optim.clip};
     return AX_OK;

@@ -56,6 +56,14 @@ static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *o
     return AX_OK;
 }
 
+/* The same, but attention goes back to where the row starts. */
+static ax_status open_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
+{
+    AX_TRY(rows(source, first, end, out));
+    memset(out->doc_start, 0, (size_t)((end - first) * T) * sizeof *out->doc_start);
+    return AX_OK;
+}
+
 static int64_t targets_of_batch(void)
 {
     int64_t n = 0;
@@ -71,7 +79,7 @@ typedef struct setup {
     ax_dtype compute;
     double dropout;
     int threads;
-    bool planned;
+    bool planned, whole_rows, open;
     /* results, of rank 0 */
     double loss[STEPS], norm[STEPS], eval;
     double *weights;
@@ -103,17 +111,18 @@ static ax_status steps(ax_engine *engine, setup *s)
 {
     AX_TRY(ax_param_set_init(ax_engine_params(engine)));
     uint64_t seed = 5;
+    ax_read_rows_fn *read = s->open ? open_rows : rows;
     for (int i = 0; i < STEPS; i++) {
         ax_step_result r;
         ax_hyper h = {
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
-        AX_TRY(ax_engine_step(engine, i + 1, rows, &seed, targets_of_batch(), &h, &r));
+        AX_TRY(ax_engine_step(engine, i + 1, read, &seed, targets_of_batch(), &h, &r));
         AX_CHECK(r.finite, AX_ERR_NUMERIC, "step %d: %s is not finite", i + 1,
                  r.culprit ? r.culprit : "the loss");
         s->loss[i] = r.loss;
         s->norm[i] = r.grad_norm;
     }
-    return ax_engine_eval(engine, rows, &seed, GLOBAL - 3, &s->eval);
+    return ax_engine_eval(engine, read, &seed, GLOBAL - 3, &s->eval);
 }
 
 static ax_status run_rank(ax_comm *world, void *arg)
@@ -125,6 +134,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
                                  .micro_batch = s->micro_batch,
                                  .global_batch = GLOBAL,
                                  .recompute = s->recompute,
+                                 .whole_rows = s->whole_rows,
                                  .clip = 1.0};
     ax_ctx *ctx = NULL;
     ax_engine *engine = NULL;
@@ -195,6 +205,22 @@ static void recomputation_changes_no_bit(void **state)
         }
         free(plain.weights);
     }
+}
+
+/* Where rows are whole, nobody looks at where documents start. */
+static void whole_rows_have_no_documents(void **state)
+{
+    (void)state;
+    setup masked = run(base), open = base, whole = base;
+    open.open = true;
+    open = run(open);
+    whole.whole_rows = true;
+    whole = run(whole);
+    same_bits(&open, &whole);
+    assert_true(masked.loss[0] != open.loss[0] && masked.eval != open.eval);
+    free(masked.weights);
+    free(open.weights);
+    free(whole.weights);
 }
 
 /* A planned frame shares addresses, a bump frame shares none; one thread or three; the same numbers. */
@@ -340,6 +366,7 @@ static void options_that_do_not_fit_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(recomputation_changes_no_bit),
+                                       cmocka_unit_test(whole_rows_have_no_documents),
                                        cmocka_unit_test(planning_and_threads_change_no_bit),
                                        cmocka_unit_test(the_check_device_finds_nothing),
                                        cmocka_unit_test(grids_train_as_one_rank_does),

@@ -41,7 +41,9 @@ typedef struct ax_comm_traffic {
                        size, all-reduce twice that, messages their payload */
     int64_t wire;   /* sent to ranks on other nodes, of operations that were waited for; what devices send
                        themselves is not seen */
-    double exposed; /* seconds in which a caller was inside a collective or ax_wait */
+    double exposed; /* seconds in which a caller was inside a collective or ax_wait. The host's: where devices
+                       reach each other it does not wait, and through it, it waits for the kernels before too,
+                       unless launches are timed (ax_device.totals) */
 } ax_comm_traffic;
 
 int ax_comm_rank(const ax_comm *comm);
@@ -164,6 +166,7 @@ struct ax_work {
     ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
     /* Filled in by the public functions; comm NULL: made of other handles. */
     ax_comm *comm;
+    ax_stream *stream;   /* of the buffers, or NULL */
     ax_event_ring *ring; /* where the wait is noted, as "wait" */
     const char *name;    /* of the collective */
 };

@@ -100,6 +100,7 @@ static ax_status need_staging(ax_comm *comm, size_t bytes)
     if (comm->staging && bytes <= comm->staging_bytes)
         return AX_OK;
     free(comm->staging);
+    comm->staging = NULL;
     comm->staging_bytes = 0;
     AX_TRY(ax_calloc(1, bytes + 1, &comm->staging));
     comm->staging_bytes = bytes;
@@ -142,6 +143,12 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
     return status;
 }
 
+/* Where kernels are timed, what a device has still to compute is not communication. */
+static ax_status finish_kernels(ax_stream *stream)
+{
+    return stream && stream->dev->ops.apart && stream->dev->totals ? ax_stream_wait(stream) : AX_OK;
+}
+
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     *work = NULL;
@@ -156,12 +163,15 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
     if (!has_memory(dev)) {
         status = observe_start(dev, args, work);
     } else {
+        if (!comm->link)
+            AX_TRY(finish_kernels(stream));
         double begin = ax_now();
         status = run(comm, stream, args, work);
         expose(comm, ring, "start", ax_coll_name(args->coll), begin);
     }
     if (*work) {
         (*work)->comm = comm;
+        (*work)->stream = stream;
         (*work)->ring = ring;
         (*work)->name = ax_coll_name(args->coll);
     }
@@ -221,10 +231,11 @@ ax_status ax_wait(ax_work **work)
     if (!pending)
         return AX_OK;
     ax_work was = *pending; /* which wait frees */
+    ax_status kernels = finish_kernels(was.stream);
     double begin = ax_now();
     ax_status status = pending->wait(pending);
     expose(was.comm, was.ring, "wait", was.name, begin);
-    return status;
+    return status == AX_OK ? kernels : status;
 }
 
 ax_status ax_comm_split(ax_comm *comm, int color, int key, ax_comm **out)

@@ -102,6 +102,7 @@ static ax_status man_end(ax_buf *out)
         ".TP\n.B AXONN_ISA\nThe instruction set of the processor's kernels; axonn info lists "
         "those that can run.\n"
         ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: what is logged on stderr.\n"
+        ".TP\n.B AXONN_NCCL\noff, or the file of the library that carries collectives between GPUs.\n"
         ".TP\n.B AXONN_PLANS\noff, on or a folder: whether algorithms of a GPU's products are measured, and "
         "where that is kept; on is the user's cache.\n"
         ".TP\n.B NO_COLOR\nIf set and not empty, terminals get no colour.\n");

@@ -65,8 +65,9 @@ ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args);
 /* Links to other GPUs (nccl.c). */
 extern const ax_link_ops ax_cuda_links;
 /* Waits for an event of a linked GPU until it is reached, or CUDA or a link has failed: then streams do not
- * wait for links any more. Warns of long waits. */
-void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event);
+ * wait for links any more. Warns of long waits, and gives one up after two minutes where this rank is
+ * `ending`: others may have ended before they did their part. */
+void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
 /* Why links have failed, so that what was received over them is nothing; or NULL. */
 const char *ax_nccl_why(const ax_cuda *cu);
 void ax_nccl_destroy(ax_cuda *cu);

@@ -73,7 +73,7 @@ static int64_t held(ax_device *dev)
 static ax_status await(ax_cuda *cu, cudaEvent_t event)
 {
     if (cu->nccl)
-        ax_nccl_reach(cu, event);
+        ax_nccl_reach(cu, event, false);
     AX_CHECK(!ax_nccl_why(cu), AX_ERR_COMM, "%s", ax_nccl_why(cu)); /* whatever was computed since */
     AX_CUDA(cudaEventSynchronize(event));
     return AX_OK;
@@ -83,7 +83,7 @@ static ax_status await(ax_cuda *cu, cudaEvent_t event)
 static void drain(ax_cuda *cu)
 {
     if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
-        ax_nccl_reach(cu, cu->reached);
+        ax_nccl_reach(cu, cu->reached, true);
     if (cu->stream)
         cudaStreamSynchronize(cu->stream);
 }

@@ -24,10 +24,11 @@ static const char *absent(ax_device *dev)
     return "this plugin was built without NCCL's header";
 }
 const ax_link_ops ax_cuda_links = {.name = "nccl", .absent = absent};
-void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
+void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
 {
     (void)cu;
     (void)event;
+    (void)ending;
 }
 const char *ax_nccl_why(const ax_cuda *cu)
 {
@@ -235,7 +236,7 @@ static void warn(const ax_cuda *cu, const ax_link *link, double begin, double *w
 
 /* ---- waiting on the host ------------------------------------------------------------------------- */
 
-void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
+void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
 {
     const double look_every = 2e-3;
     double begin = ax_now(), looked = begin, warned = begin;
@@ -247,6 +248,10 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
             stood = look(cu);
             looked = now;
         }
+        if (ending && now - begin > PATIENCE) {
+            fail_links(cu, NULL, "the other ranks did not do their part before this one ended");
+            stood = false;
+        }
         warn(cu, NULL, begin, &warned);
         hesitate(begin);
     }
@@ -256,8 +261,8 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event)
 
 const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed ? cu->nccl->why : NULL; }
 
-/* Until what the library goes on with is done, for at most so many seconds (0: for ever); the links may have
- * been aborted then. */
+/* Until what the library goes on with is done, for at most so many seconds (0: for ever), after which it is
+ * still ncclInProgress; the links may have been aborted then. */
 static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
 {
     double begin = ax_now(), warned = begin;
@@ -270,17 +275,15 @@ static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
         result = nccl.ncclCommGetAsyncError(link->comm, &state);
         result = result == ncclSuccess ? state : result;
         if (result == ncclInProgress && seconds && ax_now() - begin > seconds)
-            return ncclSystemError;
+            return result;
     }
     return result;
 }
 
 /* ---- opening and closing ------------------------------------------------------------------------- */
 
-static ax_status prepare(ax_cuda *cu)
+static ax_status make(ax_cuda *cu)
 {
-    if (cu->nccl)
-        return AX_OK;
     AX_TRY(ax_calloc(1, sizeof *cu->nccl, &cu->nccl));
     AX_CUDA(cudaStreamCreateWithFlags(&cu->nccl->stream, cudaStreamNonBlocking));
     AX_CUDA(cudaEventCreateWithFlags(&cu->nccl->begin, cudaEventDisableTiming));
@@ -310,6 +313,14 @@ void ax_nccl_destroy(ax_cuda *cu)
     cu->nccl = NULL;
 }
 
+static ax_status prepare(ax_cuda *cu)
+{
+    ax_status status = cu->nccl ? AX_OK : make(cu);
+    if (status != AX_OK)
+        ax_nccl_destroy(cu);
+    return status;
+}
+
 static ax_status invite(void *token)
 {
     ncclUniqueId id;
@@ -337,10 +348,15 @@ static ax_status init(ax_link *link, const void *token)
     if (result == ncclSuccess)
         return AX_OK;
     const char *why = link->world_failed(link->user);
-    snprintf(n->refused, sizeof n->refused, "%s",
-             why          ? why
-             : link->comm ? words(link, result, text, sizeof text)
-                          : nccl.ncclGetErrorString(result));
+    if (result == ncclInProgress)
+        snprintf(n->refused, sizeof n->refused,
+                 "the link along %s did not stand after %d s; NCCL_DEBUG=INFO says what NCCL waits for",
+                 link->name, PATIENCE);
+    else
+        snprintf(n->refused, sizeof n->refused, "%s",
+                 why          ? why
+                 : link->comm ? words(link, result, text, sizeof text)
+                              : nccl.ncclGetErrorString(result));
     if (link->comm)
         nccl.ncclCommAbort(link->comm);
     return ax_fail(AX_ERR_COMM, "%s", n->refused);
@@ -378,7 +394,7 @@ static void link_close(ax_link **out)
     struct ax_nccl *n = link->cu->nccl;
     cudaSetDevice(link->cu->ordinal);
     if (link->comm && cudaEventRecord(n->last, n->stream) == cudaSuccess)
-        ax_nccl_reach(link->cu, n->last);
+        ax_nccl_reach(link->cu, n->last, true);
     if (link->comm && settle(link, nccl.ncclCommFinalize(link->comm), PATIENCE) == ncclSuccess)
         nccl.ncclCommDestroy(link->comm);
     else if (link->comm)

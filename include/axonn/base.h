@@ -176,6 +176,10 @@ void ax_memory_restart_peak(void);
  * are given back), and of its address space limit. -1: unknown. */
 int64_t ax_memory_available(void);
 
+/* A number that processes of one host share, and those of others most likely do not: its name, and when its
+ * kernel was started, make it. */
+uint64_t ax_host_key(void);
+
 /* ---- threads ------------------------------------------------------------------------------------- */
 
 /* pthread_create, but the new thread may run on all processors of this process: not only on the core that the

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { HANDLES = 64 };
 
@@ -46,7 +45,7 @@ static ax_status more_handles(struct ax_comm_link *l)
     return AX_OK;
 }
 
-/* Where launches are timed one by one, a collective's time is to be its own. */
+/* Where launches are timed, or noted as they come, a collective's time is to be its own. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;
@@ -129,10 +128,8 @@ static void write_card(ax_device *dev, card *out)
 {
     const ax_link_ops *links = dev->ops.links;
     const char *why = links ? links->absent(dev) : "this device has no links";
-    char name[256] = "";
     memset(out, 0, sizeof *out);
-    gethostname(name, sizeof name - 1);
-    out->host = ax_rng_key(0, name, 0);
+    out->host = ax_host_key();
     snprintf(out->absent, sizeof out->absent, "%s", why ? why : "");
     if (!why)
         links->place(dev, out->place);

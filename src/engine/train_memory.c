@@ -82,12 +82,10 @@ typedef struct member {
 
 static ax_status gather_members(const ax_run *run, size_t need, member *all)
 {
-    char name[256] = "";
     ax_work *work;
     int place;
-    gethostname(name, sizeof name - 1);
     int64_t available = ax_device_available(run->config->device, run->threads.binding.neighbour, &place);
-    member mine = {ax_rng_key(0, name, (uint64_t)place), (int64_t)need, available};
+    member mine = {ax_rng_key(ax_host_key(), "memory", (uint64_t)place), (int64_t)need, available};
     AX_TRY(ax_all_gather(run->world, NULL, &mine, all, sizeof mine, AX_U8, &work));
     return ax_wait(&work);
 }

@@ -156,17 +156,10 @@ void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *
 
 /* ---- what a rank takes --------------------------------------------------------------------------- */
 
-static uint64_t this_host(void)
-{
-    char name[256] = "";
-    gethostname(name, sizeof name - 1);
-    return ax_rng_key(0, name, 0);
-}
-
 ax_status ax_threads_neighbour(ax_comm *world, int *out)
 {
     ax_work *work;
-    uint64_t mine = this_host(), *all;
+    uint64_t mine = ax_host_key(), *all;
     AX_TRY(ax_calloc((size_t)ax_comm_size(world), sizeof *all, &all));
     ax_status status = ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work);
     if (status == AX_OK)
@@ -193,7 +186,7 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
     memset(&mine, 0, sizeof mine); /* its gaps travel too */
     mine.wanted = wanted;
     mine.free = pin && !strcmp(pin, "off");
-    mine.host = this_host();
+    mine.host = ax_host_key();
     ax_cores_find(&mine.cores);
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
     ax_status status = exchange(world, &mine, all);

@@ -69,8 +69,8 @@ AX_MUST_CHECK ax_status ax_plan_bytes(const ax_grid *grid, const ax_tensor *tens
 
 /* dst = src in layout `target`; memory comes from the frame, and dst shares src's memory where the plan is
  * empty, and the padding of its rows only then. A plan that begins with an all-reduce overwrites src (and
- * shares it if that is all). Collective along the plan's axes. dst is not valid to read, nor src to change,
- * before ax_wait(work). */
+ * shares it if that is all), unless its rows are padded. Collective along the plan's axes. dst is not valid
+ * to read, nor src to change, before ax_wait(work). */
 AX_MUST_CHECK ax_status ax_redistribute(ax_frame *frame, const ax_tensor *src, const ax_layout *target,
                                         ax_tensor *dst, ax_work **work);
 /* The same, awaited. */

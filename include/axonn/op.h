@@ -67,7 +67,7 @@ AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_
 AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, double p,
                                       ax_tensor *y);
 
-/* y [b, 1, d] = x[:, last position, :]. */
+/* y [b, 1, d] = x[:, last position, :]; x's rows may be padded, y's are not. */
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 
 /* Sum over this rank's unmasked targets of the cross-entropy, added to *total (F64, device memory). logits:
@@ -90,7 +90,7 @@ typedef struct ax_sampling {
 /* Draws a token from host `logits` (n values; `work` has room for 2n, or is NULL where temperature is 0) with
  * the uniform number u in [0, 1): temperature, then top-k, then top-p (smallest set of likeliest tokens whose
  * probability reaches p). Ties go to the lower id; what is left is drawn from in the order of ids. Takes time
- * in proportion to n. AX_ERR_NUMERIC if a logit is NaN or none is finite. */
+ * in proportion to n. AX_ERR_NUMERIC if a logit is NaN or +inf, or none is finite. */
 AX_MUST_CHECK ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work,
                                   int32_t *out);
 

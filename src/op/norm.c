@@ -56,6 +56,7 @@ ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *a, const ax_tensor *
     ax_axisset axes = ax_grid_effective(ctx->grid, width_axes(a));
     ax_tensor of_weight, of_bias = {.data = NULL};
     ax_norm_args norm = {.eps = eps, .a = a->data, .dtype = a->dtype};
+    AX_TRY(ax_op_dense(a, "LayerNorm"));
     AX_TRY(ax_param_acquire(frame, weight, &of_weight));
     if (bias)
         AX_TRY(ax_param_acquire(frame, bias, &of_bias));

@@ -20,6 +20,9 @@ ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *para
 /* A tensor that is local by construction (statistics): accumulation dtype, extents as given, no layout. */
 ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out);
 
+/* Refuses padded rows, which few kernels take. */
+ax_status ax_op_dense(const ax_tensor *x, const char *what);
+
 /* Memory for a tensor like `x`. Refuses padded rows, which few kernels take. */
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
 

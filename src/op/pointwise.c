@@ -40,9 +40,15 @@ ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor
     return AX_OK;
 }
 
+ax_status ax_op_dense(const ax_tensor *x, const char *what)
+{
+    AX_CHECK(!x->align, AX_ERR_INTERNAL, "%s of padded rows, which only a loss takes", what);
+    return AX_OK;
+}
+
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out)
 {
-    AX_CHECK(!x->align, AX_ERR_INTERNAL, "an operation on padded rows, which only a loss takes");
+    AX_TRY(ax_op_dense(x, "an operation"));
     return ax_frame_alloc(frame, x, out);
 }
 
@@ -72,6 +78,7 @@ ax_status ax_op_bias(ax_frame *frame, ax_tensor *x, ax_param *bias)
 {
     int64_t rows, cols;
     ax_tensor b;
+    AX_TRY(ax_op_dense(x, "bias"));
     AX_TRY(ax_op_no_partial(frame, x, "bias"));
     AX_TRY(ax_param_acquire(frame, bias, &b));
     ax_rows_cols(frame, x, &rows, &cols);

@@ -28,10 +28,10 @@ static ax_status best(const float *logits, int n, int *out)
     }
     for (i = 0; i < n && any; i++)
         AX_CHECK(!isnan(logits[i]), AX_ERR_NUMERIC, "logit %d of %d is NaN", i, n);
-    AX_CHECK(isfinite(top[0]), AX_ERR_NUMERIC,
-             top[0] > 0 ? "a logit of %d is infinite" : "no logit of %d is finite", n);
+    AX_CHECK(top[0] > -INFINITY, AX_ERR_NUMERIC, "no logit of %d is finite", n);
     for (*out = 0; logits[*out] != top[0];)
         ++*out;
+    AX_CHECK(isfinite(top[0]), AX_ERR_NUMERIC, "logit %d of %d is infinite", *out, n);
     return AX_OK;
 }
 

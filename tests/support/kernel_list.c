@@ -141,6 +141,8 @@ bool kc_build_attention(kernel_case *c, int index)
         {1, 3, 9, 5, 1, 1, 300, 0, false},     {1, 128, 128, 0, 2, 1, 64, 0, false},
         {1, 96, 128, 32, 2, 2, 40, 0, true},   {1, 144, 144, 0, 6, 2, 80, 0, true},
         {1, 230, 230, 0, 1, 1, 128, 0, false}, {1, 256, 256, 0, 1, 1, 64, 0, false},
+        {2, 3, 300, 290, 35, 5, 24, 0, true},  {3, 1, 600, 598, 17, 17, 16, 8, false},
+        {3, 4, 530, 526, 6, 2, 9, 0, true},
     };
     if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;

@@ -1,35 +1,38 @@
 #!/usr/bin/env bash
 # Judges and times the device "cuda" on a machine with a GPU, from a folder that scripts/bundle.sh made: kernels against
 # the reference, layers and training runs, collectives from GPU to GPU where there are several, memcheck and racecheck of
-# steps by own kernels, rates of kernels, whole steps. Each part has a time limit; the last lines are a table of what
-# passed. Parts: tests sanitizer kernels steps. cuDNN is the system's, that of LD_LIBRARY_PATH, or else PyTorch's;
-# attention is timed with it and without.
+# steps by own kernels, rates of kernels, whole steps. What it runs has time limits, of at most 560 s in sum for a part;
+# each adds a row to the table of what passed, which is printed again at the end. cuDNN is the system's, that of
+# LD_LIBRARY_PATH, or else PyTorch's; attention is timed with it and without, and the log says which calls it takes.
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
+# Parts: tests (of kernels and layers), plans (AXONN_PLANS: the kernels, and each product with its first and its timed
+# plan), links (tests of several GPUs), sanitizer, kernels (rates), steps. Environment OUT: a folder for PART.txt, what
+# each part prints.
 set -uo pipefail
 dir=${1:-build-bundle}
 shift || true
-parts=${*:-tests sanitizer kernels steps}
+parts=${*:-tests plans links sanitizer kernels steps}
 dir=$(cd "$dir" && pwd) || exit 2
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
 unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION
-has_cudnn() { AXONN_ATTENTION=cudnn "$dir/bench_kernels" cuda 0 none >/dev/null 2>&1; }
-if ! has_cudnn; then
-    cudnn=$(python3 -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0] + "/lib")' 2>/dev/null)
-    LD_LIBRARY_PATH=$LD_LIBRARY_PATH${cudnn:+:$cudnn}
-fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 table=()
+log=/dev/null
+
+say() { printf '%s\n' "$@" | tee -a "$log"; }
 
 # part NAME SECONDS COMMAND…: its output, and a row of the table.
 part() {
-    local name=$1 limit=$2 start=$SECONDS rc
+    local name=$1 limit=$2 start=$SECONDS rc row
     shift 2
-    echo "== $name"
-    timeout --kill-after=10 "$limit" "$@" 2>&1
-    rc=$?
+    say "== $name"
+    timeout --kill-after=10 "$limit" "$@" 2>&1 | tee -a "$log"
+    rc=${PIPESTATUS[0]}
     [ "$rc" -ne 124 ] || rc="stopped after $limit s"
-    table+=("$(printf '%-34s %-20s %4d s' "$name" "$([ "$rc" = 0 ] && echo ok || echo "FAILED: $rc")" $((SECONDS - start)))")
+    row=$(printf '%-34s %-20s %4d s' "$name" "$([ "$rc" = 0 ] && echo ok || echo "FAILED: $rc")" $((SECONDS - start)))
+    table+=("$row")
+    say "$row"
 }
 
 # config LAYERS HIDDEN HEADS SEQ ROWS MICRO: a model of GPT-2's kind without data.
@@ -42,37 +45,71 @@ device: cuda
 END
 }
 
-# plans: each product of a step, with cuBLASLt's first answer and with the one that is measured to be the fastest.
+# has_cudnn: whether a device opens with it; $why: what it said if not. A model of one small layer is enough.
+has_cudnn() {
+    config 1 64 1 16 1 1
+    why=$(AXONN_ATTENTION=cudnn timeout 60 \
+        "$dir/axonn" bench step "$work/step.yaml" --steps 1 --warm-up 1 2>&1 >/dev/null)
+}
+
+# plans: each product of a step, with cuBLASLt's first answer and with the one that is measured to be the fastest. A
+# first process fills the file; then both take turns.
 plans() {
-    local bench=("$dir/axonn" bench gemm "$work/step.yaml" --json)
-    "${bench[@]}" >"$work/first" && AXONN_PLANS=$work/plans "${bench[@]}" >"$work/timed" || return
+    local bench=("$dir/axonn" bench gemm "$work/step.yaml" --json) turn
+    export AXONN_PLANS=$work/plans
+    "${bench[@]}" >/dev/null || return
+    for turn in 1 2; do
+        AXONN_PLANS=off "${bench[@]}" >"$work/first$turn" && "${bench[@]}" >"$work/timed$turn" || return
+    done
     awk 'function of(key) {
              match($0, "\"" key "\":[^,}]*")
              value = substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3)
              gsub(/"/, "", value)
              return value
          }
-         { name = of("case") }
-         FNR == NR { first[name] = of("median"); next }
-         FNR == 1 { printf "%-36s %6s %10s %10s %7s\n", "product", "calls", "first, ms", "timed, ms", "of it" }
-         { printf "%-36s %6d %10.4f %10.4f %5.0f %%\n", name, of("calls"), first[name], of("median"),
-                  100 * of("median") / first[name] }' "$work/first" "$work/timed"
+         FNR == 1 { file++ }
+         { name = of("case"); ms[file, name] = of("median") }
+         file < 4 { next }
+         FNR == 1 {
+             printf "%-36s %6s %21s %21s %7s\n", "product", "calls", "first, ms, twice", "timed, ms, twice", "of it"
+         }
+         { printf "%-36s %6d %10.4f %10.4f %10.4f %10.4f %5.0f %%\n", name, of("calls"), ms[1, name], ms[3, name],
+                  ms[2, name], ms[4, name], 100 * (ms[2, name] + ms[4, name]) / (ms[1, name] + ms[3, name])
+         }' "$work/first1" "$work/timed1" "$work/first2" "$work/timed2"
 }
 export -f plans
 export dir work
 
-nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
-"$dir/axonn" info | grep -E '^axonn|cuda'
-attentions=(flash)
-if has_cudnn; then attentions=(cudnn flash); else echo "no cuDNN is to be used: attention by own kernels alone"; fi
+attentions=(cudnn flash)
+if ! has_cudnn; then
+    cudnn=$(python3 -c 'import nvidia.cudnn; print(nvidia.cudnn.__path__[0] + "/lib")' 2>/dev/null)
+    LD_LIBRARY_PATH=$dir:${cudnn:+$cudnn:}${LD_LIBRARY_PATH#"$dir:"}
+    has_cudnn || attentions=(flash)
+fi
+about=$(
+    nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
+    "$dir/axonn" info | grep -E '^axonn|cuda'
+    [ "${attentions[0]}" = cudnn ] || printf 'attention by own kernels alone, for cuDNN was not opened:\n%s\n' "$why"
+)
+say "$about"
 for what in $parts; do
+    if [ -n "${OUT:-}" ]; then
+        log=$OUT/$what.txt
+        printf '%s\n' "$about" >"$log" || exit 2
+    fi
     case $what in
         tests)
             part "kernels against ref" 300 "$dir/test_dev_backend" cuda
-            part "the same with timed plans" 400 env AXONN_PLANS="$work/plans" "$dir/test_dev_backend" cuda
             part "layers, runs, memory" 200 "$dir/test_engine_cuda"
+            part "selftest" 60 bash -o pipefail -c '"$dir/axonn" selftest | grep -E "cuda|passed"'
+            ;;
+        plans)
+            part "kernels with timed plans" 310 env AXONN_PLANS="$work/plans" "$dir/test_dev_backend" cuda
+            config 48 1600 25 1024 16 16
+            part "plans of GPT-2 1.5B's products" 250 bash -c plans
+            ;;
+        links)
             [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ] || part "GPU to GPU" 200 "$dir/test_engine_links"
-            part "selftest" 60 sh -c "'$dir/axonn' selftest | grep -E 'cuda|passed'"
             ;;
         sanitizer)
             config 2 256 4 128 4 4
@@ -83,22 +120,20 @@ for what in $parts; do
             done
             ;;
         kernels)
-            part "rates of kernels" 220 "$dir/bench_kernels" cuda 0 bf16
+            part "rates of kernels" 300 "$dir/bench_kernels" cuda 0 bf16
             for attention in "${attentions[@]}"; do
                 part "attention: $attention" 90 env AXONN_ATTENTION="$attention" AXONN_LOG=debug \
                     "$dir/bench_kernels" cuda 0 "attention bf16"
             done
-            config 48 1600 25 1024 16 16
-            part "plans of GPT-2 1.5B's products" 180 bash -c plans
             ;;
         steps)
             config 12 768 12 1024 64 64
             for attention in "${attentions[@]}"; do
-                part "GPT-2 124M, 64 x 1024, $attention" 120 env AXONN_ATTENTION="$attention" \
+                part "GPT-2 124M, 64 x 1024, $attention" 120 env AXONN_ATTENTION="$attention" AXONN_LOG=debug \
                     "$dir/axonn" bench step "$work/step.yaml" --steps 8
             done
             config 48 1600 25 1024 16 16
-            part "GPT-2 1.5B, 16 x 1024" 200 "$dir/axonn" bench step "$work/step.yaml" --steps 4
+            part "GPT-2 1.5B, 16 x 1024" 200 env AXONN_LOG=debug "$dir/axonn" bench step "$work/step.yaml" --steps 4
             ;;
         *)
             echo "test-gpu: no part is named \"$what\"" >&2

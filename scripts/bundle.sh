@@ -11,9 +11,11 @@ dir=${1:-build-bundle}
 programs=(axonn tests/test_dev_backend tests/test_engine_cuda tests/test_engine_links bench_kernels)
 
 cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DAXONN_TESTS=ON -DAXONN_MPI=off -DAXONN_CUDA=on >/dev/null
-cmake --build "$build" -j "$(nproc)" --target libaxonn axonn axonn_cuda test_dev_backend test_engine_cuda test_engine_links \
-    bench_kernels |
-    grep -E 'error|warning' || true
+if ! log=$(cmake --build "$build" -j "$(nproc)" --target libaxonn axonn axonn_cuda test_dev_backend test_engine_cuda \
+    test_engine_links bench_kernels 2>&1); then
+    printf '%s\n' "$log" >&2
+    exit 1
+fi
 
 rm -rf "$dir"
 mkdir -p "$dir"

@@ -52,6 +52,12 @@ static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)s
 ax_status ax_cuda_check(cudaError_t result, const char *what);
 #define AX_CUDA(call) AX_TRY(ax_cuda_check((call), #call))
 
+/* Waits until the stream has done what it was given. AX_ERR_COMM if links have failed, which it may be
+ * waiting for: whoever waits for the stream on the host does so by this. */
+ax_status ax_cuda_wait(ax_cuda *cu);
+/* Copies to or from memory of the host that is not pinned, and waits for it. */
+ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
+
 /* `gpu` names its kind. */
 ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_products **out);
 void ax_cuda_products_destroy(struct ax_cuda_products **out);

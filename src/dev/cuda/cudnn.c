@@ -364,10 +364,8 @@ static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RES
             if (from && !to[i][r])
                 AX_TRY(ax_calloc(1, bytes, &to[i][r]));
             if (from)
-                AX_CUDA(cudaMemcpyAsync(to[i][r], from, bytes, cudaMemcpyDeviceToHost,
-                                        ax_cuda_of(stream)->stream));
+                AX_TRY(ax_cuda_copy(ax_cuda_of(stream), to[i][r], from, bytes, cudaMemcpyDeviceToHost));
         }
-    AX_CUDA(cudaStreamSynchronize(ax_cuda_of(stream)->stream));
     return AX_OK;
 }
 
@@ -399,8 +397,8 @@ static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, v
     return AX_OK;
 }
 
-/* The first run, by both. */
-static void judge(ax_stream *stream, state *s, shape_class *c, call *k)
+/* The first run, by both. Links that fail meanwhile say nothing about it. */
+static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};
     ax_status status = compare(stream, s, c, k, want, got);
@@ -408,6 +406,8 @@ static void judge(ax_stream *stream, state *s, shape_class *c, call *k)
         free(want[i / RESULTS][i % RESULTS]);
         free(got[i / RESULTS][i % RESULTS]);
     }
+    if (status == AX_ERR_COMM)
+        return status;
     if (status != AX_OK) {
         c->verdict = OWN;
         tell(c, AX_LOG_WARN, ax_error_message());
@@ -419,6 +419,7 @@ static void judge(ax_stream *stream, state *s, shape_class *c, call *k)
                  (long long)c->slice.engine, (long long)slices);
         tell(c, AX_LOG_DEBUG, what);
     }
+    return AX_OK;
 }
 
 static ax_status attend(ax_stream *stream, call *k, bool *done)
@@ -427,7 +428,7 @@ static ax_status attend(ax_stream *stream, call *k, bool *done)
     shape_class *c;
     AX_TRY(find(s, ax_cuda_of(stream), &k->whole, &c));
     if (c->verdict == NEW) {
-        judge(stream, s, c, k);
+        AX_TRY(judge(stream, s, c, k));
         *done = c->verdict == GOOD;
         return AX_OK;
     }

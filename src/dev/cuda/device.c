@@ -211,12 +211,22 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
         ax_log(AX_LOG_ERROR, "CUDA: cudaFree: %s", cudaGetErrorString(result));
 }
 
-static ax_status wait(ax_stream *stream)
+ax_status ax_cuda_wait(ax_cuda *cu)
 {
-    ax_cuda *cu = ax_cuda_of(stream);
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
     return await(cu, cu->reached);
 }
+
+/* CUDA waits for the stream before such a copy, and knows nothing of links: there must be nothing to wait
+ * for. */
+ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    AX_TRY(ax_cuda_wait(cu));
+    AX_CUDA(cudaMemcpyAsync(to, from, bytes, kind, cu->stream));
+    return ax_cuda_wait(cu);
+}
+
+static ax_status wait(ax_stream *stream) { return ax_cuda_wait(ax_cuda_of(stream)); }
 
 /* The host waits only for a chunk that is still on its way since it was used last. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
@@ -237,9 +247,8 @@ static ax_status copy_in(ax_stream *stream, void *device, const void *host, size
 
 static ax_status copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
-    if (bytes)
-        AX_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, ax_cuda_of(stream)->stream));
-    return wait(stream);
+    return bytes ? ax_cuda_copy(ax_cuda_of(stream), host, device, bytes, cudaMemcpyDeviceToHost)
+                 : wait(stream);
 }
 
 static ax_status stamp(ax_stream *stream, int number)

@@ -248,15 +248,15 @@ static ax_status multiply(const products *all, const ax_cuda *cu, const plan *p,
 enum { ANSWERS = 16, ROUNDS = 5 };
 
 /* *ms: of one of `times` calls, or infinite if the library refuses. */
-static ax_status time_plan(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
-                           int times, float *ms)
+static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
+                           float *ms)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     AX_CUDA(cudaEventRecord(all->begin, cu->stream));
     for (int i = 0; i < times && status == CUBLAS_STATUS_SUCCESS; i++)
         status = launch(all, cu, p, g, g->accumulate || p->bias_apart);
     AX_CUDA(cudaEventRecord(all->end, cu->stream));
-    AX_CUDA(cudaEventSynchronize(all->end));
+    AX_TRY(ax_cuda_wait(cu));
     AX_CUDA(cudaEventElapsedTime(ms, all->begin, all->end));
     *ms = status == CUBLAS_STATUS_SUCCESS ? *ms / (float)times : INFINITY;
     return AX_OK;
@@ -264,7 +264,7 @@ static ax_status time_plan(const products *all, const ax_cuda *cu, const plan *p
 
 /* least[i]: the least that answer i took. They take turns, so that a GPU that changes its clock does so for
  * all. The first round loads kernels, the second says how many calls make up for the clock's grain. */
-static ax_status time_answers(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
+static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                               const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
 {
     const float enough = 0.2F; /* ms */
@@ -283,16 +283,9 @@ static ax_status time_answers(const products *all, const ax_cuda *cu, plan *p, c
     return AX_OK;
 }
 
-static ax_status move(const ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
-{
-    AX_CUDA(cudaMemcpyAsync(to, from, bytes, kind, cu->stream));
-    AX_CUDA(cudaStreamSynchronize(cu->stream));
-    return AX_OK;
-}
-
 /* Times answers on the operands of the call, whose result comes afterwards. What is to be added to is kept on
  * the host meanwhile. */
-static ax_status time_in_place(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
+static ax_status time_in_place(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
 {
     size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
@@ -300,11 +293,11 @@ static ax_status time_in_place(const products *all, const ax_cuda *cu, plan *p, 
     if (!g->accumulate)
         return time_answers(all, cu, p, g, answer, n, least);
     AX_TRY(ax_calloc(bytes, 1, &kept));
-    ax_status status = move(cu, kept, g->c, bytes, cudaMemcpyDeviceToHost);
+    ax_status status = ax_cuda_copy(cu, kept, g->c, bytes, cudaMemcpyDeviceToHost);
     if (status == AX_OK)
         status = time_answers(all, cu, p, g, answer, n, least);
     if (status == AX_OK)
-        status = move(cu, g->c, kept, bytes, cudaMemcpyHostToDevice);
+        status = ax_cuda_copy(cu, g->c, kept, bytes, cudaMemcpyHostToDevice);
     free(kept);
     return status;
 }
@@ -320,7 +313,7 @@ static bool runs(const products *all, const plan *p, const uint64_t *algo)
 }
 
 /* The algorithm that was measured for this product, now or earlier, instead of the first answer. */
-static ax_status improve(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g,
+static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                          const cublasLtMatmulAlgo_t *answer, int n)
 {
     const float worth = 0.98F; /* another one is taken if it needs less than this share of the first's time */
@@ -371,7 +364,7 @@ static ax_status ask(const products *all, const plan *p, cublasLtMatmulAlgo_t an
 }
 
 /* *found: whether the library has a product for what the plan describes. */
-static ax_status choose(const products *all, const ax_cuda *cu, plan *p, const ax_gemm_args *g, bool *found)
+static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g, bool *found)
 {
     cublasLtMatmulAlgo_t answer[ANSWERS];
     int n;
@@ -383,7 +376,7 @@ static ax_status choose(const products *all, const ax_cuda *cu, plan *p, const a
 }
 
 /* With the bias if the library can, then without; it wants the bias to lie on 16 bytes. */
-static ax_status make(const products *all, const ax_cuda *cu, const ax_gemm_args *g, plan *p)
+static ax_status make(const products *all, ax_cuda *cu, const ax_gemm_args *g, plan *p)
 {
     bool found = false;
     AX_TRY(describe(p, g));
@@ -438,7 +431,7 @@ static ax_status grow(products *all)
     return AX_OK;
 }
 
-static ax_status find(products *all, const ax_cuda *cu, const ax_gemm_args *g, plan **out)
+static ax_status find(products *all, ax_cuda *cu, const ax_gemm_args *g, plan **out)
 {
     plan_key key = key_of(g);
     plan **slot = slot_of(all, &key), *p = *slot;
@@ -464,7 +457,7 @@ static ax_status find(products *all, const ax_cuda *cu, const ax_gemm_args *g, p
 ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
 {
     const ax_gemm_args *g = args;
-    const ax_cuda *cu = ax_cuda_of(stream);
+    ax_cuda *cu = ax_cuda_of(stream);
     plan *p;
     bool accumulate = g->accumulate;
     if (!g->m || !g->n)

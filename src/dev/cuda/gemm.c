@@ -312,21 +312,30 @@ static bool runs(const products *all, const plan *p, const uint64_t *algo)
            about.workspaceSize <= WORKSPACE;
 }
 
+/* The first of the answers, or the fastest if that is worth it. A call of the library costs the host several
+ * microseconds: what is timed of short products may be the host. */
+static int best_of(const float *least, int n)
+{
+    const float worth = 0.98F; /* of the first's time */
+    const float told = 0.02F;  /* ms */
+    int best = 0;
+    for (int i = 1; i < n && least[0] >= told; i++)
+        if (least[i] < (best ? least[best] : worth * least[0]))
+            best = i;
+    return best;
+}
+
 /* The algorithm that was measured for this product, now or earlier, instead of the first answer. */
 static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                          const cublasLtMatmulAlgo_t *answer, int n)
 {
-    const float worth = 0.98F; /* another one is taken if it needs less than this share of the first's time */
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
     bool useless = known && !runs(all, p, known);
     if (!known || useless) {
         float least[ANSWERS];
-        int best = 0;
         AX_TRY(place_bias(all, p, g));
         AX_TRY(time_in_place(all, cu, p, g, answer, n, least));
-        for (int i = 1; i < n; i++)
-            if (least[i] < (best ? least[best] : worth * least[0]))
-                best = i;
+        int best = best_of(least, n);
         ax_log(AX_LOG_DEBUG,
                "cuda: product %lld x %lld x %lld of %s: answer %d of %d, %.4f ms, the first %.4f",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,

@@ -12,7 +12,7 @@ if(AXONN_CUDA STREQUAL "on" OR (AXONN_CUDA STREQUAL "auto" AND NOT AXONN_SANITIZ
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)
     set(AXONN_CUDA_FOUND TRUE)
-    # cuDNN's header alone: its library is looked for when a device is opened. Its graphs need 9.11's.
+    # cuDNN's header alone: its library is looked for when attention is run. Its graphs need 9.11's.
     find_path(AXONN_CUDNN_INCLUDE_DIR cudnn_graph.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH PATH_SUFFIXES include
       DOC "the folder of cudnn_graph.h, version 9.11 or later, or empty")
     set(AXONN_CUDNN_FOUND FALSE)

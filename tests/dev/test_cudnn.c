@@ -1,10 +1,11 @@
 /* Attention of the device "cuda" on the emulated GPU, beside the kernel cases of test_backend.c: which one
- * AXONN_ATTENTION chooses, and that a library whose results are wrong is found out. */
+ * AXONN_ATTENTION chooses, when the library is opened, and that one whose results are wrong is found out. */
 #include "axonn/dev.h"
 
 #include "support/kernel_cases.h"
 #include "support/sanitized.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdio.h>
@@ -59,6 +60,51 @@ static void wrong_results_are_not_taken(void **state)
     unsetenv("AXONN_EMULATED_CUDNN");
 }
 
+/* How often the stand-in was opened in this process. */
+static long opened(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/libaxonn_cuda.so", getenv("AXONN_PLUGINS"));
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    long (*count)(void) = (long (*)(void))(uintptr_t)dlsym(plugin, "ax_emulated_cudnn_opened");
+    assert_non_null(count);
+    return count();
+}
+
+static void run_attention(ax_device *cuda, ax_dtype dtype)
+{
+    kernel_case c;
+    void *got[KC_OPERANDS];
+    for (int index = 0; index < 4 && kernel_case_build(AX_K_attention, dtype, index, &c); index++) {
+        kernel_case_run(cuda, &c, 0, got);
+        kc_results_free(got);
+        kernel_case_free(&c);
+    }
+}
+
+static void the_library_is_opened_once_it_is_needed(void **state)
+{
+    static const char *const hows[] = {"right", "absent"};
+    (void)state;
+    for (size_t i = 0; i < AX_COUNT(hows); i++) {
+        ax_device *cuda;
+        setenv("AXONN_EMULATED_CUDNN", hows[i], 1);
+        assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_OK);
+        long before = opened();
+        run_attention(cuda, AX_F32);
+        assert_int_equal(opened(), before);
+        run_attention(cuda, AX_BF16);
+        run_attention(cuda, AX_BF16);
+        assert_int_equal(opened(), before + 1);
+        ax_device_close(&cuda);
+    }
+    ax_device *cuda;
+    setenv("AXONN_ATTENTION", "cudnn", 1);
+    assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_ERR_USAGE);
+    unsetenv("AXONN_ATTENTION");
+    unsetenv("AXONN_EMULATED_CUDNN");
+}
+
 static void attention_is_chosen_by_name(void **state)
 {
     static const char *const names[] = {"plain", "flash", "cudnn"};
@@ -79,6 +125,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_results_are_not_taken),
+        cmocka_unit_test(the_library_is_opened_once_it_is_needed),
         cmocka_unit_test(attention_is_chosen_by_name),
     };
     if (!getenv("AXONN_PLUGINS")) {

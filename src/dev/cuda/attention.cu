@@ -229,7 +229,7 @@ ax_status ax_cuda_attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = (const ax_attention_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->cudnn)
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN)
         AX_TRY(ax_cuda_cudnn_attention(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention(stream, a);
@@ -240,7 +240,7 @@ ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
     const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->cudnn)
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN)
         AX_TRY(ax_cuda_cudnn_attention_grad(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention_grad(stream, a);

@@ -43,7 +43,7 @@ typedef struct ax_cuda {
     cudaEvent_t reached;                /* for who waits for the stream */
     struct ax_nccl *nccl;               /* nccl.c's; NULL: this GPU was never linked to another */
     ax_cuda_attention_kind attention;
-    struct ax_cuda_cudnn *cudnn; /* cudnn.c's; NULL: it is not used */
+    struct ax_cuda_cudnn *cudnn; /* cudnn.c's; NULL: it is not open */
 } ax_cuda;
 
 static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)stream->dev->impl; }
@@ -92,7 +92,8 @@ ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done: it took the call. create: AX_ERR_USAGE if there is none to use. */
+/* Attention by cuDNN (cudnn.c). *done: it took the call; the first that it may take opens it. create:
+ * AX_ERR_USAGE if there is none to use. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

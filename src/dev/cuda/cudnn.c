@@ -422,11 +422,24 @@ static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
     return AX_OK;
 }
 
+/* Where it cannot be opened, it is not tried again. */
+static bool is_open(ax_cuda *cu)
+{
+    if (!cu->cudnn && ax_cuda_cudnn_create(cu, &cu->cudnn) != AX_OK) {
+        ax_log(AX_LOG_DEBUG, "cuda: attention by own kernels: %s", ax_error_message());
+        cu->attention = AX_CUDA_FLASH;
+    }
+    return cu->cudnn;
+}
+
 static ax_status attend(ax_stream *stream, call *k, bool *done)
 {
-    state *s = ax_cuda_of(stream)->cudnn;
+    ax_cuda *cu = ax_cuda_of(stream);
     shape_class *c;
-    AX_TRY(find(s, ax_cuda_of(stream), &k->whole, &c));
+    if (!is_open(cu))
+        return AX_OK;
+    state *s = cu->cudnn;
+    AX_TRY(find(s, cu, &k->whole, &c));
     if (c->verdict == NEW) {
         AX_TRY(judge(stream, s, c, k));
         *done = c->verdict == GOOD;

@@ -1,5 +1,5 @@
 /* Attention as graphs of cuDNN's backend API: what cudnn_graph.c makes plans of and cudnn.c runs. The library
- * is loaded when a device is opened, so that the plugin runs where there is none. See decision 15. */
+ * is loaded when a call may be for it, so that the plugin runs where there is none. See decision 15. */
 #ifndef AXONN_DEV_CUDA_CUDNN_H
 #define AXONN_DEV_CUDA_CUDNN_H
 

@@ -112,7 +112,8 @@ static void release(ax_cuda *cu)
     free(cu);
 }
 
-/* The best of what is here, or what AXONN_ATTENTION names. */
+/* The best of what is here, or what AXONN_ATTENTION names. cuDNN is opened when a call may be for it, but
+ * where it is named: then it is an error if it is not there. */
 static ax_status choose_attention(ax_cuda *cu)
 {
     static const char *const names[] = {
@@ -124,17 +125,13 @@ static ax_status choose_attention(ax_cuda *cu)
     AX_CHECK(chosen < AX_COUNT(names), AX_ERR_USAGE,
              "AXONN_ATTENTION is \"%s\": it may be plain, flash or cudnn", name);
     cu->attention = (ax_cuda_attention_kind)chosen;
-    if (chosen < AX_CUDA_CUDNN)
+    if (chosen < AX_CUDA_CUDNN || !name)
         return AX_OK;
 #ifdef AXONN_HAVE_CUDNN
-    ax_status status = ax_cuda_cudnn_create(cu, &cu->cudnn);
+    return ax_cuda_cudnn_create(cu, &cu->cudnn);
 #else
-    ax_status status = ax_fail(AX_ERR_USAGE, "the plugin was built without cuDNN");
+    return ax_fail(AX_ERR_USAGE, "the plugin was built without cuDNN");
 #endif
-    if (status == AX_OK || name)
-        return status;
-    ax_log(AX_LOG_DEBUG, "cuda: attention by own kernels: %s", ax_error_message());
-    return AX_OK;
 }
 
 static ax_status prepare(ax_cuda *cu)

@@ -563,12 +563,13 @@ std::map<int64_t, const descriptor *> operands_of(const descriptor *graph)
     return out;
 }
 
-std::atomic<long> opened;
+std::atomic<long> opened, executed;
 
 } // namespace
 
-/* For tests: how often handles were asked for in this process. */
+/* For tests: how many handles were asked for in this process, and how many plans were run. */
 extern "C" __attribute__((visibility("default"))) long ax_emulated_cudnn_opened() { return opened; }
+extern "C" __attribute__((visibility("default"))) long ax_emulated_cudnn_executed() { return executed; }
 
 /* ---- the interface ------------------------------------------------------------------------------- */
 
@@ -729,6 +730,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
             return bad("an operand is not aligned as it was said to be");
         r.outside[uid] = at;
     }
+    executed++;
     void *workspace = given->get<void *>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
     if (p->how.workspace && !workspace)
         return bad("no workspace");

@@ -60,16 +60,19 @@ static void wrong_results_are_not_taken(void **state)
     unsetenv("AXONN_EMULATED_CUDNN");
 }
 
-/* How often the stand-in was opened in this process. */
-static long opened(void)
+/* What the stand-in counts in this process. */
+static long counted(const char *what)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/libaxonn_cuda.so", getenv("AXONN_PLUGINS"));
     void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    long (*count)(void) = (long (*)(void))(uintptr_t)dlsym(plugin, "ax_emulated_cudnn_opened");
+    long (*count)(void) = (long (*)(void))(uintptr_t)dlsym(plugin, what);
     assert_non_null(count);
     return count();
 }
+
+static long opened(void) { return counted("ax_emulated_cudnn_opened"); }
+static long executed(void) { return counted("ax_emulated_cudnn_executed"); }
 
 static void run_attention(ax_device *cuda, ax_dtype dtype)
 {
@@ -105,6 +108,80 @@ static void the_library_is_opened_once_it_is_needed(void **state)
     unsetenv("AXONN_EMULATED_CUDNN");
 }
 
+enum { TIME = 40, WIDTH = 16, NUMBERS = TIME * WIDTH };
+
+/* Numbers between -1 and 1, or zeros, on the device. */
+static void *numbers(ax_stream *stream, int seed)
+{
+    uint16_t host[NUMBERS];
+    void *memory;
+    for (int i = 0; i < NUMBERS; i++)
+        ax_store(AX_BF16, host, i, seed ? sin(seed * 100 + i * 1.7) : 0);
+    assert_int_equal(ax_device_alloc(stream->dev, sizeof host, &memory), AX_OK);
+    assert_int_equal(ax_copy_in(stream, memory, host, sizeof host), AX_OK);
+    return memory;
+}
+
+/* Where every token is a document, dq and dk are 0 but for rounding, which both do in their own ways: the
+ * plan is taken all the same, so that a second call is one of cuDNN alone. */
+static void rounding_of_zero_is_not_judged(void **state)
+{
+    ax_device *cuda;
+    int32_t each[TIME];
+    void *doc_start;
+    (void)state;
+    assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_OK);
+    ax_stream s = {.dev = cuda};
+    for (int i = 0; i < TIME; i++)
+        each[i] = i;
+    assert_int_equal(ax_device_alloc(cuda, sizeof each, &doc_start), AX_OK);
+    assert_int_equal(ax_copy_in(&s, doc_start, each, sizeof each), AX_OK);
+    void *memory[10]; /* q k v dout o lse delta dq dk dv */
+    for (int i = 0; i < 10; i++)
+        memory[i] = numbers(&s, i < 4 ? i + 1 : 0);
+    const ax_attention_args forward = {.batch = 1,
+                                       .q_len = TIME,
+                                       .kv_len = TIME,
+                                       .heads = 1,
+                                       .kv_heads = 1,
+                                       .head_dim = WIDTH,
+                                       .scale = 0.25,
+                                       .q = memory[0],
+                                       .k = memory[1],
+                                       .v = memory[2],
+                                       .doc_start = doc_start,
+                                       .o = memory[4],
+                                       .lse = memory[5],
+                                       .dtype = AX_BF16};
+    const ax_attention_grad_args backward = {.batch = 1,
+                                             .q_len = TIME,
+                                             .heads = 1,
+                                             .kv_heads = 1,
+                                             .head_dim = WIDTH,
+                                             .scale = 0.25,
+                                             .q = memory[0],
+                                             .k = memory[1],
+                                             .v = memory[2],
+                                             .o = memory[4],
+                                             .lse = memory[5],
+                                             .dout = memory[3],
+                                             .doc_start = doc_start,
+                                             .delta = memory[6],
+                                             .dq = memory[7],
+                                             .dk = memory[8],
+                                             .dv = memory[9],
+                                             .dtype = AX_BF16};
+    assert_int_equal(ax_run_attention(&s, &forward), AX_OK);
+    assert_int_equal(ax_run_attention_grad(&s, &backward), AX_OK);
+    long before = executed();
+    assert_int_equal(ax_run_attention_grad(&s, &backward), AX_OK);
+    assert_int_equal(executed(), before + 1);
+    for (int i = 0; i < 10; i++)
+        ax_device_free(cuda, memory[i], NUMBERS * sizeof(uint16_t));
+    ax_device_free(cuda, doc_start, sizeof each);
+    ax_device_close(&cuda);
+}
+
 static void attention_is_chosen_by_name(void **state)
 {
     static const char *const names[] = {"plain", "flash", "cudnn"};
@@ -126,6 +203,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_results_are_not_taken),
         cmocka_unit_test(the_library_is_opened_once_it_is_needed),
+        cmocka_unit_test(rounding_of_zero_is_not_judged),
         cmocka_unit_test(attention_is_chosen_by_name),
     };
     if (!getenv("AXONN_PLUGINS")) {

@@ -334,18 +334,18 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
-/* ‖got - want‖ and ‖want‖; infinities that are alike do not count. */
-static void measure(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off, double *norm)
+/* Root mean squares of got - want and of want; infinities that are alike do not count. */
+static void measure(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off, double *size)
 {
-    *off = *norm = 0;
+    *off = *size = 0;
     for (int64_t i = 0; i < n; i++) {
         double g = ax_load(dtype, got, i), w = ax_load(dtype, want, i);
         if (g == w && isinf(w))
             continue;
         *off += (g - w) * (g - w);
-        *norm += w * w;
+        *size += w * w;
     }
-    *off = sqrt(*off), *norm = sqrt(*norm);
+    *off = sqrt(*off / (double)n), *size = sqrt(*size / (double)n);
 }
 
 /* The results that are compared. */
@@ -369,13 +369,15 @@ static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RES
     return AX_OK;
 }
 
-/* Both round to bf16, 1/256, in a few places: what is wrong is off by much more than the bound. What is all
- * zero or not a number says nothing: *c stays NEW. */
+/* Both round to bf16, 1/256, in a few places: what is wrong is off by much more than the bound. A gradient
+ * that is far smaller than the others may be what rounding leaves of 0, as dq and dk are where documents are
+ * of one token: it is to be small, no more. What is all zero or not a number says nothing: *c stays NEW. */
 static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, void *want[SEQUENCES][RESULTS],
                          void *got[SEQUENCES][RESULTS])
 {
-    const double bound = 1.0 / 32;
-    double all = 0;
+    const double bound = 1.0 / 32, small = k->whole.kind == AX_CUDNN_BACKWARD ? 1e-3 : 0;
+    double off[SEQUENCES * RESULTS] = {0}, size[SEQUENCES * RESULTS] = {0};
+    double all = 0, largest = 0;
     AX_TRY(run_own(stream, k, 0));
     AX_TRY(run_own(stream, k, k->whole.batch - 1));
     AX_TRY(bring(stream, k, want));
@@ -383,16 +385,18 @@ static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, v
     AX_TRY(bring(stream, k, got));
     for (int i = 0; i < SEQUENCES * RESULTS; i++) {
         const int row = i / RESULTS, r = i % RESULTS, operand = results[k->whole.kind][r];
-        double off, norm;
-        if (!want[row][r])
-            continue;
-        measure(dtype_of(operand), got[row][r], want[row][r], elements_to(&k->whole, operand, 1, 0), &off,
-                &norm);
-        all += norm;
-        AX_CHECK(isnan(norm) || off <= bound * norm, AX_ERR_NUMERIC,
-                 "cuDNN is off by %.2g of the norm of a result", off / norm);
+        if (want[row][r])
+            measure(dtype_of(operand), got[row][r], want[row][r], elements_to(&k->whole, operand, 1, 0),
+                    &off[i], &size[i]);
+        all += size[i];
+        largest = fmax(largest, size[i]);
     }
-    if (all > 0)
+    for (int i = 0; i < SEQUENCES * RESULTS; i++) {
+        double most = size[i] < small * largest ? small * largest : bound * size[i];
+        AX_CHECK(isnan(size[i]) || off[i] <= most, AX_ERR_NUMERIC,
+                 "cuDNN is off by %.2g of the norm of a result", off[i] / size[i]);
+    }
+    if (all > 0 && isfinite(all))
         c->verdict = GOOD;
     return AX_OK;
 }

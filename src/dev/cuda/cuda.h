@@ -13,8 +13,8 @@
 extern "C" {
 #endif
 
-/* Bytes of device memory that kernels, cuBLASLt among them, share as scratch: what cuBLASLt asks for on
- * Hopper. */
+/* Bytes of device memory that kernels, cuBLASLt among them, share as scratch: so many at least, what cuBLASLt
+ * asks for on Hopper; more where the GPU has much memory, which cuDNN makes use of. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
 /* What the host copies in goes through pinned memory, a chunk after the other, so that the host need not
@@ -34,6 +34,7 @@ typedef struct ax_cuda {
     int processors; /* its multiprocessors */
     cudaStream_t stream;
     void *scratch;
+    int64_t scratch_bytes;
     int64_t left_at_open, held; /* bytes: what was there, and the most that this process has held since */
     char *pinned;               /* AX_CUDA_CHUNKS chunks */
     cudaEvent_t copied[AX_CUDA_CHUNKS]; /* out of each */

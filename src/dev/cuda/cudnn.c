@@ -11,8 +11,15 @@
 #include <string.h>
 
 /* Bytes of scratch that plans share. Tests take less, so that small calls are cut too. */
-#ifndef AXONN_CUDNN_ROOM
-#define AXONN_CUDNN_ROOM AX_CUDA_SCRATCH
+#ifdef AXONN_CUDNN_ROOM
+_Static_assert(AXONN_CUDNN_ROOM <= AX_CUDA_SCRATCH, "there is no more scratch than that");
+static int64_t all_room(const ax_cuda *cu)
+{
+    (void)cu;
+    return AXONN_CUDNN_ROOM;
+}
+#else
+static int64_t all_room(const ax_cuda *cu) { return cu->scratch_bytes; }
 #endif
 
 /* What engines take beside what is counted. */
@@ -194,7 +201,10 @@ static int64_t documents_bytes(const ax_cudnn_shape *s)
 {
     return s->documents ? ax_round_up(s->batch * s->time * (int64_t)sizeof(float), 256) : 0;
 }
-static int64_t room_of(const ax_cudnn_shape *s) { return AXONN_CUDNN_ROOM - documents_bytes(s); }
+static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
+{
+    return all_room(cu) - documents_bytes(s);
+}
 
 /* `total` in equal parts of at most `most`, but for the last. */
 static int64_t part_of(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
@@ -208,7 +218,7 @@ static ax_status cut(const ax_cuda *cu, shape_class *c)
     c->batch = s->batch, c->kv_heads = s->kv_heads;
     if (s->kind == AX_CUDNN_FORWARD)
         return AX_OK;
-    int64_t fit = (room_of(s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
+    int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
     AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace of a head does not fit");
     if (fit >= s->kv_heads) {
         c->batch = part_of(s->batch, fit / s->kv_heads);
@@ -225,25 +235,25 @@ static ax_status cut(const ax_cuda *cu, shape_class *c)
     return AX_OK;
 }
 
-static ax_status plan_slice(state *s, const shape_class *c, int64_t batch, int64_t kv_heads,
-                            ax_cudnn_plan *out)
+static ax_status plan_slice(state *s, const ax_cuda *cu, const shape_class *c, int64_t batch,
+                            int64_t kv_heads, ax_cudnn_plan *out)
 {
     ax_cudnn_shape shape = c->whole;
     shape.batch = batch;
     shape.kv_heads = kv_heads;
     shape.heads = kv_heads * (c->whole.heads / c->whole.kv_heads);
-    return ax_cudnn_plan_create(&s->lib, &(ax_cudnn_target){.handle = s->handle}, &shape, room_of(&c->whole),
-                                out);
+    return ax_cudnn_plan_create(&s->lib, &(ax_cudnn_target){.handle = s->handle}, &shape,
+                                room_of(cu, &c->whole), out);
 }
 
 static ax_status make(state *s, const ax_cuda *cu, shape_class *c)
 {
-    AX_CHECK(room_of(&c->whole) > WORKSPACE_REST, AX_ERR_USAGE, "there are too many sequences");
+    AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE, "there are too many sequences");
     AX_TRY(cut(cu, c));
-    AX_TRY(plan_slice(s, c, c->batch, c->kv_heads, &c->slice));
+    AX_TRY(plan_slice(s, cu, c, c->batch, c->kv_heads, &c->slice));
     int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;
     if (batch || kv_heads)
-        AX_TRY(plan_slice(s, c, batch ? batch : c->batch, kv_heads ? kv_heads : c->kv_heads, &c->rest));
+        AX_TRY(plan_slice(s, cu, c, batch ? batch : c->batch, kv_heads ? kv_heads : c->kv_heads, &c->rest));
     return AX_OK;
 }
 
@@ -299,7 +309,7 @@ static ax_status run(ax_stream *stream, state *s, const shape_class *c, call *k)
     k->hidden = -INFINITY;
     k->unit = 1;
     if (k->doc_start) {
-        k->at[AX_CUDNN_DOCUMENTS] = (char *)cu->scratch + room_of(&c->whole);
+        k->at[AX_CUDNN_DOCUMENTS] = (char *)cu->scratch + room_of(cu, &c->whole);
         AX_TRY(ax_cuda_documents(stream, k->doc_start, c->whole.batch * c->whole.time,
                                  k->at[AX_CUDNN_DOCUMENTS]));
     }

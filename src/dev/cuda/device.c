@@ -25,10 +25,22 @@ static const char *absent(void)
     return major >= 8 ? NULL : "the GPU is older than Ampere (compute capability 8.0)";
 }
 
+/* A share of the memory of the least GPU here, so that it is the same for all ranks of a machine, and known
+ * before one of them is opened. */
 static size_t workspace(int threads)
 {
+    const int64_t share = 512, most = 256 << 20, unit = 1 << 20;
+    int64_t least = 0;
+    int count = 0;
     (void)threads;
-    return AX_CUDA_SCRATCH;
+    if (cudaGetDeviceCount(&count) != cudaSuccess)
+        return AX_CUDA_SCRATCH;
+    for (int i = 0; i < count; i++) {
+        struct cudaDeviceProp about;
+        if (cudaGetDeviceProperties(&about, i) == cudaSuccess)
+            least = i ? ax_min(least, (int64_t)about.totalGlobalMem) : (int64_t)about.totalGlobalMem;
+    }
+    return (size_t)ax_max(ax_min(least / share / unit * unit, most), AX_CUDA_SCRATCH);
 }
 
 static ax_cuda *cuda_of(ax_device *dev) { return dev->impl; }
@@ -142,7 +154,8 @@ static ax_status prepare(ax_cuda *cu)
     AX_CUDA(cudaGetDeviceProperties(&about, cu->ordinal));
     cu->processors = about.multiProcessorCount;
     AX_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking));
-    AX_CUDA(cudaMalloc(&cu->scratch, AX_CUDA_SCRATCH));
+    cu->scratch_bytes = (int64_t)workspace(0);
+    AX_CUDA(cudaMalloc(&cu->scratch, (size_t)cu->scratch_bytes));
     AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS, cudaHostAllocDefault));
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));

@@ -502,6 +502,9 @@ typedef struct ax_device_ops {
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
+    /* ax_copy_out_begin and ax_copy_out_end. Optional, both or none: without them begin waits. */
+    ax_status (*copy_out_begin)(ax_stream *stream, const void *device, size_t bytes);
+    ax_status (*copy_out_end)(ax_stream *stream, void *host, size_t bytes);
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
     /* Returns when all that was launched has run. Optional: where it is missing, ax_launch itself waits. */
     ax_status (*wait)(ax_stream *stream);
@@ -527,7 +530,8 @@ typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
 /* Told of every launch on a device of any kind, before it is run. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
 
-enum { AX_STAMPS = 4096 }; /* of a device that has them */
+enum { AX_STAMPS = 4096 };    /* of a device that has them */
+enum { AX_COPY_LATER = 256 }; /* bytes: of ax_copy_out_begin */
 
 /* What the launches of one kernel came to. */
 typedef struct ax_kernel_total {
@@ -559,8 +563,9 @@ struct ax_device {
     struct {
         int first, n;
         ax_kernel kernel[AX_STAMPS / 2];
-    } stamped;              /* a ring of launches between two stamps each, whose times have not been added */
-    ax_observe_fn *observe; /* dry device only */
+    } stamped; /* a ring of launches between two stamps each, whose times have not been added */
+    char later[AX_COPY_LATER]; /* what ax_copy_out_begin has read, where the backend does not keep it */
+    ax_observe_fn *observe;    /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
@@ -657,6 +662,12 @@ AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);
 /* Host to device (host memory may be used again on return), and device to host (complete on return). */
 AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
+/* Device to host in two parts. begin: the device puts `bytes`, AX_COPY_LATER at most, aside when it has done
+ * what the stream was given before; the host does not wait. end: waits until it has, not for what the stream
+ * was given since, and copies them to `host`. A device keeps those of the newest begin, for any number of
+ * ends. */
+AX_MUST_CHECK ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes);
+AX_MUST_CHECK ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,8 @@
  * Every kernel takes one argument struct, declared below, so that checking, dry running, counting and
  * tracing are each written once, in ax_launch. Arrays are row-major, dense unless a struct has a stride (the
  * last extent is contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. An
- * argument struct holds pointers directly, never behind another pointer, because a dry run finds the memory a
- * kernel uses by looking at the struct's words.
+ * argument struct holds pointers directly, because a dry run finds the memory a kernel uses by looking at the
+ * struct's words; what an update goes over stands in a table, and is never memory that such a run plans.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
  * width, v vocabulary. "T" is the activation dtype (F64, F32 or BF16), "A" the accumulation and parameter
@@ -72,7 +72,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
     X(gelu) X(gelu_grad) X(add) X(dropout) \
     X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) \
-    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(adamw) X(sgd)
+    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
@@ -362,25 +362,58 @@ typedef struct ax_init_normal_args {
     ax_dtype dtype;
 } ax_init_normal_args;
 
-/* AdamW (Loshchilov & Hutter) for one flat array, dtype A: g' = grad_scale·g; m = beta1·m + (1-beta1)g';
- * v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps), where
- * correction_i = 1 - beta_i^step. `copy` (any float copy_dtype, may be NULL) receives the
- * new weights rounded from w as it is stored, so that it can be made again from w alone. */
-typedef struct ax_adamw_args {
+/* What changes from one update to the next, in device memory. The host writes the first three ahead of an
+ * update, `clip` the others. */
+typedef struct ax_update_numbers {
+    double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
+    double grad_scale;                   /* what gradients are multiplied by */
+    double skip;                         /* not 0: updates change nothing, nor does `clip`, until the host
+                                            clears it */
+    double loss, norm;
+    double culprit; /* the first of the sums that is not finite; -1: none */
+} ax_update_numbers;
+
+/* Before an update: norm = sqrt(Σ sumsq[i]), n sums of squares of gradients; loss = loss[0]/targets;
+ * grad_scale = min(1, clip/(norm + 1e-6)), or 1 if clip is 0; culprit; and if norm or loss is not finite,
+ * skip = 1. All F64. If skip is not 0 already, all of `numbers` stays. */
+typedef struct ax_clip_args {
     int64_t n;
-    double lr, beta1, beta2, eps, decay, correction1, correction2, grad_scale;
-    void *w, *m, *v, *copy;
+    double clip, targets;
+    const double *sumsq, *loss;
+    ax_update_numbers *numbers;
+} ax_clip_args;
+
+/* One of the arrays that an update goes over, 8 words. */
+typedef struct ax_update_array {
+    int64_t n;
+    int64_t first; /* where it stands among all elements: Σ n of the arrays before, each rounded up to a
+                      multiple of AX_UPDATE_UNIT */
+    void *w, *m, *v, *copy; /* copy, and for sgd m, may be NULL; sgd has no v */
     const void *g;
+    int64_t decays; /* 0: without weight decay */
+} ax_update_array;
+enum { AX_UPDATE_UNIT = 64 };
+
+/* AdamW (Loshchilov & Hutter) on each of `arrays` arrays, dtype A: g' = grad_scale·g; m = beta1·m +
+ * (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) +
+ * eps). `copy` (any float copy_dtype) receives the new weights rounded from w as it is stored, so that it can
+ * be made again from w alone. Where numbers->skip is not 0 nothing is written. n: elements of all arrays;
+ * copied: of those that have a copy. */
+typedef struct ax_adamw_args {
+    int64_t n, copied, arrays;
+    double beta1, beta2, eps, decay;
+    const ax_update_array *array;     /* device memory */
+    const ax_update_numbers *numbers; /* device memory */
     ax_dtype dtype, copy_dtype;
 } ax_adamw_args;
 
-/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; `copy` as
- * for adamw. */
+/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; all else
+ * as for adamw. */
 typedef struct ax_sgd_args {
-    int64_t n;
-    double lr, momentum, decay, grad_scale;
-    void *w, *m, *copy;
-    const void *g;
+    int64_t n, copied, arrays;
+    double momentum, decay;
+    const ax_update_array *array;
+    const ax_update_numbers *numbers;
     ax_dtype dtype, copy_dtype;
 } ax_sgd_args;
 

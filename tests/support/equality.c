@@ -149,7 +149,8 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         ax_step_result result;
         ax_hyper h = {
             .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
-        AX_TRY(ax_engine_step(engine, i + 1, read_rows, &vocab, count_targets(r->rows), &h, &result));
+        AX_TRY(ax_engine_step(engine, i + 1, read_rows, &vocab, count_targets(r->rows), &h));
+        AX_TRY(ax_engine_result(engine, &result));
         EXPECT(result.finite);
         r->loss[i] = result.loss;
         if (i == 0) {

@@ -7,7 +7,9 @@
  *
  * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
  * there, stores leave the rest alone. bf16 is rounded to nearest even and keeps NaN, as ax_bf16_from_float;
- * vstore_exact also keeps what is below the normal range, which the processor's instruction takes for 0.
+ * vstore_exact also keeps what is below the normal range, which the processor's instruction takes for 0;
+ * vstream_exact does so with two vectors, to memory past the caches where processors can, and p is a multiple
+ * of what it writes. Before another thread reads it comes vstreamed.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
@@ -102,6 +104,11 @@ INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
 {
     _mm256_mask_storeu_epi16(p, n >= W ? (__mmask16)~0u : lanes(n), narrow(x));
 }
+INLINE void vstream_exact(uint16_t *p, vf a, vf b)
+{
+    _mm512_stream_si512((__m512i *)(void *)p,
+                        _mm512_inserti64x4(_mm512_castsi256_si512(narrow(a)), narrow(b), 1));
+}
 /* The lower and the upper half of x, to two places. */
 INLINE void vstore_halves(float *lo, float *hi, vf x)
 {
@@ -188,6 +195,10 @@ INLINE __m128i narrow(vf x)
     vi nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     vi r = _mm256_blendv_epi8(rounded, quiet, nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+}
+INLINE void vstream_exact(uint16_t *p, vf a, vf b)
+{
+    _mm256_stream_si256((__m256i *)(void *)p, _mm256_set_m128i(narrow(b), narrow(a)));
 }
 INLINE vf vload_b(const uint16_t *p) { return widen(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 INLINE vf vload_b_n(const uint16_t *p, int64_t n)
@@ -329,6 +340,16 @@ INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
     else
         vstore_b_n(p, x, n);
 }
+#endif
+#if AX_SIMD
+INLINE void vstreamed(void) { _mm_sfence(); }
+#else
+INLINE void vstream_exact(uint16_t *p, vf a, vf b)
+{
+    vstore_exact(p, a, W);
+    vstore_exact(p + W, b, W);
+}
+INLINE void vstreamed(void) {}
 #endif
 INLINE void vput(void *p, int64_t i, int64_t n, bool bf16, vf x)
 {

@@ -17,9 +17,9 @@
  * kernel uses by looking at the struct's words.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
- * width, v vocabulary. "T" is the activation dtype (F64, F32 or BF16), "A" the accumulation and parameter
- * dtype (F64 when T is F64, else F32). All functions are not collective. Results do not depend on the number
- * of threads. */
+ * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
+ * parameter dtype (F64 when T is F64, else F32). All functions are not collective. Results do not depend on
+ * the number of threads. */
 #ifndef AXONN_DEV_H
 #define AXONN_DEV_H
 
@@ -335,7 +335,7 @@ typedef struct ax_convert_args {
 } ax_convert_args;
 
 /* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
- * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32 or BF16). */
+ * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32, BF16 or F16). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;

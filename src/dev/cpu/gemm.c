@@ -29,7 +29,7 @@ enum {
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
 /* The parts of a thread's scratch: two blocks of a that are packed by turns, the panels of b, at least two,
- * and the fp32 sums of a bf16 c. */
+ * and the fp32 sums of a 16-bit c. */
 enum { A_BYTES = 2 * AX_CPU_A_BLOCK, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
 _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
@@ -124,20 +124,20 @@ typedef struct block {
     int64_t s0;      /* the first row of the stretch */
     char *a, *b;     /* packed */
     bool keep, kept; /* b's panels are left for the stretch's other rows; they are there */
-    float *sums;     /* of the stretch, n columns: for a bf16 c over several blocks in k */
+    float *sums;     /* of the stretch, n columns: for a 16-bit c over several blocks in k */
 } block;
 
 /* Where this block's tile at row i, column j adds to and stores to. */
 static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
 {
     const ax_gemm_args *g = t->g;
-    bool first = t->k0 == 0, last = t->k0 + t->k == g->k, c_bf16 = g->c_dtype == AX_BF16;
-    size_t size = c_bf16 ? 2 : 4;
+    bool first = t->k0 == 0, last = t->k0 + t->k == g->k, narrow = g->c_dtype != AX_F32;
+    size_t size = narrow ? 2 : 4;
     ax_cpu_tile tile = {.c = (char *)g->c + (size_t)((t->m0 + i) * g->ldc + t->n0 + j) * size,
                         .c_ld = g->ldc};
     if (last && g->bias)
         tile.bias = (const float *)g->bias + t->n0 + j;
-    if (!c_bf16) {
+    if (!narrow) {
         if (!first || g->accumulate)
             tile.prior = tile.c;
         tile.prior_ld = g->ldc;
@@ -147,7 +147,7 @@ static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
     if (!first)
         tile.prior = sums;
     tile.prior_ld = t->n;
-    tile.c_bf16 = last;
+    tile.c_type = last ? vtype_of(g->c_dtype) : VF32;
     tile.add_c = last && g->accumulate;
     if (!last) {
         tile.c = sums;
@@ -320,7 +320,7 @@ static cutting cut_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t 
 {
     cutting c = {.kc = even_part(g->k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair))};
     int64_t unit_bytes = ax_cpu_units(gemm, c.kc) * 4;
-    bool sums = g->c_dtype == AX_BF16 && c.kc < g->k;
+    bool sums = g->c_dtype != AX_F32 && c.kc < g->k;
     int64_t block_bytes = a_as_it_lies(gemm, g, g->k) ? gemm->a_lying : gemm->a_packed;
     c.ms = sums ? even_part(m, STRETCH, gemm->rows) : m;
     int64_t most = B_BYTES / unit_bytes;
@@ -491,7 +491,7 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
         return AX_OK;
     job j = {.cpu = cpu, .g = g};
     if (g->m > AX_CPU_GEMV_ROWS || g->trans_a)
-        j.gemm = g->dtype == AX_BF16 ? cpu->isa->gemm_bf16 : cpu->isa->gemm_f32;
+        j.gemm = cpu->isa->gemm[vtype_of(g->dtype)];
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;

@@ -64,7 +64,7 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
         can[n++] = &ax_cpu_isa_avx512;
     if (bf16 && intel)
         can[n++] = &ax_cpu_isa_avx512_bf16;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
         can[n++] = &ax_cpu_isa_avx2;
 #endif
     can[n++] = &ax_cpu_isa_generic;

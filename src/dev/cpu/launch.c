@@ -105,10 +105,7 @@ COLUMN_KERNEL(col_sum)
 COLUMN_KERNEL(embedding_grad)
 
 /* The kernels round the copy of the weights to these. */
-static bool copy_here(const void *copy, ax_dtype dtype)
-{
-    return !copy || dtype == AX_F32 || dtype == AX_BF16;
-}
+static bool copy_here(const void *copy, ax_dtype dtype) { return !copy || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
 {
@@ -174,8 +171,8 @@ static ax_status sumsq(ax_stream *stream, const void *args)
 static ax_status convert(ax_stream *stream, const void *args)
 {
     const ax_convert_args *a = args;
-    bool there = a->x_dtype == AX_F32 && a->y_dtype == AX_BF16,
-         back = a->x_dtype == AX_BF16 && a->y_dtype == AX_F32;
+    bool there = a->x_dtype == AX_F32 && a->y_dtype != AX_F64,
+         back = a->y_dtype == AX_F32 && a->x_dtype != AX_F64;
     if (a->x_dtype == a->y_dtype)
         return run(stream, ax_cpu_copy, args, a->n, ELEMENTS, (double)a->n);
     if (!there && !back)

@@ -5,13 +5,13 @@
 
 #include "pointwise_kernels.h"
 
-/* The rounded copy of the weights, F32 or BF16. */
+INLINE void put_exact(void *p, int64_t i, int64_t n, vf x, vtype type) { vput_exact(p, i, n, type, x); }
+
+/* The rounded copy of the weights, F32, BF16 or F16. */
 INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 {
-    if (copy && dtype == AX_BF16)
-        vstore_exact((uint16_t *)copy + i, w, n);
-    else if (copy)
-        vput(copy, i, n, false, w);
+    if (copy)
+        BY_VTYPE(put_exact, dtype, copy, i, n, w);
 }
 
 static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)

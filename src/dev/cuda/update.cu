@@ -95,7 +95,7 @@ ax_status update(ax_stream *stream, int64_t n, bool wide, const S &s, void *copy
 {
     if (!copy)
         return each<width<A>::value>(stream, n, wide, Step<A, void>{s, NULL});
-    return by_float(copy_dtype, [&](auto c) {
+    return by_activation(copy_dtype, [&](auto c) {
         const int N = 16 / (sizeof(A) > sizeof(c) ? sizeof(A) : sizeof(c));
         return each<N>(stream, n, wide && aligned({copy}), Step<A, decltype(c)>{s, copy});
     });

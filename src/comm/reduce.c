@@ -7,7 +7,7 @@ static const ax_reduce_table *table(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         return &ax_reduce_avx512;
-    if (__builtin_cpu_supports("avx2"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
         return &ax_reduce_avx2;
 #endif
     return &ax_reduce_generic;
@@ -20,6 +20,8 @@ static int type_of(ax_dtype dtype)
         return AX_REDUCE_F64;
     case AX_BF16:
         return AX_REDUCE_BF16;
+    case AX_F16:
+        return AX_REDUCE_F16;
     case AX_I32:
         return AX_REDUCE_I32;
     case AX_I64:

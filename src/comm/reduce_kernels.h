@@ -1,6 +1,7 @@
 /* Sums and maxima over ranks: included once per instruction set by reduce_<isa>.c, which sets AX_REDUCE_TABLE
  * and switches the compiler to the set. Vectors of 64 bytes are the compiler's own; where registers are
- * narrower it uses several. Everything here is static, so no code of one set leaks into another. */
+ * narrower it uses several. AX_REDUCE_F16C: the set has conversions of fp16. Everything here is static, so no
+ * code of one set leaks into another. */
 #include "comm/reduce.h"
 
 #include <string.h>
@@ -39,6 +40,32 @@ enum { FLIGHT = 4 };
         u16 half = __builtin_convertvector((nan & quiet) | (~nan & rounded), u16);                           \
         memcpy(p, &half, sizeof half);                                                                       \
     } while (0)
+
+/* Both sets of instructions round to nearest even and keep a NaN, as ax_f16_from_float. */
+#ifdef AX_REDUCE_F16C
+#define LOAD_F16(v, p)                                                                                       \
+    do {                                                                                                     \
+        __m128i half[2];                                                                                     \
+        memcpy(half, p, sizeof half);                                                                        \
+        __m256 wide[2] = {_mm256_cvtph_ps(half[0]), _mm256_cvtph_ps(half[1])};                               \
+        memcpy(&(v), wide, sizeof wide);                                                                     \
+    } while (0)
+#define SAVE_F16(p, v)                                                                                       \
+    do {                                                                                                     \
+        __m256 wide[2];                                                                                      \
+        memcpy(wide, &(v), sizeof wide);                                                                     \
+        __m128i half[2] = {_mm256_cvtps_ph(wide[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),          \
+                           _mm256_cvtps_ph(wide[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};         \
+        memcpy(p, half, sizeof half);                                                                        \
+    } while (0)
+#else
+#define LOAD_F16(v, p)                                                                                       \
+    for (size_t lane = 0; lane < sizeof(v) / sizeof(float); lane++)                                          \
+    (v)[lane] = ax_f16_to_float((p)[lane])
+#define SAVE_F16(p, v)                                                                                       \
+    for (size_t lane = 0; lane < sizeof(v) / sizeof(float); lane++)                                          \
+    (p)[lane] = ax_f16_from_float((v)[lane])
+#endif
 
 #define SUM(mask, acc, x) (acc) += (x)
 #define MAX(mask, acc, x)                                                                                    \
@@ -99,11 +126,12 @@ enum { FLIGHT = 4 };
 DEFINE_BOTH(reduce_f64, double, double, f64, i64, LOAD_PLAIN, SAVE_PLAIN)
 DEFINE_BOTH(reduce_f32, float, float, f32, i32, LOAD_PLAIN, SAVE_PLAIN)
 DEFINE_BOTH(reduce_bf16, uint16_t, float, f32, i32, LOAD_BF16, SAVE_BF16)
+DEFINE_BOTH(reduce_f16, uint16_t, float, f32, i32, LOAD_F16, SAVE_F16)
 DEFINE_BOTH(reduce_i32, int32_t, int32_t, i32, i32, LOAD_PLAIN, SAVE_PLAIN)
 DEFINE_BOTH(reduce_i64, int64_t, int64_t, i64, i64, LOAD_PLAIN, SAVE_PLAIN)
 
 const ax_reduce_table AX_REDUCE_TABLE = {
     [AX_REDUCE_F64] = {reduce_f64_sum, reduce_f64_max},    [AX_REDUCE_F32] = {reduce_f32_sum, reduce_f32_max},
-    [AX_REDUCE_BF16] = {reduce_bf16_sum, reduce_bf16_max}, [AX_REDUCE_I32] = {reduce_i32_sum, reduce_i32_max},
-    [AX_REDUCE_I64] = {reduce_i64_sum, reduce_i64_max},
+    [AX_REDUCE_BF16] = {reduce_bf16_sum, reduce_bf16_max}, [AX_REDUCE_F16] = {reduce_f16_sum, reduce_f16_max},
+    [AX_REDUCE_I32] = {reduce_i32_sum, reduce_i32_max},    [AX_REDUCE_I64] = {reduce_i64_sum, reduce_i64_max},
 };

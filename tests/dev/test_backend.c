@@ -76,9 +76,9 @@ static void check_close(const judged *j, const kernel_case *c, const kc_operand 
         }
     }
     error = sqrt(error), gap = sqrt(gap), norm = sqrt(norm);
-    if (!(error <= 2 * gap + o->bound * norm))
-        fail_msg("%s: %s: %s is %.3g off, relative to its norm; permitted %.3g + 2 x %.3g", j->name, c->name,
-                 o->name, error / norm, o->bound, gap / norm);
+    if (!(error <= o->gaps * gap + o->bound * norm))
+        fail_msg("%s: %s: %s is %.3g off, relative to its norm; permitted %.3g + %g x %.3g", j->name, c->name,
+                 o->name, error / norm, o->bound, o->gaps, gap / norm);
     /* No single element hides behind the norm of the others. */
     double rounding = o->dtype == AX_F16 ? 0x1p-11 : 0x1p-8;
     double unit = wide_dtype == o->dtype ? o->bound : rounding, typical = n ? norm / sqrt((double)n) : 0;

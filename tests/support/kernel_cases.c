@@ -19,7 +19,7 @@ void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dt
 {
     assert_true(c->operands < KC_OPERANDS);
     kc_operand *o = &c->operand[c->operands++];
-    *o = (kc_operand){name, role, field, field, dtype, count, NULL, 0};
+    *o = (kc_operand){name, role, field, field, dtype, count, NULL, 0, 2};
     o->data = malloc((size_t)count * ax_dtype_size(dtype) + 1);
     assert_non_null(o->data);
     memset(o->data, 0xFF, (size_t)count * ax_dtype_size(dtype));

@@ -27,6 +27,7 @@ typedef struct kc_operand {
     int64_t count;
     void *data;   /* `count` elements on the host; owned by the case */
     double bound; /* permitted error relative to the array's norm; 0 = equal bit for bit */
+    double gaps;  /* and of what 16 bits cost the reference, so many times as much */
 } kc_operand;
 
 typedef struct kernel_case {

@@ -223,6 +223,10 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     OUT(dq, c->dtype, q_count, terms);
     OUT(dk, c->dtype, k_count, terms);
     OUT(dv, c->dtype, k_count, terms);
+    /* The reference adds up what the heads of a group send to a key and rounds once. Where each head is
+     * rounded by itself, a sum of heads and the rounding of each are as large as that one rounding again. */
+    for (int i = c->operands - 2; s->h > s->g && i < c->operands; i++)
+        c->operand[i].gaps = 3;
     return true;
 }
 

@@ -71,10 +71,11 @@ static inline bool pack_is_due(packing *p)
 
 /* Packs what was asked for, and says what the next step will need. Rows are short and far apart, which no
  * hardware prefetcher follows. */
-static ax_cpu_ask pack_step(packing *p)
+static void pack_step(packing *p, ax_cpu_ask *ask)
 {
+    ask->n = 0;
     if (!pack_is_due(p))
-        return (ax_cpu_ask){0};
+        return;
     int64_t granule = (int64_t)p->gemm->pair * p->gemm->lanes, k0 = p->packed * granule,
             k1 = ax_min(p->k, p->asked * granule);
     if (k0 < k1)
@@ -86,15 +87,16 @@ static ax_cpu_ask pack_step(packing *p)
     k0 = k1;
     k1 = ax_min(p->k, p->asked * granule);
     if (k0 >= k1)
-        return (ax_cpu_ask){0};
+        return;
     const char *at = p->src + (p->along_k ? k0 : k0 * p->ld) * p->size;
     int64_t bytes = (p->along_k ? k1 - k0 : p->rows) * p->size;
-    ax_cpu_ask ask = {at, p->ld * p->size, 1, 0, 0};
     int64_t before = (int64_t)((uintptr_t)at % AX_CPU_LINE);
-    ask.at -= before;
-    ask.lines = ax_ceil_div(bytes + (ask.stride % AX_CPU_LINE ? AX_CPU_LINE - p->size : before), AX_CPU_LINE);
-    ask.n = (p->along_k ? p->rows : k1 - k0) * ask.lines;
-    return ask;
+    ask->at = at - before;
+    ask->stride = p->ld * p->size;
+    ask->lines =
+        ax_ceil_div(bytes + (ask->stride % AX_CPU_LINE ? AX_CPU_LINE - p->size : before), AX_CPU_LINE);
+    ask->n = (p->along_k ? p->rows : k1 - k0) * ask->lines;
+    ask->line = 0;
 }
 
 /* Inlined, or the compiler removes a function whose only effect is on caches. */
@@ -110,8 +112,8 @@ static void pack_rest(packing *p)
 {
     if (p->steps == 0)
         p->steps = p->pieces;
-    while (p->packed < p->pieces)
-        ask_at_once(pack_step(p));
+    for (ax_cpu_ask ask; p->packed < p->pieces; ask_at_once(ask))
+        pack_step(p, &ask);
 }
 
 /* ---- blocks -------------------------------------------------------------------------------------- */
@@ -127,33 +129,29 @@ typedef struct block {
     float *sums;     /* of the stretch, n columns: for a 16-bit c over several blocks in k */
 } block;
 
-/* Where this block's tile at row i, column j adds to and stores to. */
-static ax_cpu_tile place(const block *t, int64_t i, int64_t j)
+/* Where this block's tile in column j of its first rows adds to and stores to. */
+static void place(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
     bool first = t->k0 == 0, last = t->k0 + t->k == g->k, narrow = g->c_dtype != AX_F32;
     size_t size = narrow ? 2 : 4;
-    ax_cpu_tile tile = {.c = (char *)g->c + (size_t)((t->m0 + i) * g->ldc + t->n0 + j) * size,
-                        .c_ld = g->ldc};
-    if (last && g->bias)
-        tile.bias = (const float *)g->bias + t->n0 + j;
+    tile->c = (char *)g->c + (size_t)(t->m0 * g->ldc + t->n0 + j) * size;
+    tile->c_ld = g->ldc;
+    tile->c_type = last ? vtype_of(g->c_dtype) : VF32;
+    tile->add_c = narrow && last && g->accumulate;
+    tile->bias = last && g->bias ? (const float *)g->bias + t->n0 + j : NULL;
     if (!narrow) {
-        if (!first || g->accumulate)
-            tile.prior = tile.c;
-        tile.prior_ld = g->ldc;
-        return tile;
+        tile->prior = !first || g->accumulate ? tile->c : NULL;
+        tile->prior_ld = g->ldc;
+        return;
     }
-    float *sums = t->sums + (t->m0 - t->s0 + i) * t->n + j;
-    if (!first)
-        tile.prior = sums;
-    tile.prior_ld = t->n;
-    tile.c_type = last ? vtype_of(g->c_dtype) : VF32;
-    tile.add_c = last && g->accumulate;
+    float *sums = t->sums + (t->m0 - t->s0) * t->n + j;
+    tile->prior = first ? NULL : sums;
+    tile->prior_ld = t->n;
     if (!last) {
-        tile.c = sums;
-        tile.c_ld = t->n;
+        tile->c = sums;
+        tile->c_ld = t->n;
     }
-    return tile;
 }
 
 /* Whether tiles read a's values in k0 … k0+k-1 as they lie: rows are contiguous in k, in the tile's units. */
@@ -175,19 +173,17 @@ static packing packing_of_a(const block *t)
     return p;
 }
 
-/* A strip of a. */
-static ax_cpu_rows rows_of_a(const block *t, int64_t i, int64_t units)
+/* The first strip of a; the next is `*down` bytes further. */
+static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *down)
 {
     const ax_gemm_args *g = t->g;
     const ax_cpu_gemm *gemm = t->gemm;
-    size_t size = ax_dtype_size(g->dtype);
-    if (a_as_it_lies(gemm, g, t->k))
-        return (ax_cpu_rows){.at = operand(g->a, size, g->lda, true, t->m0 + i, t->k0),
-                             .row = g->lda * (int64_t)size,
-                             .unit = 4,
-                             .n = ax_min(gemm->rows, t->m - i)};
-    return (ax_cpu_rows){
-        .at = t->a + i * units * 4, .row = gemm->grain * 4, .unit = (int64_t)gemm->rows * 4, .n = gemm->rows};
+    int64_t size = (int64_t)ax_dtype_size(g->dtype);
+    bool lies = a_as_it_lies(gemm, g, t->k);
+    a->at = lies ? operand(g->a, (size_t)size, g->lda, true, t->m0, t->k0) : t->a;
+    a->row = lies ? g->lda * size : gemm->grain * 4;
+    a->unit = lies ? 4 : (int64_t)gemm->rows * 4;
+    *down = (lies ? a->row : units * 4) * gemm->rows;
 }
 
 /* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
@@ -236,8 +232,8 @@ enum { STEPS_PER_CALL = 4 };
 static void pack_meanwhile(ax_cpu_meanwhile *m)
 {
     leaving *w = (leaving *)m;
-    m->ask[0] = pack_step(w->a);
-    m->ask[1] = pack_step(&w->b);
+    pack_step(w->a, &m->ask[0]);
+    pack_step(&w->b, &m->ask[1]);
     for (int i = 0; i < 2; i++)
         m->share[i] = ax_ceil_div(m->ask[i].n, STEPS_PER_CALL);
     m->steps = STEPS_PER_CALL;
@@ -269,36 +265,47 @@ static int64_t occasions(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
 
-/* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. */
+/* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. What is the same
+ * for all tiles of a panel is written once: a load of what was just stored in other pieces would wait until
+ * the sums of the tile before have reached the cache. */
 static void run_block(const block *t, packing *next_a, const void *next_strip, leaving *w)
 {
     const ax_cpu_gemm *gemm = t->gemm;
     int64_t units = ax_cpu_units(gemm, t->k), strips = ax_ceil_div(t->m, gemm->rows);
     int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
+    bool lies = a_as_it_lies(gemm, t->g, t->k);
     panel p = panel_at(t, 0, panels);
     w->a = next_a;
     w->b = packing_of_b(t, &p);
     pack_rest(&w->b);
     next_a->steps = occasions(gemm, units, strips * panels);
+    ax_cpu_tile tile = {0};
     for (int64_t i = 0; i < panels; i++) {
         panel next = i + 1 < panels ? panel_at(t, i + 1, panels) : (panel){0};
         w->b = packing_of_b(t, &next);
         w->b.steps = occasions(gemm, units, strips);
-        for (int64_t s = 0; s < strips; s++) {
-            ax_cpu_rows a = rows_of_a(t, s * gemm->rows, units);
-            ax_cpu_tile tile = place(t, s * gemm->rows, p.j);
-            tile.rows = ax_min(gemm->rows, t->m - s * gemm->rows);
-            tile.cols = p.cols;
-            if (gemm->store) {
+        ax_cpu_rows a = {0};
+        int64_t a_down;
+        rows_of_a(t, units, &a, &a_down);
+        const void *first_strip = a.at;
+        place(t, p.j, &tile);
+        tile.cols = p.cols;
+        int64_t c_down = gemm->rows * tile.c_ld * vsize(tile.c_type), prior_down = gemm->rows * tile.prior_ld;
+        for (int64_t left = t->m; left > 0; left -= gemm->rows) {
+            bool last = left <= gemm->rows;
+            tile.rows = ax_min(gemm->rows, left);
+            a.n = lies ? tile.rows : gemm->rows;
+            if (gemm->store)
                 run_tile(w, p.nv, t->k, &a, p.at, &tile);
-                continue;
+            else {
+                a.next = !last ? (const char *)a.at + a_down : next.cols ? first_strip : next_strip;
+                pack_step(next_a, &tile.ask[0]);
+                pack_step(&w->b, &tile.ask[1]);
+                gemm->tile(p.nv, t->k, &a, p.at, &tile);
             }
-            bool last = s + 1 == strips;
-            a.next =
-                last && !next.cols ? next_strip : rows_of_a(t, last ? 0 : (s + 1) * gemm->rows, units).at;
-            tile.ask[0] = pack_step(next_a);
-            tile.ask[1] = pack_step(&w->b);
-            gemm->tile(p.nv, t->k, &a, p.at, &tile);
+            a.at = (const char *)a.at + a_down;
+            tile.c = (char *)tile.c + c_down;
+            tile.prior = tile.prior ? tile.prior + prior_down : NULL;
         }
         pack_rest(&w->b);
         p = next;
@@ -394,7 +401,11 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
     for (bool more = true; more; t = next) {
         more = advance(&c, &next);
         a = more ? packing_of_a(&next) : (packing){0};
-        run_block(&t, &a, more ? rows_of_a(&next, 0, 0).at : NULL, &w);
+        ax_cpu_rows strip = {0};
+        int64_t down;
+        if (more)
+            rows_of_a(&next, 0, &strip, &down);
+        run_block(&t, &a, strip.at, &w);
     }
     if (w.tile[w.newest].rows)
         gemm->store(&w.tile[w.newest]);

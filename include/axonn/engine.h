@@ -72,6 +72,8 @@ void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);
 ax_frame *ax_engine_frame(ax_engine *engine);
+/* The loss scale of the next step: a caller may read it, and put it back where training goes on. */
+ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Rows of a micro-batch, all ranks together. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
@@ -88,6 +90,9 @@ typedef struct ax_step_result {
      * only the loss is not. */
     const char *culprit;
     bool culprit_weights; /* it is its weights */
+    double loss_scale;    /* that this step had */
+    bool overflow; /* not finite, and it is the gradient alone, in fp16: the next step has a smaller loss
+                      scale, if there is one */
 } ax_step_result;
 
 /* One training step: forward and backward of every micro-batch, gradients summed, clipped and applied.

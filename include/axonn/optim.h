@@ -1,4 +1,4 @@
-/* optim: learning-rate schedules, clipping, and optimizers over a parameter set.
+/* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
  *
  * An optimizer is a row of a table: how many state arrays it keeps per parameter and what one update of one
  * flat array does. It knows nothing of models, grids or where the state lives. */
@@ -33,11 +33,27 @@ double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
 /* What gradients are multiplied by: min(1, clip/(norm + 1e-6)), or 1 if clip is 0. */
 double ax_clip_factor(double norm, double clip);
 
+/* Dynamic loss scaling (Micikevicius et al. 2018): gradients of activations in fp16, which has nothing below
+ * 2^-24, are computed `scale` times too large, and gradients of weights, which are fp32, are divided by it as
+ * they are used. A step whose gradient is not finite is not applied and halves the scale; after 2000 good
+ * steps in a row it doubles. All of it is part of the training's state. */
+typedef struct ax_loss_scale {
+    double scale;                      /* a power of two; 1 where there is no fp16 */
+    int64_t good_steps, skipped_steps; /* since the scale last changed; in all */
+} ax_loss_scale;
+#define AX_LOSS_SCALE_LEAST 1.0
+#define AX_LOSS_SCALE_MOST 0x1p32
+
+/* What training in this dtype starts with. */
+ax_loss_scale ax_loss_scale_start(ax_dtype compute);
+/* After a step in fp16. */
+void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
+
 /* The numbers of one update. Optimizers ignore what they do not have. */
 typedef struct ax_hyper {
     double lr, beta1, beta2, eps, momentum, weight_decay;
     int64_t step;      /* from 1: for bias correction */
-    double grad_scale; /* the clip factor */
+    double grad_scale; /* the clip factor, over the loss scale */
 } ax_hyper;
 
 typedef struct ax_optim {

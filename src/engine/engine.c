@@ -23,6 +23,7 @@ struct ax_engine {
     int32_t *device;  /* the same */
     double *numbers;  /* device: the loss, then a sum of squares per parameter */
     double *sumsq;    /* host */
+    ax_loss_scale scale;
 };
 
 static size_t batch_bytes(const ax_engine *e)
@@ -93,6 +94,7 @@ ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options, const 
     AX_TRY(ax_calloc(1, sizeof *e, &e));
     e->ctx = ctx;
     e->options = *options;
+    e->scale = ax_loss_scale_start(ctx->compute);
     ax_status status = build(e, plan, frame_bytes);
     if (status != AX_OK) {
         ax_engine_destroy(&e);
@@ -123,6 +125,7 @@ void ax_engine_destroy(ax_engine **engine)
 ax_param_set *ax_engine_params(ax_engine *engine) { return engine->set; }
 ax_model *ax_engine_model(ax_engine *engine) { return engine->model; }
 ax_frame *ax_engine_frame(ax_engine *engine) { return engine->frame; }
+ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
 /* Rows [first, first + n) of the micro-batch that begins at global row `start`, of `total` rows in all: rows
@@ -168,7 +171,7 @@ static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, 
         AX_TRY(ax_param_set_last_micro_batch(e->set));
     AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
     AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
-    return ax_model_backward(e->model, e->frame, 1 / (double)ax_max(targets, 1));
+    return ax_model_backward(e->model, e->frame, e->scale.scale / (double)ax_max(targets, 1));
 }
 
 static const char *first_not_finite(const ax_engine *e)
@@ -187,7 +190,7 @@ static ax_status judge(ax_engine *e, ax_step_result *out)
     for (int i = 0; i < e->set->n; i++)
         total += e->sumsq[i];
     /* Not a number has no sign that means anything: printf would show "-nan". */
-    out->grad_norm = fabs(sqrt(total));
+    out->grad_norm = fabs(sqrt(total)) / e->scale.scale;
     if (isnan(out->loss))
         out->loss = NAN;
     out->finite = isfinite(out->loss) && isfinite(out->grad_norm);
@@ -202,16 +205,26 @@ static ax_status judge(ax_engine *e, ax_step_result *out)
     return AX_OK;
 }
 
+/* What the step means for the loss scale. A loss that is not finite, or weights, are not for it to mend. */
+static void judge_scale(ax_engine *e, ax_step_result *out)
+{
+    out->loss_scale = e->scale.scale;
+    out->overflow = e->ctx->compute == AX_F16 && !out->finite && isfinite(out->loss) && !out->culprit_weights;
+    if (e->ctx->compute == AX_F16 && (out->finite || out->overflow))
+        ax_loss_scale_update(&e->scale, out->overflow);
+}
+
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper, ax_step_result *out)
 {
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(read_loss(e, &out->loss));
     out->loss /= (double)ax_max(targets, 1);
     AX_TRY(judge(e, out));
+    judge_scale(e, out);
     if (!out->finite)
         return AX_OK;
     ax_hyper scaled = *hyper;
-    scaled.grad_scale = ax_clip_factor(out->grad_norm, e->options.clip);
+    scaled.grad_scale = ax_clip_factor(out->grad_norm, e->options.clip) / out->loss_scale;
     return ax_optim_step(e->options.optim, &scaled, e->set);
 }
 

@@ -285,20 +285,52 @@ static void bench_rows(bench *b, ax_dtype dtype)
          .dtable = A(V * C), .dtype = dtype)
 }
 
+/* An update of n elements in ARRAYS parts that are as long as one another, but for the last. */
+enum { ARRAYS = 100 };
+static const ax_update_array *update(bench *b, int64_t n, float *m, float *v, const float *g)
+{
+    ax_update_array array[ARRAYS];
+    float *w = operand(b, AX_F32, n);
+    uint16_t *copy = operand(b, AX_BF16, n);
+    int64_t each = n / ARRAYS / AX_UPDATE_UNIT * AX_UPDATE_UNIT;
+    for (int i = 0; i < ARRAYS; i++) {
+        int64_t at = i * each;
+        array[i] = (ax_update_array){.n = i < ARRAYS - 1 ? each : n - at,
+                                     .first = at,
+                                     .w = w + at,
+                                     .m = m + at,
+                                     .v = v + at,
+                                     .copy = copy + at,
+                                     .g = g + at,
+                                     .decays = 1};
+    }
+    char *p = room(b, AX_U8, (int64_t)sizeof array);
+    DO(ax_copy_in(&b->stream, p, array, sizeof array));
+    return (const ax_update_array *)(const void *)p;
+}
+
+static const ax_update_numbers *numbers(bench *b, double correction1, double correction2)
+{
+    ax_update_numbers now = {
+        .lr = 1e-3, .correction1 = correction1, .correction2 = correction2, .grad_scale = 1};
+    char *p = room(b, AX_U8, (int64_t)sizeof now);
+    DO(ax_copy_in(&b->stream, p, &now, sizeof now));
+    return (const ax_update_numbers *)(const void *)p;
+}
+
 /* What an optimizer step does to parameters. */
 static void bench_update(bench *b)
 {
     const int64_t N = b->shapes->updated, M = N >> 20;
     const ax_dtype dtype = AX_F32;
     char name[96];
-    CASE(adamw, M, 1 << 20, " + bf16 copy", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
-         .decay = 0.1, .correction1 = 0.1, .correction2 = 0.05, .grad_scale = 1, .w = A(N), .m = A(N),
-         .v = filled(b, N, 0), .copy = operand(b, AX_BF16, N), .g = A(N), .dtype = dtype,
-         .copy_dtype = AX_BF16)
-    CASE(adamw, M, 1 << 20, " that nothing touches any more", .n = N, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95,
-         .eps = 1e-8, .correction1 = 1, .correction2 = 1, .grad_scale = 1, .w = A(N),
-         .m = filled(b, N, 1e-40), .v = filled(b, N, 1e-40), .copy = operand(b, AX_BF16, N),
-         .g = filled(b, N, 0), .dtype = dtype, .copy_dtype = AX_BF16)
+    CASE(adamw, M, 1 << 20, " + bf16 copy", .n = N, .copied = N, .arrays = ARRAYS, .beta1 = 0.9,
+         .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .array = update(b, N, A(N), filled(b, N, 0), A(N)),
+         .numbers = numbers(b, 0.1, 0.05), .dtype = dtype, .copy_dtype = AX_BF16)
+    CASE(adamw, M, 1 << 20, " that nothing touches any more", .n = N, .copied = N, .arrays = ARRAYS,
+         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
+         .array = update(b, N, filled(b, N, 1e-40), filled(b, N, 1e-40), filled(b, N, 0)),
+         .numbers = numbers(b, 1, 1), .dtype = dtype, .copy_dtype = AX_BF16)
     CASE(sumsq, M, 1 << 20, "", .n = N, .x = A(N), .out = operand(b, AX_F64, 1), .dtype = dtype)
     CASE(scale, M, 1 << 20, "", .n = N, .factor = 1, .x = A(N), .dtype = dtype)
     CASE(convert, M, 1 << 20, " to bf16", .n = N, .x = A(N), .y = operand(b, AX_BF16, N), .x_dtype = dtype,

@@ -137,32 +137,42 @@ static void add_attention(bench *b, ax_dtype dtype, double forward, double backw
     g->dq = operand(b, dtype, N), g->dk = operand(b, dtype, N), g->dv = operand(b, dtype, N);
 }
 
+/* AdamW of n elements in 48 arrays of the same length. */
+static void add_update(bench *b, const char *what, int64_t n, float *m, float *v, const float *g)
+{
+    enum { ARRAYS = 48 };
+    static const ax_update_numbers now = {
+        .lr = 1e-3, .correction1 = 0.1, .correction2 = 0.05, .grad_scale = 1};
+    float *w = operand(b, AX_F32, n);
+    uint16_t *copy = operand(b, AX_BF16, n);
+    ax_update_array *array;
+    must(ax_calloc(ARRAYS, sizeof *array, &array), "arrays"); /* the device is the host */
+    for (int i = 0; i < ARRAYS; i++) {
+        int64_t at = i * (n / ARRAYS);
+        array[i] = (ax_update_array){n / ARRAYS, at, w + at, m + at, v + at, copy + at, g + at, 1};
+    }
+    add_case(b, AX_K_adamw, AX_F32, what, STREAM, 0.5, 0.4)->args.adamw =
+        (ax_adamw_args){.n = n,
+                        .copied = n,
+                        .arrays = ARRAYS,
+                        .beta1 = 0.9,
+                        .beta2 = 0.95,
+                        .eps = 1e-8,
+                        .decay = 0.1,
+                        .array = array,
+                        .numbers = &now,
+                        .dtype = AX_F32,
+                        .copy_dtype = AX_BF16};
+}
+
 /* Arrays that no cache of a small machine holds. */
 static void add_memory(bench *b)
 {
     enum { N = 6 << 20, R = 24 << 10, C = 768, V = 50257, ROWS = 512 };
     const int first = b->cases;
-    add_case(b, AX_K_adamw, AX_F32, "6M + bf16 copy", STREAM, 0.5, 0.4)->args.adamw =
-        (ax_adamw_args){.n = N,
-                        .lr = 1e-3,
-                        .beta1 = 0.9,
-                        .beta2 = 0.95,
-                        .eps = 1e-8,
-                        .decay = 0.1,
-                        .correction1 = 0.1,
-                        .correction2 = 0.05,
-                        .grad_scale = 1,
-                        .w = operand(b, AX_F32, N),
-                        .m = operand(b, AX_F32, N),
-                        .v = memset(operand(b, AX_F32, N), 0, N * sizeof(float)),
-                        .copy = operand(b, AX_BF16, N),
-                        .g = operand(b, AX_F32, N),
-                        .dtype = AX_F32,
-                        .copy_dtype = AX_BF16};
-    ax_adamw_args untouched =
-        b->all[first].args.adamw; /* momenta shrunk below the normal range, until flushed */
-    untouched.m = filled(b, N, 1e-40), untouched.v = filled(b, N, 1e-40), untouched.g = filled(b, N, 0);
-    add_case(b, AX_K_adamw, AX_F32, "6M that nothing touches", STREAM, 0.5, 0.4)->args.adamw = untouched;
+    add_update(b, "6M + bf16 copy", N, operand(b, AX_F32, N), filled(b, N, 0), operand(b, AX_F32, N));
+    /* momenta shrunk below the normal range, until flushed */
+    add_update(b, "6M that nothing touches", N, filled(b, N, 1e-40), filled(b, N, 1e-40), filled(b, N, 0));
     add_case(b, AX_K_add, AX_F32, "6M", STREAM, 0.35, 0)->args.add = (ax_add_args){.n = N,
                                                                                    .a = operand(b, AX_F32, N),
                                                                                    .b = operand(b, AX_F32, N),

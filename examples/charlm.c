@@ -26,7 +26,7 @@ typedef struct trainer {
     ax_layer *net;
     ax_param_set *params;
     ax_frame *frame; /* memory of a step */
-    const ax_optim *optim;
+    ax_updater *updater;
     char *text;
 } trainer;
 
@@ -71,7 +71,7 @@ static ax_status load(trainer *t, size_t size, int step, ax_batch *batch)
 /* *loss is the mean over all bytes, before the update. */
 static ax_status train_step(trainer *t, size_t size, int step, double *loss)
 {
-    ax_hyper hyper = {.lr = 3e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step, .grad_scale = 1};
+    ax_hyper hyper = {.lr = 3e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step};
     ax_batch batch = {0};
     ax_tensor logits, stats, none;
     void *sum;
@@ -85,7 +85,7 @@ static ax_status train_step(trainer *t, size_t size, int step, double *loss)
     AX_TRY(ax_op_cross_entropy_grad(t->frame, &logits, &batch.targets, &stats, 1.0 / (B * T)));
     AX_TRY(ax_layer_backward(t->net, t->frame, &logits, &none));
     AX_TRY(ax_param_set_sync_grad(t->params));
-    AX_TRY(ax_optim_step(t->optim, &hyper, t->params));
+    AX_TRY(ax_updater_step(t->updater, &hyper));
     AX_TRY(ax_reduce_axes(t->ctx, ax_batch_axes(t->ctx), sum, 1, AX_F64, AX_SUM));
     AX_TRY(ax_copy_out(t->ctx->stream, loss, sum, sizeof *loss));
     *loss /= B * T;
@@ -94,13 +94,15 @@ static ax_status train_step(trainer *t, size_t size, int step, double *loss)
 
 static ax_status train(trainer *t, ax_comm *world, job *mine)
 {
+    const ax_optim *adamw;
     size_t size;
     AX_TRY(ax_file_read(mine->path, &t->text, &size));
     AX_CHECK(size > 2 * T, AX_ERR_DATA, "%s: a text of %zu bytes is too short", mine->path, size);
     AX_TRY(ax_ctx_create(world, mine->grid, "cpu", 1, AX_F32, 1234, &t->ctx));
     AX_TRY(build(t->ctx, &t->net));
-    AX_TRY(ax_optim_find("adamw", &t->optim));
-    AX_TRY(ax_layer_param_set(t->net, t->optim->slots, &t->params));
+    AX_TRY(ax_optim_find("adamw", &adamw));
+    AX_TRY(ax_layer_param_set(t->net, adamw->slots, &t->params));
+    AX_TRY(ax_updater_create(adamw, t->params, &t->updater));
     AX_TRY(ax_param_set_init(t->params));
     AX_TRY(ax_frame_create(t->ctx, FRAME, &t->frame));
     for (int step = 1; step <= STEPS; step++) {
@@ -118,6 +120,7 @@ static ax_status run(ax_comm *world, void *arg)
     trainer t = {0};
     ax_status status = train(&t, world, &mine);
     ax_frame_destroy(&t.frame);
+    ax_updater_destroy(&t.updater);
     ax_param_set_destroy(&t.params);
     ax_layer_destroy(&t.net);
     ax_ctx_destroy(&t.ctx);

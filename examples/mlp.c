@@ -25,7 +25,7 @@ typedef struct trainer {
     ax_layer *net;
     ax_param_set *params;
     ax_frame *frame; /* memory of a step */
-    const ax_optim *optim;
+    ax_updater *updater;
     float x[N * F];
     int32_t class[N];
 } trainer;
@@ -79,7 +79,7 @@ static ax_status forward(trainer *t, ax_mode mode, ax_tensor *logits)
 static ax_status train_step(trainer *t, int step, double *loss)
 {
     static const ax_role roles[] = {AX_ROLE_BATCH, AX_ROLE_NONE};
-    ax_hyper hyper = {.lr = 1e-2, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step, .grad_scale = 1};
+    ax_hyper hyper = {.lr = 1e-2, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step};
     ax_tensor logits, targets, stats, none;
     void *sum;
     AX_TRY(ax_param_set_zero_grad(t->params));
@@ -91,7 +91,7 @@ static ax_status train_step(trainer *t, int step, double *loss)
     AX_TRY(ax_op_cross_entropy_grad(t->frame, &logits, &targets, &stats, 1.0 / N));
     AX_TRY(ax_layer_backward(t->net, t->frame, &logits, &none));
     AX_TRY(ax_param_set_sync_grad(t->params));
-    AX_TRY(ax_optim_step(t->optim, &hyper, t->params));
+    AX_TRY(ax_updater_step(t->updater, &hyper));
     AX_TRY(ax_reduce_axes(t->ctx, ax_batch_axes(t->ctx), sum, 1, AX_F64, AX_SUM));
     AX_TRY(ax_copy_out(t->ctx->stream, loss, sum, sizeof *loss));
     *loss /= N;
@@ -118,11 +118,13 @@ static ax_status evaluate(trainer *t, double *correct)
 
 static ax_status train(trainer *t, ax_comm *world, job *mine)
 {
+    const ax_optim *adamw;
     draw_points(t);
     AX_TRY(ax_ctx_create(world, mine->grid, "cpu", 1, AX_F32, 1234, &t->ctx));
     AX_TRY(build(t->ctx, &t->net));
-    AX_TRY(ax_optim_find("adamw", &t->optim));
-    AX_TRY(ax_layer_param_set(t->net, t->optim->slots, &t->params));
+    AX_TRY(ax_optim_find("adamw", &adamw));
+    AX_TRY(ax_layer_param_set(t->net, adamw->slots, &t->params));
+    AX_TRY(ax_updater_create(adamw, t->params, &t->updater));
     AX_TRY(ax_param_set_init(t->params));
     AX_TRY(ax_frame_create(t->ctx, FRAME, &t->frame));
     for (int step = 1; step <= STEPS; step++) {
@@ -140,6 +142,7 @@ static ax_status run(ax_comm *world, void *arg)
     trainer t = {0};
     ax_status status = train(&t, world, &mine);
     ax_frame_destroy(&t.frame);
+    ax_updater_destroy(&t.updater);
     ax_param_set_destroy(&t.params);
     ax_layer_destroy(&t.net);
     ax_ctx_destroy(&t.ctx);

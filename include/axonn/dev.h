@@ -13,8 +13,8 @@
  * Every kernel takes one argument struct, declared below, so that checking, dry running, counting and
  * tracing are each written once, in ax_launch. Arrays are row-major, dense unless a struct has a stride (the
  * last extent is contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. An
- * argument struct holds pointers directly, never behind another pointer, because a dry run finds the memory a
- * kernel uses by looking at the struct's words.
+ * argument struct holds pointers directly, because a dry run finds the memory a kernel uses by looking at the
+ * struct's words; what an update goes over stands in a table, and is never memory that such a run plans.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
  * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
@@ -72,7 +72,7 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
     X(gelu) X(gelu_grad) X(add) X(dropout) \
     X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) \
-    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(adamw) X(sgd)
+    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
@@ -362,25 +362,59 @@ typedef struct ax_init_normal_args {
     ax_dtype dtype;
 } ax_init_normal_args;
 
-/* AdamW (Loshchilov & Hutter) for one flat array, dtype A: g' = grad_scale·g; m = beta1·m + (1-beta1)g';
- * v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) + eps), where
- * correction_i = 1 - beta_i^step. `copy` (any float copy_dtype, may be NULL) receives the
- * new weights rounded from w as it is stored, so that it can be made again from w alone. */
-typedef struct ax_adamw_args {
+/* What changes from one update to the next, in device memory. The host writes the first three ahead of an
+ * update, `clip` the others. */
+typedef struct ax_update_numbers {
+    double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
+    double grad_scale;                   /* what gradients are multiplied by */
+    double skip;                         /* not 0: updates change nothing, nor does `clip`, until the host
+                                            clears it */
+    double loss, norm;
+    double culprit; /* the first of the sums that is not finite; -1: none */
+} ax_update_numbers;
+
+/* Before an update: norm = sqrt(Σ sumsq[i])/scale, n sums of squares of gradients that are `scale` times too
+ * large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale if clip is 0;
+ * culprit; and if norm or loss is not finite, skip = 1. All F64. If skip is not 0 already, all of `numbers`
+ * stays. */
+typedef struct ax_clip_args {
     int64_t n;
-    double lr, beta1, beta2, eps, decay, correction1, correction2, grad_scale;
-    void *w, *m, *v, *copy;
+    double clip, targets, scale;
+    const double *sumsq, *loss;
+    ax_update_numbers *numbers;
+} ax_clip_args;
+
+/* One of the arrays that an update goes over, 8 words. */
+typedef struct ax_update_array {
+    int64_t n;
+    int64_t first; /* where it stands among all elements: Σ n of the arrays before, each rounded up to a
+                      multiple of AX_UPDATE_UNIT */
+    void *w, *m, *v, *copy; /* copy, and for sgd m, may be NULL; sgd has no v */
     const void *g;
+    int64_t decays; /* 0: without weight decay */
+} ax_update_array;
+enum { AX_UPDATE_UNIT = 64 };
+
+/* AdamW (Loshchilov & Hutter) on each of `arrays` arrays, dtype A: g' = grad_scale·g; m = beta1·m +
+ * (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) +
+ * eps). `copy` (any float copy_dtype) receives the new weights rounded from w as it is stored, so that it can
+ * be made again from w alone. Where numbers->skip is not 0 nothing is written. n: elements of all arrays;
+ * copied: of those that have a copy. */
+typedef struct ax_adamw_args {
+    int64_t n, copied, arrays;
+    double beta1, beta2, eps, decay;
+    const ax_update_array *array;     /* device memory */
+    const ax_update_numbers *numbers; /* device memory */
     ax_dtype dtype, copy_dtype;
 } ax_adamw_args;
 
-/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; `copy` as
- * for adamw. */
+/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; all else
+ * as for adamw. */
 typedef struct ax_sgd_args {
-    int64_t n;
-    double lr, momentum, decay, grad_scale;
-    void *w, *m, *copy;
-    const void *g;
+    int64_t n, copied, arrays;
+    double momentum, decay;
+    const ax_update_array *array;
+    const ax_update_numbers *numbers;
     ax_dtype dtype, copy_dtype;
 } ax_sgd_args;
 
@@ -502,6 +536,9 @@ typedef struct ax_device_ops {
     void (*touch)(ax_device *dev, void *memory, size_t bytes);
     ax_status (*copy_in)(ax_stream *stream, void *device, const void *host, size_t bytes);
     ax_status (*copy_out)(ax_stream *stream, void *host, const void *device, size_t bytes); /* waits */
+    /* ax_copy_out_begin and ax_copy_out_end. Optional, both or none: without them begin waits. */
+    ax_status (*copy_out_begin)(ax_stream *stream, const void *device, size_t bytes);
+    ax_status (*copy_out_end)(ax_stream *stream, void *host, size_t bytes);
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
     /* Returns when all that was launched has run. Optional: where it is missing, ax_launch itself waits. */
     ax_status (*wait)(ax_stream *stream);
@@ -527,7 +564,8 @@ typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
 /* Told of every launch on a device of any kind, before it is run. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
 
-enum { AX_STAMPS = 4096 }; /* of a device that has them */
+enum { AX_STAMPS = 4096 };    /* of a device that has them */
+enum { AX_COPY_LATER = 256 }; /* bytes: of ax_copy_out_begin */
 
 /* What the launches of one kernel came to. */
 typedef struct ax_kernel_total {
@@ -559,8 +597,9 @@ struct ax_device {
     struct {
         int first, n;
         ax_kernel kernel[AX_STAMPS / 2];
-    } stamped;              /* a ring of launches between two stamps each, whose times have not been added */
-    ax_observe_fn *observe; /* dry device only */
+    } stamped; /* a ring of launches between two stamps each, whose times have not been added */
+    char later[AX_COPY_LATER]; /* what ax_copy_out_begin has read, where the backend does not keep it */
+    ax_observe_fn *observe;    /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
     void *watch_user;
@@ -657,6 +696,12 @@ AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);
 /* Host to device (host memory may be used again on return), and device to host (complete on return). */
 AX_MUST_CHECK ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);
 AX_MUST_CHECK ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes);
+/* Device to host in two parts. begin: the device puts `bytes`, AX_COPY_LATER at most, aside when it has done
+ * what the stream was given before; the host does not wait. end: waits until it has, not for what the stream
+ * was given since, and copies them to `host`. A device keeps those of the newest begin, for any number of
+ * ends. */
+AX_MUST_CHECK ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes);
+AX_MUST_CHECK ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -257,11 +257,11 @@ AX_MUST_CHECK ax_status ax_param_set_last_micro_batch(ax_param_set *set);
  * neighbours in memory and summed along the same axes travel together, up to 16 MiB at a time; with zero 1
  * weights are reduce-scattered along data, each by itself. Collective along the axes of contributions. */
 AX_MUST_CHECK ax_status ax_param_set_sync_grad(ax_param_set *set);
-/* sumsq[i] = Σ grad² of parameter i over the whole grid (host array of set->n doubles), after sync. The total
- * is their sum. `scratch` is device memory for set->n doubles. Collective along the grid. */
-AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq);
+/* sumsq[i] = Σ grad² of parameter i over the whole grid, after sync; `sumsq` is device memory for set->n
+ * doubles, the same on every rank afterwards. The total is their sum. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq);
 /* The same of the master weights: not finite where one of them is not. */
-AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *scratch, double *sumsq);
+AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq);
 
 /* The order in which tasks acquire parameters, as it is known after they ran once: a rehearsal gives it to
  * the run that its frame was planned for, so that both ask for the same memory. take: the caller owns *out;

@@ -40,7 +40,7 @@ typedef struct ax_memory {
     size_t copies;  /* weights as kernels read them, where that is another dtype */
     size_t gradients, optimizer;
     size_t activations; /* the frame */
-    size_t batch;       /* tokens, targets, positions; loss and norms */
+    size_t batch;       /* tokens, targets, positions; loss and norms, what an update goes by */
     size_t cache;       /* keys and values of a generator */
     size_t workspace;   /* scratch of kernels */
 } ax_memory;
@@ -82,6 +82,14 @@ typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, cons
 /* Gives none: for a dry device, which reads nothing. */
 ax_read_rows_fn ax_rows_none;
 
+/* One training step: forward and backward of every micro-batch, gradients summed, clipped and applied.
+ * `targets`: unmasked targets of the global batch. A device that runs apart from the host (a GPU) is given
+ * the work, and nothing waits for it. A step whose loss or gradient is not finite changes nothing, nor does
+ * any that follows, until ax_engine_result has told of it. Collective along the grid. Allocates nothing after
+ * the first two calls. */
+AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
+                                       int64_t targets, const ax_hyper *hyper);
+
 typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */
     double grad_norm; /* of the whole gradient, before clipping */
@@ -95,11 +103,10 @@ typedef struct ax_step_result {
                       scale, if there is one */
 } ax_step_result;
 
-/* One training step: forward and backward of every micro-batch, gradients summed, clipped and applied.
- * `targets`: unmasked targets of the global batch; `hyper->grad_scale` is ignored. Collective along the grid.
- * Allocates nothing after the first two calls. */
-AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
-                                       int64_t targets, const ax_hyper *hyper, ax_step_result *out);
+/* What the newest step came to, or the first since the last call that was not finite; the next one is applied
+ * again, and in fp16 has the loss scale that follows from this one. Waits for the step's gradient, not for
+ * its update. Collective along the grid if not finite. */
+AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
 /* Forward of `rows` rows: *loss_sum over all unmasked targets (not their mean). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,

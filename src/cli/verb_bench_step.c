@@ -41,6 +41,7 @@ static part_kind part_of(ax_kernel kernel)
     case AX_K_attention:
     case AX_K_attention_grad:
         return ATTENTION;
+    case AX_K_clip:
     case AX_K_adamw:
     case AX_K_sgd:
         return OPTIMIZER;

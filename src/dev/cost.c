@@ -125,15 +125,17 @@ static cost loss_cost(ax_kernel kernel, const void *args)
 
 static cost update_cost(ax_kernel kernel, const void *args)
 {
+    if (kernel == AX_K_clip)
+        return stream_cost((double)((const ax_clip_args *)args)->n, AX_F64, 1, 1);
     if (kernel == AX_K_adamw) {
         const ax_adamw_args *a = args;
         cost c = stream_cost((double)a->n, a->dtype, 7, 15 + TRANSCENDENTAL);
-        c.bytes += a->copy ? (double)a->n * size_of(a->copy_dtype) : 0;
+        c.bytes += (double)a->copied * size_of(a->copy_dtype);
         return c;
     }
     const ax_sgd_args *a = args;
-    cost c = stream_cost((double)a->n, a->dtype, a->m ? 5 : 3, 7);
-    c.bytes += a->copy ? (double)a->n * size_of(a->copy_dtype) : 0;
+    cost c = stream_cost((double)a->n, a->dtype, 5, 7);
+    c.bytes += (double)a->copied * size_of(a->copy_dtype);
     return c;
 }
 
@@ -227,6 +229,7 @@ static cost cost_of(ax_kernel kernel, const void *args)
     case AX_K_ce_loss:
     case AX_K_ce_grad:
         return loss_cost(kernel, args);
+    case AX_K_clip:
     case AX_K_adamw:
     case AX_K_sgd:
         return update_cost(kernel, args);

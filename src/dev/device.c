@@ -49,6 +49,8 @@ static void resolve(ax_device_ops *ops)
         INHERIT(touch);
         INHERIT(copy_in);
         INHERIT(copy_out);
+        INHERIT(copy_out_begin);
+        INHERIT(copy_out_end);
         INHERIT(poison);
         INHERIT(wait);
         INHERIT(stamp);
@@ -295,5 +297,30 @@ ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t 
     enter(stream->dev);
     ax_status status = stream->dev->ops.copy_out(stream, host, device, bytes);
     leave(stream->dev);
+    return status;
+}
+
+ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes)
+{
+    ax_device *dev = stream->dev;
+    AX_ASSERT(bytes <= AX_COPY_LATER);
+    if (!dev->ops.copy_out_begin)
+        return ax_copy_out(stream, dev->later, device, bytes);
+    enter(dev);
+    ax_status status = dev->ops.copy_out_begin(stream, device, bytes);
+    leave(dev);
+    return status;
+}
+
+ax_status ax_copy_out_end(ax_stream *stream, void *host, size_t bytes)
+{
+    ax_device *dev = stream->dev;
+    if (!dev->ops.copy_out_end) {
+        memcpy(host, dev->later, bytes);
+        return AX_OK;
+    }
+    enter(dev);
+    ax_status status = dev->ops.copy_out_end(stream, host, bytes);
+    leave(dev);
     return status;
 }

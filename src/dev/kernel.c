@@ -13,7 +13,7 @@ enum {
 typedef struct kernel_info {
     const char *name;
     size_t size, dtype_offset;
-    unsigned dtypes; /* that the field at dtype_offset may have */
+    unsigned dtypes; /* that the field at dtype_offset may have; 0: there is none */
 } kernel_info;
 
 #define KERNEL(kernel, field, mask)                                                                          \
@@ -48,6 +48,7 @@ static const kernel_info kernels[AX_KERNEL_COUNT] = {
     KERNEL(copy_box, dtype, ALL),
     KERNEL(fill, dtype, ALL),
     KERNEL(init_normal, dtype, ACCUM),
+    [AX_K_clip] = {"clip", sizeof(ax_clip_args), 0, 0},
     KERNEL(adamw, dtype, ACCUM),
     KERNEL(sgd, dtype, ACCUM),
 };
@@ -66,6 +67,8 @@ ax_status ax_kernel_check(ax_kernel kernel, const void *args)
 {
     const kernel_info *info = &kernels[kernel];
     ax_dtype dtype;
+    if (!info->dtypes)
+        return AX_OK;
     memcpy(&dtype, (const char *)args + info->dtype_offset, sizeof dtype);
     AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (info->dtypes & BIT(dtype)), AX_ERR_USAGE,
              "kernel %s does not take elements of %s", info->name, ax_dtype_name(dtype));

@@ -274,36 +274,31 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 /* ---- norms --------------------------------------------------------------------------------------- */
 
 /* Each element counts once: only the first of the ranks that hold a box adds its sum. */
-static ax_status sumsq_over_grid(ax_param_set *set, const double *scratch, double *sumsq)
-{
-    ax_ctx *ctx = set->ctx;
-    AX_TRY(ax_copy_out(ctx->stream, sumsq, scratch, (size_t)set->n * sizeof *sumsq));
-    for (int i = 0; i < set->n; i++)
-        if (!ax_tensor_is_primary(ctx->grid, &set->param[i]->master))
-            sumsq[i] = 0;
-    ax_work *work;
-    AX_TRY(ax_all_reduce(ax_grid_comm_all(ctx->grid), NULL, sumsq, set->n, AX_F64, AX_SUM, &work));
-    return ax_wait(&work);
-}
-
 static ax_status sumsq_here(ax_ctx *ctx, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};
-    return ax_run_sumsq(ctx->stream, &args);
+    return ax_tensor_is_primary(ctx->grid, t) ? ax_run_sumsq(ctx->stream, &args)
+                                              : fill(ctx, AX_F64, 1, 0, out);
 }
 
-ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *scratch, double *sumsq)
+static ax_status sum_over_grid(ax_param_set *set, double *sumsq)
+{
+    ax_axisset all = (ax_axisset)((1u << ax_grid_axes(set->ctx->grid)) - 1);
+    return ax_reduce_axes(set->ctx, all, sumsq, set->n, AX_F64, AX_SUM);
+}
+
+ax_status ax_param_set_grad_sumsq(ax_param_set *set, double *sumsq)
 {
     AX_CHECK(set->flow->synced, AX_ERR_INTERNAL,
              "the gradients are still partial sums: call ax_param_set_sync_grad first");
     for (int i = 0; i < set->n; i++)
-        AX_TRY(sumsq_here(set->ctx, &set->param[i]->grad, scratch + i));
-    return sumsq_over_grid(set, scratch, sumsq);
+        AX_TRY(sumsq_here(set->ctx, &set->param[i]->grad, sumsq + i));
+    return sum_over_grid(set, sumsq);
 }
 
-ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *scratch, double *sumsq)
+ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sumsq)
 {
     for (int i = 0; i < set->n; i++)
-        AX_TRY(sumsq_here(set->ctx, &set->param[i]->master, scratch + i));
-    return sumsq_over_grid(set, scratch, sumsq);
+        AX_TRY(sumsq_here(set->ctx, &set->param[i]->master, sumsq + i));
+    return sum_over_grid(set, sumsq);
 }

@@ -22,8 +22,9 @@ struct ax_engine {
     int32_t *host;    /* [ARRAYS, n, T] */
     int32_t *device;  /* the same */
     double *numbers;  /* device: the loss, then a sum of squares per parameter */
-    double *sumsq;    /* host */
+    ax_updater *updater;
     ax_loss_scale scale;
+    bool stepped; /* since the last result */
 };
 
 static size_t batch_bytes(const ax_engine *e)
@@ -82,7 +83,8 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
         AX_TRY(ax_param_set_learn_orders(e->set, plan->orders));
     AX_TRY(make_batch(e));
     AX_TRY(ax_ctx_alloc(e->ctx, numbers_bytes(e), (void **)&e->numbers));
-    AX_TRY(ax_calloc((size_t)e->set->n, sizeof *e->sumsq, &e->sumsq));
+    if (o->optim)
+        AX_TRY(ax_updater_create(o->optim, e->set, &e->updater));
     return plan ? ax_frame_create_planned(e->ctx, plan->frame, &e->frame)
                 : ax_frame_create(e->ctx, frame_bytes, &e->frame);
 }
@@ -114,10 +116,10 @@ void ax_engine_destroy(ax_engine **engine)
         ax_ctx_free(e->ctx, e->device, batch_bytes(e));
     if (e->numbers)
         ax_ctx_free(e->ctx, e->numbers, numbers_bytes(e));
+    ax_updater_destroy(&e->updater);
     ax_param_set_destroy(&e->set);
     ax_model_destroy(&e->model);
     free(e->host);
-    free(e->sumsq);
     free(e);
     *engine = NULL;
 }
@@ -151,10 +153,9 @@ static ax_status zero_loss(ax_engine *e)
 }
 
 /* The loss, summed over the ranks that hold different rows. */
-static ax_status read_loss(ax_engine *e, double *out)
+static ax_status sum_loss(ax_engine *e)
 {
-    AX_TRY(ax_reduce_axes(e->ctx, ax_batch_axes(e->ctx), e->numbers, 1, AX_F64, AX_SUM));
-    return ax_copy_out(e->ctx->stream, out, e->numbers, sizeof *out);
+    return ax_reduce_axes(e->ctx, ax_batch_axes(e->ctx), e->numbers, 1, AX_F64, AX_SUM);
 }
 
 static ax_status begin_step(ax_engine *e)
@@ -174,69 +175,78 @@ static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, 
     return ax_model_backward(e->model, e->frame, e->scale.scale / (double)ax_max(targets, 1));
 }
 
-static const char *first_not_finite(const ax_engine *e)
+/* What follows the gradients, without a look by the host: their norm, and the update if all is finite. */
+static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
-    for (int i = 0; i < e->set->n; i++)
-        if (!isfinite(e->sumsq[i]))
-            return e->set->param[i]->name;
-    return NULL;
-}
-
-/* The norm of the whole gradient. A weight that is not finite spoils all gradients: it is named first. */
-static ax_status judge(ax_engine *e, ax_step_result *out)
-{
-    double total = 0;
-    AX_TRY(ax_param_set_grad_sumsq(e->set, e->numbers + 1, e->sumsq));
-    for (int i = 0; i < e->set->n; i++)
-        total += e->sumsq[i];
-    /* Not a number has no sign that means anything: printf would show "-nan". */
-    out->grad_norm = fabs(sqrt(total)) / e->scale.scale;
-    if (isnan(out->loss))
-        out->loss = NAN;
-    out->finite = isfinite(out->loss) && isfinite(out->grad_norm);
-    out->culprit = first_not_finite(e);
-    out->culprit_weights = false;
-    if (out->finite)
-        return AX_OK;
-    AX_TRY(ax_param_set_weight_sumsq(e->set, e->numbers + 1, e->sumsq));
-    const char *weights = first_not_finite(e);
-    out->culprit_weights = weights;
-    out->culprit = weights ? weights : out->culprit;
-    return AX_OK;
-}
-
-/* What the step means for the loss scale. A loss that is not finite, or weights, are not for it to mend. */
-static void judge_scale(ax_engine *e, ax_step_result *out)
-{
-    out->loss_scale = e->scale.scale;
-    out->overflow = e->ctx->compute == AX_F16 && !out->finite && isfinite(out->loss) && !out->culprit_weights;
-    if (e->ctx->compute == AX_F16 && (out->finite || out->overflow))
-        ax_loss_scale_update(&e->scale, out->overflow);
-}
-
-static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper, ax_step_result *out)
-{
+    double *sumsq = e->numbers + 1;
     AX_TRY(ax_param_set_sync_grad(e->set));
-    AX_TRY(read_loss(e, &out->loss));
-    out->loss /= (double)ax_max(targets, 1);
-    AX_TRY(judge(e, out));
-    judge_scale(e, out);
-    if (!out->finite)
-        return AX_OK;
-    ax_hyper scaled = *hyper;
-    scaled.grad_scale = ax_clip_factor(out->grad_norm, e->options.clip) / out->loss_scale;
-    return ax_optim_step(e->options.optim, &scaled, e->set);
+    AX_TRY(sum_loss(e));
+    AX_TRY(ax_param_set_grad_sumsq(e->set, sumsq));
+    AX_TRY(ax_updater_clip(e->updater, sumsq, e->numbers, targets, e->scale.scale, e->options.clip));
+    return ax_updater_step(e->updater, hyper);
 }
 
 ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void *source, int64_t targets,
-                         const ax_hyper *hyper, ax_step_result *out)
+                         const ax_hyper *hyper)
 {
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     e->batch.step = (uint64_t)step;
     AX_TRY(begin_step(e));
     for (int64_t row = 0; row < e->options.global_batch; row += e->rows)
         AX_TRY(micro_batch(e, read, source, row, targets));
-    return end_step(e, targets, hyper, out);
+    e->stepped = true;
+    return end_step(e, targets, hyper);
+}
+
+/* The first parameter whose weights are not finite, or NULL. They spoil all gradients. */
+static ax_status find_bad_weights(ax_engine *e, const char **out)
+{
+    double *sumsq = e->numbers + 1, *host;
+    size_t bytes = (size_t)e->set->n * sizeof *host;
+    *out = NULL;
+    AX_TRY(ax_param_set_weight_sumsq(e->set, sumsq));
+    AX_TRY(ax_calloc(1, bytes, &host));
+    ax_status status = ax_copy_out(e->ctx->stream, host, sumsq, bytes);
+    for (int i = 0; i < e->set->n && status == AX_OK && !*out; i++)
+        if (!isfinite(host[i]))
+            *out = e->set->param[i]->name;
+    free(host);
+    return status;
+}
+
+/* What the step means for the loss scale. A loss that is not finite, or weights, are not for it to mend. */
+static void judge_scale(ax_engine *e, ax_step_result *out)
+{
+    out->loss_scale = e->scale.scale;
+    if (e->ctx->compute != AX_F16 || !e->stepped)
+        return;
+    out->overflow = !out->finite && isfinite(out->loss) && !out->culprit_weights;
+    if (out->finite || out->overflow)
+        ax_loss_scale_update(&e->scale, out->overflow);
+    e->stepped = false;
+}
+
+/* A step that was not finite: what it was that was not. */
+static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
+{
+    AX_TRY(find_bad_weights(e, &out->culprit));
+    out->culprit_weights = out->culprit;
+    if (!out->culprit && gradient >= 0)
+        out->culprit = e->set->param[gradient]->name;
+    return ax_updater_resume(e->updater);
+}
+
+ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
+{
+    ax_update_numbers now;
+    AX_TRY(ax_updater_result(e->updater, &now));
+    /* Not a number has no sign that means anything: printf would show "-nan". */
+    *out = (ax_step_result){
+        .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
+    if (!out->finite)
+        AX_TRY(find_culprit(e, (int)now.culprit, out));
+    judge_scale(e, out);
+    return AX_OK;
 }
 
 ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)
@@ -247,7 +257,8 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
         AX_TRY(ax_frame_begin(e->frame, "eval", AX_MODE_EVAL, &e->batch));
         AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
     }
-    return read_loss(e, loss_sum);
+    AX_TRY(sum_loss(e));
+    return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
 }
 
 /* ---- planning ------------------------------------------------------------------------------------ */
@@ -273,7 +284,6 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
 static ax_status rehearse_tasks(ax_engine *e)
 {
     double loss;
-    ax_step_result result;
     bool trains = e->options.optim, several = e->options.global_batch > e->rows;
     int64_t last = several ? e->rows : 0;
     e->options.global_batch = last + e->rows;
@@ -288,7 +298,7 @@ static ax_status rehearse_tasks(ax_engine *e)
     if (trains)
         AX_TRY(micro_batch(e, ax_rows_none, NULL, last, 1));
     if (trains)
-        AX_TRY(end_step(e, 1, &(ax_hyper){.step = 1}, &result));
+        AX_TRY(end_step(e, 1, &(ax_hyper){.step = 1}));
     return ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss);
 }
 
@@ -303,6 +313,8 @@ static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
     out->memory.optimizer = e->set->bytes_state;
     out->memory.activations = ax_frame_plan_bytes(out->frame);
     out->memory.batch = 2 * batch_bytes(e) + numbers_bytes(e);
+    if (e->updater)
+        out->memory.batch += ax_updater_bytes(e->updater);
     return AX_OK;
 }
 

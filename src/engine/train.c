@@ -241,7 +241,8 @@ static ax_status train_step(ax_run *run)
     ax_step_result result;
     ax_sampler_next(run->sampler, &targets);
     ax_run_begin_traffic(run);
-    AX_TRY(ax_engine_step(run->engine, step, read_rows, run->sampler, targets, &hyper, &result));
+    AX_TRY(ax_engine_step(run->engine, step, read_rows, run->sampler, targets, &hyper));
+    AX_TRY(ax_engine_result(run->engine, &result));
     run->tokens += targets;
     run->result->loss = result.loss;
     double per_token = ax_model_config_flops_per_token(&run->model, c->model.seq_len);

@@ -48,11 +48,10 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
 static ax_status watch_step(ax_run *run, ax_ctx *dry, ax_engine *engine, ax_step_products *out)
 {
     finding f = {out, AX_OK};
-    ax_step_result result;
     ax_hyper hyper = ax_run_hyper(run, 1);
     dry->dev->watch = watch;
     dry->dev->watch_user = &f;
-    AX_TRY(ax_engine_step(engine, 1, ax_rows_none, NULL, 1, &hyper, &result));
+    AX_TRY(ax_engine_step(engine, 1, ax_rows_none, NULL, 1, &hyper));
     return f.status;
 }
 

@@ -30,7 +30,8 @@ static ax_status time_once(ax_run *run, int64_t step, double *seconds, ax_step_r
     int64_t targets = run->options.global_batch * run->options.seq_len;
     AX_TRY(ax_barrier(run->world));
     double begin = ax_now();
-    AX_TRY(ax_engine_step(run->engine, step, random_rows, run, targets, &hyper, result));
+    AX_TRY(ax_engine_step(run->engine, step, random_rows, run, targets, &hyper));
+    AX_TRY(ax_engine_result(run->engine, result));
     AX_TRY(ax_stream_wait(run->ctx->stream));
     *seconds = ax_now() - begin;
     AX_TRY(ax_all_reduce(run->world, NULL, seconds, 1, AX_F64, AX_MAX, &work));

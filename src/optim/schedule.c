@@ -1,4 +1,4 @@
-/* Learning-rate schedules and clipping: arithmetic only. */
+/* Learning-rate schedules: arithmetic only. */
 #include "axonn/optim.h"
 
 #include <math.h>
@@ -37,5 +37,3 @@ double ax_schedule_lr(const ax_schedule *s, int64_t step)
     }
     return s->lr;
 }
-
-double ax_clip_factor(double norm, double clip) { return clip > 0 ? fmin(1, clip / (norm + 1e-6)) : 1; }

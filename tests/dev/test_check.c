@@ -93,6 +93,33 @@ static void fresh_memory_is_nan(void **state)
     ax_device_close(&dev);
 }
 
+/* What is read is what was there when the reading began, however often it is fetched. */
+static void copies_in_two_parts(void **state)
+{
+    enum { N = AX_COPY_LATER / sizeof(double) };
+    ax_device *dev;
+    double host[N], got[N], *memory;
+    assert_int_equal(ax_device_open(*state, 1, &dev), AX_OK);
+    ax_stream stream = {dev, NULL};
+    assert_int_equal(ax_device_alloc(dev, sizeof host, (void **)&memory), AX_OK);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N; i++)
+            host[i] = i + round;
+        assert_int_equal(ax_copy_in(&stream, memory, host, sizeof host), AX_OK);
+        assert_int_equal(ax_copy_out_begin(&stream, memory, sizeof host), AX_OK);
+        assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, -1, memory, AX_F64}), AX_OK);
+        for (int times = 0; times < 2; times++) {
+            memset(got, 0, sizeof got);
+            assert_int_equal(ax_copy_out_end(&stream, got, sizeof got), AX_OK);
+            assert_memory_equal(got, host, sizeof got);
+        }
+        assert_int_equal(ax_copy_out(&stream, got, memory, sizeof got), AX_OK);
+        assert_true(got[0] == -1 && got[N - 1] == -1);
+    }
+    ax_device_free(dev, memory, sizeof host);
+    ax_device_close(&dev);
+}
+
 /* Every kernel runs there, and computes what its delegate computes, bit for bit. */
 static void kernels_run(void **state)
 {
@@ -194,6 +221,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
             cmocka_unit_test_prestate(host_access_faults, name),
             cmocka_unit_test_prestate(fresh_memory_is_nan, name),
+            cmocka_unit_test_prestate(copies_in_two_parts, name),
             cmocka_unit_test_prestate(kernels_run, name),
             cmocka_unit_test_prestate(several_devices_in_one_process, name),
             cmocka_unit_test_prestate(enter_counts_over_threads, name),

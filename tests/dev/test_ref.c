@@ -17,6 +17,12 @@ static double draw(uint64_t index) { return (double)ax_rng_normal(5, index); }
 
 /* ---- optimizers ---------------------------------------------------------------------------------- */
 
+/* All of one array. */
+static ax_update_array whole(int64_t n, void *w, void *m, void *v, void *copy, const void *g)
+{
+    return (ax_update_array){.n = n, .w = w, .m = m, .v = v, .copy = copy, .g = g, .decays = 1};
+}
+
 /* Loshchilov & Hutter, algorithm 2, with the bias-corrected moments written as there. */
 static void adamw_by_formula(void **state)
 {
@@ -25,13 +31,17 @@ static void adamw_by_formula(void **state)
     static double w[N], m[N], v[N], g[N], expected[N], em[N], ev[N];
     static uint16_t copy[N];
     const double lr = 0.01, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, decay = 0.1, scale = 0.5;
+    const ax_update_array all = whole(N, w, m, v, copy, g);
     for (int i = 0; i < N; i++)
         w[i] = expected[i] = draw((uint64_t)i);
     for (int step = 1; step <= STEPS; step++) {
         for (int i = 0; i < N; i++)
             g[i] = draw((uint64_t)(step * N + i));
-        RUN(adamw, N, lr, beta1, beta2, eps, decay, 1 - pow(beta1, step), 1 - pow(beta2, step), scale, w, m,
-            v, copy, g, AX_F64, AX_BF16);
+        const ax_update_numbers now = {.lr = lr,
+                                       .correction1 = 1 - pow(beta1, step),
+                                       .correction2 = 1 - pow(beta2, step),
+                                       .grad_scale = scale};
+        RUN(adamw, N, N, 1, beta1, beta2, eps, decay, &all, &now, AX_F64, AX_BF16);
         for (int i = 0; i < N; i++) {
             double grad = scale * g[i];
             em[i] = beta1 * em[i] + (1 - beta1) * grad;
@@ -45,8 +55,10 @@ static void adamw_by_formula(void **state)
     }
     /* The first step without decay moves each weight by lr against the gradient's sign. */
     double one[] = {1, 1}, zero_m[2] = {0}, zero_v[2] = {0}, gradient[] = {3, -1e-3};
-    RUN(adamw, 2, lr, beta1, beta2, 0, 0, 1 - beta1, 1 - beta2, 1, one, zero_m, zero_v, NULL, gradient,
-        AX_F64, AX_F64);
+    const ax_update_array two = whole(2, one, zero_m, zero_v, NULL, gradient);
+    const ax_update_numbers first = {
+        .lr = lr, .correction1 = 1 - beta1, .correction2 = 1 - beta2, .grad_scale = 1};
+    RUN(adamw, 2, 0, 1, beta1, beta2, 0, 0, &two, &first, AX_F64, AX_F64);
     assert_true(fabs(one[0] - (1 - lr)) < 1e-15 && fabs(one[1] - (1 + lr)) < 1e-15);
 }
 
@@ -56,29 +68,78 @@ static void copies_come_from_the_stored_weight(void **state)
     /* 1 + 2^-8 + 2^-30 rounds up to the next bf16; stored as F32 it is the tie 1 + 2^-8, which rounds down.
      */
     float w = 1, g = -(float)(0x1p-8);
-    double lr = 1 + 0x1p-22;
     uint16_t copy;
-    RUN(sgd, 1, lr, 0, 0, 1, &w, NULL, &copy, &g, AX_F32, AX_BF16);
+    const ax_update_array one = whole(1, &w, NULL, NULL, &copy, &g);
+    const ax_update_numbers now = {.lr = 1 + 0x1p-22, .grad_scale = 1};
+    RUN(sgd, 1, 1, 1, 0, 0, &one, &now, AX_F32, AX_BF16);
     assert_true((double)w == 1 + 0x1p-8);
     assert_int_equal(copy, ax_bf16_from_float(1));
 }
 
-/* Four steps of torch.optim.SGD(lr=0.1, momentum=0.5, weight_decay=0.25) on one weight, by hand. */
+/* Four steps of torch.optim.SGD(lr=0.1, momentum=0.5, weight_decay=0.25) on one weight, by hand; another
+ * beside it is not decayed. */
 static void sgd_by_hand(void **state)
 {
     (void)state;
-    double w = 1, m = 0;
+    double w = 1, m = 0, free_w = 1, free_m = 0;
     const double g[] = {0.75, -0.5, 0.25, 1};
-    double momentum = 0, expected = 1;
+    double momentum = 0, expected = 1, free_momentum = 0, free_expected = 1;
+    ax_update_numbers now = {.lr = 0.1, .grad_scale = 1};
     for (int step = 0; step < 4; step++) {
-        RUN(sgd, 1, 0.1, 0.5, 0.25, 1, &w, &m, NULL, &g[step], AX_F64, AX_F64);
+        ax_update_array two[] = {whole(1, &w, &m, NULL, NULL, &g[step]),
+                                 whole(1, &free_w, &free_m, NULL, NULL, &g[step])};
+        two[1].first = AX_UPDATE_UNIT;
+        two[1].decays = 0;
+        RUN(sgd, 2, 0, 2, 0.5, 0.25, two, &now, AX_F64, AX_F64);
         momentum = 0.5 * momentum + g[step] + 0.25 * expected;
         expected -= 0.1 * momentum;
-        assert_true(fabs(w - expected) < 1e-15);
+        free_momentum = 0.5 * free_momentum + g[step];
+        free_expected -= 0.1 * free_momentum;
+        assert_true(fabs(w - expected) < 1e-15 && fabs(free_w - free_expected) < 1e-15);
     }
     double plain = 1; /* the first step: 1 - 0.1 (2·0.75 + 0.25) */
-    RUN(sgd, 1, 0.1, 0.5, 0.25, 2, &plain, NULL, NULL, g, AX_F64, AX_F64);
+    const ax_update_array one = whole(1, &plain, NULL, NULL, NULL, g);
+    now.grad_scale = 2;
+    RUN(sgd, 1, 0, 1, 0.5, 0.25, &one, &now, AX_F64, AX_F64);
     assert_true(fabs(plain - 0.825) < 1e-15);
+}
+
+/* The factor that clips; and what is not finite stops updates until the host clears that. */
+static void clipping_by_hand(void **state)
+{
+    (void)state;
+    double sumsq[] = {7, 4, 5}, loss = 6, w = 1; /* a norm of 4, a loss of 2 */
+    const double g = 1;
+    ax_update_numbers now = {.lr = 1};
+    const ax_update_array one = whole(1, &w, NULL, NULL, NULL, &g);
+    const struct {
+        double clip, factor;
+    } cases[] = {{5, 1}, {0, 1}, {1, 1 / (4 + 1e-6)}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        RUN(clip, 3, cases[i].clip, 3, 1, sumsq, &loss, &now);
+        assert_true(now.norm == 4 && now.loss == 2 && now.grad_scale == cases[i].factor);
+        assert_true(now.skip == 0 && now.culprit == -1);
+    }
+    RUN(sgd, 1, 0, 1, 0, 0, &one, &now, AX_F64, AX_F64);
+    assert_true(w == 1 - 1 / (4 + 1e-6));
+    RUN(clip, 3, 1, 3, 8, sumsq, &loss, &now); /* gradients of which all was computed eight times too large */
+    assert_true(now.norm == 0.5 && now.loss == 2 && now.grad_scale == 1.0 / 8);
+    RUN(clip, 3, 0.25, 3, 8, sumsq, &loss, &now);
+    assert_true(now.grad_scale == 0.25 / (0.5 + 1e-6) / 8);
+    const double before = w;
+    sumsq[1] = NAN;
+    RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
+    assert_true(now.skip != 0 && now.culprit == 1 && isnan(now.norm) && !signbit(now.norm) && now.loss == 2);
+    RUN(sgd, 1, 0, 1, 0, 0, &one, &now, AX_F64, AX_F64);
+    sumsq[1] = 4, loss = 15; /* a later step is fine */
+    RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
+    assert_true(now.skip != 0 && now.culprit == 1 && now.loss == 2);
+    RUN(sgd, 1, 0, 1, 0, 0, &one, &now, AX_F64, AX_F64);
+    assert_true(w == before);
+    now.skip = 0;
+    loss = INFINITY;
+    RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
+    assert_true(now.skip != 0 && now.culprit == -1 && now.norm == 4);
 }
 
 /* ---- 16-bit floats ------------------------------------------------------------------------------- */
@@ -285,6 +346,7 @@ int main(void)
         cmocka_unit_test(adamw_by_formula),
         cmocka_unit_test(copies_come_from_the_stored_weight),
         cmocka_unit_test(sgd_by_hand),
+        cmocka_unit_test(clipping_by_hand),
         cmocka_unit_test(every_pattern_round_trips),
         cmocka_unit_test(rounding_is_to_nearest_even),
         cmocka_unit_test(elements_of_every_type),

@@ -183,7 +183,8 @@ static ax_status run_steps(ax_engine *engine, const ax_grid *grid, double *bytes
     for (h.step = 1; h.step <= STEPS; h.step++) {
         if (h.step == STEPS)
             take(grid, -1, bytes);
-        AX_TRY(ax_engine_step(engine, h.step, read_rows, NULL, ROWS * T, &h, &result));
+        AX_TRY(ax_engine_step(engine, h.step, read_rows, NULL, ROWS * T, &h));
+        AX_TRY(ax_engine_result(engine, &result));
     }
     take(grid, 1, bytes);
     EXPECT(ax_engine_params(engine)->n == PARAMS);

@@ -216,8 +216,8 @@ static void forward_case(const char *name, const char *device, const char *prefi
     open_case(&g, name, device, t, b, b, 0, 0);
     rows r = {tokens, targets, documents, t};
     ax_step_result result;
-    must(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, b * t), &(ax_hyper){.step = 1},
-                        &result));
+    must(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, b * t), &(ax_hyper){.step = 1}));
+    must(ax_engine_result(g.engine, &result));
     assert_true(result.finite);
     if (!(fabs(result.loss - *loss) < 1e-5 * *loss))
         fail_msg("%s %s: loss %.9g, not %.9g", name, prefix, result.loss, *loss);
@@ -267,8 +267,8 @@ static void train_case(const char *name, const char *device, int64_t recompute)
                       .step = step};
         assert_true(fabs(h.lr - lr[step - 1]) < 1e-9);
         ax_step_result result;
-        must(ax_engine_step(g.engine, step, read_rows, &r, count_targets(targets + at, global * t), &h,
-                            &result));
+        must(ax_engine_step(g.engine, step, read_rows, &r, count_targets(targets + at, global * t), &h));
+        must(ax_engine_result(g.engine, &result));
         worst = fmax(worst, fabs(result.loss - loss[step - 1]) / loss[step - 1]);
         worst_norm = fmax(worst_norm, fabs(result.grad_norm - norm[step - 1]) / norm[step - 1]);
     }

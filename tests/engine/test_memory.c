@@ -123,7 +123,8 @@ static ax_status step(training *t, int64_t number)
     ax_hyper hyper = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = number};
     ax_sampler_next(t->sampler, &targets);
-    AX_TRY(ax_engine_step(t->engine, number, read_rows, t->sampler, targets, &hyper, &r));
+    AX_TRY(ax_engine_step(t->engine, number, read_rows, t->sampler, targets, &hyper));
+    AX_TRY(ax_engine_result(t->engine, &r));
     AX_CHECK(r.finite, AX_ERR_NUMERIC, "step %lld is not finite", (long long)number);
     return ax_metrics_step_add(t->metrics, &(ax_metrics_step){.step = number,
                                                               .loss = r.loss,
@@ -259,7 +260,8 @@ static ax_status count_steps(ax_ctx *ctx, ax_engine *engine, int64_t seq_len, in
         ax_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = i};
         AX_TRY(ax_barrier(ctx->world));
         long before = calls();
-        AX_TRY(ax_engine_step(engine, i, any_rows, &seq_len, targets, &hyper, &r));
+        AX_TRY(ax_engine_step(engine, i, any_rows, &seq_len, targets, &hyper));
+        AX_TRY(ax_engine_result(engine, &r));
         AX_TRY(ax_engine_eval(engine, any_rows, &seq_len, 8, &loss));
         atomic_fetch_add(asked, i > 2 ? calls() - before : 0);
         AX_TRY(ax_barrier(ctx->world));

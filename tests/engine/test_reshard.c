@@ -61,7 +61,8 @@ static ax_status steps(ax_engine *engine)
     for (int i = 1; i <= 2; i++) {
         ax_step_result r;
         ax_hyper h = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i};
-        AX_TRY(ax_engine_step(engine, i, rows, NULL, ax_engine_rows(engine) * T, &h, &r));
+        AX_TRY(ax_engine_step(engine, i, rows, NULL, ax_engine_rows(engine) * T, &h));
+        AX_TRY(ax_engine_result(engine, &r));
     }
     return AX_OK;
 }

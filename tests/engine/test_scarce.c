@@ -57,7 +57,9 @@ static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
     if (status == AX_OK)
         status = ax_param_set_init(ax_engine_params(engine));
     if (status == AX_OK)
-        status = ax_engine_step(engine, 1, rows, NULL, ROWS * T, &hyper, &result);
+        status = ax_engine_step(engine, 1, rows, NULL, ROWS * T, &hyper);
+    if (status == AX_OK)
+        status = ax_engine_result(engine, &result);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

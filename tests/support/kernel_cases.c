@@ -19,7 +19,7 @@ void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dt
 {
     assert_true(c->operands < KC_OPERANDS);
     kc_operand *o = &c->operand[c->operands++];
-    *o = (kc_operand){name, role, field, field, dtype, count, NULL, 0, 2};
+    *o = (kc_operand){name, role, field, field, -1, dtype, count, NULL, 0, 2};
     o->data = malloc((size_t)count * ax_dtype_size(dtype) + 1);
     assert_non_null(o->data);
     memset(o->data, 0xFF, (size_t)count * ax_dtype_size(dtype));
@@ -30,6 +30,20 @@ void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dt
     o->bound = terms > 0 ? 4 * root * unit : 0;
     memcpy(c->args.bytes + field, &o->data, sizeof o->data);
     return o->data;
+}
+
+void *kc_add_to_table(kernel_case *c, int table, const char *name, kc_role role, size_t field, ax_dtype dtype,
+                      int64_t count, double terms)
+{
+    unsigned char args[KC_ARGS_BYTES];
+    memcpy(args, c->args.bytes, sizeof args);
+    void *data = kc_add(c, name, role, 0, dtype, count, terms);
+    memcpy(c->args.bytes, args, sizeof args);
+    kc_operand *o = &c->operand[c->operands - 1];
+    o->table = table;
+    o->field = o->alias = field;
+    memcpy((char *)c->operand[table].data + field, &data, sizeof data);
+    return data;
 }
 
 void kc_alias(kernel_case *c, size_t field)
@@ -150,11 +164,11 @@ static void check_guards(const kernel_case *c, const size_t at[KC_OPERANDS], con
 void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *result[KC_OPERANDS])
 {
     size_t at[KC_OPERANDS], total = place(c, skew, at);
-    unsigned char *image = malloc(total);
+    unsigned char *image = malloc(total), *given = malloc(total);
     void *memory;
     ax_stream stream = {dev, NULL};
     kernel_case call = *c;
-    assert_non_null(image);
+    assert_true(image && given);
     assert_int_equal(ax_device_alloc(dev, total, &memory), AX_OK);
     for (size_t byte = 0; byte < total; byte++)
         image[byte] = sentinel(byte);
@@ -162,9 +176,11 @@ void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *resul
         const kc_operand *o = &c->operand[i];
         char *address = (char *)memory + at[i];
         memcpy(image + at[i], o->data, (size_t)o->count * ax_dtype_size(o->dtype));
-        memcpy(call.args.bytes + o->field, &address, sizeof address);
-        memcpy(call.args.bytes + o->alias, &address, sizeof address);
+        unsigned char *holder = o->table < 0 ? call.args.bytes : image + at[o->table];
+        memcpy(holder + o->field, &address, sizeof address);
+        memcpy(holder + o->alias, &address, sizeof address);
     }
+    memcpy(given, image, total);
     assert_int_equal(ax_copy_in(&stream, memory, image, total), AX_OK);
     if (ax_launch(&stream, c->kernel, call.args.bytes) != AX_OK)
         fail_msg("%s: %s", c->name, ax_error_message());
@@ -176,12 +192,13 @@ void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *resul
         result[i] = malloc(bytes + 1);
         assert_non_null(result[i]);
         memcpy(result[i], image + at[i], bytes);
-        if (c->operand[i].role == KC_IN && memcmp(result[i], c->operand[i].data, bytes))
+        if (c->operand[i].role == KC_IN && memcmp(result[i], given + at[i], bytes))
             fail_msg("%s: changed its input %s", c->name, c->operand[i].name);
     }
     for (int i = c->operands; i < KC_OPERANDS; i++)
         result[i] = NULL;
     free(image);
+    free(given);
 }
 
 void kc_results_free(void *result[KC_OPERANDS])

@@ -8,7 +8,7 @@
 
 #include "axonn/dev.h"
 
-enum { KC_OPERANDS = 12, KC_ARGS_BYTES = 256 };
+enum { KC_OPERANDS = 20, KC_ARGS_BYTES = 256 };
 
 /* Threads that tests give a device at most. */
 enum { KC_THREADS = 3 };
@@ -23,6 +23,7 @@ typedef struct kc_operand {
     const char *name;
     kc_role role;
     size_t field, alias; /* byte offsets of the pointers to it in the argument struct; equal if one */
+    int table;           /* the operand that has the pointers instead, one before it; -1: none */
     ax_dtype dtype;
     int64_t count;
     void *data;   /* `count` elements on the host; owned by the case */

@@ -10,7 +10,10 @@
  * elements; 0 = exact. */
 void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype, int64_t count,
              double terms);
-/* The same, filled with normal values of mean 0.25. */
+/* The same; the pointer to it is in operand number `table`, at byte `field` of that. */
+void *kc_add_to_table(kernel_case *c, int table, const char *name, kc_role role, size_t field, ax_dtype dtype,
+                      int64_t count, double terms);
+/* As kc_add, filled with normal values of mean 0.25. */
 void *kc_add_normal(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype,
                     int64_t count, double terms);
 void kc_alias(kernel_case *c, size_t field);

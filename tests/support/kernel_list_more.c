@@ -2,6 +2,7 @@
 #include "support/kernel_macros.h"
 
 #include <math.h>
+#include <string.h>
 
 bool kc_build_bias_add(kernel_case *c, int index)
 {
@@ -311,46 +312,149 @@ bool kc_build_init_normal(kernel_case *c, int index)
     return true;
 }
 
+/* ---- updates ------------------------------------------------------------------------------------- */
+
+/* Step 2; `skip`: nothing is to be done. */
+static void put_numbers(kernel_case *c, size_t field, kc_role role, bool skip)
+{
+    ax_update_numbers now = {.lr = 1e-3,
+                             .correction1 = 1 - 0.9 * 0.9,
+                             .correction2 = 1 - 0.95 * 0.95,
+                             .grad_scale = 0.75,
+                             .skip = skip};
+    enum { WORDS = sizeof now / sizeof(double) };
+    memcpy(kc_add(c, "numbers", role, field, AX_F64, WORDS, 0), &now, sizeof now);
+}
+
+/* Sums that are finite, sums or a loss that are not, and what was not finite before. */
+bool kc_build_clip(kernel_case *c, int index)
+{
+    static const double clips[] = {0, 1, 1e-3, 1e6};
+    enum { FINE, SUM, LOSS, SKIPPED, WAYS };
+    ARGS(clip);
+    if (!kc_takes(c, KC_ACCUM) || index / WAYS >= kc_length_count - 1)
+        return false;
+    int way = index % WAYS;
+    a->n = kc_lengths[index / WAYS];
+    a->clip = clips[(index / WAYS + way) % (int)AX_COUNT(clips)];
+    a->targets = 7;
+    a->scale = index % 3 ? 1 : 0x1p16;
+    double *sums = IN(sumsq, AX_F64, a->n), *loss = IN(loss, AX_F64, 1);
+    for (int64_t i = 0; i < a->n; i++)
+        sums[i] = fabs(sums[i]);
+    for (int64_t i = a->n / 2; way == SUM && i < a->n; i += 5)
+        sums[i] = INFINITY;
+    loss[0] = way == LOSS ? INFINITY : 3.25;
+    put_numbers(c, FIELD(numbers), KC_INOUT, way == SKIPPED);
+    if (way != SKIPPED) /* F64 whatever else is */
+        c->operand[c->operands - 1].bound = 4 * ((double)a->n + 1) * 0x1p-53;
+    return true;
+}
+
+/* The arrays of an update: one, or three of which one is short and has no copy. */
+typedef struct arrays {
+    int count;
+    int64_t n[3], total;
+    int table; /* operand */
+} arrays;
+
+static arrays put_table(kernel_case *c, size_t field, int64_t n, bool several)
+{
+    arrays all = {.count = several ? 3 : 1, .n = {n, several ? 5 : 0, several ? n / 2 + 3 : 0}};
+    ax_update_array table[3] = {{0}};
+    enum { WORDS = sizeof *table / sizeof(double) };
+    for (int i = 0; i < all.count; i++) {
+        table[i] = (ax_update_array){.n = all.n[i], .decays = i != 1};
+        table[i].first = i ? table[i - 1].first + ax_round_up(all.n[i - 1], AX_UPDATE_UNIT) : 0;
+        all.total += all.n[i];
+    }
+    all.table = c->operands;
+    memcpy(kc_add(c, "array", KC_IN, field, AX_F64, all.count * (int)WORDS, 0), table,
+           (size_t)all.count * sizeof *table);
+    return all;
+}
+
+static void *put_array(kernel_case *c, const arrays *all, int i, const char *name, kc_role role, size_t field,
+                       ax_dtype dtype)
+{
+    void *data = kc_add_to_table(c, all->table, name, role, (size_t)i * sizeof(ax_update_array) + field,
+                                 dtype, all->n[i], role == KC_IN ? 0 : 8);
+    if (role != KC_OUT)
+        kc_fill(c, 0.25, 1);
+    return data;
+}
+#define ARRAY(name, role, dtype) put_array(c, &all, i, #name, role, offsetof(ax_update_array, name), dtype)
+
+/* What is skipped keeps its bits. */
+static void expect_nothing(kernel_case *c)
+{
+    for (int i = 0; i < c->operands; i++)
+        c->operand[i].bound = 0;
+}
+
+/* One array in all variants, then three, then three that are skipped. */
+enum { ONE, SEVERAL, SKIPPED, CALLS };
+
 bool kc_build_adamw(kernel_case *c, int index)
 {
     static const ax_dtype copies[] = {AX_DTYPE_COUNT, AX_BF16, AX_F16, AX_F32};
     ARGS(adamw);
-    if (!kc_takes(c, KC_ACCUM) || index / 4 >= kc_length_count)
+    int singles = (int)AX_COUNT(copies), variants = singles + CALLS - 1, length = index / variants,
+        variant = index % variants, call = variant < singles ? ONE : variant - singles + 1;
+    ax_dtype copy = call == ONE ? copies[variant] : AX_BF16;
+    if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
-    a->n = kc_lengths[index / 4];
-    a->lr = 1e-3, a->beta1 = 0.9, a->beta2 = 0.95, a->eps = 1e-8, a->decay = 0.1;
-    a->correction1 = 1 - a->beta1 * a->beta1;
-    a->correction2 = 1 - a->beta2 * a->beta2;
-    a->grad_scale = 0.75;
+    arrays all = put_table(c, FIELD(array), kc_lengths[length], call != ONE);
+    a->n = all.total, a->arrays = all.count;
+    a->beta1 = 0.9, a->beta2 = 0.95, a->eps = 1e-8, a->decay = 0.1;
     DTYPE(dtype, c->dtype);
-    IN(g, c->dtype, a->n);
-    INOUT(w, c->dtype, a->n, 8);
-    INOUT(m, c->dtype, a->n, 8);
-    void *v = INOUT(v, c->dtype, a->n, 8);
-    for (int64_t i = 0; i < a->n; i++)
-        ax_store(c->dtype, v, i, fabs(ax_load(c->dtype, v, i)));
-    if (copies[index % 4] != AX_DTYPE_COUNT) {
-        DTYPE(copy_dtype, copies[index % 4]);
-        OUT(copy, a->copy_dtype, a->n, 8);
+    if (copy != AX_DTYPE_COUNT)
+        DTYPE(copy_dtype, copy);
+    for (int i = 0; i < all.count; i++) {
+        ARRAY(g, KC_IN, c->dtype);
+        ARRAY(w, KC_INOUT, c->dtype);
+        ARRAY(m, KC_INOUT, c->dtype);
+        void *v = ARRAY(v, KC_INOUT, c->dtype);
+        for (int64_t k = 0; k < all.n[i]; k++)
+            ax_store(c->dtype, v, k, fabs(ax_load(c->dtype, v, k)));
+        if (copy != AX_DTYPE_COUNT && i != 1) {
+            ARRAY(copy, KC_OUT, copy);
+            a->copied += all.n[i];
+        }
     }
+    put_numbers(c, FIELD(numbers), KC_IN, call == SKIPPED);
+    if (call == SKIPPED)
+        expect_nothing(c);
     return true;
 }
 
 bool kc_build_sgd(kernel_case *c, int index)
 {
+    enum { MOMENTUM = 1, COPY = 2, SINGLES = 4 };
     ARGS(sgd);
-    if (!kc_takes(c, KC_ACCUM) || index / 4 >= kc_length_count)
+    int variants = SINGLES + CALLS - 1, length = index / variants, variant = index % variants,
+        call = variant < SINGLES ? ONE : variant - SINGLES + 1,
+        with = call == ONE ? variant : MOMENTUM | COPY;
+    if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
-    a->n = kc_lengths[index / 4];
-    a->lr = 1e-2, a->momentum = 0.9, a->decay = 0.05, a->grad_scale = 0.75;
+    arrays all = put_table(c, FIELD(array), kc_lengths[length], call != ONE);
+    a->n = all.total, a->arrays = all.count;
+    a->momentum = 0.9, a->decay = 0.05;
     DTYPE(dtype, c->dtype);
-    IN(g, c->dtype, a->n);
-    INOUT(w, c->dtype, a->n, 8);
-    if (index & 1)
-        INOUT(m, c->dtype, a->n, 8);
-    if (index & 2) {
-        DTYPE(copy_dtype, index & 4 ? AX_F16 : AX_BF16);
-        OUT(copy, a->copy_dtype, a->n, 8);
+    if (with & COPY)
+        DTYPE(copy_dtype, length % 2 ? AX_F16 : AX_BF16);
+    for (int i = 0; i < all.count; i++) {
+        ARRAY(g, KC_IN, c->dtype);
+        ARRAY(w, KC_INOUT, c->dtype);
+        if (with & MOMENTUM)
+            ARRAY(m, KC_INOUT, c->dtype);
+        if (with & COPY && i != 1) {
+            ARRAY(copy, KC_OUT, a->copy_dtype);
+            a->copied += all.n[i];
+        }
     }
+    put_numbers(c, FIELD(numbers), KC_IN, call == SKIPPED);
+    if (call == SKIPPED)
+        expect_nothing(c);
     return true;
 }

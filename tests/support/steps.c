@@ -106,7 +106,8 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
             .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = i + 1};
         int64_t z = bytes_along(ctx, AX_Z), data = bytes_along(ctx, AX_DATA);
         size_t events = ax_event_count(ctx->dev->ring);
-        AX_TRY(ax_engine_step(engine, i + 1, rows, (void *)s->shape, targets, &h, &r));
+        AX_TRY(ax_engine_step(engine, i + 1, rows, (void *)s->shape, targets, &h));
+        AX_TRY(ax_engine_result(engine, &r));
         EXPECT(r.finite);
         s->z_bytes = bytes_along(ctx, AX_Z) - z;
         s->data_bytes = bytes_along(ctx, AX_DATA) - data;

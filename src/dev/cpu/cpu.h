@@ -169,6 +169,12 @@ typedef struct ax_cpu_sumsq {
     double *partials;
 } ax_cpu_sumsq;
 
+/* What the kernels of updates take: one of their arrays. */
+typedef struct ax_cpu_update {
+    const void *args; /* of the kernel */
+    const ax_update_array *array;
+} ax_cpu_update;
+
 static inline ax_cpu *ax_cpu_of(const ax_stream *stream) { return stream->dev->impl; }
 static inline char *ax_cpu_scratch(const ax_cpu *cpu, int thread)
 {

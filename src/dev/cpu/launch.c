@@ -104,24 +104,56 @@ ROW_KERNEL(ce_grad, vocab)
 COLUMN_KERNEL(col_sum)
 COLUMN_KERNEL(embedding_grad)
 
-/* The kernels round the copy of the weights to these. */
-static bool copy_here(const void *copy, ax_dtype dtype) { return !copy || dtype != AX_F64; }
+/* ---- updates ------------------------------------------------------------------------------------- */
+
+typedef struct update {
+    ax_cpu_range_fn *fn;
+    const void *args; /* of the kernel */
+    const ax_update_array *array;
+    int64_t arrays;
+} update;
+
+/* A thread has its share of every array: the memory that ax_cpu_touch brought near it. */
+static void update_body(void *arg, int part, int parts, char *scratch)
+{
+    const update *u = arg;
+    for (int64_t i = 0; i < u->arrays; i++) {
+        ax_cpu_update one = {u->args, &u->array[i]};
+        job j = {.fn = u->fn, .args = &one, .items = u->array[i].n, .unit = ELEMENTS};
+        body(&j, part, parts, scratch);
+    }
+}
+
+static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_numbers *numbers, update u)
+{
+    const ax_cpu *cpu = ax_cpu_of(stream);
+    if (numbers->skip == 0)
+        ax_cpu_parallel(cpu, n < SERIAL_BELOW ? 1 : cpu->threads, update_body, &u);
+    return AX_OK;
+}
+
+/* The kernels round copies of the weights to these. */
+static bool copy_here(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
 {
     const ax_adamw_args *a = args;
-    if (a->dtype == AX_F64 || !copy_here(a->copy, a->copy_dtype))
+    if (a->dtype == AX_F64 || !copy_here(a->copied, a->copy_dtype))
         return run_ref(stream, AX_K_adamw, args);
-    return run(stream, isa_kernel(stream, AX_K_adamw), args, a->n, ELEMENTS, (double)a->n);
+    return run_update(stream, a->n, a->numbers,
+                      (update){isa_kernel(stream, AX_K_adamw), args, a->array, a->arrays});
 }
 
 static ax_status sgd(ax_stream *stream, const void *args)
 {
     const ax_sgd_args *a = args;
-    if (a->dtype == AX_F64 || !copy_here(a->copy, a->copy_dtype))
+    if (a->dtype == AX_F64 || !copy_here(a->copied, a->copy_dtype))
         return run_ref(stream, AX_K_sgd, args);
-    return run(stream, isa_kernel(stream, AX_K_sgd), args, a->n, ELEMENTS, (double)a->n);
+    return run_update(stream, a->n, a->numbers,
+                      (update){isa_kernel(stream, AX_K_sgd), args, a->array, a->arrays});
 }
+
+/* ---- norms and sums ------------------------------------------------------------------------------ */
 
 /* The gradients of weights: before the rows, because dx may be dy. */
 static ax_status norm_grad_columns(ax_stream *stream, const ax_norm_grad_apply_args *a)

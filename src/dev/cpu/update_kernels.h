@@ -1,5 +1,5 @@
-/* Optimizer updates of one flat fp32 array: one pass over memory, weights rounded to the compute type on the
- * way. Items are elements. */
+/* Optimizer updates of one of their flat fp32 arrays: one pass over memory, weights rounded to the compute
+ * type on the way. Items are elements. */
 #ifndef AX_DEV_CPU_UPDATE_KERNELS_H
 #define AX_DEV_CPU_UPDATE_KERNELS_H
 
@@ -16,46 +16,52 @@ INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 
 static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    const ax_adamw_args *a = args;
+    const ax_cpu_update *part = args;
+    const ax_adamw_args *a = part->args;
+    const ax_update_array *u = part->array;
+    const ax_update_numbers *now = a->numbers;
     (void)scratch;
     vf beta1 = vset((float)a->beta1), beta2 = vset((float)a->beta2), eps = vset((float)a->eps);
-    vf rest1 = vset((float)((1 - a->beta1) * a->grad_scale));
-    vf rest2 = vset((float)((1 - a->beta2) * a->grad_scale * a->grad_scale));
-    vf step = vset((float)(a->lr / a->correction1)), per2 = vset((float)(1 / a->correction2));
-    vf keep = vset((float)(1 - a->lr * a->decay));
+    vf rest1 = vset((float)((1 - a->beta1) * now->grad_scale));
+    vf rest2 = vset((float)((1 - a->beta2) * now->grad_scale * now->grad_scale));
+    vf step = vset((float)(now->lr / now->correction1)), per2 = vset((float)(1 / now->correction2));
+    vf keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)));
     for (int64_t i = lo; i < hi; i += W) {
         int64_t n = hi - i;
-        const void *const from_memory[] = {a->g, a->w, a->m, a->v};
+        const void *const from_memory[] = {u->g, u->w, u->m, u->v};
         UNROLL
         for (int k = 0; k < 4; k++)
             __builtin_prefetch((const char *)from_memory[k] + i * 4 + AHEAD);
-        vf g = vget(a->g, i, n, false), w = vget(a->w, i, n, false);
-        vf m = vfma(beta1, vget(a->m, i, n, false), rest1 * g);
-        vf v = vfma(beta2, vget(a->v, i, n, false), rest2 * g * g);
+        vf g = vget(u->g, i, n, false), w = vget(u->w, i, n, false);
+        vf m = vfma(beta1, vget(u->m, i, n, false), rest1 * g);
+        vf v = vfma(beta2, vget(u->v, i, n, false), rest2 * g * g);
         w = vnfma(step, m / (vsqrt(v * per2) + eps), w * keep);
-        vput(a->w, i, n, false, w);
-        vput(a->m, i, n, false, m);
-        vput(a->v, i, n, false, v);
-        put_copy(a->copy, a->copy_dtype, i, n, w);
+        vput(u->w, i, n, false, w);
+        vput(u->m, i, n, false, m);
+        vput(u->v, i, n, false, v);
+        put_copy(u->copy, a->copy_dtype, i, n, w);
     }
 }
 
 static void sgd(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    const ax_sgd_args *a = args;
+    const ax_cpu_update *part = args;
+    const ax_sgd_args *a = part->args;
+    const ax_update_array *u = part->array;
+    const ax_update_numbers *now = a->numbers;
     (void)scratch;
-    vf lr = vset((float)a->lr), momentum = vset((float)a->momentum), decay = vset((float)a->decay);
-    vf scale = vset((float)a->grad_scale);
+    vf lr = vset((float)now->lr), momentum = vset((float)a->momentum);
+    vf decay = vset((float)(u->decays ? a->decay : 0)), scale = vset((float)now->grad_scale);
     for (int64_t i = lo; i < hi; i += W) {
         int64_t n = hi - i;
-        vf w = vget(a->w, i, n, false), g = vfma(decay, w, scale * vget(a->g, i, n, false));
-        if (a->m) {
-            g = vfma(momentum, vget(a->m, i, n, false), g);
-            vput(a->m, i, n, false, g);
+        vf w = vget(u->w, i, n, false), g = vfma(decay, w, scale * vget(u->g, i, n, false));
+        if (u->m) {
+            g = vfma(momentum, vget(u->m, i, n, false), g);
+            vput(u->m, i, n, false, g);
         }
         w = vnfma(lr, g, w);
-        vput(a->w, i, n, false, w);
-        put_copy(a->copy, a->copy_dtype, i, n, w);
+        vput(u->w, i, n, false, w);
+        put_copy(u->copy, a->copy_dtype, i, n, w);
     }
 }
 

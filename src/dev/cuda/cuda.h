@@ -39,6 +39,8 @@ typedef struct ax_cuda {
     char *pinned;               /* AX_CUDA_CHUNKS chunks */
     cudaEvent_t copied[AX_CUDA_CHUNKS]; /* out of each */
     int chunk;                          /* that is next */
+    char *later;                        /* pinned: AX_COPY_LATER bytes of ax_copy_out_begin, */
+    cudaEvent_t there;                  /* and when they are */
     cudaEvent_t stamp[AX_STAMPS];       /* made when they are first used */
     struct ax_cuda_products *products;  /* gemm.c's */
     cudaEvent_t reached;                /* for who waits for the stream */

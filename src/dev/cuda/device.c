@@ -116,6 +116,8 @@ static void release(ax_cuda *cu)
     for (int i = 0; i < AX_STAMPS; i++)
         if (cu->stamp[i])
             cudaEventDestroy(cu->stamp[i]);
+    if (cu->there)
+        cudaEventDestroy(cu->there);
     if (cu->reached)
         cudaEventDestroy(cu->reached);
     cudaFreeHost(cu->pinned);
@@ -156,9 +158,12 @@ static ax_status prepare(ax_cuda *cu)
     AX_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking));
     cu->scratch_bytes = (int64_t)workspace(0);
     AX_CUDA(cudaMalloc(&cu->scratch, (size_t)cu->scratch_bytes));
-    AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS, cudaHostAllocDefault));
+    AX_CUDA(cudaHostAlloc((void **)&cu->pinned, AX_CUDA_CHUNK * AX_CUDA_CHUNKS + AX_COPY_LATER,
+                          cudaHostAllocDefault));
+    cu->later = cu->pinned + AX_CUDA_CHUNK * AX_CUDA_CHUNKS;
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         AX_CUDA(cudaEventCreateWithFlags(&cu->copied[i], cudaEventDisableTiming));
+    AX_CUDA(cudaEventCreateWithFlags(&cu->there, cudaEventDisableTiming));
     AX_CUDA(cudaEventCreateWithFlags(&cu->reached, cudaEventDisableTiming));
     AX_TRY(ax_cuda_products_create(cu, about.name, &cu->products));
     AX_TRY(choose_attention(cu));
@@ -259,6 +264,22 @@ static ax_status copy_out(ax_stream *stream, void *host, const void *device, siz
 {
     return bytes ? ax_cuda_copy(ax_cuda_of(stream), host, device, bytes, cudaMemcpyDeviceToHost)
                  : wait(stream);
+}
+
+static ax_status copy_out_begin(ax_stream *stream, const void *device, size_t bytes)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    AX_CUDA(cudaMemcpyAsync(cu->later, device, bytes, cudaMemcpyDeviceToHost, cu->stream));
+    AX_CUDA(cudaEventRecord(cu->there, cu->stream));
+    return AX_OK;
+}
+
+static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    AX_TRY(await(cu, cu->there));
+    memcpy(host, cu->later, bytes);
+    return AX_OK;
 }
 
 static ax_status stamp(ax_stream *stream, int number)
@@ -369,6 +390,8 @@ const ax_device_ops ax_plugin_cuda = {
     .free = release_memory,
     .copy_in = copy_in,
     .copy_out = copy_out,
+    .copy_out_begin = copy_out_begin,
+    .copy_out_end = copy_out_end,
     .wait = wait,
     .stamp = stamp,
     .between = between,

@@ -1,125 +1,198 @@
-/* Optimizer updates of one flat array. Scalars are rounded to A once, on the host. */
+/* What ends a step: the clip factor, and optimizer updates of flat arrays. Whether an update is made at all
+ * stands in device memory, like all that changes from one to the next. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
 {
 
-template <class A> struct adamw {
-    A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
-    void *w, *m, *v;
-    const void *g;
+/* ---- the clip factor ----------------------------------------------------------------------------- */
+
+struct minimum {
+    template <class A> __device__ static A of(A a, A b) { return a < b ? a : b; }
 };
 
-template <class A> adamw<A> adamw_of(const ax_adamw_args *a)
+__global__ void clip_kernel(ax_clip_args a)
 {
-    adamw<A> s;
-    s.lr = (A)a->lr;
-    s.beta1 = (A)a->beta1;
-    s.beta2 = (A)a->beta2;
-    s.one_minus_beta1 = (A)(1 - a->beta1);
-    s.one_minus_beta2 = (A)(1 - a->beta2);
-    s.eps = (A)a->eps;
-    s.decay = (A)(a->lr * a->decay);
-    s.correction1 = (A)(1 / a->correction1);
-    s.correction2 = (A)(1 / sqrt(a->correction2));
-    s.grad_scale = (A)a->grad_scale;
-    s.w = a->w;
-    s.m = a->m;
-    s.v = a->v;
-    s.g = a->g;
-    return s;
+    ax_update_numbers *now = a.numbers;
+    double total = 0, culprit = (double)a.n;
+    if (now->skip != 0)
+        return;
+    for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+        if (!isfinite(a.sumsq[i]))
+            culprit = minimum::of(culprit, (double)i);
+        total += a.sumsq[i];
+    }
+    total = over_block<plus>(total, 0.0);
+    culprit = over_block<minimum>(culprit, (double)a.n);
+    if (threadIdx.x)
+        return;
+    double norm = fabs(sqrt(total)) / a.scale, loss = a.loss[0] / a.targets;
+    now->loss = loss;
+    now->norm = norm;
+    now->culprit = culprit < (double)a.n ? culprit : -1;
+    now->grad_scale = (a.clip > 0 ? fmin(1.0, a.clip / (norm + 1e-6)) : 1) / a.scale;
+    now->skip = !isfinite(loss) || !isfinite(norm);
 }
 
-/* The weights in the type that kernels compute with: C is void where there is no copy. */
-template <class A, class C> struct copy_of {
-    template <int N> __device__ static void store_copy(void *copy, int64_t at, const pack<A, N> &w)
-    {
-        write<C, A, N>(copy, at, w);
-    }
-};
-template <class A> struct copy_of<A, void> {
-    template <int N> __device__ static void store_copy(void *, int64_t, const pack<A, N> &) {}
-};
+/* ---- updates ------------------------------------------------------------------------------------- */
 
-template <class A, class C> struct adamw_step {
-    adamw<A> s;
-    void *copy;
-    template <int N> __device__ void run(int64_t at) const
+/* A rule is what one element becomes, its scalars rounded to A once. A copy of the weights, where there is
+ * one, has elements of C. */
+template <class A> struct adamw {
+    typedef ax_adamw_args args;
+    A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
+    __device__ void prepare(const args &a)
     {
-        pack<A, N> w = load<A, N>(s.w, at), m = load<A, N>(s.m, at), v = load<A, N>(s.v, at),
-                   g = load<A, N>(s.g, at);
+        const ax_update_numbers now = *a.numbers;
+        lr = (A)now.lr;
+        beta1 = (A)a.beta1;
+        beta2 = (A)a.beta2;
+        one_minus_beta1 = (A)(1 - a.beta1);
+        one_minus_beta2 = (A)(1 - a.beta2);
+        eps = (A)a.eps;
+        decay = (A)(now.lr * a.decay);
+        correction1 = (A)(1 / now.correction1);
+        correction2 = (A)(1 / sqrt(now.correction2));
+        grad_scale = (A)now.grad_scale;
+    }
+    __device__ static bool wide(const ax_update_array &u)
+    {
+        return (((uintptr_t)u.w | (uintptr_t)u.m | (uintptr_t)u.v | (uintptr_t)u.g | (uintptr_t)u.copy) %
+                16) == 0;
+    }
+    template <class C, int N> __device__ void run(const ax_update_array &u, int64_t at) const
+    {
+        pack<A, N> w = load<A, N>(u.w, at), m = load<A, N>(u.m, at), v = load<A, N>(u.v, at),
+                   g = load<A, N>(u.g, at);
+        A shrink = u.decays ? decay : 0;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            A grad = s.grad_scale * g.v[i];
-            m.v[i] = s.beta1 * m.v[i] + s.one_minus_beta1 * grad;
-            v.v[i] = s.beta2 * v.v[i] + s.one_minus_beta2 * grad * grad;
-            w.v[i] -= s.decay * w.v[i];
-            w.v[i] -= s.lr * (m.v[i] * s.correction1) / (root(v.v[i]) * s.correction2 + s.eps);
+            A grad = grad_scale * g.v[i];
+            m.v[i] = beta1 * m.v[i] + one_minus_beta1 * grad;
+            v.v[i] = beta2 * v.v[i] + one_minus_beta2 * grad * grad;
+            w.v[i] -= shrink * w.v[i];
+            w.v[i] -= lr * (m.v[i] * correction1) / (root(v.v[i]) * correction2 + eps);
         }
-        store<A, N>(s.w, at, w);
-        store<A, N>(s.m, at, m);
-        store<A, N>(s.v, at, v);
-        copy_of<A, C>::template store_copy<N>(copy, at, w);
+        store<A, N>(u.w, at, w);
+        store<A, N>(u.m, at, m);
+        store<A, N>(u.v, at, v);
+        if (u.copy)
+            write<C, A, N>(u.copy, at, w);
     }
 };
 
 template <class A> struct sgd {
+    typedef ax_sgd_args args;
     A lr, momentum, decay, grad_scale;
-    void *w, *m;
-    const void *g;
-};
-
-template <class A, class C> struct sgd_step {
-    sgd<A> s;
-    void *copy;
-    template <int N> __device__ void run(int64_t at) const
+    __device__ void prepare(const args &a)
     {
-        pack<A, N> w = load<A, N>(s.w, at), m = {}, g = load<A, N>(s.g, at);
-        if (s.m)
-            m = load<A, N>(s.m, at);
+        const ax_update_numbers now = *a.numbers;
+        lr = (A)now.lr;
+        momentum = (A)a.momentum;
+        decay = (A)a.decay;
+        grad_scale = (A)now.grad_scale;
+    }
+    __device__ static bool wide(const ax_update_array &u)
+    {
+        return (((uintptr_t)u.w | (uintptr_t)u.m | (uintptr_t)u.g | (uintptr_t)u.copy) % 16) == 0;
+    }
+    template <class C, int N> __device__ void run(const ax_update_array &u, int64_t at) const
+    {
+        pack<A, N> w = load<A, N>(u.w, at), m = {}, g = load<A, N>(u.g, at);
+        A shrink = u.decays ? decay : 0;
+        if (u.m)
+            m = load<A, N>(u.m, at);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            m.v[i] = s.momentum * m.v[i] + (s.grad_scale * g.v[i] + s.decay * w.v[i]);
-            w.v[i] -= s.lr * m.v[i];
+            m.v[i] = momentum * m.v[i] + (grad_scale * g.v[i] + shrink * w.v[i]);
+            w.v[i] -= lr * m.v[i];
         }
-        store<A, N>(s.w, at, w);
-        if (s.m)
-            store<A, N>(s.m, at, m);
-        copy_of<A, C>::template store_copy<N>(copy, at, w);
+        store<A, N>(u.w, at, w);
+        if (u.m)
+            store<A, N>(u.m, at, m);
+        if (u.copy)
+            write<C, A, N>(u.copy, at, w);
     }
 };
 
-/* Step<A, C> made of `s` for the element type of the copy. */
-template <template <class, class> class Step, class A, class S>
-ax_status update(ax_stream *stream, int64_t n, bool wide, const S &s, void *copy, ax_dtype copy_dtype)
+/* The last array that begins at element `at` or before it. */
+__device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays, int64_t at)
 {
-    if (!copy)
-        return each<width<A>::value>(stream, n, wide, Step<A, void>{s, NULL});
-    return by_activation(copy_dtype, [&](auto c) {
-        const int N = 16 / (sizeof(A) > sizeof(c) ? sizeof(A) : sizeof(c));
-        return each<N>(stream, n, wide && aligned({copy}), Step<A, decltype(c)>{s, copy});
+    int64_t lo = 0, hi = arrays - 1;
+    while (lo < hi) {
+        int64_t mid = (lo + hi + 1) / 2;
+        if (array[mid].first <= at)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* Elements from … to-1 of one array, by the threads of a block; `from` is a multiple of N. */
+template <class C, int N, class Rule>
+__device__ inline void update_array(const Rule &rule, const ax_update_array &u, int64_t from, int64_t to)
+{
+    int64_t body = Rule::wide(u) && to > from ? (to - from) / N * N : 0;
+    for (int64_t at = from + (int64_t)threadIdx.x * N; at < from + body; at += (int64_t)blockDim.x * N)
+        rule.template run<C, N>(u, at);
+    for (int64_t at = from + body + threadIdx.x; at < to; at += blockDim.x)
+        rule.template run<C, 1>(u, at);
+}
+
+/* Each block has a share of all elements, a multiple of AX_UPDATE_UNIT, wherever arrays begin and end. */
+template <class Rule, class C, int N> __global__ void update_kernel(typename Rule::args a, int64_t share)
+{
+    __shared__ Rule prepared;
+    __shared__ int64_t array;
+    if (a.numbers->skip != 0)
+        return;
+    int64_t lo = a.array[0].first + (int64_t)blockIdx.x * share, hi = lo + share;
+    if (threadIdx.x == 0) {
+        prepared.prepare(a);
+        array = array_at(a.array, a.arrays, lo);
+    }
+    __syncthreads();
+    const Rule rule = prepared;
+    for (int64_t i = array; i < a.arrays && a.array[i].first < hi; i++) {
+        const ax_update_array u = a.array[i];
+        int64_t from = lo > u.first ? lo - u.first : 0, to = hi - u.first < u.n ? hi - u.first : u.n;
+        update_array<C, N>(rule, u, from, to);
+    }
+}
+
+template <template <class> class Rule, class Args> ax_status update(ax_stream *stream, const Args *a)
+{
+    int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
+    if (!a->n)
+        return AX_OK;
+    return by_accum(a->dtype, [&](auto t) {
+        return by_activation(a->copied ? a->copy_dtype : a->dtype, [&](auto c) {
+            typedef decltype(t) A;
+            typedef decltype(c) C;
+            constexpr int N = 16 / (sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C));
+            static_assert(AX_UPDATE_UNIT % N == 0, "arrays begin at a multiple of N");
+            int64_t all = a->n + a->arrays * AX_UPDATE_UNIT, pass = BLOCK * N; /* at most */
+            int64_t share = ax_round_up(ax_ceil_div(all, most), pass);
+            return run(stream, update_kernel<Rule<A>, C, N>, (unsigned)ax_ceil_div(all, share), BLOCK, 0, *a,
+                       share);
+        });
     });
 }
 
 } // namespace
 
+ax_status ax_cuda_clip(ax_stream *stream, const void *args)
+{
+    return run(stream, clip_kernel, 1, BLOCK, 0, *(const ax_clip_args *)args);
+}
+
 ax_status ax_cuda_adamw(ax_stream *stream, const void *args)
 {
-    const ax_adamw_args *a = (const ax_adamw_args *)args;
-    bool wide = aligned({a->w, a->m, a->v, a->g});
-    return by_accum(a->dtype, [&](auto t) {
-        typedef decltype(t) A;
-        return update<adamw_step, A>(stream, a->n, wide, adamw_of<A>(a), a->copy, a->copy_dtype);
-    });
+    return update<adamw>(stream, (const ax_adamw_args *)args);
 }
 
 ax_status ax_cuda_sgd(ax_stream *stream, const void *args)
 {
-    const ax_sgd_args *a = (const ax_sgd_args *)args;
-    bool wide = aligned({a->w, a->m, a->g});
-    return by_accum(a->dtype, [&](auto t) {
-        typedef decltype(t) A;
-        sgd<A> s = {(A)a->lr, (A)a->momentum, (A)a->decay, (A)a->grad_scale, a->w, a->m, a->g};
-        return update<sgd_step, A>(stream, a->n, wide, s, a->copy, a->copy_dtype);
-    });
+    return update<sgd>(stream, (const ax_sgd_args *)args);
 }

@@ -1,7 +1,34 @@
-/* Optimizer updates of one flat array. */
+/* What ends a step: the clip factor, and optimizer updates of flat arrays. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
+
+/* Not a number has no sign that means anything: printf would show "-nan". */
+static double norm_of(const ax_clip_args *a, double *culprit)
+{
+    double total = 0;
+    *culprit = -1;
+    for (int64_t i = 0; i < a->n; i++) {
+        if (*culprit < 0 && !isfinite(a->sumsq[i]))
+            *culprit = (double)i;
+        total += a->sumsq[i];
+    }
+    return fabs(sqrt(total)) / a->scale;
+}
+
+ax_status ref_clip(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_clip_args *a = args;
+    ax_update_numbers *now = a->numbers;
+    if (now->skip != 0)
+        return AX_OK;
+    now->loss = a->loss[0] / a->targets;
+    now->norm = norm_of(a, &now->culprit);
+    now->grad_scale = (a->clip > 0 ? fmin(1, a->clip / (now->norm + 1e-6)) : 1) / a->scale;
+    now->skip = !isfinite(now->loss) || !isfinite(now->norm);
+    return AX_OK;
+}
 
 /* The stored weights, already rounded to their own type, in the type that the kernels compute with. */
 static void write_copy(ax_dtype dtype, const void *w, ax_dtype copy_dtype, void *copy, int64_t at, int64_t n)
@@ -13,50 +40,64 @@ static void write_copy(ax_dtype dtype, const void *w, ax_dtype copy_dtype, void 
     ref_write(copy_dtype, copy, at, n, stored);
 }
 
+static void adamw(const ax_adamw_args *a, const ax_update_array *u)
+{
+    const ax_update_numbers *now = a->numbers;
+    double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK], v[REF_BLOCK], decay = u->decays ? a->decay : 0;
+    for (ref_blocks(u->n, at, count)) {
+        ref_read(a->dtype, u->w, at, count, w);
+        ref_read(a->dtype, u->g, at, count, g);
+        ref_read(a->dtype, u->m, at, count, m);
+        ref_read(a->dtype, u->v, at, count, v);
+        for (int64_t i = 0; i < count; i++) {
+            double grad = now->grad_scale * g[i];
+            m[i] = a->beta1 * m[i] + (1 - a->beta1) * grad;
+            v[i] = a->beta2 * v[i] + (1 - a->beta2) * grad * grad;
+            w[i] -= now->lr * decay * w[i];
+            w[i] -= now->lr * (m[i] / now->correction1) / (sqrt(v[i] / now->correction2) + a->eps);
+        }
+        ref_write(a->dtype, u->w, at, count, w);
+        ref_write(a->dtype, u->m, at, count, m);
+        ref_write(a->dtype, u->v, at, count, v);
+        write_copy(a->dtype, u->w, a->copy_dtype, u->copy, at, count);
+    }
+}
+
 ax_status ref_adamw(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_adamw_args *a = args;
-    double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK], v[REF_BLOCK];
-    for (ref_blocks(a->n, at, count)) {
-        ref_read(a->dtype, a->w, at, count, w);
-        ref_read(a->dtype, a->g, at, count, g);
-        ref_read(a->dtype, a->m, at, count, m);
-        ref_read(a->dtype, a->v, at, count, v);
-        for (int64_t i = 0; i < count; i++) {
-            double grad = a->grad_scale * g[i];
-            m[i] = a->beta1 * m[i] + (1 - a->beta1) * grad;
-            v[i] = a->beta2 * v[i] + (1 - a->beta2) * grad * grad;
-            w[i] -= a->lr * a->decay * w[i];
-            w[i] -= a->lr * (m[i] / a->correction1) / (sqrt(v[i] / a->correction2) + a->eps);
-        }
-        ref_write(a->dtype, a->w, at, count, w);
-        ref_write(a->dtype, a->m, at, count, m);
-        ref_write(a->dtype, a->v, at, count, v);
-        write_copy(a->dtype, a->w, a->copy_dtype, a->copy, at, count);
-    }
+    for (int64_t i = 0; i < a->arrays && a->numbers->skip == 0; i++)
+        adamw(a, &a->array[i]);
     return AX_OK;
+}
+
+static void sgd(const ax_sgd_args *a, const ax_update_array *u)
+{
+    const ax_update_numbers *now = a->numbers;
+    double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK] = {0}, decay = u->decays ? a->decay : 0;
+    for (ref_blocks(u->n, at, count)) {
+        ref_read(a->dtype, u->w, at, count, w);
+        ref_read(a->dtype, u->g, at, count, g);
+        if (u->m)
+            ref_read(a->dtype, u->m, at, count, m);
+        for (int64_t i = 0; i < count; i++) {
+            double grad = now->grad_scale * g[i] + decay * w[i];
+            m[i] = u->m ? a->momentum * m[i] + grad : grad;
+            w[i] -= now->lr * m[i];
+        }
+        ref_write(a->dtype, u->w, at, count, w);
+        if (u->m)
+            ref_write(a->dtype, u->m, at, count, m);
+        write_copy(a->dtype, u->w, a->copy_dtype, u->copy, at, count);
+    }
 }
 
 ax_status ref_sgd(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_sgd_args *a = args;
-    double w[REF_BLOCK], g[REF_BLOCK], m[REF_BLOCK] = {0};
-    for (ref_blocks(a->n, at, count)) {
-        ref_read(a->dtype, a->w, at, count, w);
-        ref_read(a->dtype, a->g, at, count, g);
-        if (a->m)
-            ref_read(a->dtype, a->m, at, count, m);
-        for (int64_t i = 0; i < count; i++) {
-            double grad = a->grad_scale * g[i] + a->decay * w[i];
-            m[i] = a->m ? a->momentum * m[i] + grad : grad;
-            w[i] -= a->lr * m[i];
-        }
-        ref_write(a->dtype, a->w, at, count, w);
-        if (a->m)
-            ref_write(a->dtype, a->m, at, count, m);
-        write_copy(a->dtype, a->w, a->copy_dtype, a->copy, at, count);
-    }
+    for (int64_t i = 0; i < a->arrays && a->numbers->skip == 0; i++)
+        sgd(a, &a->array[i]);
     return AX_OK;
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 
+using std::isfinite;
 using std::isnan;
 
 #define __global__

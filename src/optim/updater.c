@@ -1,0 +1,149 @@
+/* An optimizer at work: the table of a set's arrays, the numbers that change from step to step, and updates.
+ */
+#include "axonn/optim.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+struct ax_updater {
+    const ax_optim *optim;
+    ax_param_set *set;
+    ax_update_array *table;     /* host: as the device has it */
+    ax_update_array *array;     /* device */
+    ax_update_numbers *numbers; /* device */
+    bool travels;               /* what was updated is sent to other ranks */
+};
+
+static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
+
+size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u->numbers; }
+
+/* The copy that kernels read, or NULL where they read the master weights themselves. */
+static void *copy_of(const ax_param *p) { return p->rounded.data == p->master.data ? NULL : p->rounded.data; }
+
+static void fill_table(ax_updater *u)
+{
+    int64_t first = 0;
+    for (int i = 0; i < u->set->n; i++) {
+        const ax_param *p = u->set->param[i];
+        u->table[i] = (ax_update_array){.n = ax_tensor_count(u->set->ctx->grid, &p->master),
+                                        .first = first,
+                                        .w = p->master.data,
+                                        .m = p->slot[0].data,
+                                        .v = p->slot[1].data,
+                                        .copy = copy_of(p),
+                                        .g = p->grad.data,
+                                        .decays = p->decay};
+        first += ax_round_up(u->table[i].n, AX_UPDATE_UNIT);
+        u->travels = u->travels ||
+                     !ax_layout_equal(u->set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim);
+    }
+}
+
+static ax_status build(ax_updater *u)
+{
+    ax_ctx *ctx = u->set->ctx;
+    AX_TRY(ax_calloc((size_t)u->set->n, sizeof *u->table, &u->table));
+    fill_table(u);
+    AX_TRY(ax_ctx_alloc(ctx, table_bytes(u), (void **)&u->array));
+    AX_TRY(ax_copy_in(ctx->stream, u->array, u->table, table_bytes(u)));
+    AX_TRY(ax_ctx_alloc(ctx, sizeof *u->numbers, (void **)&u->numbers));
+    return ax_updater_resume(u);
+}
+
+ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater **out)
+{
+    ax_updater *u;
+    *out = NULL;
+    AX_CHECK(set->slots == optim->slots, AX_ERR_INTERNAL, "%s has %d state arrays, the parameters have %d",
+             optim->name, optim->slots, set->slots);
+    AX_TRY(ax_calloc(1, sizeof *u, &u));
+    u->optim = optim;
+    u->set = set;
+    ax_status status = build(u);
+    if (status != AX_OK)
+        ax_updater_destroy(&u);
+    *out = u;
+    return status;
+}
+
+void ax_updater_destroy(ax_updater **updater)
+{
+    ax_updater *u = *updater;
+    if (!u)
+        return;
+    ax_ctx_free(u->set->ctx, u->array, table_bytes(u));
+    ax_ctx_free(u->set->ctx, u->numbers, sizeof *u->numbers);
+    free(u->table);
+    free(u);
+    *updater = NULL;
+}
+
+ax_status ax_updater_resume(ax_updater *u)
+{
+    ax_update_numbers start = {.grad_scale = 1, .culprit = -1};
+    return ax_copy_in(u->set->ctx->stream, u->numbers, &start, sizeof start);
+}
+
+ax_status ax_updater_clip(ax_updater *u, const double *sumsq, const double *loss, int64_t targets,
+                          double scale, double clip)
+{
+    ax_stream *stream = u->set->ctx->stream;
+    AX_TRY(ax_run_clip(stream, &(ax_clip_args){.n = u->set->n,
+                                               .clip = clip,
+                                               .targets = (double)ax_max(targets, 1),
+                                               .scale = scale,
+                                               .sumsq = sumsq,
+                                               .loss = loss,
+                                               .numbers = u->numbers}));
+    return ax_copy_out_begin(stream, u->numbers, sizeof *u->numbers);
+}
+
+ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
+{
+    return ax_copy_out_end(u->set->ctx->stream, out, sizeof *out);
+}
+
+/* Those from number `from` on that are updated by one launch. All, but where weights travel: then those that
+ * were updated do while the next are. */
+static int launch_end(const ax_updater *u, int from)
+{
+    enum { MOST = 4 << 20 }; /* elements */
+    int64_t n = 0;
+    int i = from;
+    while (i < u->set->n && (!u->travels || n < MOST))
+        n += u->table[i++].n;
+    return i;
+}
+
+static ax_status update(ax_updater *u, const ax_hyper *hyper, int from, int end)
+{
+    const ax_param_set *set = u->set;
+    ax_update some = {.arrays = end - from,
+                      .array = u->array + from,
+                      .numbers = u->numbers,
+                      .dtype = set->ctx->accum,
+                      .copy_dtype = set->ctx->compute};
+    for (int i = from; i < end; i++) {
+        some.n += u->table[i].n;
+        some.copied += u->table[i].copy ? u->table[i].n : 0;
+    }
+    AX_TRY(u->optim->update(set->ctx->stream, hyper, &some));
+    for (int i = from; i < end; i++)
+        AX_TRY(ax_param_publish(set->param[i]));
+    return AX_OK;
+}
+
+ax_status ax_updater_step(ax_updater *u, const ax_hyper *h)
+{
+    ax_update_numbers now = {.lr = h->lr,
+                             .correction1 = 1 - pow(h->beta1, (double)h->step),
+                             .correction2 = 1 - pow(h->beta2, (double)h->step)};
+    AX_TRY(ax_copy_in(u->set->ctx->stream, u->numbers, &now, offsetof(ax_update_numbers, grad_scale)));
+    for (int from = 0, end; from < u->set->n; from = end) {
+        end = launch_end(u, from);
+        AX_TRY(update(u, h, from, end));
+    }
+    return AX_OK;
+}

@@ -53,8 +53,9 @@ static void fp16_scale_is_resumed(void **state)
     resume_everywhere(keys);
     char *rows = metrics_of("ref", false);
     assert_non_null(strstr(rows, "\"precision\": \"fp16\""));
-    assert_non_null(strstr(rows, "\"skipped\": true, \"loss_scale\": 65536}"));
-    assert_non_null(strstr(rows, "\"skipped\": true, \"loss_scale\": 32768}"));
+    assert_non_null(strstr(rows, "\"skipped\": true"));
+    assert_non_null(strstr(rows, "\"loss_scale\": 65536"));
+    assert_non_null(strstr(rows, "\"loss_scale\": 32768"));
     free(rows);
     sh("rm -rf run");
     run_expect(

@@ -32,13 +32,13 @@ static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
         UNROLL
         for (int k = 0; k < 4; k++)
             __builtin_prefetch((const char *)from_memory[k] + i * 4 + AHEAD);
-        vf g = vget(u->g, i, n, false), w = vget(u->w, i, n, false);
-        vf m = vfma(beta1, vget(u->m, i, n, false), rest1 * g);
-        vf v = vfma(beta2, vget(u->v, i, n, false), rest2 * g * g);
+        vf g = vget(u->g, i, n, VF32), w = vget(u->w, i, n, VF32);
+        vf m = vfma(beta1, vget(u->m, i, n, VF32), rest1 * g);
+        vf v = vfma(beta2, vget(u->v, i, n, VF32), rest2 * g * g);
         w = vnfma(step, m / (vsqrt(v * per2) + eps), w * keep);
-        vput(u->w, i, n, false, w);
-        vput(u->m, i, n, false, m);
-        vput(u->v, i, n, false, v);
+        vput(u->w, i, n, VF32, w);
+        vput(u->m, i, n, VF32, m);
+        vput(u->v, i, n, VF32, v);
         put_copy(u->copy, a->copy_dtype, i, n, w);
     }
 }
@@ -54,13 +54,13 @@ static void sgd(const void *args, int64_t lo, int64_t hi, void *scratch)
     vf decay = vset((float)(u->decays ? a->decay : 0)), scale = vset((float)now->grad_scale);
     for (int64_t i = lo; i < hi; i += W) {
         int64_t n = hi - i;
-        vf w = vget(u->w, i, n, false), g = vfma(decay, w, scale * vget(u->g, i, n, false));
+        vf w = vget(u->w, i, n, VF32), g = vfma(decay, w, scale * vget(u->g, i, n, VF32));
         if (u->m) {
-            g = vfma(momentum, vget(u->m, i, n, false), g);
-            vput(u->m, i, n, false, g);
+            g = vfma(momentum, vget(u->m, i, n, VF32), g);
+            vput(u->m, i, n, VF32, g);
         }
         w = vnfma(lr, g, w);
-        vput(u->w, i, n, false, w);
+        vput(u->w, i, n, VF32, w);
         put_copy(u->copy, a->copy_dtype, i, n, w);
     }
 }

@@ -7,7 +7,7 @@ static const ax_reduce_table *table(void)
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         return &ax_reduce_avx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+    if (__builtin_cpu_supports("avx2"))
         return &ax_reduce_avx2;
 #endif
     return &ax_reduce_generic;

@@ -4,14 +4,11 @@
 #include <string.h>
 
 #ifdef __x86_64__
-#include <immintrin.h>
-
-#define AX_REDUCE_F16C
 #define AX_REDUCE_TABLE ax_reduce_avx2
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
 #else
-#pragma GCC target("avx2,f16c")
+#pragma GCC target("avx2")
 #endif
 #include "comm/reduce_kernels.h"
 #ifdef __clang__

@@ -4,15 +4,12 @@
 #include <string.h>
 
 #ifdef __x86_64__
-#include <immintrin.h>
-
-#define AX_REDUCE_F16C
 #define AX_REDUCE_TABLE ax_reduce_avx512
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c"))),        \
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2"))),             \
                              apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2")
 #endif
 #include "comm/reduce_kernels.h"
 #ifdef __clang__

@@ -1,7 +1,6 @@
 /* Sums and maxima over ranks: included once per instruction set by reduce_<isa>.c, which sets AX_REDUCE_TABLE
  * and switches the compiler to the set. Vectors of 64 bytes are the compiler's own; where registers are
- * narrower it uses several. AX_REDUCE_F16C: the set has conversions of fp16. Everything here is static, so no
- * code of one set leaks into another. */
+ * narrower it uses several. Everything here is static, so no code of one set leaks into another. */
 #include "comm/reduce.h"
 
 #include <string.h>
@@ -41,31 +40,31 @@ enum { FLIGHT = 4 };
         memcpy(p, &half, sizeof half);                                                                       \
     } while (0)
 
-/* Both sets of instructions round to nearest even and keep a NaN, as ax_f16_from_float. */
-#ifdef AX_REDUCE_F16C
+/* As ax_f16_to_float: below the normal range, in it, and beyond. */
 #define LOAD_F16(v, p)                                                                                       \
     do {                                                                                                     \
-        __m128i half[2];                                                                                     \
-        memcpy(half, p, sizeof half);                                                                        \
-        __m256 wide[2] = {_mm256_cvtph_ps(half[0]), _mm256_cvtph_ps(half[1])};                               \
-        memcpy(&(v), wide, sizeof wide);                                                                     \
+        u16 half;                                                                                            \
+        memcpy(&half, p, sizeof half);                                                                       \
+        u32 all = __builtin_convertvector(half, u32), sign = (all & 0x8000) << 16, bits = all & 0x7fff;      \
+        u32 small = (u32)(bits < 0x400), beyond = (u32)(bits >= 0x7c00);                                     \
+        u32 subnormal = (u32)(__builtin_convertvector((i32)bits, f32) * 0x1p-24f);                           \
+        u32 normal = (bits << 13) + 0x38000000 + (beyond & 0x38000000);                                      \
+        (v) = (f32)(sign | (small & subnormal) | (~small & normal));                                         \
     } while (0)
+
+/* As ax_f16_from_float. */
 #define SAVE_F16(p, v)                                                                                       \
     do {                                                                                                     \
-        __m256 wide[2];                                                                                      \
-        memcpy(wide, &(v), sizeof wide);                                                                     \
-        __m128i half[2] = {_mm256_cvtps_ph(wide[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),          \
-                           _mm256_cvtps_ph(wide[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};         \
-        memcpy(p, half, sizeof half);                                                                        \
+        u32 all = (u32)(v), sign = all >> 16 & 0x8000, bits = all & 0x7fffffff;                              \
+        u32 nan = (u32)(bits > 0x7f800000), over = (u32)(bits >= 0x477ff000);                                \
+        u32 small = (u32)(bits < 0x38800000);                                                                \
+        u32 subnormal = (u32)((f32)bits + 0.5f) - 0x3f000000;                                                \
+        u32 normal = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;                                   \
+        u32 beyond = 0x7c00 | (nan & (0x200 | (bits >> 13 & 0x3ff)));                                        \
+        u32 out = (small & subnormal) | (over & beyond) | (~(small | over) & normal);                        \
+        u16 half = __builtin_convertvector(sign | out, u16);                                                 \
+        memcpy(p, &half, sizeof half);                                                                       \
     } while (0)
-#else
-#define LOAD_F16(v, p)                                                                                       \
-    for (size_t lane = 0; lane < sizeof(v) / sizeof(float); lane++)                                          \
-    (v)[lane] = ax_f16_to_float((p)[lane])
-#define SAVE_F16(p, v)                                                                                       \
-    for (size_t lane = 0; lane < sizeof(v) / sizeof(float); lane++)                                          \
-    (p)[lane] = ax_f16_from_float((v)[lane])
-#endif
 
 #define SUM(mask, acc, x) (acc) += (x)
 #define MAX(mask, acc, x)                                                                                    \

@@ -7,8 +7,10 @@
  *
  * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
  * there, stores leave the rest alone. _b are bf16, _h are fp16. Both are rounded to nearest even and keep
- * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only vstore_exact keeps what is below the normal
- * range, which the processor's instruction takes for 0.
+ * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
+ * range, which the processor's instruction takes for 0. vstream_exact writes two vectors past the caches
+ * where processors can, and p is a multiple of what it writes; before another thread reads it comes
+ * vstreamed.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
@@ -115,6 +117,11 @@ INLINE vf vload_h_n(const uint16_t *p, int64_t n)
 INLINE vf vround_h(vf x) { return _mm512_cvtph_ps(narrow_h(x)); }
 INLINE void vstore_h(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow_h(x)); }
 INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n) { _mm256_mask_storeu_epi16(p, lanes(n), narrow_h(x)); }
+INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
+{
+    __m256i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
+    _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
+}
 /* The lower and the upper half of x, to two places. */
 INLINE void vstore_halves(float *lo, float *hi, vf x)
 {
@@ -229,6 +236,11 @@ INLINE vf vload_h_n(const uint16_t *p, int64_t n)
     return vload_h(part);
 }
 INLINE vf vround_h(vf x) { return _mm256_cvtph_ps(narrow_h(x)); }
+INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
+{
+    __m128i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
+    _mm256_stream_si256((__m256i *)(void *)p, _mm256_set_m128i(hi, lo));
+}
 INLINE void vstore_h(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)(void *)p, narrow_h(x)); }
 INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n)
 {
@@ -395,6 +407,9 @@ INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
         vstore_b_n(p, x, n);
 }
 #endif
+#if AX_SIMD
+INLINE void vstreamed(void) { _mm_sfence(); }
+#endif
 INLINE void vput(void *p, int64_t i, int64_t n, vtype type, vf x)
 {
     if (type == VBF16 && n >= W)
@@ -419,6 +434,14 @@ INLINE void vput_exact(void *p, int64_t i, int64_t n, vtype type, vf x)
     else
         vput(p, i, n, type, x);
 }
+#if !AX_SIMD
+INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
+{
+    vput_exact(p, 0, W, type, a);
+    vput_exact(p, W, W, type, b);
+}
+INLINE void vstreamed(void) {}
+#endif
 
 /* As vput would store it and vget read it again. */
 INLINE vf vrounded(vf x, vtype type) { return type == VBF16 ? vround_b(x) : type == VF16 ? vround_h(x) : x; }

@@ -14,33 +14,75 @@ INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
         BY_VTYPE(put_exact, dtype, copy, i, n, w);
 }
 
+/* What one update multiplies by. */
+typedef struct adamw_numbers {
+    vf beta1, beta2, rest1, rest2, eps, step, per2, keep;
+} adamw_numbers;
+
+INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
+{
+    const ax_update_numbers *now = a->numbers;
+    return (adamw_numbers){.beta1 = vset((float)a->beta1),
+                           .beta2 = vset((float)a->beta2),
+                           .rest1 = vset((float)((1 - a->beta1) * now->grad_scale)),
+                           .rest2 = vset((float)((1 - a->beta2) * now->grad_scale * now->grad_scale)),
+                           .eps = vset((float)a->eps),
+                           .step = vset((float)(now->lr / now->correction1)),
+                           .per2 = vset((float)(1 / now->correction2)),
+                           .keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)))};
+}
+
+/* How far ahead arrays are asked for, in bytes: eight of them together cover what memory delivers during its
+ * latency, 50 GB/s in 120 ns. */
+enum { UPDATE_AHEAD = 768 };
+
+/* Elements i … i+n-1, or as many as a vector has; the new weights. */
+INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_t i, int64_t n)
+{
+    const void *const from_memory[] = {u->g, u->w, u->m, u->v};
+    UNROLL
+    for (int k = 0; k < 4; k++)
+        __builtin_prefetch((const char *)from_memory[k] + i * 4 + UPDATE_AHEAD);
+    vf g = vget(u->g, i, n, VF32), w = vget(u->w, i, n, VF32);
+    vf m = vfma(by->beta1, vget(u->m, i, n, VF32), by->rest1 * g);
+    vf v = vfma(by->beta2, vget(u->v, i, n, VF32), by->rest2 * g * g);
+    w = vnfma(by->step, m / (vsqrt(v * by->per2) + by->eps), w * by->keep);
+    vput(u->w, i, n, VF32, w);
+    vput(u->m, i, n, VF32, m);
+    vput(u->v, i, n, VF32, v);
+    return w;
+}
+
+/* Elements lo … hi-1, whole pairs of vectors, whose copies of 16 bits go past the caches: they are read when
+ * those have forgotten them. */
+INLINE void adamw_stream(const adamw_numbers *by, const ax_update_array *u, int64_t lo, int64_t hi,
+                         vtype type)
+{
+    for (int64_t i = lo; i < hi; i += 2 * W) {
+        vf first = adamw_vector(by, u, i, W), second = adamw_vector(by, u, i + W, W);
+        vstream_exact((uint16_t *)u->copy + i, first, second, type);
+    }
+    vstreamed();
+}
+
 static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_cpu_update *part = args;
     const ax_adamw_args *a = part->args;
     const ax_update_array *u = part->array;
-    const ax_update_numbers *now = a->numbers;
+    adamw_numbers by = adamw_numbers_of(a, u);
+    const vtype type = vtype_of(a->copy_dtype);
+    int64_t i = lo;
     (void)scratch;
-    vf beta1 = vset((float)a->beta1), beta2 = vset((float)a->beta2), eps = vset((float)a->eps);
-    vf rest1 = vset((float)((1 - a->beta1) * now->grad_scale));
-    vf rest2 = vset((float)((1 - a->beta2) * now->grad_scale * now->grad_scale));
-    vf step = vset((float)(now->lr / now->correction1)), per2 = vset((float)(1 / now->correction2));
-    vf keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)));
-    for (int64_t i = lo; i < hi; i += W) {
-        int64_t n = hi - i;
-        const void *const from_memory[] = {u->g, u->w, u->m, u->v};
-        UNROLL
-        for (int k = 0; k < 4; k++)
-            __builtin_prefetch((const char *)from_memory[k] + i * 4 + AHEAD);
-        vf g = vget(u->g, i, n, VF32), w = vget(u->w, i, n, VF32);
-        vf m = vfma(beta1, vget(u->m, i, n, VF32), rest1 * g);
-        vf v = vfma(beta2, vget(u->v, i, n, VF32), rest2 * g * g);
-        w = vnfma(step, m / (vsqrt(v * per2) + eps), w * keep);
-        vput(u->w, i, n, VF32, w);
-        vput(u->m, i, n, VF32, m);
-        vput(u->v, i, n, VF32, v);
-        put_copy(u->copy, a->copy_dtype, i, n, w);
+    if (u->copy && type != VF32 && (uintptr_t)((uint16_t *)u->copy + lo) % (4 * W) == 0) {
+        i += (hi - lo) / (2 * W) * (2 * W);
+        if (type == VBF16)
+            adamw_stream(&by, u, lo, i, VBF16);
+        else
+            adamw_stream(&by, u, lo, i, VF16);
     }
+    for (; i < hi; i += W)
+        put_copy(u->copy, a->copy_dtype, i, hi - i, adamw_vector(&by, u, i, hi - i));
 }
 
 static void sgd(const void *args, int64_t lo, int64_t hi, void *scratch)

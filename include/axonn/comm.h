@@ -21,8 +21,8 @@
  * messages that were on their way may still arrive: buffers of operations that failed stay where they are
  * until the process ends. Reductions add in rank order; where a group has several ranks on each of several
  * nodes, large ones add those of each node first. Either way the result is the same bits on every rank and in
- * every run. Between devices NCCL decides the order of sums, the same on every rank; BF16 may be rounded
- * after each addition there, and MAX may drop a NaN. */
+ * every run. Between devices NCCL decides the order of sums, the same on every rank; BF16 and F16 may be
+ * rounded after each addition there, and MAX may drop a NaN. */
 #ifndef AXONN_COMM_H
 #define AXONN_COMM_H
 
@@ -99,7 +99,7 @@ void ax_comm_hurry(ax_comm *world);
  * Not collective. */
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message);
 
-/* data[i] <- reduction over ranks, in place. dtype F64, F32, BF16 (summed in F32), I32 or I64. */
+/* data[i] <- reduction over ranks, in place. dtype F64, F32, BF16 or F16 (summed in F32), I32 or I64. */
 AX_MUST_CHECK ax_status ax_all_reduce(ax_comm *comm, ax_stream *stream, void *data, int64_t count,
                                       ax_dtype dtype, ax_reduce_op op, ax_work **work);
 /* recv[r·count …] <- rank r's send[0 … count). send may be recv + rank·count (in place). */

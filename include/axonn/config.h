@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* In the order of the words in the table. */
-typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16 } ax_config_precision;
+typedef enum ax_config_precision { AX_CONFIG_FP32, AX_CONFIG_BF16, AX_CONFIG_FP16 } ax_config_precision;
 typedef enum ax_config_order { AX_CONFIG_SHUFFLED, AX_CONFIG_SEQUENTIAL } ax_config_order;
 typedef enum ax_config_nonfinite { AX_CONFIG_STOP, AX_CONFIG_SKIP } ax_config_nonfinite;
 /* Values of train.recompute; a positive one is a stride in blocks. */

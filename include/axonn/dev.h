@@ -17,9 +17,9 @@
  * struct's words; what an update goes over stands in a table, and is never memory that such a run plans.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
- * width, v vocabulary. "T" is the activation dtype (F64, F32 or BF16), "A" the accumulation and parameter
- * dtype (F64 when T is F64, else F32). All functions are not collective. Results do not depend on the number
- * of threads. */
+ * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
+ * parameter dtype (F64 when T is F64, else F32). All functions are not collective. Results do not depend on
+ * the number of threads. */
 #ifndef AXONN_DEV_H
 #define AXONN_DEV_H
 
@@ -335,7 +335,7 @@ typedef struct ax_convert_args {
 } ax_convert_args;
 
 /* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
- * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32 or BF16). */
+ * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32, BF16 or F16). */
 typedef struct ax_copy_box_args {
     int64_t n[4], x_stride[4], y_stride[4];
     const void *x;
@@ -373,12 +373,13 @@ typedef struct ax_update_numbers {
     double culprit; /* the first of the sums that is not finite; -1: none */
 } ax_update_numbers;
 
-/* Before an update: norm = sqrt(Σ sumsq[i]), n sums of squares of gradients; loss = loss[0]/targets;
- * grad_scale = min(1, clip/(norm + 1e-6)), or 1 if clip is 0; culprit; and if norm or loss is not finite,
- * skip = 1. All F64. If skip is not 0 already, all of `numbers` stays. */
+/* Before an update: norm = sqrt(Σ sumsq[i])/scale, n sums of squares of gradients that are `scale` times too
+ * large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale if clip is 0;
+ * culprit; and if norm or loss is not finite, skip = 1. All F64. If skip is not 0 already, all of `numbers`
+ * stays. */
 typedef struct ax_clip_args {
     int64_t n;
-    double clip, targets;
+    double clip, targets, scale;
     const double *sumsq, *loss;
     ax_update_numbers *numbers;
 } ax_clip_args;

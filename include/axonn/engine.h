@@ -72,6 +72,8 @@ void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);
 ax_frame *ax_engine_frame(ax_engine *engine);
+/* The loss scale of the next step: a caller may read it, and put it back where training goes on. */
+ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Rows of a micro-batch, all ranks together. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
@@ -96,10 +98,14 @@ typedef struct ax_step_result {
      * only the loss is not. */
     const char *culprit;
     bool culprit_weights; /* it is its weights */
+    double loss_scale;    /* that this step had */
+    bool overflow; /* not finite, and it is the gradient alone, in fp16: the next step has a smaller loss
+                      scale, if there is one */
 } ax_step_result;
 
 /* What the newest step came to, or the first since the last call that was not finite; the next one is applied
- * again. Waits for the step's gradient, not for its update. Collective along the grid if not finite. */
+ * again, and in fp16 has the loss scale that follows from this one. Waits for the step's gradient, not for
+ * its update. Collective along the grid if not finite. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
 /* Forward of `rows` rows: *loss_sum over all unmasked targets (not their mean). Collective along the grid. */

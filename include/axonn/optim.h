@@ -1,4 +1,4 @@
-/* optim: learning-rate schedules, clipping, and optimizers over a parameter set.
+/* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
  *
  * An optimizer is a row of a table: how many state arrays it keeps per parameter and the kernel that updates
  * flat arrays. It knows nothing of models, grids or where the state lives. */
@@ -29,6 +29,22 @@ typedef struct ax_schedule {
     double lr, min_lr, decay;
 } ax_schedule;
 double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
+
+/* Dynamic loss scaling (Micikevicius et al. 2018): gradients of activations in fp16, which has nothing below
+ * 2^-24, are computed `scale` times too large, and gradients of weights, which are fp32, are divided by it as
+ * they are used. A step whose gradient is not finite is not applied and halves the scale; after 2000 good
+ * steps in a row it doubles. All of it is part of the training's state. */
+typedef struct ax_loss_scale {
+    double scale;                      /* a power of two; 1 where there is no fp16 */
+    int64_t good_steps, skipped_steps; /* since the scale last changed; in all */
+} ax_loss_scale;
+#define AX_LOSS_SCALE_LEAST 1.0
+#define AX_LOSS_SCALE_MOST 0x1p32
+
+/* What training in this dtype starts with. */
+ax_loss_scale ax_loss_scale_start(ax_dtype compute);
+/* After a step in fp16. */
+void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
 
 /* The numbers of one update. Optimizers ignore what they do not have. */
 typedef struct ax_hyper {
@@ -69,11 +85,11 @@ void ax_updater_destroy(ax_updater **updater);
 size_t ax_updater_bytes(const ax_updater *updater);
 
 /* What the next updates multiply gradients by, and whether they are made at all, from the step's loss, a sum
- * over `targets`, and the sums of squares of its gradients (ax_param_set_grad_sumsq), both in device memory:
- * see ax_clip_args.
+ * over `targets`, and the sums of squares of its gradients (ax_param_set_grad_sumsq), both in device memory;
+ * gradients are `scale` times too large: see ax_clip_args.
  * Without it gradients are taken as they are. Enqueued; not collective. */
 AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq, const double *loss,
-                                        int64_t targets, double clip);
+                                        int64_t targets, double scale, double clip);
 /* One update of every parameter of the set, by one launch where nothing travels after it; decay only where
  * param->decay. What was updated is on its way to the ranks that read it (ax_param_publish), and collective
  * as that is. Enqueued. */

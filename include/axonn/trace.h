@@ -55,6 +55,7 @@ typedef struct ax_metrics_step {
     int64_t comm_wire_bytes;
     double comm_exposed_ms;
     bool skipped;
+    double loss_scale; /* of fp16; 0: the row has none */
 } ax_metrics_step;
 
 /* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0 the file is appended to, after rows of later

@@ -100,7 +100,9 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
     ax_grid_size grid;
     ax_threads threads;
     *out = (opened_model){0};
-    ax_dtype compute = !strcmp(args->precision, "bf16") ? AX_BF16 : AX_F32;
+    ax_dtype compute = !strcmp(args->precision, "bf16")   ? AX_BF16
+                       : !strcmp(args->precision, "fp16") ? AX_F16
+                                                          : AX_F32;
     AX_TRY(cli_world_open(&out->world));
     out->first = ax_comm_rank(out->world) == 0;
     AX_TRY(ax_comm_agree(out->world, open_on_rank(args, use, out, &grid)));

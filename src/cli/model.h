@@ -25,8 +25,12 @@ typedef struct model_args {
     LAUNCH_OPTIONS(args, field.launch),                                                                      \
         {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
          .help = "the same in one word; by default eval shares out the rows, the others the model (x)"},     \
-        {"precision", AX_OPT_STRING,          offsetof(args, field.precision),                               \
-         "fp32",      .choices = "fp32|bf16", .help = "arithmetic of the layers"},                           \
+        {"precision",                                                                                        \
+         AX_OPT_STRING,                                                                                      \
+         offsetof(args, field.precision),                                                                    \
+         "fp32",                                                                                             \
+         .choices = "fp32|bf16|fp16",                                                                        \
+         .help = "arithmetic of the layers"},                                                                \
         {"threads", AX_OPT_INT,  offsetof(args, field.threads),                                              \
          "0",       "[0, 4096]", .help = "threads that compute; 0: one per physical core"},                  \
         {"device",                                                                                           \

@@ -24,10 +24,7 @@ static int64_t ring_bytes(const ax_coll_args *args, int size)
     }
 }
 
-static bool reducible(ax_dtype dtype)
-{
-    return dtype == AX_F64 || dtype == AX_F32 || dtype == AX_BF16 || dtype == AX_I32 || dtype == AX_I64;
-}
+static bool reducible(ax_dtype dtype) { return dtype <= AX_I64; /* F64, F32, BF16, F16, I32, I64 */ }
 
 static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 {
@@ -36,7 +33,8 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
              (long long)args->count);
     bool reduces = args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER;
     AX_CHECK(!reduces || reducible(args->dtype), AX_ERR_INTERNAL,
-             "%s of %s: only f64, f32, bf16, i32 and i64 can be reduced", name, ax_dtype_name(args->dtype));
+             "%s of %s: only f64, f32, bf16, f16, i32 and i64 can be reduced", name,
+             ax_dtype_name(args->dtype));
     AX_CHECK(args->root >= 0 && args->root < comm->size, AX_ERR_INTERNAL,
              "%s from rank %d in a group of %d ranks", name, args->root, comm->size);
     return AX_OK;

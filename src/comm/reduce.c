@@ -20,6 +20,8 @@ static int type_of(ax_dtype dtype)
         return AX_REDUCE_F64;
     case AX_BF16:
         return AX_REDUCE_BF16;
+    case AX_F16:
+        return AX_REDUCE_F16;
     case AX_I32:
         return AX_REDUCE_I32;
     case AX_I64:

@@ -4,8 +4,9 @@
 
 #include "axonn/comm.h"
 
-/* dst[j][i] = src[0][i] op … op src[n-1][i], in this order, for all j < m and i < count. BF16 is accumulated
- * in float and rounded once; MAX of a NaN is NaN. A destination is apart from every source, or is one. */
+/* dst[j][i] = src[0][i] op … op src[n-1][i], in this order, for all j < m and i < count. BF16 and F16 are
+ * accumulated in float and rounded once; MAX of a NaN is NaN. A destination is apart from every source, or is
+ * one. */
 typedef void ax_reduce_fn(int n, const void *const *src, int m, void *const *dst, int64_t count);
 
 /* The fastest such function of this processor; the same bits on every processor. dtype: one that the public
@@ -15,7 +16,15 @@ ax_reduce_fn *ax_reduce_for(ax_dtype dtype, ax_reduce_op op);
 /* ---- between reduce.c and reduce_<isa>.c ---- */
 
 /* By element type in the order of reduce_kernels.h, then by operation. */
-enum { AX_REDUCE_F64, AX_REDUCE_F32, AX_REDUCE_BF16, AX_REDUCE_I32, AX_REDUCE_I64, AX_REDUCE_TYPES };
+enum {
+    AX_REDUCE_F64,
+    AX_REDUCE_F32,
+    AX_REDUCE_BF16,
+    AX_REDUCE_F16,
+    AX_REDUCE_I32,
+    AX_REDUCE_I64,
+    AX_REDUCE_TYPES
+};
 typedef ax_reduce_fn *ax_reduce_table[AX_REDUCE_TYPES][2];
 extern const ax_reduce_table ax_reduce_generic;
 #ifdef __x86_64__

@@ -40,6 +40,32 @@ enum { FLIGHT = 4 };
         memcpy(p, &half, sizeof half);                                                                       \
     } while (0)
 
+/* As ax_f16_to_float: below the normal range, in it, and beyond. */
+#define LOAD_F16(v, p)                                                                                       \
+    do {                                                                                                     \
+        u16 half;                                                                                            \
+        memcpy(&half, p, sizeof half);                                                                       \
+        u32 all = __builtin_convertvector(half, u32), sign = (all & 0x8000) << 16, bits = all & 0x7fff;      \
+        u32 small = (u32)(bits < 0x400), beyond = (u32)(bits >= 0x7c00);                                     \
+        u32 subnormal = (u32)(__builtin_convertvector((i32)bits, f32) * 0x1p-24f);                           \
+        u32 normal = (bits << 13) + 0x38000000 + (beyond & 0x38000000);                                      \
+        (v) = (f32)(sign | (small & subnormal) | (~small & normal));                                         \
+    } while (0)
+
+/* As ax_f16_from_float. */
+#define SAVE_F16(p, v)                                                                                       \
+    do {                                                                                                     \
+        u32 all = (u32)(v), sign = all >> 16 & 0x8000, bits = all & 0x7fffffff;                              \
+        u32 nan = (u32)(bits > 0x7f800000), over = (u32)(bits >= 0x477ff000);                                \
+        u32 small = (u32)(bits < 0x38800000);                                                                \
+        u32 subnormal = (u32)((f32)bits + 0.5f) - 0x3f000000;                                                \
+        u32 normal = (bits - 0x38000000 + 0xfff + (bits >> 13 & 1)) >> 13;                                   \
+        u32 beyond = 0x7c00 | (nan & (0x200 | (bits >> 13 & 0x3ff)));                                        \
+        u32 out = (small & subnormal) | (over & beyond) | (~(small | over) & normal);                        \
+        u16 half = __builtin_convertvector(sign | out, u16);                                                 \
+        memcpy(p, &half, sizeof half);                                                                       \
+    } while (0)
+
 #define SUM(mask, acc, x) (acc) += (x)
 #define MAX(mask, acc, x)                                                                                    \
     do {                                                                                                     \
@@ -99,11 +125,12 @@ enum { FLIGHT = 4 };
 DEFINE_BOTH(reduce_f64, double, double, f64, i64, LOAD_PLAIN, SAVE_PLAIN)
 DEFINE_BOTH(reduce_f32, float, float, f32, i32, LOAD_PLAIN, SAVE_PLAIN)
 DEFINE_BOTH(reduce_bf16, uint16_t, float, f32, i32, LOAD_BF16, SAVE_BF16)
+DEFINE_BOTH(reduce_f16, uint16_t, float, f32, i32, LOAD_F16, SAVE_F16)
 DEFINE_BOTH(reduce_i32, int32_t, int32_t, i32, i32, LOAD_PLAIN, SAVE_PLAIN)
 DEFINE_BOTH(reduce_i64, int64_t, int64_t, i64, i64, LOAD_PLAIN, SAVE_PLAIN)
 
 const ax_reduce_table AX_REDUCE_TABLE = {
     [AX_REDUCE_F64] = {reduce_f64_sum, reduce_f64_max},    [AX_REDUCE_F32] = {reduce_f32_sum, reduce_f32_max},
-    [AX_REDUCE_BF16] = {reduce_bf16_sum, reduce_bf16_max}, [AX_REDUCE_I32] = {reduce_i32_sum, reduce_i32_max},
-    [AX_REDUCE_I64] = {reduce_i64_sum, reduce_i64_max},
+    [AX_REDUCE_BF16] = {reduce_bf16_sum, reduce_bf16_max}, [AX_REDUCE_F16] = {reduce_f16_sum, reduce_f16_max},
+    [AX_REDUCE_I32] = {reduce_i32_sum, reduce_i32_max},    [AX_REDUCE_I64] = {reduce_i64_sum, reduce_i64_max},
 };

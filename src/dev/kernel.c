@@ -6,8 +6,7 @@
 #define BIT(dtype) (1u << (dtype))
 enum {
     ACCUM = BIT(AX_F64) | BIT(AX_F32),
-    ACTIVATION = ACCUM | BIT(AX_BF16),
-    FLOATS = ACTIVATION | BIT(AX_F16),
+    ACTIVATION = ACCUM | BIT(AX_BF16) | BIT(AX_F16),
     ALL = BIT(AX_DTYPE_COUNT) - 1
 };
 
@@ -45,7 +44,7 @@ static const kernel_info kernels[AX_KERNEL_COUNT] = {
     KERNEL(ce_grad, dtype, ACTIVATION),
     KERNEL(sumsq, dtype, ACTIVATION),
     KERNEL(scale, dtype, ACTIVATION),
-    KERNEL(convert, x_dtype, FLOATS),
+    KERNEL(convert, x_dtype, ACTIVATION),
     KERNEL(copy_box, dtype, ALL),
     KERNEL(fill, dtype, ALL),
     KERNEL(init_normal, dtype, ACCUM),

@@ -23,6 +23,8 @@ struct ax_engine {
     int32_t *device;  /* the same */
     double *numbers;  /* device: the loss, then a sum of squares per parameter */
     ax_updater *updater;
+    ax_loss_scale scale;
+    bool stepped; /* since the last result */
 };
 
 static size_t batch_bytes(const ax_engine *e)
@@ -94,6 +96,7 @@ ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options, const 
     AX_TRY(ax_calloc(1, sizeof *e, &e));
     e->ctx = ctx;
     e->options = *options;
+    e->scale = ax_loss_scale_start(ctx->compute);
     ax_status status = build(e, plan, frame_bytes);
     if (status != AX_OK) {
         ax_engine_destroy(&e);
@@ -124,6 +127,7 @@ void ax_engine_destroy(ax_engine **engine)
 ax_param_set *ax_engine_params(ax_engine *engine) { return engine->set; }
 ax_model *ax_engine_model(ax_engine *engine) { return engine->model; }
 ax_frame *ax_engine_frame(ax_engine *engine) { return engine->frame; }
+ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
 /* Rows [first, first + n) of the micro-batch that begins at global row `start`, of `total` rows in all: rows
@@ -168,7 +172,7 @@ static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, 
         AX_TRY(ax_param_set_last_micro_batch(e->set));
     AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
     AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
-    return ax_model_backward(e->model, e->frame, 1 / (double)ax_max(targets, 1));
+    return ax_model_backward(e->model, e->frame, e->scale.scale / (double)ax_max(targets, 1));
 }
 
 /* What follows the gradients, without a look by the host: their norm, and the update if all is finite. */
@@ -178,7 +182,7 @@ static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(sum_loss(e));
     AX_TRY(ax_param_set_grad_sumsq(e->set, sumsq));
-    AX_TRY(ax_updater_clip(e->updater, sumsq, e->numbers, targets, e->options.clip));
+    AX_TRY(ax_updater_clip(e->updater, sumsq, e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
 
@@ -190,6 +194,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     AX_TRY(begin_step(e));
     for (int64_t row = 0; row < e->options.global_batch; row += e->rows)
         AX_TRY(micro_batch(e, read, source, row, targets));
+    e->stepped = true;
     return end_step(e, targets, hyper);
 }
 
@@ -209,6 +214,28 @@ static ax_status find_bad_weights(ax_engine *e, const char **out)
     return status;
 }
 
+/* What the step means for the loss scale. A loss that is not finite, or weights, are not for it to mend. */
+static void judge_scale(ax_engine *e, ax_step_result *out)
+{
+    out->loss_scale = e->scale.scale;
+    if (e->ctx->compute != AX_F16 || !e->stepped)
+        return;
+    out->overflow = !out->finite && isfinite(out->loss) && !out->culprit_weights;
+    if (out->finite || out->overflow)
+        ax_loss_scale_update(&e->scale, out->overflow);
+    e->stepped = false;
+}
+
+/* A step that was not finite: what it was that was not. */
+static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
+{
+    AX_TRY(find_bad_weights(e, &out->culprit));
+    out->culprit_weights = out->culprit;
+    if (!out->culprit && gradient >= 0)
+        out->culprit = e->set->param[gradient]->name;
+    return ax_updater_resume(e->updater);
+}
+
 ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 {
     ax_update_numbers now;
@@ -216,13 +243,10 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     /* Not a number has no sign that means anything: printf would show "-nan". */
     *out = (ax_step_result){
         .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
-    if (out->finite)
-        return AX_OK;
-    AX_TRY(find_bad_weights(e, &out->culprit));
-    out->culprit_weights = out->culprit;
-    if (!out->culprit && now.culprit >= 0)
-        out->culprit = e->set->param[(int)now.culprit]->name;
-    return ax_updater_resume(e->updater);
+    if (!out->finite)
+        AX_TRY(find_culprit(e, (int)now.culprit, out));
+    judge_scale(e, out);
+    return AX_OK;
 }
 
 ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t rows, double *loss_sum)

@@ -46,8 +46,8 @@ static ax_status allocate(ax_run *run)
     const ax_config *c = run->config;
     ax_memory_restart_peak(); /* tokenizing is over */
     run->baseline = ax_memory_now();
-    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads, ax_run_compute_dtype(c),
-                              (uint64_t)c->train.seed, &run->ctx));
+    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads,
+                              ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &run->ctx));
     run->ctx->parallel = ax_run_parallel(c);
     AX_TRY(ax_comm_agree(run->world, ax_run_measure_peak(run)));
     AX_TRY(ax_run_average_peak(run));
@@ -106,24 +106,23 @@ static ax_status open_metrics(ax_run *run)
     ax_run_describe(run, model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
-    return ax_metrics_open(
-        &(ax_metrics_run){.dir = c->run.dir,
-                          .device = c->device,
-                          .threads = run->ctx->dev->threads,
-                          .ranks = ax_comm_size(run->world),
-                          .grid = grid,
-                          .strategy = c->strategy,
-                          .zero = (int)c->zero,
-                          .precision = c->train.precision == AX_CONFIG_BF16 ? "bf16" : "fp32",
-                          .model = model,
-                          .parameters = parameters,
-                          .steps = c->train.steps,
-                          .peak_flops = run->peak_flops,
-                          .peak_from = "multiply-adds in registers, measured at start-up",
-                          .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
-                          .mem_baseline = run->baseline,
-                          .log_interval = c->run.log_interval},
-        run->step, &run->metrics);
+    return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
+                                             .device = c->device,
+                                             .threads = run->ctx->dev->threads,
+                                             .ranks = ax_comm_size(run->world),
+                                             .grid = grid,
+                                             .strategy = c->strategy,
+                                             .zero = (int)c->zero,
+                                             .precision = ax_run_dtype_name(c->train.precision),
+                                             .model = model,
+                                             .parameters = parameters,
+                                             .steps = c->train.steps,
+                                             .peak_flops = run->peak_flops,
+                                             .peak_from = "multiply-adds in registers, measured at start-up",
+                                             .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
+                                             .mem_baseline = run->baseline,
+                                             .log_interval = c->run.log_interval},
+                           run->step, &run->metrics);
 }
 
 /* Everything up to the first step, in this order: what can be refused comes before what takes memory. Files
@@ -169,17 +168,38 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return ax_sampler_read(source, first, end, out);
 }
 
-/* A step whose loss or gradient is not finite was not applied: stop, or go on without it. */
+/* What to do about steps that are not finite. */
+static const char *advice(const ax_run *run, const ax_step_result *r)
+{
+    if (r->culprit_weights)
+        return "no step can mend them, start from other weights";
+    return run->config->train.precision == AX_CONFIG_FP16
+               ? "fp16 ends at 65504: use train.precision=bf16, lower optim.lr, or set train.nonfinite=skip "
+                 "to "
+                 "go on without such steps"
+               : "lower optim.lr, or set train.nonfinite=skip to go on without such steps";
+}
+
+/* A step whose loss or gradient is not finite was not applied: stop, or go on without it. Without fail if the
+ * loss scale was too large for it, and is smaller now. */
 static ax_status judge(ax_run *run, const ax_step_result *r)
 {
     char what[192] = "the loss is not finite", newest[64] = "there is no checkpoint yet";
-    if (r->finite)
-        return AX_OK;
-    if (r->culprit)
-        snprintf(what, sizeof what, "the %s of %s %s not finite", r->culprit_weights ? "weights" : "gradient",
-                 r->culprit, r->culprit_weights ? "are" : "is");
+    const ax_loss_scale *scale = ax_engine_loss_scale(run->engine);
     if (run->metrics)
         ax_metrics_break_line(run->metrics);
+    if (r->overflow && scale->scale < r->loss_scale) {
+        if (ax_run_first(run))
+            ax_log(AX_LOG_INFO,
+                   "step %lld is skipped: its gradient overflows fp16; the loss scale is now %g (skipped so "
+                   "far: %lld)",
+                   (long long)run->step, scale->scale, (long long)scale->skipped_steps);
+        return AX_OK;
+    }
+    if (r->culprit)
+        snprintf(what, sizeof what, "the %s of %s %s not finite%s",
+                 r->culprit_weights ? "weights" : "gradient", r->culprit, r->culprit_weights ? "are" : "is",
+                 r->overflow ? ", even with the smallest loss scale" : "");
     /* Skipping mends no weights. */
     if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
         if (ax_run_first(run))
@@ -188,12 +208,9 @@ static ax_status judge(ax_run *run, const ax_step_result *r)
     }
     if (run->saved_step >= 0)
         snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld", (long long)run->saved_step);
-    return ax_fail(
-        AX_ERR_NUMERIC, "step %lld: %s (loss %g, gradient norm %g); the step was not applied: %s; %s",
-        (long long)run->step, what, r->loss, r->grad_norm,
-        r->culprit_weights ? "no step can mend them, start from other weights"
-                           : "lower optim.lr, or set train.nonfinite=skip to go on without such steps",
-        newest);
+    return ax_fail(AX_ERR_NUMERIC,
+                   "step %lld: %s (loss %g, gradient norm %g); the step was not applied: %s; %s",
+                   (long long)run->step, what, r->loss, r->grad_norm, advice(run, r), newest);
 }
 
 ax_hyper ax_run_hyper(const ax_run *run, int64_t step)
@@ -238,7 +255,8 @@ static ax_status train_step(ax_run *run)
                            .flops = per_token * (double)(c->train.global_batch * c->model.seq_len),
                            .hw_flops = run->ctx->dev->flops - flops,
                            .mem_bytes = held(run),
-                           .skipped = !result.finite};
+                           .skipped = !result.finite,
+                           .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result.loss_scale : 0};
     AX_TRY(ax_run_exchange(run, &row));
     row.step_ms = (ax_now() - start) * 1e3;
     ax_event_add(run->ctx->dev->ring, "step", "train", start, ax_now(), 0);

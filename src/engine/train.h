@@ -55,6 +55,7 @@ typedef struct ax_run {
     double peak_flops;    /* mean of the ranks */
     int64_t baseline;     /* bytes resident before anything planned is taken */
     int64_t step, tokens; /* done so far */
+    ax_loss_scale scale;  /* of the checkpoint that is continued; 0: it has none */
     ax_train_result *result;
     int64_t saved_step; /* of the run's newest checkpoint, written or resumed; -1: none */
     bool eval_pending;  /* a signal cut the evaluation of this step short */
@@ -113,7 +114,8 @@ void ax_signals_restore(void);
 void ax_signals_saving(bool begins); /* a save begins or ends: others may be silent meanwhile */
 int ax_signal_pending(void);         /* the signal, or 0 */
 
-ax_dtype ax_run_compute_dtype(const ax_config *config);
+ax_dtype ax_run_dtype(int precision); /* of an ax_config_precision, and its word */
+const char *ax_run_dtype_name(int precision);
 ax_grid_size ax_run_grid(const ax_config *config);
 ax_parallel ax_run_parallel(const ax_config *config);
 

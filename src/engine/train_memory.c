@@ -8,10 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
-ax_dtype ax_run_compute_dtype(const ax_config *config)
-{
-    return config->train.precision == AX_CONFIG_BF16 ? AX_BF16 : AX_F32;
-}
+static const struct {
+    ax_dtype dtype;
+    const char *name;
+} precisions[] = {[AX_CONFIG_FP32] = {AX_F32, "fp32"},
+                  [AX_CONFIG_BF16] = {AX_BF16, "bf16"},
+                  [AX_CONFIG_FP16] = {AX_F16, "fp16"}};
+
+ax_dtype ax_run_dtype(int precision) { return precisions[precision].dtype; }
+const char *ax_run_dtype_name(int precision) { return precisions[precision].name; }
 
 ax_grid_size ax_run_grid(const ax_config *config)
 {
@@ -42,7 +47,7 @@ static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recom
     ax_parallel parallel = ax_run_parallel(run->config);
     ax_status status =
         ax_engine_plan_make(&options, run->placed, ax_run_grid(run->config), &parallel, run->config->device,
-                            run->threads.count, ax_run_compute_dtype(run->config), out);
+                            run->threads.count, ax_run_dtype(run->config->train.precision), out);
     return ax_comm_agree(run->world, status);
 }
 

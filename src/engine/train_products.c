@@ -60,8 +60,8 @@ static ax_status find(ax_run *run, ax_step_products *out)
     const ax_config *c = run->config;
     ax_ctx *dry;
     ax_engine *engine = NULL;
-    AX_TRY(ax_ctx_create(run->placed, ax_run_grid(c), "dry", run->threads.count, ax_run_compute_dtype(c),
-                         (uint64_t)c->train.seed, &dry));
+    AX_TRY(ax_ctx_create(run->placed, ax_run_grid(c), "dry", run->threads.count,
+                         ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &dry));
     dry->parallel = ax_run_parallel(c);
     ax_status status = ax_engine_create(dry, &run->options, &run->plan, 0, &engine);
     if (status == AX_OK)
@@ -242,8 +242,8 @@ static ax_status measure(ax_run *run, int64_t runs, ax_step_products *out)
 {
     const ax_config *c = run->config;
     AX_TRY(ax_comm_agree(run->world, find(run, out)));
-    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads, ax_run_compute_dtype(c),
-                              (uint64_t)c->train.seed, &run->ctx));
+    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads,
+                              ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &run->ctx));
     out->cache = ax_cores_cache();
     AX_TRY(ax_comm_agree(run->world, time_all(run, runs, out)));
     add_up(out);

@@ -42,7 +42,7 @@ static json_t *identity_of(const ax_run *run)
 static json_t *settings_of(const ax_run *run)
 {
     const ax_config *c = run->config;
-    const char *precision = c->train.precision == AX_CONFIG_BF16 ? "bf16" : "fp32";
+    const char *precision = ax_run_dtype_name(c->train.precision);
     return json_pack(
         "{s:I,s:I,s:s,s:I,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
         (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
@@ -55,6 +55,7 @@ static json_t *settings_of(const ax_run *run)
 
 static ax_status print_state(const ax_run *run, char **out)
 {
+    const ax_config *c = run->config;
     int64_t counts[run->train.n];
     ax_sampler_state(run->sampler, counts);
     json_t *sampler = json_array();
@@ -64,6 +65,12 @@ static ax_status print_state(const ax_run *run, char **out)
         json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(), "step",
                   (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "evaluate", run->eval_pending,
                   "sampler", sampler, "run", identity_of(run), "settings", settings_of(run));
+    const ax_loss_scale *scale = ax_engine_loss_scale(run->engine);
+    if (state && c->train.precision == AX_CONFIG_FP16)
+        json_object_set_new(state, "loss_scale",
+                            json_pack("{s:f,s:I,s:I}", "scale", scale->scale, "good_steps",
+                                      (json_int_t)scale->good_steps, "skipped_steps",
+                                      (json_int_t)scale->skipped_steps));
     *out = state ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
     AX_CHECK(*out, AX_ERR_MEMORY, "cannot print the state of the run");
@@ -118,7 +125,7 @@ static ax_status add_config(const ax_run *run, side_files *files)
 {
     ax_buf text = {0};
     ax_model_identity identity = run->identity;
-    identity.dtype = run->config->run.save_dtype == AX_CONFIG_BF16 ? AX_BF16 : AX_F32;
+    identity.dtype = ax_run_dtype(run->config->run.save_dtype);
     ax_status status = ax_model_config_print(&run->model, &identity, &text);
     if (status != AX_OK) {
         ax_buf_fini(&text);
@@ -144,16 +151,15 @@ static ax_status save(ax_run *run)
     ax_status status =
         ax_comm_agree(run->world, ax_run_first(run) ? collect_files(run, &files, &state) : AX_OK);
     if (status == AX_OK)
-        status =
-            ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
-                                              .step = run->step,
-                                              .params = ax_engine_params(run->engine),
-                                              .dtype = c->run.save_dtype == AX_CONFIG_BF16 ? AX_BF16 : AX_F32,
-                                              .slot_names = run->optim->slot_names,
-                                              .files = files.file,
-                                              .n_files = files.n,
-                                              .state = state,
-                                              .keep_latest = (int)c->run.keep_latest});
+        status = ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
+                                                   .step = run->step,
+                                                   .params = ax_engine_params(run->engine),
+                                                   .dtype = ax_run_dtype(c->run.save_dtype),
+                                                   .slot_names = run->optim->slot_names,
+                                                   .files = files.file,
+                                                   .n_files = files.n,
+                                                   .state = state,
+                                                   .keep_latest = (int)c->run.keep_latest});
     for (int i = 0; i < files.n; i++)
         free(files.owned[i]);
     free(state);
@@ -294,6 +300,22 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
     return status;
 }
 
+/* There is one if the run was in fp16. */
+static ax_status read_loss_scale(ax_run *run, const json_t *state)
+{
+    const json_t *saved = json_object_get(state, "loss_scale");
+    if (!saved || run->config->train.precision != AX_CONFIG_FP16)
+        return AX_OK;
+    run->scale =
+        (ax_loss_scale){.scale = json_number_value(json_object_get(saved, "scale")),
+                        .good_steps = json_integer_value(json_object_get(saved, "good_steps")),
+                        .skipped_steps = json_integer_value(json_object_get(saved, "skipped_steps"))};
+    AX_CHECK(run->scale.scale >= AX_LOSS_SCALE_LEAST && run->scale.scale <= AX_LOSS_SCALE_MOST, AX_ERR_DATA,
+             "%s: training/state.json has a loss scale of %g, which is not in [%g, %g]", run->resume_dir,
+             run->scale.scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
+    return AX_OK;
+}
+
 /* The sampler goes on where it was, unless a new run has other data: that starts from its beginning. */
 static ax_status restore_position(ax_run *run, const json_t *state)
 {
@@ -328,6 +350,8 @@ ax_status ax_run_restore_position(ax_run *run)
     ax_status status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state);
+    if (status == AX_OK)
+        status = read_loss_scale(run, state);
     json_decref(state);
     return status;
 }
@@ -338,6 +362,8 @@ static ax_status load_checkpoint(ax_run *run)
     rules.ignore = ax_family_ignored(run->model.family, &rules.ignores);
     AX_TRY(ax_ckpt_load(ax_engine_params(run->engine), run->resume_dir, run->optim->slot_names, &rules));
     AX_TRY(ax_param_set_refresh(ax_engine_params(run->engine)));
+    if (run->scale.scale > 0)
+        *ax_engine_loss_scale(run->engine) = run->scale;
     if (!run->new_run)
         run->saved_step = run->step;
     ax_log(AX_LOG_INFO, "resuming %s after step %lld", run->resume_dir, (long long)run->step);

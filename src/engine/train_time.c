@@ -23,20 +23,28 @@ static ax_status random_rows(void *source, int64_t first, int64_t end, const ax_
 }
 
 /* The ranks begin together; a step has taken as long as on the slowest. */
-static ax_status time_step(ax_run *run, int64_t step, double *seconds)
+static ax_status time_once(ax_run *run, int64_t step, double *seconds, ax_step_result *result)
 {
-    ax_step_result result;
     ax_work *work;
     ax_hyper hyper = ax_run_hyper(run, step);
     int64_t targets = run->options.global_batch * run->options.seq_len;
     AX_TRY(ax_barrier(run->world));
     double begin = ax_now();
     AX_TRY(ax_engine_step(run->engine, step, random_rows, run, targets, &hyper));
-    AX_TRY(ax_engine_result(run->engine, &result));
+    AX_TRY(ax_engine_result(run->engine, result));
     AX_TRY(ax_stream_wait(run->ctx->stream));
     *seconds = ax_now() - begin;
     AX_TRY(ax_all_reduce(run->world, NULL, seconds, 1, AX_F64, AX_MAX, &work));
-    AX_TRY(ax_wait(&work));
+    return ax_wait(&work);
+}
+
+/* In fp16 a step that overflows is taken again: the loss scale has been halved. */
+static ax_status time_step(ax_run *run, int64_t step, double *seconds)
+{
+    ax_step_result result;
+    do
+        AX_TRY(time_once(run, step, seconds, &result));
+    while (result.overflow && ax_engine_loss_scale(run->engine)->scale < result.loss_scale);
     AX_CHECK(result.finite, AX_ERR_NUMERIC,
              "step %lld: loss %g, gradient norm %g: what is not finite is not applied, so its time says "
              "nothing; lower optim.lr",

@@ -19,8 +19,8 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
                              ax_dtype compute, uint64_t seed, ax_ctx **out)
 {
     *out = NULL;
-    AX_CHECK(compute == AX_F64 || compute == AX_F32 || compute == AX_BF16, AX_ERR_USAGE,
-             "cannot compute in %s; choose f64, f32 or bf16", ax_dtype_name(compute));
+    AX_CHECK(compute <= AX_F16, AX_ERR_USAGE, "cannot compute in %s; choose f64, f32, bf16 or f16",
+             ax_dtype_name(compute));
     ax_ctx *ctx;
     AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
     ctx->world = world;

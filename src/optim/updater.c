@@ -87,12 +87,13 @@ ax_status ax_updater_resume(ax_updater *u)
 }
 
 ax_status ax_updater_clip(ax_updater *u, const double *sumsq, const double *loss, int64_t targets,
-                          double clip)
+                          double scale, double clip)
 {
     ax_stream *stream = u->set->ctx->stream;
     AX_TRY(ax_run_clip(stream, &(ax_clip_args){.n = u->set->n,
                                                .clip = clip,
                                                .targets = (double)ax_max(targets, 1),
+                                               .scale = scale,
                                                .sumsq = sumsq,
                                                .loss = loss,
                                                .numbers = u->numbers}));

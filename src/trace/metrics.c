@@ -295,6 +295,8 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
     row_add(&r, "}, \"comm_wire_bytes\": %lld", (long long)s->comm_wire_bytes);
     row_number(&r, "comm_exposed_ms", s->comm_exposed_ms);
     row_add(&r, ", \"skipped\": %s", s->skipped ? "true" : "false");
+    if (s->loss_scale > 0)
+        row_number(&r, "loss_scale", s->loss_scale);
     AX_TRY(row_write(m, &r));
     const ax_scalar scalars[] = {{"train/loss", s->loss},
                                  {"train/grad_norm", s->grad_norm},

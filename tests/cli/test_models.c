@@ -323,6 +323,9 @@ static void eval_is_what_training_reported(void **state)
     t = json_of(AXONN " eval run --data valid.tok --precision bf16 --json");
     assert_true(fabs(number(t, "loss") - number(o, "loss")) < 0.05);
     json_decref(t);
+    t = json_of(AXONN " eval run --data valid.tok --precision fp16 --json");
+    assert_true(fabs(number(t, "loss") - number(o, "loss")) < 0.01);
+    json_decref(t);
     /* Shorter rows see less; every token but one is still a target once. */
     t = json_of(AXONN " eval run --data valid.tok --seq-len 4 --json");
     assert_true(number(t, "targets") == number(o, "targets") && number(t, "loss") != number(o, "loss"));

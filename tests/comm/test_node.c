@@ -226,7 +226,7 @@ static char *buffer(const member *m, size_t at, uint64_t *luck, size_t element)
 
 static call make(const member *m, int ranks, uint64_t *common, uint64_t *own, int slot)
 {
-    static const ax_dtype dtypes[] = {AX_F32, AX_F32, AX_BF16, AX_F64, AX_I32, AX_I64};
+    static const ax_dtype dtypes[] = {AX_F32, AX_F32, AX_BF16, AX_F16, AX_F64, AX_I32, AX_I64};
     static const int counts[] = {0, 1, 3, 17, 64, 100, 1000, 2048, 5001, 20000, 40000};
     call c = {.seed = random_below(common, 1000)};
     ax_coll_args *a = &c.args;

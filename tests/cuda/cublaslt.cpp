@@ -35,7 +35,7 @@ namespace
 
 ax_dtype dtype_of(cudaDataType_t type)
 {
-    return type == CUDA_R_64F ? AX_F64 : type == CUDA_R_32F ? AX_F32 : AX_BF16;
+    return type == CUDA_R_64F ? AX_F64 : type == CUDA_R_32F ? AX_F32 : type == CUDA_R_16BF ? AX_BF16 : AX_F16;
 }
 
 double at(const cublasLtMatrixLayout &l, bool trans, const void *x, int64_t r, int64_t c)
@@ -169,8 +169,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* The shapes must agree, and sums of fp64 need fp64. Vectors, and bf16 that lies on 2 bytes, are refused, as
- * versions of the library do; so are sums of parts in bf16. */
+/* The shapes must agree, and sums of fp64 need fp64. Vectors, and 16 bits that lie on 2 bytes, are refused,
+ * as versions of the library do; so are sums of parts in 16 bits. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -187,7 +187,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (how->epilogue == CUBLASLT_EPILOGUE_BIAS && how->bias_type != d->type)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    bool narrow = a->type == CUDA_R_16BF &&
+    bool narrow = (a->type == CUDA_R_16BF || a->type == CUDA_R_16F) &&
                   (a->ld % 2 || b->ld % 2 || preference->align[0] < 4 || preference->align[1] < 4);
     if (d->rows == 1 || narrow || preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         return CUBLAS_STATUS_NOT_SUPPORTED;

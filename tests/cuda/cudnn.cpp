@@ -1,8 +1,8 @@
 /* cuDNN's graph API over the graphs of attention: descriptors are held and checked, graphs run by plain
- * loops. Tensors inside a graph are rounded to their type, operands of products to bf16. Refused is what the
- * library refuses: attributes of another type, descriptors used before they are finalized, tensors that
- * nothing makes, statistics that are not dense, integers but in causal masks, heads that are no rows of 16
- * bytes. */
+ * loops. Tensors inside a graph are rounded to their type, operands of products to that of the graph. Refused
+ * is what the library refuses: attributes of another type, descriptors used before they are finalized,
+ * tensors that nothing makes, statistics that are not dense, integers but in causal masks, heads that are no
+ * rows of 16 bytes. */
 #include "cudnn_graph.h"
 
 #include "cuda_runtime.h"
@@ -180,6 +180,8 @@ struct shape {
     }
 };
 
+bool is_half(int type) { return type == CUDNN_DATA_BFLOAT16 || type == CUDNN_DATA_HALF; }
+
 cudnnStatus_t check_tensor(const descriptor *d)
 {
     if (d->count(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64) != 4 ||
@@ -197,7 +199,7 @@ cudnnStatus_t check_tensor(const descriptor *d)
         return unsupported("the engines take no integers from outside");
     if (!s.inside && s.type == CUDNN_DATA_FLOAT && !s.dense())
         return bad("statistics are not dense"); /* the library takes them, and its gradients are wrong */
-    if (!s.inside && s.type == CUDNN_DATA_BFLOAT16)
+    if (!s.inside && is_half(s.type))
         for (int i = 0; i < 4; i++)
             if (s.stride[i] != 1 && s.dim[i] != 1 && s.stride[i] % 8)
                 return unsupported("rows of heads do not start on 16 bytes");
@@ -367,9 +369,15 @@ std::vector<engine> engines_for(const descriptor *graph)
 
 typedef std::vector<float> array; /* row-major, dense */
 
+ax_dtype dtype_of(int type)
+{
+    return type == CUDNN_DATA_BFLOAT16 ? AX_BF16 : type == CUDNN_DATA_HALF ? AX_F16 : AX_F32;
+}
+
 float rounded(float x, int type)
 {
     return type == CUDNN_DATA_BFLOAT16  ? ax_bf16_to_float(ax_bf16_from_float(x))
+           : type == CUDNN_DATA_HALF    ? ax_f16_to_float(ax_f16_from_float(x))
            : type == CUDNN_DATA_BOOLEAN ? (float)(x != 0)
                                         : x;
 }
@@ -411,7 +419,7 @@ struct runner {
             return inside.at(d);
         array out((size_t)s.size());
         const void *from = outside.at(s.uid);
-        ax_dtype dtype = s.type == CUDNN_DATA_BFLOAT16 ? AX_BF16 : AX_F32;
+        ax_dtype dtype = dtype_of(s.type);
         s.each([&](int64_t at, int64_t offset) { out[(size_t)at] = (float)ax_load(dtype, from, offset); });
         return out;
     }
@@ -426,7 +434,7 @@ struct runner {
             return;
         }
         void *to = outside.at(s.uid);
-        ax_dtype dtype = s.type == CUDNN_DATA_BFLOAT16 ? AX_BF16 : AX_F32;
+        ax_dtype dtype = dtype_of(s.type);
         s.each([&](int64_t at, int64_t offset) { ax_store(dtype, to, offset, value[(size_t)at]); });
     }
 
@@ -435,11 +443,12 @@ struct runner {
         shape sa(w.in[0]), sb(w.in[1]), sc(w.out);
         array a = read(w.in[0]), b = read(w.in[1]), c((size_t)sc.size());
         const int64_t m = sa.dim[2], k = sa.dim[3], n = sb.dim[3], group = sa.dim[1] / sb.dim[1];
+        const int type = is_half(sa.type) ? sa.type : sb.type;
         std::vector<double> sum((size_t)n);
         for (float &x : a)
-            x = rounded(x, CUDNN_DATA_BFLOAT16);
+            x = rounded(x, type);
         for (float &x : b)
-            x = rounded(x, CUDNN_DATA_BFLOAT16);
+            x = rounded(x, type);
         for (int64_t z = 0; z < sa.dim[0] * sa.dim[1]; z++) {
             const float *left = a.data() + z * m * k,
                         *right = b.data() + (z / sa.dim[1] * sb.dim[1] + z % sa.dim[1] / group) * k * n;

@@ -45,10 +45,11 @@ static bool plan(const ax_cudnn *lib, cudnnBackendDescriptor_t about, const ax_c
     ax_cudnn_plan p;
     double start = ax_now();
     ax_status status = ax_cudnn_plan_create(lib, &(ax_cudnn_target){.properties = about}, s, room, &p);
-    printf("%-8s b%lld t%lld h%lld/%lld of %lld/%lld d%lld%s%s: ",
-           s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", (long long)s->batch, (long long)s->time,
-           (long long)s->heads, (long long)s->kv_heads, (long long)s->all_heads, (long long)s->all_kv_heads,
-           (long long)s->width, s->documents ? ", documents" : "", s->lse ? ", lse" : "");
+    printf("%-8s %-4s b%lld t%lld h%lld/%lld of %lld/%lld d%lld%s%s: ",
+           s->kind == AX_CUDNN_FORWARD ? "forward" : "backward", ax_dtype_name((ax_dtype)s->dtype),
+           (long long)s->batch, (long long)s->time, (long long)s->heads, (long long)s->kv_heads,
+           (long long)s->all_heads, (long long)s->all_kv_heads, (long long)s->width,
+           s->documents ? ", documents" : "", s->lse ? ", lse" : "");
     if (status == AX_OK)
         printf("engine %lld, %lld bytes of workspace, planned in %.2f s\n", (long long)p.engine,
                (long long)p.workspace, ax_now() - start);
@@ -72,9 +73,11 @@ int main(void)
         return 1;
     }
     printf("cuDNN %zu, on a described H100:\n", lib.GetVersion());
-    for (size_t i = 0; i < AX_COUNT(shapes); i++)
+    for (size_t n = 0; n < 2 * AX_COUNT(shapes); n++)
         for (int kind = AX_CUDNN_FORWARD; kind <= AX_CUDNN_BACKWARD; kind++) {
+            const size_t i = n / 2;
             ax_cudnn_shape s = {.kind = kind,
+                                .dtype = n % 2 ? AX_F16 : AX_BF16,
                                 .batch = shapes[i].batch,
                                 .time = shapes[i].time,
                                 .heads = shapes[i].heads,

@@ -247,9 +247,13 @@ const unsigned char *ax_emulated_gather(const void *mine, size_t bytes)
     return slots;
 }
 
-static float number(uint32_t r, int half) { return ax_bf16_to_float((uint16_t)(r >> 16 * half)); }
+static float number(uint32_t r, int half, bool fp16)
+{
+    uint16_t bits = (uint16_t)(r >> 16 * half);
+    return fp16 ? ax_f16_to_float(bits) : ax_bf16_to_float(bits);
+}
 
-void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2])
+void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool fp16)
 {
     struct operands {
         uint32_t a[4], b[2];
@@ -262,9 +266,9 @@ void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2])
         float row[2], column[2];
         for (int i = 0; i < 2; i++) { /* rows g and g+8, columns 2t and 2t+1 */
             memcpy(&other, all + (g * 4 + k % 8 / 2) * AX_EMULATED_SLOT, sizeof other);
-            row[i] = number(other.a[i + k / 8 * 2], k % 2);
+            row[i] = number(other.a[i + k / 8 * 2], k % 2, fp16);
             memcpy(&other, all + ((2 * t + i) * 4 + k % 8 / 2) * AX_EMULATED_SLOT, sizeof other);
-            column[i] = number(other.b[k / 8], k % 2);
+            column[i] = number(other.b[k / 8], k % 2, fp16);
         }
         for (int e = 0; e < 4; e++)
             c[e] += row[e / 2] * column[e % 2];

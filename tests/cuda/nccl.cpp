@@ -90,6 +90,7 @@ size_t size_of(int type)
     case ncclInt8:
         return 1;
     case ncclBfloat16:
+    case ncclFloat16:
         return 2;
     case ncclInt32:
     case ncclFloat32:
@@ -104,6 +105,8 @@ ax_dtype dtype_of(int type)
     switch (type) {
     case ncclBfloat16:
         return AX_BF16;
+    case ncclFloat16:
+        return AX_F16;
     case ncclInt32:
         return AX_I32;
     case ncclInt64:

@@ -80,7 +80,8 @@ static void check_close(const judged *j, const kernel_case *c, const kc_operand 
         fail_msg("%s: %s: %s is %.3g off, relative to its norm; permitted %.3g + %g x %.3g", j->name, c->name,
                  o->name, error / norm, o->bound, o->gaps, gap / norm);
     /* No single element hides behind the norm of the others. */
-    double unit = wide_dtype == o->dtype ? o->bound : 0x1p-8, typical = n ? norm / sqrt((double)n) : 0;
+    double rounding = o->dtype == AX_F16 ? 0x1p-11 : 0x1p-8;
+    double unit = wide_dtype == o->dtype ? o->bound : rounding, typical = n ? norm / sqrt((double)n) : 0;
     for (int64_t i = 0; i < o->count; i++) {
         double g = ax_load(o->dtype, got, i), x = ax_load(wide_dtype, wide, i);
         if (isfinite(g) && isfinite(x) && fabs(g - x) > 8 * unit * (fabs(x) + typical))

@@ -16,12 +16,12 @@
 
 /* The first call of a shape, and the next one, which is not judged again. The bound is far above rounding to
  * bf16 and far below what a wrong scale does to a softmax. */
-static void attention_is_right(ax_device *cuda, ax_device *ref, ax_kernel kernel)
+static void attention_is_right(ax_device *cuda, ax_device *ref, ax_kernel kernel, ax_dtype dtype)
 {
     const int step = SANITIZED ? 5 : 2; /* one case of so many */
     kernel_case c;
     int judged = 0;
-    for (int index = 1; kernel_case_build(kernel, AX_BF16, index, &c); index += step) {
+    for (int index = 1; kernel_case_build(kernel, dtype, index, &c); index += step) {
         void *want[KC_OPERANDS], *got[KC_OPERANDS];
         kernel_case_run(ref, &c, 0, want);
         for (int again = 0; again < 2; again++) {
@@ -53,8 +53,10 @@ static void wrong_results_are_not_taken(void **state)
     assert_int_equal(setenv("AXONN_EMULATED_CUDNN", "wrong", 1), 0);
     assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_OK);
     assert_int_equal(ax_device_open("ref", 1, &ref), AX_OK);
-    attention_is_right(cuda, ref, AX_K_attention);
-    attention_is_right(cuda, ref, AX_K_attention_grad);
+    for (int fp16 = 0; fp16 < 2; fp16++) {
+        attention_is_right(cuda, ref, AX_K_attention, fp16 ? AX_F16 : AX_BF16);
+        attention_is_right(cuda, ref, AX_K_attention_grad, fp16 ? AX_F16 : AX_BF16);
+    }
     ax_device_close(&ref);
     ax_device_close(&cuda);
     unsetenv("AXONN_EMULATED_CUDNN");

@@ -116,25 +116,29 @@ static void clipping_by_hand(void **state)
         double clip, factor;
     } cases[] = {{5, 1}, {0, 1}, {1, 1 / (4 + 1e-6)}};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
-        RUN(clip, 3, cases[i].clip, 3, sumsq, &loss, &now);
+        RUN(clip, 3, cases[i].clip, 3, 1, sumsq, &loss, &now);
         assert_true(now.norm == 4 && now.loss == 2 && now.grad_scale == cases[i].factor);
         assert_true(now.skip == 0 && now.culprit == -1);
     }
     RUN(sgd, 1, 0, 1, 0, 0, &one, &now, AX_F64, AX_F64);
     assert_true(w == 1 - 1 / (4 + 1e-6));
+    RUN(clip, 3, 1, 3, 8, sumsq, &loss, &now); /* gradients of which all was computed eight times too large */
+    assert_true(now.norm == 0.5 && now.loss == 2 && now.grad_scale == 1.0 / 8);
+    RUN(clip, 3, 0.25, 3, 8, sumsq, &loss, &now);
+    assert_true(now.grad_scale == 0.25 / (0.5 + 1e-6) / 8);
     const double before = w;
     sumsq[1] = NAN;
-    RUN(clip, 3, 1, 3, sumsq, &loss, &now);
+    RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
     assert_true(now.skip != 0 && now.culprit == 1 && isnan(now.norm) && !signbit(now.norm) && now.loss == 2);
     RUN(sgd, 1, 0, 1, 0, 0, &one, &now, AX_F64, AX_F64);
     sumsq[1] = 4, loss = 15; /* a later step is fine */
-    RUN(clip, 3, 1, 3, sumsq, &loss, &now);
+    RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
     assert_true(now.skip != 0 && now.culprit == 1 && now.loss == 2);
     RUN(sgd, 1, 0, 1, 0, 0, &one, &now, AX_F64, AX_F64);
     assert_true(w == before);
     now.skip = 0;
     loss = INFINITY;
-    RUN(clip, 3, 1, 3, sumsq, &loss, &now);
+    RUN(clip, 3, 1, 3, 1, sumsq, &loss, &now);
     assert_true(now.skip != 0 && now.culprit == -1 && now.norm == 4);
 }
 

@@ -37,7 +37,7 @@ static void pad(uint64_t *state, ax_tensor *t, const char *letters, const char *
 static test_case random_case(uint64_t *state)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5};
-    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16};
+    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16};
     int64_t extent[26], unit[26];
     ax_axes axes[26] = {{0}};
     const char *spec = specs[random_below(state, (int)AX_COUNT(specs))];
@@ -59,7 +59,7 @@ static test_case random_case(uint64_t *state)
     }
     test_case t = {.spec = spec, .accumulate = random_below(state, 2)};
     ax_tensor *operand[2] = {&t.a, &t.b};
-    ax_dtype dtype = dtypes[random_below(state, 3)];
+    ax_dtype dtype = dtypes[random_below(state, AX_COUNT(dtypes))];
     const char *c = spec;
     for (int k = 0; k < 2; k++, c++) {
         ax_tensor *o = operand[k];

@@ -57,7 +57,7 @@ static ax_status check_memory(const model *m)
     const ax_param_set *set = m->set;
     EXPECT(set->n == 2 && set->param[0] == m->weight && set->param[1] == m->bias);
     EXPECT(ax_param_set_find(set, "h.bias") == m->bias && !ax_param_set_find(set, "h"));
-    bool rounds = m->ctx->compute == AX_BF16;
+    bool rounds = m->ctx->compute != m->ctx->accum;
     EXPECT((m->weight->rest.data != m->weight->master.data) == rounds && (set->bytes_use > 0) == rounds);
     EXPECT(m->weight->rest.dtype == m->ctx->compute && m->weight->master.dtype == m->ctx->accum);
     EXPECT(m->bias->rest.data == m->bias->master.data && m->bias->rest.dtype == m->ctx->accum);
@@ -80,9 +80,9 @@ static ax_status check_init(const model *m, world_case *w)
         if (ax_comm_size(m->ctx->world) == 1)
             w->weight[i] = x;
         EXPECT(x == w->weight[i]);
-        if (m->ctx->compute == AX_BF16)
-            x = ax_bf16_to_float(ax_bf16_from_float((float)x));
-        EXPECT(ax_load(m->ctx->compute, use, i) == x);
+        double rounded;
+        ax_store(m->ctx->compute, &rounded, 0, x);
+        EXPECT(ax_load(m->ctx->compute, use, i) == ax_load(m->ctx->compute, &rounded, 0));
     }
     EXPECT(fabs(sqrt(sum / (OUT * IN)) / 0.02 - 1) < 0.3);
     for (int i = 0; i < OUT; i++)
@@ -211,7 +211,7 @@ static void same_on_all_grids(const char *device)
     static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {1, 2, 1, 1, 1}, {1, 1, 3, 1, 1},
                                          {1, 1, 1, 1, 4}, {2, 2, 2, 1, 1}, {2, 1, 2, 1, 2}, {2, 2, 1, 2, 1},
                                          {5, 1, 1, 1, 1}, {1, 1, 2, 1, 4}};
-    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16};
+    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16};
     for (size_t d = 0; d < AX_COUNT(dtypes); d++) {
         world_case w = {.device = device, .compute = dtypes[d]};
         for (size_t i = 0; i < AX_COUNT(grids); i++) {

@@ -56,7 +56,7 @@ static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial, bo
 static test_case random_case(uint64_t *state, bool factored)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12};
-    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_I32};
+    static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16, AX_I32};
     int ndim = 1 + random_below(state, AX_MAX_DIMS);
     int64_t dim[AX_MAX_DIMS], unit[AX_MAX_DIMS];
     for (int d = 0; d < ndim; d++) {
@@ -67,7 +67,8 @@ static test_case random_case(uint64_t *state, bool factored)
     }
     ax_layout layout = random_layout(state, ndim, 0xffff, factored);
     ax_axisset partial = layout.partial & X && factored ? layout.partial | FACTORS : layout.partial;
-    test_case c = {.src = ax_tensor_make(dtypes[random_below(state, 4)], ndim, dim, unit, &layout)};
+    test_case c = {
+        .src = ax_tensor_make(dtypes[random_below(state, AX_COUNT(dtypes))], ndim, dim, unit, &layout)};
     c.target = random_layout(state, ndim, partial, factored);
     c.src.align = random_below(state, 3) ? 0 : ROW;
     return c;

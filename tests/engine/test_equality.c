@@ -85,15 +85,14 @@ static void fp32_is_within_1e_5(void **state)
     }
 }
 
-static void bf16_is_as_near_to_fp32_as_one_rank_is(void **state)
+static void as_near_to_fp32_as_one_rank_is(ax_dtype compute)
 {
-    (void)state;
     ax_grid_size grids[64];
     int n = eq_factorizations(8, grids);
     for (int m = 0; m <= EQ_ODD; m++) {
         eq_run exact = eq_do(eq_serial((eq_model)m, "cpu", AX_F32, STEPS));
-        eq_run serial = eq_serial((eq_model)m, "cpu", AX_BF16, STEPS);
-        eq_gap gap = eq_bf16_gap((eq_model)m, "cpu", STEPS);
+        eq_run serial = eq_serial((eq_model)m, "cpu", compute, STEPS);
+        eq_gap gap = eq_rounding_gap((eq_model)m, "cpu", compute, STEPS);
         double loss = 0;
         for (int g = first(m); g < n; g = next(g)) {
             eq_run split = on_grid(serial, grids[g], g + m);
@@ -101,9 +100,22 @@ static void bf16_is_as_near_to_fp32_as_one_rank_is(void **state)
             loss = fmax(loss, eq_mean_loss_gap(&split, &exact) / gap.loss);
             eq_free(&split);
         }
-        printf("%s: losses at most %.2f times as far from fp32 as one rank's\n", eq_model_names[m], loss);
+        printf("%s: losses in %s at most %.2f times as far from fp32 as one rank's\n", eq_model_names[m],
+               ax_dtype_name(compute), loss);
         eq_free(&exact);
     }
+}
+
+static void bf16_is_as_near_to_fp32_as_one_rank_is(void **state)
+{
+    (void)state;
+    as_near_to_fp32_as_one_rank_is(AX_BF16);
+}
+
+static void fp16_is_as_near_to_fp32_as_one_rank_is(void **state)
+{
+    (void)state;
+    as_near_to_fp32_as_one_rank_is(AX_F16);
 }
 
 /* Strategies that are named, stages of ZeRO, overlaps off, gathered weights cached: none changes what is
@@ -151,6 +163,7 @@ int main(void)
                                        cmocka_unit_test(a_weight_in_the_cache_is_used_twice_in_a_row),
                                        cmocka_unit_test(fp32_is_within_1e_5),
                                        cmocka_unit_test(bf16_is_as_near_to_fp32_as_one_rank_is),
+                                       cmocka_unit_test(fp16_is_as_near_to_fp32_as_one_rank_is),
                                        cmocka_unit_test(options_of_distribution_change_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -140,12 +140,15 @@ static void training_equals_the_reference(void **state)
     }
     eq_free(&one);
     one = eq_do(eq_serial(EQ_GPT2, "ref", AX_F32, 2));
-    eq_gap gap = eq_bf16_gap(EQ_GPT2, "ref", 2);
-    eq_run bf16 = eq_serial(EQ_GPT2, "cuda", AX_BF16, 2);
-    bf16.grid = (ax_grid_size){2, 1, gpus < 4 ? 1 : 2, 1, 1};
-    bf16 = eq_do(bf16);
-    eq_assert_as_near(&bf16, &one, &gap);
-    eq_free(&bf16);
+    for (int fp16 = 0; fp16 < 2; fp16++) {
+        ax_dtype compute = fp16 ? AX_F16 : AX_BF16;
+        eq_gap gap = eq_rounding_gap(EQ_GPT2, "ref", compute, 2);
+        eq_run rounded = eq_serial(EQ_GPT2, "cuda", compute, 2);
+        rounded.grid = (ax_grid_size){2, 1, gpus < 4 ? 1 : 2, 1, 1};
+        rounded = eq_do(rounded);
+        eq_assert_as_near(&rounded, &one, &gap);
+        eq_free(&rounded);
+    }
     eq_free(&one);
 }
 

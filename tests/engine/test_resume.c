@@ -45,6 +45,24 @@ static void bf16_two_sources_recompute(void **state)
                       "data.train=[{\"path\":train.tok,\"weight\":3},{\"path\":more.tok,\"weight\":1}]");
 }
 
+/* Weights that are too large for the first scale: the run begins with steps that are skipped. */
+static void fp16_scale_is_resumed(void **state)
+{
+    (void)state;
+    const char *keys = "train.precision=fp16 model.init_std=5 run.save_dtype=fp16 run.checkpoint_interval=1";
+    resume_everywhere(keys);
+    char *rows = metrics_of("ref", false);
+    assert_non_null(strstr(rows, "\"precision\": \"fp16\""));
+    assert_non_null(strstr(rows, "\"skipped\": true"));
+    assert_non_null(strstr(rows, "\"loss_scale\": 65536"));
+    assert_non_null(strstr(rows, "\"loss_scale\": 32768"));
+    free(rows);
+    sh("rm -rf run");
+    run_expect(
+        0, "step 1 is skipped: its gradient overflows fp16; the loss scale is now 32768 (skipped so far: 1)",
+        BASE_KEYS "%s", keys);
+}
+
 static void sequential_momentum(void **state)
 {
     (void)state;
@@ -244,12 +262,19 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp32_shuffled_dropout),   cmocka_unit_test(bf16_two_sources_recompute),
-        cmocka_unit_test(sequential_momentum),     cmocka_unit_test(many_epochs),
-        cmocka_unit_test(a_step_at_a_time),        cmocka_unit_test(a_finished_run_has_nothing_to_do),
-        cmocka_unit_test(nothing_saved_yet),       cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
-        cmocka_unit_test(allowed_changes),         cmocka_unit_test(weights_of_sources),
-        cmocka_unit_test(refused_changes),         cmocka_unit_test(a_checkpoint_by_name),
+        cmocka_unit_test(fp32_shuffled_dropout),
+        cmocka_unit_test(bf16_two_sources_recompute),
+        cmocka_unit_test(fp16_scale_is_resumed),
+        cmocka_unit_test(sequential_momentum),
+        cmocka_unit_test(many_epochs),
+        cmocka_unit_test(a_step_at_a_time),
+        cmocka_unit_test(a_finished_run_has_nothing_to_do),
+        cmocka_unit_test(nothing_saved_yet),
+        cmocka_unit_test(a_damaged_checkpoint_is_passed_over),
+        cmocka_unit_test(allowed_changes),
+        cmocka_unit_test(weights_of_sources),
+        cmocka_unit_test(refused_changes),
+        cmocka_unit_test(a_checkpoint_by_name),
         cmocka_unit_test(back_to_an_earlier_step),
     };
     return cmocka_run_group_tests_name("engine.resume", tests, set_up, scratch_teardown);

@@ -194,9 +194,10 @@ static void same_bits(const setup *a, const setup *b)
 static void recomputation_changes_no_bit(void **state)
 {
     (void)state;
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    static const ax_dtype dtypes[] = {AX_F32, AX_BF16, AX_F16};
+    for (size_t d = 0; d < AX_COUNT(dtypes); d++) {
         setup plain = base;
-        plain.compute = bf16 ? AX_BF16 : AX_F32;
+        plain.compute = dtypes[d];
         plain = run(plain);
         for (int64_t stride = 1; stride <= 3; stride++) {
             setup again = base;
@@ -322,14 +323,14 @@ static void micro_batches_do_not_matter(void **state)
     free(one.weights);
 }
 
-/* bf16 is judged by the gap that rounding to it opens in the reference itself: cpu's losses are no further
- * from the fp32 reference than twice the bf16 reference's, with the gap measured over all steps. */
-static void bf16_stays_within_twice_the_reference_gap(void **state)
+/* 16 bits are judged by the gap that rounding to them opens in the reference itself: cpu's losses are no
+ * further from the fp32 reference than twice the rounded reference's, with the gap measured over all steps.
+ */
+static double judge_gap(ax_dtype compute)
 {
-    (void)state;
     setup exact = base, rounded = base, fast = base;
     exact.device = rounded.device = "ref";
-    rounded.compute = fast.compute = AX_BF16;
+    rounded.compute = fast.compute = compute;
     exact = run(exact);
     rounded = run(rounded);
     fast = run(fast);
@@ -338,11 +339,155 @@ static void bf16_stays_within_twice_the_reference_gap(void **state)
         gap += fabs(rounded.loss[i] - exact.loss[i]);
         ours += fabs(fast.loss[i] - exact.loss[i]);
     }
-    printf("gap of bf16 on ref %.1e, of cpu %.1e\n", gap / STEPS, ours / STEPS);
+    printf("gap of %s on ref %.1e, of cpu %.1e\n", ax_dtype_name(compute), gap / STEPS, ours / STEPS);
     assert_true(gap > 0 && ours <= 2 * gap);
     free(exact.weights);
     free(rounded.weights);
     free(fast.weights);
+    return gap;
+}
+
+static void sixteen_bits_stay_within_twice_the_reference_gap(void **state)
+{
+    (void)state;
+    double bf16 = judge_gap(AX_BF16), fp16 = judge_gap(AX_F16);
+    assert_true(fp16 < bf16); /* three bits more */
+}
+
+/* ---- loss scaling -------------------------------------------------------------------------------- */
+
+enum { SCALED_STEPS = 20 };
+
+/* What steps in fp16 came to that began with a loss scale; rank 0's. */
+typedef struct scaling {
+    ax_grid_size grid;
+    double start;
+    bool large_head; /* whose gradients overflow whatever the scale is */
+    double loss[SCALED_STEPS], norm[SCALED_STEPS], scale[SCALED_STEPS], end;
+    bool overflow[SCALED_STEPS], updated[SCALED_STEPS];
+    int64_t skipped;
+} scaling;
+
+static ax_status first_weights(ax_engine *engine, ax_ctx *ctx, float *out)
+{
+    const ax_tensor *w = &ax_engine_params(engine)->param[0]->master;
+    float *all;
+    AX_TRY(ax_calloc((size_t)ax_tensor_global_count(w), sizeof *all, &all));
+    ax_status status = ax_tensor_collect(ctx, w, all);
+    memcpy(out, all, VOCAB * sizeof *out);
+    free(all);
+    return status;
+}
+
+/* The final norm makes nothing of its input, so that the loss is finite, and the token table's rows, by which
+ * gradients come back, are of 65000. */
+static ax_status enlarge_head(ax_engine *engine)
+{
+    ax_param_set *set = ax_engine_params(engine);
+    for (int i = 0; i < set->n; i++) {
+        ax_param *p = set->param[i];
+        int64_t n = ax_tensor_global_count(&p->master);
+        float *w = p->master.data;
+        if (!strcmp(p->name, "embed.tokens"))
+            for (int64_t k = 0; k < n; k++)
+                w[k] = k / 21 % 2 ? 65000 : -65000;
+        if (!strcmp(p->name, "norm.weight"))
+            memset(w, 0, (size_t)n * sizeof *w);
+    }
+    return ax_param_set_refresh(set);
+}
+
+static ax_status scaled_steps(ax_engine *engine, ax_ctx *ctx, scaling *s)
+{
+    AX_TRY(ax_param_set_init(ax_engine_params(engine)));
+    if (s->large_head)
+        AX_TRY(enlarge_head(engine));
+    uint64_t seed = 5;
+    *ax_engine_loss_scale(engine) = (ax_loss_scale){.scale = s->start};
+    float before[VOCAB], after[VOCAB];
+    AX_TRY(first_weights(engine, ctx, before));
+    for (int i = 0; i < SCALED_STEPS; i++) {
+        ax_step_result r;
+        ax_hyper h = {.lr = 0.003, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = i + 1};
+        int64_t targets = s->large_head ? 1 : targets_of_batch();
+        AX_TRY(ax_engine_step(engine, i + 1, rows, &seed, targets, &h));
+        AX_TRY(ax_engine_result(engine, &r));
+        AX_TRY(first_weights(engine, ctx, after));
+        s->loss[i] = r.loss, s->norm[i] = r.grad_norm;
+        s->scale[i] = r.loss_scale, s->overflow[i] = r.overflow;
+        s->updated[i] = memcmp(before, after, sizeof after) != 0;
+        AX_CHECK(r.finite == s->updated[i] && r.finite != r.overflow, AX_ERR_INTERNAL,
+                 "step %d: finite %d, overflow %d", i + 1, r.finite, r.overflow);
+        memcpy(before, after, sizeof after);
+    }
+    s->end = ax_engine_loss_scale(engine)->scale;
+    s->skipped = ax_engine_loss_scale(engine)->skipped_steps;
+    return AX_OK;
+}
+
+static ax_status scaled_rank(ax_comm *world, void *arg)
+{
+    scaling mine = *(scaling *)arg;
+    ax_model_config config = tiny(0);
+    ax_engine_options options = {
+        .model = &config, .seq_len = T, .micro_batch = 2, .global_batch = GLOBAL, .clip = 1.0};
+    ax_ctx *ctx = NULL;
+    ax_engine *engine = NULL;
+    AX_TRY(ax_optim_find("adamw", &options.optim));
+    ax_status status = ax_ctx_create(world, mine.grid, "cpu", 1, AX_F16, 7, &ctx);
+    if (status == AX_OK)
+        status = ax_engine_create(ctx, &options, NULL, 8 << 20, &engine);
+    if (status == AX_OK)
+        status = scaled_steps(engine, ctx, &mine);
+    ax_engine_destroy(&engine);
+    ax_ctx_destroy(&ctx);
+    if (ax_comm_rank(world) == 0)
+        *(scaling *)arg = mine;
+    return status;
+}
+
+static scaling scaled(ax_grid_size g, double start, bool large_head)
+{
+    scaling s = {.grid = g, .start = start, .large_head = large_head};
+    must(ax_comm_threads_run(g.x * g.y * g.z * g.pipe * g.data, scaled_rank, &s));
+    return s;
+}
+
+/* Steps that overflow change nothing and halve the scale until one does not; from there on the scale, a power
+ * of two, is in no number but for what fp16 has no room for. All ranks of a grid agree on it. */
+static void a_scale_that_is_too_large_is_halved(void **state)
+{
+    (void)state;
+    const ax_grid_size one = {1, 1, 1, 1, 1}, grids[] = {{2, 1, 1, 1, 2}, {1, 2, 2, 1, 1}, {1, 1, 1, 1, 4}};
+    scaling fine = scaled(one, 0x1p10, false), large = scaled(one, 0x1p26, false);
+    int first = 0;
+    while (first < SCALED_STEPS && large.overflow[first])
+        first++;
+    assert_in_range(first, 3, SCALED_STEPS - 4);
+    assert_int_equal(large.skipped, first);
+    assert_true(large.end == 0x1p26 / (double)(1 << first) && fine.end == 0x1p10 && fine.skipped == 0);
+    for (int i = 0; i < SCALED_STEPS; i++) {
+        assert_true(large.overflow[i] == (i < first) && !fine.overflow[i]);
+        assert_true(large.scale[i] == 0x1p26 / (double)(1 << (i < first ? i : first)));
+        assert_true(large.loss[i] == fine.loss[0] || i > first);
+    }
+    assert_true(fabs(large.norm[first] / fine.norm[0] - 1) < 1e-2);
+    assert_true(fine.loss[SCALED_STEPS - 1] < 0.95 * fine.loss[0]);
+    for (size_t i = 0; i < AX_COUNT(grids); i++) {
+        scaling split = scaled(grids[i], 0x1p26, false);
+        assert_true(split.skipped > 2 && fabs((double)(split.skipped - large.skipped)) <= 1);
+        assert_true(fabs(split.loss[SCALED_STEPS - 1] / large.loss[SCALED_STEPS - 1] - 1) < 2e-2);
+    }
+}
+
+/* The scale stops at its least: the caller is told of the overflow, and the scale stays. */
+static void overflow_at_the_least_scale_is_told(void **state)
+{
+    (void)state;
+    scaling s = scaled((ax_grid_size){1, 1, 1, 1, 1}, 4, true);
+    assert_true(s.end == AX_LOSS_SCALE_LEAST && s.skipped == SCALED_STEPS);
+    for (int i = 0; i < SCALED_STEPS; i++)
+        assert_true(s.overflow[i] && isfinite(s.loss[i]) && s.scale[i] == (i < 2 ? 4 >> i : 1));
 }
 
 /* ---- not finite ---------------------------------------------------------------------------------- */
@@ -502,7 +647,9 @@ int main(void)
                                        cmocka_unit_test(the_check_device_finds_nothing),
                                        cmocka_unit_test(grids_train_as_one_rank_does),
                                        cmocka_unit_test(micro_batches_do_not_matter),
-                                       cmocka_unit_test(bf16_stays_within_twice_the_reference_gap),
+                                       cmocka_unit_test(sixteen_bits_stay_within_twice_the_reference_gap),
+                                       cmocka_unit_test(a_scale_that_is_too_large_is_halved),
+                                       cmocka_unit_test(overflow_at_the_least_scale_is_told),
                                        cmocka_unit_test(what_is_not_finite_changes_nothing),
                                        cmocka_unit_test(options_that_do_not_fit_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -345,7 +345,7 @@ static void more_memory_than_there_is(void **state)
     assert_false(ax_path_exists("run/ckpt"));
     /* A limit of the process counts as a small machine does. (Sanitizers reserve terabytes.) */
     if (!SANITIZED)
-        run_limited(3, "train.micro_batch: 256 would fit (", RLIMIT_AS, (rlim_t)256 << 20,
+        run_limited(3, "train.micro_batch: 256 would fit (", RLIMIT_AS, (rlim_t)264 << 20,
                     BASE_KEYS "train.global_batch=1024 train.micro_batch=1024 model.hidden=240");
     char keys[1024];
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;

@@ -92,10 +92,14 @@ static ax_status run_rank(ax_comm *world, void *arg)
  * gradients that land on the other side of a rounding. */
 static void equal(const loss_case *a, const loss_case *serial)
 {
-    double bound = a->dtype == AX_F64 ? 1e-14 : a->dtype == AX_F32 ? 2e-6 : 1.0 / 128;
+    double bound = a->dtype == AX_F64   ? 1e-14
+                   : a->dtype == AX_F32 ? 2e-6
+                   : a->dtype == AX_F16 ? 1.0 / 1024
+                                        : 1.0 / 128;
+    double least = a->dtype == AX_F16 ? 0x1p-14 : 1e-30; /* below, fp16 has steps of 2^-24 */
     assert_true(fabs(a->loss - serial->loss) <= (a->dtype == AX_F64 ? 1e-14 : 2e-6) * fabs(serial->loss));
     for (int64_t i = 0; i < B * T * a->vocab; i++)
-        if (!(fabs(a->grad[i] - serial->grad[i]) <= bound * fmax(fabs(serial->grad[i]), 1e-30)))
+        if (!(fabs(a->grad[i] - serial->grad[i]) <= bound * fmax(fabs(serial->grad[i]), least)))
             fail_msg("x=%d y=%d vocab %d: gradient %d is %g, not %g", a->grid.x, a->grid.y, (int)a->vocab,
                      (int)i, a->grad[i], serial->grad[i]);
 }
@@ -109,7 +113,7 @@ static void a_split_vocabulary_gives_the_same_loss(void **state)
     static const struct {
         const char *device;
         ax_dtype dtype;
-    } kinds[] = {{"ref", AX_F64}, {"check", AX_F64}, {"cpu", AX_F32}, {"cpu", AX_BF16}};
+    } kinds[] = {{"ref", AX_F64}, {"check", AX_F64}, {"cpu", AX_F32}, {"cpu", AX_BF16}, {"cpu", AX_F16}};
     for (size_t k = 0; k < AX_COUNT(kinds); k++)
         for (size_t v = 0; v < AX_COUNT(vocabs); v++) {
             loss_case serial = {.grid = {1, 1, 1, 1, 1},

@@ -49,9 +49,33 @@ static void middles(void **state)
     assert_true(ax_schedule_lr(&constant, 100) == 1);
 }
 
+/* Halved by each overflow, doubled after 2000 good steps in a row, never beyond its bounds. */
+static void loss_scale(void **state)
+{
+    (void)state;
+    assert_true(ax_loss_scale_start(AX_BF16).scale == 1 && ax_loss_scale_start(AX_F32).scale == 1);
+    ax_loss_scale s = ax_loss_scale_start(AX_F16);
+    assert_true(s.scale == 65536 && s.good_steps == 0 && s.skipped_steps == 0);
+    for (int i = 0; i < 1999; i++)
+        ax_loss_scale_update(&s, false);
+    assert_true(s.scale == 65536 && s.good_steps == 1999);
+    ax_loss_scale_update(&s, true);
+    assert_true(s.scale == 32768 && s.good_steps == 0 && s.skipped_steps == 1);
+    for (int i = 0; i < 2000; i++)
+        ax_loss_scale_update(&s, false);
+    assert_true(s.scale == 65536 && s.good_steps == 0);
+    for (int i = 0; i < 20; i++)
+        ax_loss_scale_update(&s, true);
+    assert_true(s.scale == AX_LOSS_SCALE_LEAST && s.skipped_steps == 21);
+    for (int i = 0; i < 50 * 2000; i++)
+        ax_loss_scale_update(&s, false);
+    assert_true(s.scale == AX_LOSS_SCALE_MOST);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(warmup_counts_from_one),
-                                       cmocka_unit_test(ends_at_min_lr), cmocka_unit_test(middles)};
+                                       cmocka_unit_test(ends_at_min_lr), cmocka_unit_test(middles),
+                                       cmocka_unit_test(loss_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

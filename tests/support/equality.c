@@ -123,7 +123,7 @@ static int64_t count_targets(int64_t rows)
 
 /* ---- a run --------------------------------------------------------------------------------------- */
 
-static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, eq_run *r)
+static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, double scale, eq_run *r)
 {
     AX_CHECK(set->n <= EQ_PARAMS, AX_ERR_INTERNAL, "%d parameters", set->n);
     for (int i = 0; i < set->n; i++, r->params++) {
@@ -135,7 +135,7 @@ static ax_status take_gradients(ax_ctx *ctx, const ax_param_set *set, eq_run *r)
         AX_TRY(ax_calloc((size_t)r->count[i], sizeof(double), &host));
         ax_status status = ax_tensor_collect(ctx, g, host);
         for (int64_t k = 0; k < r->count[i]; k++)
-            r->grad[i][k] = ax_load(g->dtype, host, k);
+            r->grad[i][k] = ax_load(g->dtype, host, k) / scale;
         free(host);
         AX_TRY(status);
     }
@@ -155,7 +155,7 @@ static ax_status run_steps(ax_ctx *ctx, ax_engine *engine, int64_t vocab, eq_run
         r->loss[i] = result.loss;
         if (i == 0) {
             r->norm = result.grad_norm;
-            AX_TRY(take_gradients(ctx, ax_engine_params(engine), r));
+            AX_TRY(take_gradients(ctx, ax_engine_params(engine), result.loss_scale, r));
         }
     }
     return ax_engine_eval(engine, read_rows, &vocab, r->rows - 3, &r->eval);
@@ -313,7 +313,7 @@ void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, d
         fail_msg("%s", ax_error_message());
 }
 
-eq_gap eq_bf16_gap(eq_model model, const char *device, int steps)
+eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int steps)
 {
     enum { SEEDS = 4 };
     eq_gap gap = {0};
@@ -321,7 +321,7 @@ eq_gap eq_bf16_gap(eq_model model, const char *device, int steps)
         eq_run exact = eq_serial(model, device, AX_F32, steps), rounded;
         exact.seed += (uint64_t)i;
         rounded = exact;
-        rounded.compute = AX_BF16;
+        rounded.compute = compute;
         exact = eq_do(exact);
         rounded = eq_do(rounded);
         gap.loss += eq_mean_loss_gap(&rounded, &exact) / SEEDS;

@@ -47,14 +47,14 @@ double eq_mean_loss_gap(const eq_run *a, const eq_run *serial);
  * 1e-3 of the global rms)), are within the bounds of the serial run. */
 void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
-/* How far one rank's bf16 is from its fp32 in four runs from other weights: the mean gap of the losses, the
- * largest of each tensor's gradient (root mean square), and the mean of all gradients. */
+/* How far one rank's bf16 or fp16 is from its fp32 in four runs from other weights: the mean gap of the
+ * losses, the largest of each tensor's gradient (root mean square), and the mean of all gradients. */
 typedef struct eq_gap {
     double loss, grad[EQ_PARAMS], all;
 } eq_gap;
-eq_gap eq_bf16_gap(eq_model model, const char *device, int steps);
-/* Fails if `a`, of bf16, is further from `exact`, of fp32, than twice the gap. A single tensor's gap may be
- * small by chance, so none is held to less than the mean of all. */
+eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int steps);
+/* Fails if `a`, of the same 16 bits, is further from `exact`, of fp32, than twice the gap. A single tensor's
+ * gap may be small by chance, so none is held to less than the mean of all. */
 void eq_assert_as_near(const eq_run *a, const eq_run *exact, const eq_gap *gap);
 
 /* All ways to write `ranks` as x·y·z·data: 20 for 8. */

@@ -56,6 +56,7 @@ bool kc_build_gelu(kernel_case *c, int index)
 bool kc_build_gelu_grad(kernel_case *c, int index)
 {
     static const double large[] = {3e38, -3e38, 1e25, -1e25, 40, -40};
+    const double most = c->dtype == AX_F16 ? 65504 : INFINITY;
     ARGS(gelu_grad);
     if (!kc_takes(c, KC_ACTIVATION) || index / 4 >= kc_length_count)
         return false;
@@ -65,7 +66,7 @@ bool kc_build_gelu_grad(kernel_case *c, int index)
     void *x = IN(x, c->dtype, a->n);
     kc_fill(c, 0, 3);
     for (int64_t i = 0; i < ax_min(a->n / 8, (int64_t)AX_COUNT(large)); i++) /* whose slope is 1 or 0 */
-        ax_store(c->dtype, x, 2 * i, large[i]);
+        ax_store(c->dtype, x, 2 * i, fmax(-most, fmin(most, large[i])));
     if (index % 2) {
         INOUT(dy, c->dtype, a->n, 32);
         ALIAS(dx);
@@ -182,7 +183,7 @@ bool kc_build_convert(kernel_case *c, int index)
     static const ax_dtype to[] = {AX_F64, AX_F32, AX_BF16, AX_F16};
     ARGS(convert);
     int count = (int)AX_COUNT(to);
-    if (!kc_takes(c, KC_FLOATS) || index / count >= kc_length_count)
+    if (!kc_takes(c, KC_ACTIVATION) || index / count >= kc_length_count)
         return false;
     a->n = kc_lengths[index / count];
     DTYPE(x_dtype, c->dtype);
@@ -201,7 +202,7 @@ bool kc_build_fill(kernel_case *c, int index)
     if (index >= kc_length_count)
         return false;
     a->n = kc_lengths[index];
-    a->value = kc_takes(c, KC_FLOATS) ? 0.1 : 119;
+    a->value = kc_takes(c, KC_ACTIVATION) ? 0.1 : 119;
     DTYPE(dtype, c->dtype);
     OUT(y, c->dtype, a->n, 0);
     return true;
@@ -234,7 +235,7 @@ bool kc_build_copy_box(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     kc_name(c, " %dx%dx%dx%d%s", (int)n[0], (int)n[1], (int)n[2], (int)n[3], a->accumulate ? " +=" : "");
     void *x = IN(x, c->dtype, x_count);
-    if (!kc_takes(c, KC_FLOATS))
+    if (!kc_takes(c, KC_ACTIVATION))
         for (int64_t i = 0; i < x_count; i++)
             ax_store(c->dtype, x, i, (double)kc_integer(c, 0, 256));
     if (a->accumulate)
@@ -337,6 +338,7 @@ bool kc_build_clip(kernel_case *c, int index)
     a->n = kc_lengths[index / WAYS];
     a->clip = clips[(index / WAYS + way) % (int)AX_COUNT(clips)];
     a->targets = 7;
+    a->scale = index % 3 ? 1 : 0x1p16;
     double *sums = IN(sumsq, AX_F64, a->n), *loss = IN(loss, AX_F64, 1);
     for (int64_t i = 0; i < a->n; i++)
         sums[i] = fabs(sums[i]);
@@ -440,14 +442,14 @@ bool kc_build_sgd(kernel_case *c, int index)
     a->momentum = 0.9, a->decay = 0.05;
     DTYPE(dtype, c->dtype);
     if (with & COPY)
-        DTYPE(copy_dtype, AX_BF16);
+        DTYPE(copy_dtype, length % 2 ? AX_F16 : AX_BF16);
     for (int i = 0; i < all.count; i++) {
         ARRAY(g, KC_IN, c->dtype);
         ARRAY(w, KC_INOUT, c->dtype);
         if (with & MOMENTUM)
             ARRAY(m, KC_INOUT, c->dtype);
         if (with & COPY && i != 1) {
-            ARRAY(copy, KC_OUT, AX_BF16);
+            ARRAY(copy, KC_OUT, a->copy_dtype);
             a->copied += all.n[i];
         }
     }

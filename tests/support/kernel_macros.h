@@ -6,8 +6,7 @@
 
 #define KC_TYPE(dtype) (1u << (dtype))
 #define KC_ACCUM (KC_TYPE(AX_F64) | KC_TYPE(AX_F32))
-#define KC_ACTIVATION (KC_ACCUM | KC_TYPE(AX_BF16))
-#define KC_FLOATS (KC_ACTIVATION | KC_TYPE(AX_F16))
+#define KC_ACTIVATION (KC_ACCUM | KC_TYPE(AX_BF16) | KC_TYPE(AX_F16))
 
 bool kc_takes(const kernel_case *c, unsigned types);
 void kc_name(kernel_case *c, const char *fmt, ...) AX_PRINTF(2, 3);

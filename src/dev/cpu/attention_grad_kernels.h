@@ -108,7 +108,7 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
         UNROLL
         for (int k = 0; k < N; k++)
             p[k] = vfma(vload(s + k * GRAD_LD + c), scale2, lse[k]);
-        vexp2_each(p, N, f->bf16);
+        vexp2_each(p, N, f->type != VF32);
         UNROLL
         for (int k = 0; k < N; k++) {
             ds[k] = p[k] * vfma(vload(slopes + k * GRAD_LD + c), scale, delta[k]);
@@ -210,7 +210,7 @@ INLINE void grad_ask(const attend_grad *t, int64_t i)
 {
     const ax_attention_grad_args *g = t->g;
     const attend *f = &t->of;
-    int64_t size = f->bf16 ? 2 : 4, row = f->d * size, r = f->q0 + i - f->j0;
+    int64_t size = vsize(f->type), row = f->d * size, r = f->q0 + i - f->j0;
     if (r < 0 || r >= f->keys)
         return;
     int64_t at = key_row(f->a, f->b, f->h, f->j0) * size;
@@ -248,7 +248,7 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
-    int64_t d = f->d, size = f->bf16 ? 2 : 4, h0 = f->h, ld = g->heads * d;
+    int64_t d = f->d, size = vsize(f->type), h0 = f->h, ld = g->heads * d;
     float *dq = t->dq;
     for (f->h = h0; f->h < h0 + heads; f->h++, t->dq += dq_head)
         for (f->q0 = ax_max(q_from, f->j0 / GRAD_QUERIES * GRAD_QUERIES); f->q0 < q_to;
@@ -278,7 +278,7 @@ INLINE void grad_keys(attend_grad *t, int64_t j0)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
-    int64_t d = f->d, size = f->bf16 ? 2 : 4, ld = g->kv_heads * d;
+    int64_t d = f->d, size = vsize(f->type), ld = g->kv_heads * d;
     f->j0 = j0;
     f->keys = ax_min(GRAD_KEYS, g->q_len - j0);
     int64_t at = key_row(f->a, f->b, f->h, j0);
@@ -290,16 +290,16 @@ INLINE void grad_keys(attend_grad *t, int64_t j0)
 
 /* Rows of fp32 sums to an array of T. */
 INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
-                       bool bf16)
+                       vtype type)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < d; c += W)
-            vput(to, at + r * to_ld + c, d - c, bf16, vget(from, r * d + c, d - c, false));
+            vput(to, at + r * to_ld + c, d - c, type, vget(from, r * d + c, d - c, VF32));
 }
 
 /* The same from [d, GRAD_LD]. */
 INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
-                              bool bf16)
+                              vtype type)
 {
     for (int64_t r = 0; r < rows; r += W)
         for (int64_t c = 0; c < d; c += W) {
@@ -309,7 +309,7 @@ INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *
                 block[i] = c + i < d ? vload(from + (c + i) * GRAD_LD + r) : vset(0);
             vtranspose(block);
             for (int i = 0; i < W && r + i < rows; i++)
-                vput(to, at + (r + i) * to_ld + c, d - c, bf16, block[i]);
+                vput(to, at + (r + i) * to_ld + c, d - c, type, block[i]);
         }
 }
 
@@ -327,24 +327,24 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
         grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head);
         int64_t at = key_row(f->a, f->b, f->h, j0);
         if (turned(t)) {
-            grad_store_turned(g->dk, at, ld, t->dk, f->keys, d, f->bf16);
-            grad_store_turned(g->dv, at, ld, t->dv, f->keys, d, f->bf16);
+            grad_store_turned(g->dk, at, ld, t->dk, f->keys, d, f->type);
+            grad_store_turned(g->dv, at, ld, t->dv, f->keys, d, f->type);
         } else {
-            grad_store(g->dk, at, ld, t->dk, f->keys, d, f->bf16);
-            grad_store(g->dv, at, ld, t->dv, f->keys, d, f->bf16);
+            grad_store(g->dk, at, ld, t->dk, f->keys, d, f->type);
+            grad_store(g->dv, at, ld, t->dv, f->keys, d, f->type);
         }
     }
 }
 
-/* bf16 dq of head f->h, queries q0 …, from its sums. */
+/* 16-bit dq of head f->h, queries q0 …, from its sums. */
 INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const float *sums)
 {
     const ax_attention_grad_args *g = t->g;
     int64_t d = t->of.d, at = ((t->of.b * g->q_len + q0) * g->heads + t->of.h) * d;
-    grad_store(g->dq, at, g->heads * d, sums, rows, d, true);
+    grad_store(g->dq, at, g->heads * d, sums, rows, d, t->of.type);
 }
 
-/* The second pass: bf16 dq alone, head by head, `chunk` queries at a time, whose sums `room` holds. */
+/* The second pass: 16-bit dq alone, head by head, `chunk` queries at a time, whose sums `room` holds. */
 INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room)
 {
     const ax_attention_grad_args *g = t->g;
@@ -369,15 +369,15 @@ INLINE void grad_start(const attend_grad *t)
 {
     const ax_attention_grad_args *g = t->g;
     int64_t d = t->of.d, group = g->heads / g->kv_heads;
-    bool bf16 = t->of.bf16;
+    vtype type = t->of.type;
     for (int64_t h = t->of.h; h < t->of.h + group; h++)
         for (int64_t i = 0; i < g->q_len; i++) {
             int64_t at = ((t->of.b * g->q_len + i) * g->heads + h) * d;
             vf sum = vset(0);
             for (int64_t c = 0; c < d; c += W)
-                sum = vfma(vget(g->dout, at + c, d - c, bf16), vget(g->o, at + c, d - c, bf16), sum);
+                sum = vfma(vget(g->dout, at + c, d - c, type), vget(g->o, at + c, d - c, type), sum);
             ((float *)g->delta)[(t->of.b * g->heads + h) * g->q_len + i] = vsum(sum);
-            if (!bf16)
+            if (type == VF32)
                 memset((float *)g->dq + at, 0, (size_t)d * 4);
         }
 }
@@ -386,7 +386,7 @@ INLINE void grad_start(const attend_grad *t)
 INLINE void grad_soon(attend_grad *t, int64_t item)
 {
     const ax_attention_grad_args *g = t->g;
-    int64_t size = t->of.bf16 ? 2 : 4, row = t->of.d * size, n = ax_min(g->q_len, GRAD_KEYS);
+    int64_t size = vsize(t->of.type), row = t->of.d * size, n = ax_min(g->q_len, GRAD_KEYS);
     int64_t batch = item / g->kv_heads * g->q_len, head = item % g->kv_heads;
     const void *of_heads[] = {g->dout, g->o, g->q}, *of_keys[] = {g->k, g->v};
     for (int i = 0; i < 3; i++)
@@ -398,15 +398,15 @@ INLINE void grad_soon(attend_grad *t, int64_t item)
                                      g->kv_heads * row, row, n};
 }
 
-INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, bool bf16)
+INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, vtype type)
 {
     int64_t d = g->head_dim, group = g->heads / g->kv_heads, wide = (d + W - 1) / W * W;
     ax_attention_args a = {.batch = g->batch, .q_len = g->q_len, .kv_len = g->q_len, .heads = g->heads};
     a.kv_heads = g->kv_heads, a.head_dim = d, a.scale = g->scale, a.doc_start = g->doc_start;
-    attend_grad t = {.of = {.a = &a, .bf16 = bf16, .d = d, .gm = bf16 ? &gemm_bf16 : &gemm_f32}, .g = g};
+    attend_grad t = {.of = {.a = &a, .type = type, .d = d, .gm = gemm_of(type)}, .g = g};
     attend *f = &t.of;
     char *const start = scratch;
-    f->pairs = bf16 && f->gm->pair == 2;
+    f->pairs = f->gm->pair == 2;
     f->d_units = ax_cpu_units(f->gm, d);
     f->b = item / g->kv_heads;
     f->h = item % g->kv_heads * group;
@@ -427,7 +427,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     t.ds_rows = f->pairs ? carve(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
     grad_start(&t);
     t.make_dkv = true;
-    if (!bf16) {
+    if (type == VF32) {
         t.make_dq = true;
         t.dq = (float *)g->dq + (f->b * g->q_len * g->heads + f->h) * d;
         t.dq_ld = g->heads * d;
@@ -454,18 +454,13 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
 
 static void attention_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    bool bf16 = ((const ax_attention_grad_args *)args)->dtype == AX_BF16;
-    if (bf16)
-        ax_cpu_begin(&gemm_bf16);
+    ax_dtype dtype = ((const ax_attention_grad_args *)args)->dtype;
+    ax_cpu_begin(gemm_of(vtype_of(dtype)));
     for (int64_t item = lo; item < hi; item++) {
         int64_t next = item + 1 < hi ? item + 1 : item;
-        if (bf16)
-            grad_item(args, item, next, scratch, true);
-        else
-            grad_item(args, item, next, scratch, false);
+        BY_VTYPE(grad_item, dtype, args, item, next, scratch);
     }
-    if (bf16)
-        ax_cpu_end(&gemm_bf16);
+    ax_cpu_end(gemm_of(vtype_of(dtype)));
 }
 
 #endif

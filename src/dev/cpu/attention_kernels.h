@@ -11,7 +11,8 @@
  *
  * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the first-level cache, the packed
  * block in the second. With causal masks and documents, tiles and steps in k that no query of a strip sees
- * are skipped; what only some see is masked with -inf. bf16 runs on pairs where the processor has them.
+ * are skipped; what only some see is masked with -inf. bf16 runs on pairs where the processor has them; fp16
+ * is widened.
  *
  * q is read as it lies. Rows of a head lie heads·d apart, where packing would wait for each: an item asks for
  * those of the next while it multiplies. */
@@ -151,7 +152,8 @@ INLINE void ask_rows(const head_rows *x, int64_t r0, int64_t r1)
 typedef struct attend {
     const ax_attention_args *a;
     const ax_cpu_gemm *gm;
-    bool bf16, pairs;
+    vtype type;
+    bool pairs;
     int64_t b, h, q0, rows, j0, keys, d, d_units;
     left q;
     float *k, *v;      /* packed */
@@ -217,8 +219,7 @@ INLINE void shrink_row(const attend *t, int64_t i, float now)
     t->l[i] *= shrink;
     if (before > -INFINITY) /* else o is still 0 */
         for (int64_t c = 0; c < t->d; c += W)
-            vput(t->o + i * t->d, c, t->d - c, false,
-                 vget(t->o + i * t->d, c, t->d - c, false) * vset(shrink));
+            vput(t->o + i * t->d, c, t->d - c, VF32, vget(t->o + i * t->d, c, t->d - c, VF32) * vset(shrink));
 }
 
 /* The softmax step of n rows from row r of the strip: scores become weights in columns c0 … c1-1 (multiples
@@ -258,7 +259,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         UNROLL
         for (int k = 0; k < n; k++)
             p[k] = vfma(vload(s + k * BLOCK_LD + c), vset(scale), base[k]);
-        vexp2_each(p, n, t->bf16);
+        vexp2_each(p, n, t->type != VF32);
         UNROLL
         for (int k = 0; k < n; k++) {
             put_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
@@ -294,7 +295,7 @@ INLINE void attend_store(const attend *t)
         int64_t at = ((t->b * a->q_len + t->q0 + i) * a->heads + t->h) * t->d;
         vf inverse = vset(t->l[i] > 0 ? 1.0f / t->l[i] : 0.0f);
         for (int64_t c = 0; c < t->d; c += W)
-            vput(a->o, at + c, t->d - c, t->bf16, vget(t->o, i * t->d + c, t->d - c, false) * inverse);
+            vput(a->o, at + c, t->d - c, t->type, vget(t->o, i * t->d + c, t->d - c, VF32) * inverse);
         if (a->lse)
             ((float *)a->lse)[(t->b * a->heads + t->h) * a->q_len + t->q0 + i] =
                 (float)((t->m[i] + log2((double)t->l[i])) * LN2);
@@ -337,14 +338,14 @@ INLINE void attend_soon(const attend *t, int64_t size, head_rows out[3])
     out[2] = (head_rows){(const char *)a->v + at, a->kv_heads * row, row, keys};
 }
 
-INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, bool bf16)
+INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, vtype type)
 {
-    int64_t d = a->head_dim, size = bf16 ? 2 : 4;
-    attend t = {.a = a, .bf16 = bf16, .d = d, .gm = bf16 ? &gemm_bf16 : &gemm_f32};
+    int64_t d = a->head_dim, size = vsize(type);
+    attend t = {.a = a, .type = type, .d = d, .gm = gemm_of(type)};
     attend_at(&t, next);
     attend_soon(&t, size, t.soon);
     attend_at(&t, item);
-    t.pairs = bf16 && t.gm->pair == 2;
+    t.pairs = t.gm->pair == 2;
     t.d_units = ax_cpu_units(t.gm, d);
     float *room = carve(&scratch, QUERIES * t.d_units * 4);
     t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
@@ -404,7 +405,7 @@ INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t 
         vf q = vload(h->q + c);
         UNROLL
         for (int j = 0; j < W; j++)
-            dot[j] = vfma(q, vget(h->t.a->k, at[j] + c, whole ? W : d - c, h->t.bf16), dot[j]);
+            dot[j] = vfma(q, vget(h->t.a->k, at[j] + c, whole ? W : d - c, h->t.type), dot[j]);
     }
     vtranspose(dot);
     UNROLL
@@ -430,7 +431,7 @@ INLINE void query_columns(const query_head *h, int64_t j0, int64_t j1, int64_t l
         UNROLL
         for (int v = 0; v < vectors; v++)
             sum[v] =
-                vfma(weight, vget(h->t.a->v, h->kv + j * ld + c + v * W, cols - v * W, h->t.bf16), sum[v]);
+                vfma(weight, vget(h->t.a->v, h->kv + j * ld + c + v * W, cols - v * W, h->t.type), sum[v]);
     }
     UNROLL
     for (int v = 0; v < vectors; v++)
@@ -451,7 +452,7 @@ INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld
 INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
 {
     const ax_attention_args *a = h->t.a;
-    int64_t size = h->t.bf16 ? 2 : 4, bytes = (h[n - 1].kv + h->t.d - h->kv) * size;
+    int64_t size = vsize(h->t.type), bytes = (h[n - 1].kv + h->t.d - h->kv) * size;
     head_rows k = {(const char *)a->k + h->kv * size, ld * size, bytes, there}, v = k;
     v.at = (const char *)a->v + h->kv * size;
     for (int64_t j = 0; j < keys; j += W) {
@@ -471,20 +472,20 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
 /* Query i of n heads from head `first` on against a cache of keys: bound by reading k and v, which are used
  * as they lie. */
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
-                         char *scratch, bool bf16)
+                         char *scratch, vtype type)
 {
     int64_t d = a->head_dim, row = ax_round_up(d, W), ld = a->kv_heads * d, lo;
     query_head h[HEADS_AT_ONCE];
     float m[HEADS_AT_ONCE], l[HEADS_AT_ONCE] = {0};
     for (int r = 0; r < n; r++) {
         m[r] = -INFINITY;
-        h[r].t = (attend){.a = a, .b = b, .q0 = i, .bf16 = bf16, .d = d, .h = first + r, .rows = 1};
+        h[r].t = (attend){.a = a, .b = b, .q0 = i, .type = type, .d = d, .h = first + r, .rows = 1};
         h[r].t.m = &m[r], h[r].t.l = &l[r];
         h[r].t.o = carve(&scratch, row * 4), h[r].t.s = carve(&scratch, BLOCK_LD * 4);
         h[r].q = carve(&scratch, row * 4);
         memset(h[r].t.o, 0, (size_t)row * 4);
         for (int64_t c = 0; c < d; c += W)
-            vstore(h[r].q + c, vget(a->q, ((b * a->q_len + i) * a->heads + first + r) * d + c, d - c, bf16));
+            vstore(h[r].q + c, vget(a->q, ((b * a->q_len + i) * a->heads + first + r) * d + c, d - c, type));
     }
     int64_t end = visible(&h->t, 0, &lo);
     for (int64_t j0 = lo; j0 < end; j0 += BLOCK_KEYS) {
@@ -502,33 +503,31 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
 }
 
 /* Heads lo … hi-1 of all batches, for every query. */
-INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool bf16)
+INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     for (int64_t item = lo, n; item < hi; item += n) {
         int64_t h = item % a->heads;
         n = ax_min(ax_min(hi - item, a->heads - h), HEADS_AT_ONCE);
         for (int64_t i = 0; i < a->q_len; i++)
-            attend_query(a, item / a->heads, h, (int)n, i, scratch, bf16);
+            attend_query(a, item / a->heads, h, (int)n, i, scratch, type);
     }
 }
 
-INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool bf16)
+INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     if (a->q_len <= AX_CPU_GEMV_ROWS)
-        attend_queries(a, lo, hi, scratch, bf16);
+        attend_queries(a, lo, hi, scratch, type);
     else
         for (int64_t item = lo; item < hi; item++)
-            attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, bf16);
+            attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, type);
 }
 
 static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    if (((const ax_attention_args *)args)->dtype == AX_BF16) {
-        ax_cpu_begin(&gemm_bf16);
-        attend_range(args, lo, hi, scratch, true);
-        ax_cpu_end(&gemm_bf16);
-    } else
-        attend_range(args, lo, hi, scratch, false);
+    ax_dtype dtype = ((const ax_attention_args *)args)->dtype;
+    ax_cpu_begin(gemm_of(vtype_of(dtype)));
+    BY_VTYPE(attend_range, dtype, args, lo, hi, scratch);
+    ax_cpu_end(gemm_of(vtype_of(dtype)));
 }
 
 #endif

@@ -11,6 +11,14 @@
 
 #include "dev/backend.h"
 
+/* The element types that the vector kernels are compiled for. */
+typedef enum vtype { VF32, VBF16, VF16 } vtype;
+static inline vtype vtype_of(ax_dtype dtype)
+{
+    return dtype == AX_BF16 ? VBF16 : dtype == AX_F16 ? VF16 : VF32;
+}
+static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
+
 /* The left operand of a micro-tile: unit u of row i is at `at` + i·row + u·unit, both in bytes: packed, or a
  * matrix as it lies, whose rows are contiguous in k (unit is 4). Packed units lie `grain` together: then it
  * is ⌊u/grain⌋·grain·unit + 4·(u mod grain) from the row's. */
@@ -36,13 +44,14 @@ typedef struct ax_cpu_meanwhile {
     void (*call)(struct ax_cpu_meanwhile *);
 } ax_cpu_meanwhile;
 
-/* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for bf16 c only: an
- * fp32 c that is added to is its own prior). */
+/* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for c of 16 bits
+ * only: an fp32 c that is added to is its own prior). */
 typedef struct ax_cpu_tile {
     const float *prior, *bias; /* or NULL */
     void *c;
     int64_t prior_ld, c_ld, rows, cols;
-    bool c_bf16, add_c;
+    vtype c_type;
+    bool add_c;
     ax_cpu_ask ask[2]; /* by tiles that store at once */
     /* By those with an ax_cpu_gemm.store: */
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
@@ -75,7 +84,7 @@ typedef struct ax_cpu_gemm {
 /* Whether c is just the sums, which a whole tile of nv vectors stores as they are. */
 static inline bool ax_cpu_stores_sums(const ax_cpu_tile *t, int rows, int nv, int lanes)
 {
-    return !t->c_bf16 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
+    return t->c_type == VF32 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
 }
 
 static inline void ax_cpu_begin(const ax_cpu_gemm *gemm)
@@ -103,8 +112,8 @@ typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 
 typedef struct ax_cpu_isa {
     const char *name;
-    const ax_cpu_gemm *gemm_f32, *gemm_bf16;
-    ax_cpu_range_fn *gemv; /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
+    const ax_cpu_gemm *gemm[3]; /* by vtype */
+    ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_range_fn *norm_grad_cols;          /* norm_grad_apply's dweight and dbias: items are columns */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
@@ -206,7 +215,8 @@ ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
-/* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32 or bf16. */
+/* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32, bf16 or
+ * fp16. */
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch);
 

@@ -29,7 +29,7 @@ enum {
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
 /* The parts of a thread's scratch: two blocks of a that are packed by turns, the panels of b, at least two,
- * and the fp32 sums of a bf16 c. */
+ * and the fp32 sums of a 16-bit c. */
 enum { A_BYTES = 2 * AX_CPU_A_BLOCK, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
 _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
@@ -126,21 +126,21 @@ typedef struct block {
     int64_t s0;      /* the first row of the stretch */
     char *a, *b;     /* packed */
     bool keep, kept; /* b's panels are left for the stretch's other rows; they are there */
-    float *sums;     /* of the stretch, n columns: for a bf16 c over several blocks in k */
+    float *sums;     /* of the stretch, n columns: for a 16-bit c over several blocks in k */
 } block;
 
 /* Where this block's tile in column j of its first rows adds to and stores to. */
 static void place(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
-    bool first = t->k0 == 0, last = t->k0 + t->k == g->k, c_bf16 = g->c_dtype == AX_BF16;
-    size_t size = c_bf16 ? 2 : 4;
+    bool first = t->k0 == 0, last = t->k0 + t->k == g->k, narrow = g->c_dtype != AX_F32;
+    size_t size = narrow ? 2 : 4;
     tile->c = (char *)g->c + (size_t)(t->m0 * g->ldc + t->n0 + j) * size;
     tile->c_ld = g->ldc;
-    tile->c_bf16 = c_bf16 && last;
-    tile->add_c = tile->c_bf16 && g->accumulate;
+    tile->c_type = last ? vtype_of(g->c_dtype) : VF32;
+    tile->add_c = narrow && last && g->accumulate;
     tile->bias = last && g->bias ? (const float *)g->bias + t->n0 + j : NULL;
-    if (!c_bf16) {
+    if (!narrow) {
         tile->prior = !first || g->accumulate ? tile->c : NULL;
         tile->prior_ld = g->ldc;
         return;
@@ -290,8 +290,7 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, l
         const void *first_strip = a.at;
         place(t, p.j, &tile);
         tile.cols = p.cols;
-        int64_t c_down = gemm->rows * tile.c_ld * (tile.c_bf16 ? 2 : 4),
-                prior_down = gemm->rows * tile.prior_ld;
+        int64_t c_down = gemm->rows * tile.c_ld * vsize(tile.c_type), prior_down = gemm->rows * tile.prior_ld;
         for (int64_t left = t->m; left > 0; left -= gemm->rows) {
             bool last = left <= gemm->rows;
             tile.rows = ax_min(gemm->rows, left);
@@ -328,7 +327,7 @@ static cutting cut_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t 
 {
     cutting c = {.kc = even_part(g->k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair))};
     int64_t unit_bytes = ax_cpu_units(gemm, c.kc) * 4;
-    bool sums = g->c_dtype == AX_BF16 && c.kc < g->k;
+    bool sums = g->c_dtype != AX_F32 && c.kc < g->k;
     int64_t block_bytes = a_as_it_lies(gemm, g, g->k) ? gemm->a_lying : gemm->a_packed;
     c.ms = sums ? even_part(m, STRETCH, gemm->rows) : m;
     int64_t most = B_BYTES / unit_bytes;
@@ -503,7 +502,7 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
         return AX_OK;
     job j = {.cpu = cpu, .g = g};
     if (g->m > AX_CPU_GEMV_ROWS || g->trans_a)
-        j.gemm = g->dtype == AX_BF16 ? cpu->isa->gemm_bf16 : cpu->isa->gemm_f32;
+        j.gemm = cpu->isa->gemm[vtype_of(g->dtype)];
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;

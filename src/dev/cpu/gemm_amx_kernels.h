@@ -163,7 +163,7 @@ INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
             vf sum = joined(t, vload(sums + v * W), prior, v * W);
             if (t->add_c)
                 sum = sum + vload_b(halves + v * W);
-            if (t->c_bf16)
+            if (t->c_type == VBF16)
                 vstore_b(halves + v * W, sum);
             else
                 vstore((float *)t->c + i * t->c_ld + v * W, sum);
@@ -223,7 +223,7 @@ INLINE between amx_between(int nv, int64_t k, const ax_cpu_tile *t)
 /* Rows of c: the lines that are added to or stored when all steps are done. */
 INLINE void amx_ask_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
-    int64_t size = t->c_bf16 ? 2 : 4;
+    int64_t size = vsize(t->c_type);
     for (int64_t i = r0; i < r1; i++) {
         const char *at = (const char *)t->c + i * t->c_ld * size, *end = at + t->cols * size;
         for (at -= (uintptr_t)at % LINE; at < end; at += LINE)

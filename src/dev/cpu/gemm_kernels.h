@@ -3,7 +3,7 @@
  * Operands are packed into "panels": `width` rows of op(a), or columns of op(b), interleaved, so that
  * the micro-tile reads memory straight through. A panel's element is a 32-bit unit: an fp32 value, or a pair
  * of bf16 values that are neighbours in k where the processor multiplies such pairs (AX_SIMD_BF16); elsewhere
- * bf16 is widened to fp32 while it is packed.
+ * bf16 is widened to fp32 while it is packed, as fp16 is everywhere.
  *
  *     a panel:  [k][TILE_ROWS]      b panel:  [k][nv*W], nv = 1 … TILE_VECTORS
  *
@@ -20,19 +20,14 @@
 enum { TILE_ROWS = W == 16 ? 8 : 4, TILE_VECTORS = 3 };
 
 /* What is packed into what. */
-typedef enum { FROM_F32, FROM_BF16, BF16_PAIRS } pack_kind;
+typedef enum { FROM_F32 = VF32, FROM_BF16 = VBF16, FROM_F16 = VF16, BF16_PAIRS } pack_kind;
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
 /* W consecutive units in k, from unit `u` of `left`, of a row that is contiguous in k. */
 INLINE vf units_along_k(pack_kind kind, const void *row, int64_t u, int64_t left)
 {
-    int64_t n = left < W ? left : W;
-    if (kind == FROM_F32)
-        return n == W ? vload((const float *)row + u) : vload_n((const float *)row + u, n);
-    if (kind == FROM_BF16)
-        return n == W ? vload_b((const uint16_t *)row + u) : vload_b_n((const uint16_t *)row + u, n);
-    return vset(0);
+    return kind == BF16_PAIRS ? vset(0) : vget(row, u, left, (vtype)kind);
 }
 
 #ifdef AX_SIMD_BF16
@@ -198,17 +193,12 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
             int64_t n = t->cols - at;
             vf sum = vload(sums + i * width + at);
             if (t->prior)
-                sum = sum + vget(t->prior + i * t->prior_ld, at, n, false);
+                sum = sum + vget(t->prior + i * t->prior_ld, at, n, VF32);
             if (t->bias)
-                sum = sum + vget(t->bias, at, n, false);
-            if (!t->c_bf16) {
-                vput((float *)t->c + i * t->c_ld, at, n, false, sum);
-                continue;
-            }
-            uint16_t *c = (uint16_t *)t->c + i * t->c_ld;
+                sum = sum + vget(t->bias, at, n, VF32);
             if (t->add_c)
-                sum = sum + vget(c, at, n, true);
-            vput(c, at, n, true, sum);
+                sum = sum + vget(t->c, i * t->c_ld + at, n, t->c_type);
+            vput(t->c, i * t->c_ld + at, n, t->c_type, sum);
         }
 }
 
@@ -244,7 +234,7 @@ typedef struct soon {
 INLINE soon soon_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, int nv)
 {
     soon s = {.next = (const char *)(a->next ? a->next : a->at), .next_row = a->unit == 4 ? a->row : LINE};
-    int64_t size = t->prior || !t->c_bf16 ? 4 : 2, runs = (units + RUN - 1) / RUN;
+    int64_t size = t->prior ? 4 : vsize(t->c_type), runs = (units + RUN - 1) / RUN;
     s.c = t->prior ? (const char *)t->prior : (const char *)t->c;
     s.c_row = (t->prior ? t->prior_ld : t->c_ld) * size;
     s.c_bytes = nv * W * size;
@@ -313,7 +303,7 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
         }
     }
     bool full = t->rows == rows && t->cols == nv * W;
-    if (full && !t->c_bf16) {
+    if (full && t->c_type == VF32) {
         UNROLL
         for (int i = 0; i < rows; i++) {
             float *to = (float *)t->c + i * t->c_ld;
@@ -324,7 +314,7 @@ INLINE void tile(bool pairs, int rows, int nv, int64_t units, const ax_cpu_rows 
         }
         return;
     }
-    if (full && !t->add_c) {
+    if (full && !t->add_c && t->c_type == VBF16) {
         UNROLL
         for (int i = 0; i < rows; i++) {
             uint16_t *to = (uint16_t *)t->c + i * t->c_ld;
@@ -417,5 +407,36 @@ static const ax_cpu_gemm gemm_bf16 = {
     .tile = tile_bf16,
 };
 #endif
+
+static void pack_a_f16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                       int64_t units, void *out)
+{
+    (void)width;
+    pack(FROM_F16, src, ld, along_k, rows, k, TILE_ROWS, units, out);
+}
+static void pack_b_f16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
+                       int64_t units, void *out)
+{
+    pack(FROM_F16, src, ld, along_k, rows, k, width, units, out);
+}
+static const ax_cpu_gemm gemm_f16 = {
+    .rows = TILE_ROWS,
+    .lanes = W,
+    .vectors = TILE_VECTORS,
+    .pair = 1,
+    .grain = 1,
+    .pack_cost = 16,
+    .a_packed = 128 << 10,
+    .a_lying = INT64_MAX,
+    .pack_a = pack_a_f16,
+    .pack_b = pack_b_f16,
+    .tile = tile_f32,
+};
+
+/* That of an element type, a constant. */
+INLINE const ax_cpu_gemm *gemm_of(vtype type)
+{
+    return type == VBF16 ? &gemm_bf16 : type == VF16 ? &gemm_f16 : &gemm_f32;
+}
 
 #endif

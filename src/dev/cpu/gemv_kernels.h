@@ -10,28 +10,25 @@ static __attribute__((noinline)) void gemv_store(const ax_gemm_args *g, int64_t 
     int64_t at = i * g->ldc + j;
     if (g->bias)
         sum += ((const float *)g->bias)[j];
-    if (g->c_dtype == AX_BF16) {
-        uint16_t *c = (uint16_t *)g->c + at;
-        *c = ax_bf16_from_float(g->accumulate ? sum + ax_bf16_to_float(*c) : sum);
-    } else {
-        float *c = (float *)g->c + at;
-        *c = g->accumulate ? *c + sum : sum;
-    }
+    vtype type = vtype_of(g->c_dtype);
+    if (g->accumulate)
+        sum += vget_one(g->c, at, type);
+    vput(g->c, at, 1, type, vset(sum));
 }
 
 /* Columns of b ahead of one in work that are asked for: so many bytes are on their way. */
-INLINE int64_t gemv_ahead(const ax_gemm_args *g, bool bf16)
+INLINE int64_t gemv_ahead(const ax_gemm_args *g, vtype type)
 {
     enum { BYTES = 3 << 10 };
-    return BYTES / (g->ldb * (bf16 ? 2 : 4)) + 1;
+    return BYTES / (g->ldb * vsize(type)) + 1;
 }
 
 /* b is [n,k]: a dot product per column, of four columns at a time that are `apart`: with the columns after
  * them, which lie behind them, they are four long streams of memory. */
 INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t apart, int64_t ahead,
-                      bool bf16)
+                      vtype type)
 {
-    const int64_t size = bf16 ? 2 : 4;
+    const int64_t size = vsize(type);
     vf sum[AX_CPU_GEMV_ROWS][4];
     UNROLL
     for (int i = 0; i < rows; i++) {
@@ -40,8 +37,10 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
             sum[i][c] = vset(0);
     }
 #ifdef AX_SIMD_BF16
-    const int64_t step = bf16 ? 2 * W : W;
+    const bool pairs = type == VBF16;
+    const int64_t step = pairs ? 2 * W : W;
 #else
+    const bool pairs = false;
     const int64_t step = W;
 #endif
     for (int64_t k = 0; k < g->k; k += step) {
@@ -52,22 +51,22 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
         UNROLL
         for (int c = 0; c < cols; c++)
 #ifdef AX_SIMD_BF16
-            x[c] = bf16 ? pairs_along_k((const uint16_t *)g->b + (j + c * apart) * g->ldb, k, g->k - k)
-                        : vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, false);
+            x[c] = pairs ? pairs_along_k((const uint16_t *)g->b + (j + c * apart) * g->ldb, k, g->k - k)
+                         : vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, type);
 #else
-            x[c] = vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, bf16);
+            x[c] = vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, type);
 #endif
         UNROLL
         for (int i = 0; i < rows; i++) {
 #ifdef AX_SIMD_BF16
-            vf a = bf16 ? pairs_along_k((const uint16_t *)g->a + i * g->lda, k, g->k - k)
-                        : vget(g->a, i * g->lda + k, g->k - k, false);
+            vf a = pairs ? pairs_along_k((const uint16_t *)g->a + i * g->lda, k, g->k - k)
+                         : vget(g->a, i * g->lda + k, g->k - k, type);
 #else
-            vf a = vget(g->a, i * g->lda + k, g->k - k, bf16);
+            vf a = vget(g->a, i * g->lda + k, g->k - k, type);
 #endif
             UNROLL
             for (int c = 0; c < cols; c++)
-                sum[i][c] = multiply_add(bf16, a, x[c], sum[i][c]);
+                sum[i][c] = multiply_add(pairs, a, x[c], sum[i][c]);
         }
     }
     UNROLL
@@ -79,7 +78,7 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
 }
 
 /* b is [k,n]: rows of b, `nv` vectors of columns at a time, are scaled and added. */
-INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64_t hi, bool bf16)
+INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64_t hi, vtype type)
 {
     vf sum[AX_CPU_GEMV_ROWS][4];
     UNROLL
@@ -92,11 +91,11 @@ INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64
         vf x[4];
         UNROLL
         for (int v = 0; v < nv; v++)
-            x[v] = vget(g->b, k * g->ldb + j + v * W, hi - j - v * W, bf16);
+            x[v] = vget(g->b, k * g->ldb + j + v * W, hi - j - v * W, type);
         UNROLL
         for (int i = 0; i < rows; i++) {
             int64_t at = i * g->lda + k;
-            vf a = vset(bf16 ? ax_bf16_to_float(((const uint16_t *)g->a)[at]) : ((const float *)g->a)[at]);
+            vf a = vset(vget_one(g->a, at, type));
             UNROLL
             for (int v = 0; v < nv; v++)
                 sum[i][v] = vfma(a, x[v], sum[i][v]);
@@ -113,43 +112,40 @@ INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64
     }
 }
 
-INLINE void gemv_rows(const ax_gemm_args *g, int rows, int64_t lo, int64_t hi, bool bf16)
+INLINE void gemv_rows(const ax_gemm_args *g, int rows, int64_t lo, int64_t hi, vtype type)
 {
     int64_t j = lo;
     if (g->trans_b) {
-        int64_t ahead = gemv_ahead(g, bf16), apart = (hi - lo) / 4;
+        int64_t ahead = gemv_ahead(g, type), apart = (hi - lo) / 4;
         for (; j < lo + apart; j++)
-            gemv_dots(g, rows, 4, j, apart, ahead, bf16);
+            gemv_dots(g, rows, 4, j, apart, ahead, type);
         for (j = lo + 4 * apart; j < hi; j++)
-            gemv_dots(g, rows, 1, j, 0, ahead, bf16);
+            gemv_dots(g, rows, 1, j, 0, ahead, type);
     } else {
         for (; j + 3 * W < hi; j += 4 * W)
-            gemv_axpys(g, rows, 4, j, hi, bf16);
+            gemv_axpys(g, rows, 4, j, hi, type);
         for (; j < hi; j += W)
-            gemv_axpys(g, rows, 1, j, hi, bf16);
+            gemv_axpys(g, rows, 1, j, hi, type);
     }
 }
 
-INLINE void gemv_any(const ax_gemm_args *g, int64_t lo, int64_t hi, bool bf16)
+INLINE void gemv_any(const ax_gemm_args *g, int64_t lo, int64_t hi, vtype type)
 {
     if (g->m == 1)
-        gemv_rows(g, 1, lo, hi, bf16);
+        gemv_rows(g, 1, lo, hi, type);
     else if (g->m == 2)
-        gemv_rows(g, 2, lo, hi, bf16);
+        gemv_rows(g, 2, lo, hi, type);
     else if (g->m == 3)
-        gemv_rows(g, 3, lo, hi, bf16);
+        gemv_rows(g, 3, lo, hi, type);
     else
-        gemv_rows(g, 4, lo, hi, bf16);
+        gemv_rows(g, 4, lo, hi, type);
 }
 
 static void gemv(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_gemm_args *g = args;
     (void)scratch;
-    if (g->dtype == AX_BF16)
-        gemv_any(g, lo, hi, true);
-    else
-        gemv_any(g, lo, hi, false);
+    BY_VTYPE(gemv_any, g->dtype, g, lo, hi);
 }
 
 #endif

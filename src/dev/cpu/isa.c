@@ -43,6 +43,13 @@ static bool can_use_tiles(void)
     }
     return known == YES;
 }
+
+/* Some compilers do not know the name. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
 #endif
 
 const ax_cpu_isa *ax_cpu_isa_at(int index)
@@ -51,7 +58,8 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
     int n = 0;
 #ifdef __x86_64__
     __builtin_cpu_init();
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+    bool f16c = has_f16c();
+    bool avx512 = f16c && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
     if (bf16 && can_use_tiles())
@@ -64,7 +72,7 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
         can[n++] = &ax_cpu_isa_avx512;
     if (bf16 && intel)
         can[n++] = &ax_cpu_isa_avx512_bf16;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c)
         can[n++] = &ax_cpu_isa_avx2;
 #endif
     can[n++] = &ax_cpu_isa_generic;

@@ -6,9 +6,9 @@
 #define AX_ISA_NAME "avx2"
 #define AX_ISA_TABLE ax_cpu_isa_avx2
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 #include "isa_table.h"
 #ifdef __clang__

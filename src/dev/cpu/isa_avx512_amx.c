@@ -9,10 +9,11 @@
 #define AX_ISA_TABLE ax_cpu_isa_avx512_amx
 #ifdef __clang__
 #pragma clang attribute push(                                                                                \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,amx-tile,amx-bf16"))),     \
+    __attribute__((                                                                                          \
+        target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16"))),           \
     apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,amx-tile,amx-bf16")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c,amx-tile,amx-bf16")
 #endif
 #include "isa_table.h"
 #ifdef __clang__

@@ -9,9 +9,10 @@
 #define AX_ISA_TABLE ax_cpu_isa_avx512_bf16
 #ifdef __clang__
 #pragma clang attribute push(                                                                                \
-    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma"))), apply_to = function)
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c"))),                  \
+    apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c")
 #endif
 #include "isa_table.h"
 #ifdef __clang__

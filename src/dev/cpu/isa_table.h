@@ -11,8 +11,7 @@
 
 const ax_cpu_isa AX_ISA_TABLE = {
     .name = AX_ISA_NAME,
-    .gemm_f32 = &gemm_f32,
-    .gemm_bf16 = &gemm_bf16,
+    .gemm = {[VF32] = &gemm_f32, [VBF16] = &gemm_bf16, [VF16] = &gemm_f16},
     .gemv = gemv,
     .peak_f32 = peak_f32,
     .peak_bf16 = peak_bf16,

@@ -133,10 +133,7 @@ static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_number
 }
 
 /* The kernels round copies of the weights to these. */
-static bool copy_here(int64_t copied, ax_dtype dtype)
-{
-    return !copied || dtype == AX_F32 || dtype == AX_BF16;
-}
+static bool copy_here(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
 {
@@ -206,8 +203,8 @@ static ax_status sumsq(ax_stream *stream, const void *args)
 static ax_status convert(ax_stream *stream, const void *args)
 {
     const ax_convert_args *a = args;
-    bool there = a->x_dtype == AX_F32 && a->y_dtype == AX_BF16,
-         back = a->x_dtype == AX_BF16 && a->y_dtype == AX_F32;
+    bool there = a->x_dtype == AX_F32 && a->y_dtype != AX_F64,
+         back = a->y_dtype == AX_F32 && a->x_dtype != AX_F64;
     if (a->x_dtype == a->y_dtype)
         return run(stream, ax_cpu_copy, args, a->n, ELEMENTS, (double)a->n);
     if (!there && !back)

@@ -5,7 +5,7 @@
 
 #include "pointwise_kernels.h"
 
-INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
         enum { MOST = 4 }; /* each maximum waits for the one before */
@@ -17,14 +17,13 @@ INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, bool b
         for (; c + MOST * W <= a->vocab; c += MOST * W) {
             UNROLL
             for (int i = 0; i < MOST; i++)
-                most[i] = vmax(vget(a->logits, at + c + i * W, W, bf16), most[i]);
+                most[i] = vmax(vget(a->logits, at + c + i * W, W, type), most[i]);
         }
         for (; c + W <= a->vocab; c += W)
-            most[0] = vmax(vget(a->logits, at + c, W, bf16), most[0]);
+            most[0] = vmax(vget(a->logits, at + c, W, type), most[0]);
         float max = vhmax(vmax(vmax(most[0], most[1]), vmax(most[2], most[3])));
         for (; c < a->vocab; c++) {
-            float x = bf16 ? ax_bf16_to_float(((const uint16_t *)a->logits)[at + c])
-                           : ((const float *)a->logits)[at + c];
+            float x = vget_one(a->logits, at + c, type);
             max = x > max ? x : max;
         }
         ((float *)a->max)[r] = max;
@@ -39,53 +38,54 @@ INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, i
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-/* e^(x - max), for a bf16 result if `bf16`. */
-INLINE void exp_less_each(vf *x, int count, vf max, bool bf16)
+/* e^(x - max), roughly: for a result of 16 bits. */
+INLINE void exp_less_each(vf *x, int count, vf max, bool roughly)
 {
     EACH(v, count) x[v] = (x[v] - max) * vset((float)LOG2E);
-    vexp2_each(x, count, bf16);
+    vexp2_each(x, count, roughly);
 }
 
-INLINE vf exp_less(vf x, vf max, bool bf16)
+INLINE vf exp_less(vf x, vf max, bool roughly)
 {
-    exp_less_each(&x, 1, max, bf16);
+    exp_less_each(&x, 1, max, roughly);
     return x;
 }
 
-INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void ce_sum_range(const ax_ce_sum_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
         vf max = vset(((const float *)a->max)[r]), sum[AT_ONCE], x[AT_ONCE];
         EACH(v, AT_ONCE) sum[v] = vset(0);
         int64_t c = 0, at = r * a->ld, target = target_column(a->targets, r, a->first, a->vocab);
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
-            EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, bf16);
+            EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, type);
             exp_less_each(x, AT_ONCE, max, false);
             EACH(v, AT_ONCE) sum[v] = sum[v] + x[v];
         }
         for (; c + W <= a->vocab; c += W)
-            sum[0] = sum[0] + exp_less(vget(a->logits, at + c, W, bf16), max, false);
+            sum[0] = sum[0] + exp_less(vget(a->logits, at + c, W, type), max, false);
         for (int v = 1; v < AT_ONCE; v++)
             sum[0] = sum[0] + sum[v];
         float tail = 0, part[W];
         for (; c < a->vocab; c += W) {
-            vstore(part, exp_less(vget(a->logits, at + c, a->vocab - c, bf16), max, false));
+            vstore(part, exp_less(vget(a->logits, at + c, a->vocab - c, type), max, false));
             for (int64_t i = 0; i < ax_min(W, a->vocab - c); i++)
                 tail += part[i];
         }
         ((float *)a->sum)[r] = vsum(sum[0]) + tail;
         ((float *)a->target_logit)[r] = 0;
         if (target >= 0) {
-            vstore(part, vget(a->logits, at + target, 1, bf16));
+            vstore(part, vget(a->logits, at + target, 1, type));
             ((float *)a->target_logit)[r] = part[0];
         }
     }
 }
 BY_DTYPE(ce_sum)
 
-INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {
-    size_t size = bf16 ? 2 : 4;
+    const bool roughly = type != VF32;
+    size_t size = (size_t)vsize(type);
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->ld, target = target_column(a->targets, r, a->first, a->vocab);
         if (a->targets[r] < 0) {
@@ -96,30 +96,31 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, bool
         vf share = vset((float)(a->scale / ((const float *)a->sum)[r])), most = vset(max);
         float at_target[W] = {0};
         if (target >= 0) { /* worked out before it is overwritten: p - 1, not p·scale - scale */
-            vf p = exp_less(vget(a->logits, at + target, 1, bf16), most, false) *
+            vf p = exp_less(vget(a->logits, at + target, 1, type), most, false) *
                    vset(1 / ((const float *)a->sum)[r]);
             vstore(at_target, (p - vset(1.0f)) * vset((float)a->scale));
         }
         int64_t c = 0;
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {
             vf x[AT_ONCE];
-            EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, bf16);
-            exp_less_each(x, AT_ONCE, most, bf16);
-            EACH(v, AT_ONCE) vput(a->logits, at + c + v * W, W, bf16, x[v] * share);
+            EACH(v, AT_ONCE) x[v] = vget(a->logits, at + c + v * W, W, type);
+            exp_less_each(x, AT_ONCE, most, roughly);
+            EACH(v, AT_ONCE) vput(a->logits, at + c + v * W, W, type, x[v] * share);
         }
         for (; c < a->vocab; c += W) {
             int64_t n = a->vocab - c;
-            vput(a->logits, at + c, n, bf16, exp_less(vget(a->logits, at + c, n, bf16), most, bf16) * share);
+            vput(a->logits, at + c, n, type,
+                 exp_less(vget(a->logits, at + c, n, type), most, roughly) * share);
         }
         if (target >= 0)
-            vput(a->logits, at + target, 1, bf16, vload(at_target));
+            vput(a->logits, at + target, 1, type, vload(at_target));
     }
 }
 BY_DTYPE(ce_grad)
 
 /* ---- embedding ----------------------------------------------------------------------------------- */
 
-INLINE void embedding_range(const ax_embedding_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void embedding_range(const ax_embedding_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
         int64_t row = (int64_t)a->ids[r] - a->first;
@@ -128,16 +129,16 @@ INLINE void embedding_range(const ax_embedding_args *a, int64_t lo, int64_t hi, 
             continue;
         for (int64_t c = 0; c < a->cols; c += W) {
             int64_t n = a->cols - c, at = r * a->cols + c;
-            vf x = here ? vget(a->table, row * a->cols + c, n, bf16) : vset(0);
+            vf x = here ? vget(a->table, row * a->cols + c, n, type) : vset(0);
             if (a->accumulate)
-                x = x + vget(a->y, at, n, bf16);
-            vput(a->y, at, n, bf16, x);
+                x = x + vget(a->y, at, n, type);
+            vput(a->y, at, n, type, x);
         }
     }
 }
 BY_DTYPE(embedding)
 
-INLINE void embedding_grad_range(const ax_embedding_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void embedding_grad_range(const ax_embedding_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = 0; r < a->rows; r++) {
         int64_t row = (int64_t)a->ids[r] - a->first;
@@ -145,8 +146,8 @@ INLINE void embedding_grad_range(const ax_embedding_grad_args *a, int64_t lo, in
             continue;
         for (int64_t c = lo; c < hi; c += W) {
             int64_t at = row * a->cols + c, n = hi - c;
-            vput(a->dtable, at, n, false,
-                 vget(a->dtable, at, n, false) + vget(a->dy, r * a->cols + c, n, bf16));
+            vput(a->dtable, at, n, VF32,
+                 vget(a->dtable, at, n, VF32) + vget(a->dy, r * a->cols + c, n, type));
         }
     }
 }

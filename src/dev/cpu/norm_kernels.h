@@ -16,28 +16,28 @@ INLINE row_norm norm_of(const void *sum, const void *m2, int64_t r, int64_t glob
                       (float)(1 / sqrt(((const float *)m2)[r] / n + eps))};
 }
 
-INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, bool bf16)
+INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
 {
     const int64_t at = r * a->cols, whole = a->cols / W * W;
     const void *row = a->b ? a->x : a->a;
     vf sums = vset(0), squares = vset(0);
     for (int64_t c = 0; c < a->cols; c += W) {
         int64_t n = a->cols - c;
-        vf x = vget(a->a, at + c, n, bf16);
+        vf x = vget(a->a, at + c, n, type);
         if (a->b) {
-            x = vrounded(x + vget(a->b, at + c, n, bf16), bf16);
-            vput(a->x, at + c, n, bf16, x);
+            x = vrounded(x + vget(a->b, at + c, n, type), type);
+            vput(a->x, at + c, n, type, x);
         }
         sums = sums + x;
     }
     float sum = vsum(sums), tail = 0, part[W];
     vf mean = vset(a->cols ? sum / (float)a->cols : 0);
     for (int64_t c = 0; c < whole; c += W) {
-        vf centred = vget(row, at + c, W, bf16) - mean;
+        vf centred = vget(row, at + c, W, type) - mean;
         squares = vfma(centred, centred, squares);
     }
     if (whole < a->cols) { /* lanes beyond the row would count as 0 - mean */
-        vstore(part, vget(row, at + whole, a->cols - whole, bf16) - mean);
+        vstore(part, vget(row, at + whole, a->cols - whole, type) - mean);
         for (int64_t i = 0; i < a->cols - whole; i++)
             tail += part[i] * part[i];
     }
@@ -45,40 +45,40 @@ INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, bool bf16)
     ((float *)a->m2)[r] = vsum(squares) + tail;
 }
 
-INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_stats_range(const ax_norm_stats_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++)
-        norm_stats_row(a, r, bf16);
+        norm_stats_row(a, r, type);
 }
 BY_DTYPE(norm_stats)
 
-INLINE void norm_apply_row(const ax_norm_apply_args *a, int64_t r, bool bf16)
+INLINE void norm_apply_row(const ax_norm_apply_args *a, int64_t r, vtype type)
 {
     row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
     vf mean = vset(s.mean), rstd = vset(s.rstd);
     for (int64_t c = 0; c < a->cols; c += W) {
         int64_t at = r * a->cols + c, n = a->cols - c;
-        vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
-        vf bias = a->bias ? vget(a->bias, c, n, false) : vset(0);
-        vput(a->y, at, n, bf16, vfma(xhat, vget(a->weight, c, n, false), bias));
+        vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
+        vf bias = a->bias ? vget(a->bias, c, n, VF32) : vset(0);
+        vput(a->y, at, n, type, vfma(xhat, vget(a->weight, c, n, VF32), bias));
     }
 }
 
-INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++)
-        norm_apply_row(a, r, bf16);
+        norm_apply_row(a, r, type);
 }
 BY_DTYPE(norm_apply)
 
 /* A row stays in the nearest cache from one part to the next. */
-INLINE void norm_range(const ax_norm_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_range(const ax_norm_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const ax_norm_stats_args stats = ax_norm_stats_of(a);
     const ax_norm_apply_args apply = ax_norm_apply_of(a);
     for (int64_t r = lo; r < hi; r++) {
-        norm_stats_row(&stats, r, bf16);
-        norm_apply_row(&apply, r, bf16);
+        norm_stats_row(&stats, r, type);
+        norm_apply_row(&apply, r, type);
     }
 }
 BY_DTYPE(norm)
@@ -87,30 +87,30 @@ typedef struct grad_sums {
     float s1, s2;
 } grad_sums;
 
-INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, bool bf16)
+INLINE grad_sums norm_grad_stats_row(const ax_norm_grad_stats_args *a, int64_t r, vtype type)
 {
     row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
     vf mean = vset(s.mean), rstd = vset(s.rstd), s1 = vset(0), s2 = vset(0);
     for (int64_t c = 0; c < a->cols; c += W) {
         int64_t at = r * a->cols + c, n = a->cols - c;
-        vf g = vget(a->dy, at, n, bf16) * vget(a->weight, c, n, false);
+        vf g = vget(a->dy, at, n, type) * vget(a->weight, c, n, VF32);
         s1 = s1 + g;
-        s2 = vfma(g, (vget(a->x, at, n, bf16) - mean) * rstd, s2);
+        s2 = vfma(g, (vget(a->x, at, n, type) - mean) * rstd, s2);
     }
     return (grad_sums){vsum(s1), vsum(s2)};
 }
 
-INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_grad_stats_range(const ax_norm_grad_stats_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
-        grad_sums sums = norm_grad_stats_row(a, r, bf16);
+        grad_sums sums = norm_grad_stats_row(a, r, type);
         ((float *)a->s1)[r] = sums.s1;
         ((float *)a->s2)[r] = sums.s2;
     }
 }
 BY_DTYPE(norm_grad_stats)
 
-INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums, bool bf16)
+INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums, vtype type)
 {
     row_norm s = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
     vf mean = vset(s.mean), rstd = vset(s.rstd);
@@ -118,40 +118,40 @@ INLINE void norm_grad_apply_row(const ax_norm_grad_apply_args *a, int64_t r, gra
     vf mean2 = vset((float)(sums.s2 / (double)a->global_cols));
     for (int64_t c = 0; c < a->cols; c += W) {
         int64_t at = r * a->cols + c, n = a->cols - c;
-        vf xhat = (vget(a->x, at, n, bf16) - mean) * rstd;
-        vf g = vfma(vget(a->dy, at, n, bf16), vget(a->weight, c, n, false), vset(0) - mean1);
+        vf xhat = (vget(a->x, at, n, type) - mean) * rstd;
+        vf g = vfma(vget(a->dy, at, n, type), vget(a->weight, c, n, VF32), vset(0) - mean1);
         vf dx = rstd * vnfma(xhat, mean2, g);
         if (a->add)
-            dx = vget(a->add, at, n, bf16) + vrounded(dx, bf16);
-        vput(a->dx, at, n, bf16, dx);
+            dx = vget(a->add, at, n, type) + vrounded(dx, type);
+        vput(a->dx, at, n, type, dx);
     }
 }
 
-INLINE void norm_grad_apply_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_grad_apply_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++)
-        norm_grad_apply_row(a, r, (grad_sums){((const float *)a->s1)[r], ((const float *)a->s2)[r]}, bf16);
+        norm_grad_apply_row(a, r, (grad_sums){((const float *)a->s1)[r], ((const float *)a->s2)[r]}, type);
 }
 BY_DTYPE(norm_grad_apply)
 
-INLINE void norm_grad_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_grad_range(const ax_norm_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const ax_norm_grad_stats_args stats = ax_norm_grad_stats_of(a);
     const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
     for (int64_t r = lo; r < hi; r++)
-        norm_grad_apply_row(&apply, r, norm_grad_stats_row(&stats, r, bf16), bf16);
+        norm_grad_apply_row(&apply, r, norm_grad_stats_row(&stats, r, type), type);
 }
 BY_DTYPE(norm_grad)
 
 INLINE void add_to(void *out, int64_t at, int64_t n, vf sum)
 {
     if (out)
-        vput(out, at, n, false, vget(out, at, n, false) + sum);
+        vput(out, at, n, VF32, vget(out, at, n, VF32) + sum);
 }
 
 /* dweight and dbias in `vectors` vectors of columns from c on, over rows r0 … with statistics s. */
 INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s, int64_t r0, int64_t c,
-                            int64_t hi, int vectors, bool bf16)
+                            int64_t hi, int vectors, vtype type)
 {
     vf dweight[WIDE], dbias[WIDE];
     UNROLL
@@ -162,8 +162,8 @@ INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s,
         UNROLL
         for (int v = 0; v < vectors; v++) {
             int64_t at = r * a->cols + c + v * W, n = hi - c - v * W;
-            vf dy = vget(a->dy, at, n, bf16);
-            dweight[v] = vfma(dy, (vget(a->x, at, n, bf16) - mean) * rstd, dweight[v]);
+            vf dy = vget(a->dy, at, n, type);
+            dweight[v] = vfma(dy, (vget(a->x, at, n, type) - mean) * rstd, dweight[v]);
             dbias[v] = dbias[v] + dy;
         }
     }
@@ -176,7 +176,7 @@ INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s,
 
 /* Columns lo … hi-1: rows in ascending order, a block of them at a time, whose means and deviations are
  * worked out once. */
-INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {
         row_norm s[SUM_ROWS];
@@ -184,19 +184,16 @@ INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, i
             s[r - r0] = norm_of(a->sum, a->m2, r, a->global_cols, a->eps);
         int64_t c = lo;
         for (; c + (WIDE - 1) * W < hi; c += WIDE * W)
-            norm_grad_block(a, s, r0, c, hi, WIDE, bf16);
+            norm_grad_block(a, s, r0, c, hi, WIDE, type);
         for (; c < hi; c += W)
-            norm_grad_block(a, s, r0, c, hi, 1, bf16);
+            norm_grad_block(a, s, r0, c, hi, 1, type);
     }
 }
 static void norm_grad_cols(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_norm_grad_apply_args *a = args;
     (void)scratch;
-    if (a->dtype == AX_BF16)
-        norm_grad_cols_range(a, lo, hi, true);
-    else
-        norm_grad_cols_range(a, lo, hi, false);
+    BY_VTYPE(norm_grad_cols_range, a->dtype, a, lo, hi);
 }
 
 #endif

@@ -68,15 +68,18 @@ static void copy_row(char *y, int64_t ys, const char *x, int64_t xs, int64_t n, 
 static void add_row(ax_dtype dtype, void *y, int64_t ys, const void *x, int64_t xs, int64_t n)
 {
     const float *xf = x;
-    const uint16_t *xb = x;
+    const uint16_t *xh = x;
     float *yf = y;
-    uint16_t *yb = y;
+    uint16_t *yh = y;
     if (dtype == AX_F32)
         for (int64_t l = 0; l < n; l++)
             yf[l * ys] += xf[l * xs];
+    else if (dtype == AX_F16)
+        for (int64_t l = 0; l < n; l++)
+            yh[l * ys] = ax_f16_from_float(ax_f16_to_float(yh[l * ys]) + ax_f16_to_float(xh[l * xs]));
     else
         for (int64_t l = 0; l < n; l++)
-            yb[l * ys] = ax_bf16_from_float(ax_bf16_to_float(yb[l * ys]) + ax_bf16_to_float(xb[l * xs]));
+            yh[l * ys] = ax_bf16_from_float(ax_bf16_to_float(yh[l * ys]) + ax_bf16_to_float(xh[l * xs]));
 }
 
 void ax_cpu_copy_box(const void *args, int64_t lo, int64_t hi, void *scratch)

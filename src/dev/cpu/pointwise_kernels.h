@@ -7,30 +7,27 @@
 #include "cpu.h"
 #include "simd.h"
 
-/* The table's entry `name` from name_range(args, lo, hi, bf16), compiled for either element type. */
+/* The table's entry `name` from name_range(args, lo, hi, type), compiled for each element type. */
 #define BY_DTYPE(name)                                                                                       \
     static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
     {                                                                                                        \
         const ax_##name##_args *a = args;                                                                    \
         (void)scratch;                                                                                       \
-        if (a->dtype == AX_BF16)                                                                             \
-            name##_range(a, lo, hi, true);                                                                   \
-        else                                                                                                 \
-            name##_range(a, lo, hi, false);                                                                  \
+        BY_VTYPE(name##_range, a->dtype, a, lo, hi);                                                         \
     }
 
 /* ---- GELU ---------------------------------------------------------------------------------------- */
 
 /* The logistic function of 2u, u = sqrt(2/pi)(x + 0.044715x³): (1 + tanh u)/2 without cancellation. */
-INLINE void gelu_gates(const vf *x, vf *gate, int count, bool bf16)
+INLINE void gelu_gates(const vf *x, vf *gate, int count, bool roughly)
 {
     /* -2u is an exponent of 2 where 3e-6 of the gate is enough, or 2^-126 where the gate is less than that.
      */
-    const float unit = bf16 ? (float)LOG2E : 1.0f;
+    const float unit = roughly ? (float)LOG2E : 1.0f;
     EACH(v, count) gate[v] = x[v] * x[v];
     EACH(v, count) gate[v] = vfma(gate[v], vset(-0.0713548163f * unit), vset(-1.59576912f * unit));
     EACH(v, count) gate[v] = gate[v] * x[v];
-    if (bf16) {
+    if (roughly) {
         EACH(v, count) gate[v] = vmin(vset(126.0f), gate[v]);
         vexp2_each(gate, count, true);
         EACH(v, count) gate[v] = vinverse(vset(1.0f) + gate[v]);
@@ -61,35 +58,35 @@ INLINE vf normal_cdf(vf x, vf *bell)
     return vless(x, vset(0), tail, vset(1.0f) - tail);
 }
 
-INLINE void gelu_vectors(const ax_gelu_args *a, int64_t i, int64_t n, int count, bool bf16)
+INLINE void gelu_vectors(const ax_gelu_args *a, int64_t i, int64_t n, int count, vtype type)
 {
     vf x[AT_ONCE], gate[AT_ONCE], bell;
-    EACH(v, count) x[v] = vget(a->x, i + v * W, n, bf16);
+    EACH(v, count) x[v] = vget(a->x, i + v * W, n, type);
     if (a->kind == AX_GELU_TANH)
-        gelu_gates(x, gate, count, bf16);
+        gelu_gates(x, gate, count, type != VF32);
     else
         EACH(v, count) gate[v] = normal_cdf(x[v], &bell);
-    EACH(v, count) vput(a->y, i + v * W, n, bf16, x[v] * gate[v]);
+    EACH(v, count) vput(a->y, i + v * W, n, type, x[v] * gate[v]);
 }
 
-INLINE void gelu_range(const ax_gelu_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void gelu_range(const ax_gelu_args *a, int64_t lo, int64_t hi, vtype type)
 {
     int64_t i = lo;
     for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
-        gelu_vectors(a, i, W, AT_ONCE, bf16);
+        gelu_vectors(a, i, W, AT_ONCE, type);
     for (; i < hi; i += W)
-        gelu_vectors(a, i, hi - i, 1, bf16);
+        gelu_vectors(a, i, hi - i, 1, type);
 }
 BY_DTYPE(gelu)
 
-INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, int count, bool bf16)
+INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, int count, vtype type)
 {
     vf x[AT_ONCE], slope[AT_ONCE];
-    EACH(v, count) x[v] = vget(a->x, i + v * W, n, bf16);
+    EACH(v, count) x[v] = vget(a->x, i + v * W, n, type);
     if (a->kind == AX_GELU_TANH) {
         vf s[AT_ONCE]; /* beyond 16 the slope is 0 or 1, and squares of what is larger yet have no end */
         EACH(v, count) x[v] = vmin(vset(16.0f), vmax(vset(-16.0f), x[v]));
-        gelu_gates(x, s, count, bf16);
+        gelu_gates(x, s, count, type != VF32);
         EACH(v, count) slope[v] = x[v] * s[v] * (vset(1.0f) - s[v]);
         EACH(v, count)
         slope[v] = vfma(slope[v], vfma(x[v] * x[v], vset(0.214064449f), vset(1.59576912f)), s[v]);
@@ -100,42 +97,42 @@ INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, 
             slope[v] = vfma(x[v] * vset(0.39894228f), bell, cdf);
         }
     }
-    EACH(v, count) vput(a->dx, i + v * W, n, bf16, vget(a->dy, i + v * W, n, bf16) * slope[v]);
+    EACH(v, count) vput(a->dx, i + v * W, n, type, vget(a->dy, i + v * W, n, type) * slope[v]);
 }
 
-INLINE void gelu_grad_range(const ax_gelu_grad_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void gelu_grad_range(const ax_gelu_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {
     int64_t i = lo;
     for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
-        gelu_grad_vectors(a, i, W, AT_ONCE, bf16);
+        gelu_grad_vectors(a, i, W, AT_ONCE, type);
     for (; i < hi; i += W)
-        gelu_grad_vectors(a, i, hi - i, 1, bf16);
+        gelu_grad_vectors(a, i, hi - i, 1, type);
 }
 BY_DTYPE(gelu_grad)
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
-INLINE void add_range(const ax_add_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void add_range(const ax_add_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t i = lo; i < hi; i += W)
-        vput(a->y, i, hi - i, bf16, vget(a->a, i, hi - i, bf16) + vget(a->b, i, hi - i, bf16));
+        vput(a->y, i, hi - i, type, vget(a->a, i, hi - i, type) + vget(a->b, i, hi - i, type));
 }
 BY_DTYPE(add)
 
-INLINE void scale_range(const ax_scale_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void scale_range(const ax_scale_args *a, int64_t lo, int64_t hi, vtype type)
 {
     vf factor = vset((float)a->factor);
     for (int64_t i = lo; i < hi; i += W)
-        vput(a->x, i, hi - i, bf16, vget(a->x, i, hi - i, bf16) * factor);
+        vput(a->x, i, hi - i, type, vget(a->x, i, hi - i, type) * factor);
 }
 BY_DTYPE(scale)
 
-INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++)
         for (int64_t c = 0; c < a->cols; c += W) {
             int64_t at = r * a->cols + c, n = a->cols - c;
-            vput(a->y, at, n, bf16, vget(a->x, at, n, bf16) + vget(a->bias, c, n, false));
+            vput(a->y, at, n, type, vget(a->x, at, n, type) + vget(a->bias, c, n, VF32));
         }
 }
 BY_DTYPE(bias_add)
@@ -145,32 +142,32 @@ BY_DTYPE(bias_add)
 enum { SUM_ROWS = 256, SUM_COLS = 1024, WIDE = 4 };
 
 INLINE void col_sum_rows(const ax_col_sum_args *a, int64_t r, int rows, int64_t lo, int64_t hi, float *sum,
-                         bool bf16)
+                         vtype type)
 {
     for (int64_t c = lo; c < hi; c += W) {
         vf s = vload(sum + (c - lo));
         UNROLL
         for (int i = 0; i < rows; i++)
-            s = s + vget(a->x, (r + i) * a->ld + c, hi - c, bf16);
+            s = s + vget(a->x, (r + i) * a->ld + c, hi - c, type);
         vstore(sum + (c - lo), s);
     }
 }
-INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t lo, int64_t hi, bool bf16)
+INLINE void col_sum_block(const ax_col_sum_args *a, int64_t r0, int64_t lo, int64_t hi, vtype type)
 {
     _Alignas(64) float sum[SUM_COLS] = {0};
     int64_t r = r0, end = ax_min(a->rows, r0 + SUM_ROWS);
     for (; r + WIDE <= end; r += WIDE)
-        col_sum_rows(a, r, WIDE, lo, hi, sum, bf16);
+        col_sum_rows(a, r, WIDE, lo, hi, sum, type);
     for (; r < end; r++)
-        col_sum_rows(a, r, 1, lo, hi, sum, bf16);
+        col_sum_rows(a, r, 1, lo, hi, sum, type);
     for (int64_t c = lo; c < hi; c += W)
-        vput(a->out, c, hi - c, false, vget(a->out, c, hi - c, false) + vload(sum + (c - lo)));
+        vput(a->out, c, hi - c, VF32, vget(a->out, c, hi - c, VF32) + vload(sum + (c - lo)));
 }
-INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t c = lo; c < hi; c += SUM_COLS)
         for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS)
-            col_sum_block(a, r0, c, ax_min(hi, c + SUM_COLS), bf16);
+            col_sum_block(a, r0, c, ax_min(hi, c + SUM_COLS), type);
 }
 BY_DTYPE(col_sum)
 
@@ -179,7 +176,7 @@ enum { AHEAD = 4096 };
 
 /* Squares summed in double, lane by lane, per chunk of AX_CPU_SUMSQ_CHUNK elements; items are chunks, whose
  * sums go to scratch. */
-INLINE double sumsq_chunk(const void *x, int64_t from, int64_t to, bool bf16)
+INLINE void sumsq_chunk(const void *x, int64_t from, int64_t to, double *out, vtype type)
 {
     typedef float half __attribute__((vector_size(2 * W)));
     typedef double wide __attribute__((vector_size(4 * W)));
@@ -187,8 +184,8 @@ INLINE double sumsq_chunk(const void *x, int64_t from, int64_t to, bool bf16)
     double total = 0;
     for (int64_t i = from; i < to; i += W) {
         float part[W];
-        __builtin_prefetch((const char *)x + i * (bf16 ? 2 : 4) + AHEAD);
-        vstore(part, vget(x, i, to - i, bf16));
+        __builtin_prefetch((const char *)x + i * vsize(type) + AHEAD);
+        vstore(part, vget(x, i, to - i, type));
         for (int h = 0; h < 2; h++) {
             half narrow_part;
             memcpy(&narrow_part, part + h * W / 2, sizeof narrow_part);
@@ -198,7 +195,7 @@ INLINE double sumsq_chunk(const void *x, int64_t from, int64_t to, bool bf16)
     }
     for (int j = 0; j < W / 2; j++)
         total += sum[0][j] + sum[1][j];
-    return total;
+    *out = total;
 }
 static void sumsq(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
@@ -206,24 +203,28 @@ static void sumsq(const void *args, int64_t lo, int64_t hi, void *scratch)
     (void)scratch;
     for (int64_t i = lo; i < hi; i++) {
         int64_t from = i * s->chunk, to = ax_min(s->a->n, from + s->chunk);
-        s->partials[i] = s->a->dtype == AX_BF16 ? sumsq_chunk(s->a->x, from, to, true)
-                                                : sumsq_chunk(s->a->x, from, to, false);
+        BY_VTYPE(sumsq_chunk, s->a->dtype, s->a->x, from, to, &s->partials[i]);
     }
 }
 
 /* ---- conversion ---------------------------------------------------------------------------------- */
 
-/* Between F32 and BF16. */
+INLINE void convert_range(const ax_convert_args *a, int64_t lo, int64_t hi, vtype type)
+{
+    if (a->x_dtype == AX_F32)
+        for (int64_t i = lo; i < hi; i += W)
+            vput_exact(a->y, i, hi - i, type, vget(a->x, i, hi - i, VF32));
+    else
+        for (int64_t i = lo; i < hi; i += W)
+            vput(a->y, i, hi - i, VF32, vget(a->x, i, hi - i, type));
+}
+
+/* Between F32 and BF16 or F16. */
 static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;
     (void)scratch;
-    if (a->x_dtype == AX_F32)
-        for (int64_t i = lo; i < hi; i += W)
-            vstore_exact((uint16_t *)a->y + i, vget(a->x, i, hi - i, false), hi - i);
-    else
-        for (int64_t i = lo; i < hi; i += W)
-            vput(a->y, i, hi - i, false, vget(a->x, i, hi - i, true));
+    BY_VTYPE(convert_range, a->x_dtype == AX_F32 ? a->y_dtype : a->x_dtype, a, lo, hi);
 }
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
@@ -280,7 +281,7 @@ INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t
 }
 #endif
 
-INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, bool bf16)
+INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtype type)
 {
     /* uniform >= p, in whole numbers: uniform is a word's upper 24 bits over 2^24. */
     vf threshold = vset((float)ceil(a->p * 0x1p24)), scale = vset((float)(1 / (1 - a->p)));
@@ -296,8 +297,8 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, bool
                 for (int j = 0; j < W; j++)
                     draw[j] = (float)(int32_t)(words[skip + i + j] >> 8);
                 int64_t at = r * a->cols + c + i;
-                vf kept = vget(a->x, at, n - i, bf16) * scale;
-                vput(a->y, at, n - i, bf16, vless(vload(draw), threshold, vset(0), kept));
+                vf kept = vget(a->x, at, n - i, type) * scale;
+                vput(a->y, at, n - i, type, vless(vload(draw), threshold, vset(0), kept));
             }
             c += n;
         }

@@ -6,10 +6,11 @@
  * operators + - * / work on vf directly (GCC and clang vector types); nothing is fused unless vfma says so.
  *
  * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
- * there, stores leave the rest alone. bf16 is rounded to nearest even and keeps NaN, as ax_bf16_from_float;
- * vstore_exact also keeps what is below the normal range, which the processor's instruction takes for 0;
- * vstream_exact does so with two vectors, to memory past the caches where processors can, and p is a multiple
- * of what it writes. Before another thread reads it comes vstreamed.
+ * there, stores leave the rest alone. _b are bf16, _h are fp16. Both are rounded to nearest even and keep
+ * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
+ * range, which the processor's instruction takes for 0. vstream_exact writes two vectors past the caches
+ * where processors can, and p is a multiple of what it writes; before another thread reads it comes
+ * vstreamed.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
@@ -104,10 +105,22 @@ INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
 {
     _mm256_mask_storeu_epi16(p, n >= W ? (__mmask16)~0u : lanes(n), narrow(x));
 }
-INLINE void vstream_exact(uint16_t *p, vf a, vf b)
+INLINE __m256i narrow_h(vf x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf vload_h(const uint16_t *p)
 {
-    _mm512_stream_si512((__m512i *)(void *)p,
-                        _mm512_inserti64x4(_mm512_castsi256_si512(narrow(a)), narrow(b), 1));
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+INLINE vf vload_h_n(const uint16_t *p, int64_t n)
+{
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes(n), p));
+}
+INLINE vf vround_h(vf x) { return _mm512_cvtph_ps(narrow_h(x)); }
+INLINE void vstore_h(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow_h(x)); }
+INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n) { _mm256_mask_storeu_epi16(p, lanes(n), narrow_h(x)); }
+INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
+{
+    __m256i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
+    _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
 }
 /* The lower and the upper half of x, to two places. */
 INLINE void vstore_halves(float *lo, float *hi, vf x)
@@ -196,10 +209,6 @@ INLINE __m128i narrow(vf x)
     vi r = _mm256_blendv_epi8(rounded, quiet, nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
 }
-INLINE void vstream_exact(uint16_t *p, vf a, vf b)
-{
-    _mm256_stream_si256((__m256i *)(void *)p, _mm256_set_m128i(narrow(b), narrow(a)));
-}
 INLINE vf vload_b(const uint16_t *p) { return widen(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 INLINE vf vload_b_n(const uint16_t *p, int64_t n)
 {
@@ -213,6 +222,30 @@ INLINE void vstore_b_n(uint16_t *p, vf x, int64_t n)
 {
     uint16_t part[W];
     vstore_b(part, x);
+    memcpy(p, part, (size_t)n * 2);
+}
+INLINE __m128i narrow_h(vf x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vf vload_h(const uint16_t *p)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+INLINE vf vload_h_n(const uint16_t *p, int64_t n)
+{
+    uint16_t part[W] = {0};
+    memcpy(part, p, (size_t)n * 2);
+    return vload_h(part);
+}
+INLINE vf vround_h(vf x) { return _mm256_cvtph_ps(narrow_h(x)); }
+INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
+{
+    __m128i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
+    _mm256_stream_si256((__m256i *)(void *)p, _mm256_set_m128i(hi, lo));
+}
+INLINE void vstore_h(uint16_t *p, vf x) { _mm_storeu_si128((__m128i *)(void *)p, narrow_h(x)); }
+INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n)
+{
+    uint16_t part[W];
+    vstore_h(part, x);
     memcpy(p, part, (size_t)n * 2);
 }
 INLINE void vstore_halves(float *lo, float *hi, vf x)
@@ -307,6 +340,26 @@ INLINE vf vround_b(vf x)
     vstore_b(part, x);
     return vload_b(part);
 }
+INLINE vf vload_h_n(const uint16_t *p, int64_t n)
+{
+    vf x = {0};
+    for (int64_t i = 0; i < n; i++)
+        x[i] = ax_f16_to_float(p[i]);
+    return x;
+}
+INLINE vf vload_h(const uint16_t *p) { return vload_h_n(p, W); }
+INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        p[i] = ax_f16_from_float(x[i]);
+}
+INLINE void vstore_h(uint16_t *p, vf x) { vstore_h_n(p, x, W); }
+INLINE vf vround_h(vf x)
+{
+    uint16_t part[W];
+    vstore_h(part, x);
+    return vload_h(part);
+}
 INLINE void vstore_halves(float *lo, float *hi, vf x)
 {
     memcpy(lo, &x, sizeof x / 2);
@@ -324,11 +377,24 @@ INLINE void vtranspose(vf r[W])
 }
 #endif
 
-/* Element i … of an array that is bf16 or fp32; `bf16` is a constant where these are used. */
-INLINE vf vget(const void *p, int64_t i, int64_t n, bool bf16)
+/* Runs function(…, type) for arrays of `dtype`, compiled for each type. */
+#define BY_VTYPE(function, dtype, ...)                                                                       \
+    do {                                                                                                     \
+        if ((dtype) == AX_BF16)                                                                              \
+            function(__VA_ARGS__, VBF16);                                                                    \
+        else if ((dtype) == AX_F16)                                                                          \
+            function(__VA_ARGS__, VF16);                                                                     \
+        else                                                                                                 \
+            function(__VA_ARGS__, VF32);                                                                     \
+    } while (0)
+
+/* Element i … of an array of `type`, which is a constant where these are used. */
+INLINE vf vget(const void *p, int64_t i, int64_t n, vtype type)
 {
-    if (bf16)
+    if (type == VBF16)
         return n >= W ? vload_b((const uint16_t *)p + i) : vload_b_n((const uint16_t *)p + i, n);
+    if (type == VF16)
+        return n >= W ? vload_h((const uint16_t *)p + i) : vload_h_n((const uint16_t *)p + i, n);
     return n >= W ? vload((const float *)p + i) : vload_n((const float *)p + i, n);
 }
 #if AX_SIMD != 512
@@ -343,28 +409,55 @@ INLINE void vstore_exact(uint16_t *p, vf x, int64_t n)
 #endif
 #if AX_SIMD
 INLINE void vstreamed(void) { _mm_sfence(); }
-#else
-INLINE void vstream_exact(uint16_t *p, vf a, vf b)
-{
-    vstore_exact(p, a, W);
-    vstore_exact(p + W, b, W);
-}
-INLINE void vstreamed(void) {}
 #endif
-INLINE void vput(void *p, int64_t i, int64_t n, bool bf16, vf x)
+INLINE void vput(void *p, int64_t i, int64_t n, vtype type, vf x)
 {
-    if (bf16 && n >= W)
+    if (type == VBF16 && n >= W)
         vstore_b((uint16_t *)p + i, x);
-    else if (bf16)
+    else if (type == VBF16)
         vstore_b_n((uint16_t *)p + i, x, n);
+    else if (type == VF16 && n >= W)
+        vstore_h((uint16_t *)p + i, x);
+    else if (type == VF16)
+        vstore_h_n((uint16_t *)p + i, x, n);
     else if (n >= W)
         vstore((float *)p + i, x);
     else
         vstore_n((float *)p + i, x, n);
 }
 
+/* The same, and bf16 below the normal range is kept. */
+INLINE void vput_exact(void *p, int64_t i, int64_t n, vtype type, vf x)
+{
+    if (type == VBF16)
+        vstore_exact((uint16_t *)p + i, x, n);
+    else
+        vput(p, i, n, type, x);
+}
+#if !AX_SIMD
+INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
+{
+    vput_exact(p, 0, W, type, a);
+    vput_exact(p, W, W, type, b);
+}
+INLINE void vstreamed(void) {}
+#endif
+
 /* As vput would store it and vget read it again. */
-INLINE vf vrounded(vf x, bool bf16) { return bf16 ? vround_b(x) : x; }
+INLINE vf vrounded(vf x, vtype type) { return type == VBF16 ? vround_b(x) : type == VF16 ? vround_h(x) : x; }
+
+/* One element. */
+INLINE float vget_one(const void *p, int64_t i, vtype type)
+{
+    if (type == VF32)
+        return ((const float *)p)[i];
+    uint16_t half = ((const uint16_t *)p)[i];
+#if AX_SIMD
+    return type == VBF16 ? ax_bf16_to_float(half) : _cvtsh_ss(half);
+#else
+    return type == VBF16 ? ax_bf16_to_float(half) : ax_f16_to_float(half);
+#endif
+}
 
 /* The functions below take `count` vectors, a constant, through each of their operations together: each
  * operation of one vector waits for the one before, and processors look only some hundred instructions ahead
@@ -400,28 +493,28 @@ INLINE vf vexp(vf x)
 #define LOG2E 1.44269504088896341
 
 /* 2^x for x <= 128, 0 far below the normal range (and for -inf): |r| <= 1/2 and a polynomial in r with the
- * least relative error among those that give 1 at 0: 2.9e-6 for weights that are rounded to bf16, 1.1e-7 for
- * others. */
-INLINE void vexp2_each(vf *x, int count, bool bf16)
+ * least relative error among those that give 1 at 0: 2.9e-6 if `roughly`, for what is rounded to 16 bits,
+ * 1.1e-7 for others. */
+INLINE void vexp2_each(vf *x, int count, bool roughly)
 {
     static const float least[2][6] = {
         {1.32647273e-3f, 9.67151299e-3f, 5.55073358e-2f, 2.40222424e-1f, 6.93147004e-1f, 1.0f},
         {9.58285294e-3f, 5.59064262e-2f, 2.40240991e-1f, 6.93124175e-1f, 1.0f}};
-    const int terms = bf16 ? 5 : 6;
+    const int terms = roughly ? 5 : 6;
     vf n[AT_ONCE], r[AT_ONCE];
     EACH(v, count) x[v] = vmax(vset(-160.0f), x[v]);
     EACH(v, count) n[v] = vround(x[v]);
     EACH(v, count) r[v] = x[v] - n[v];
-    EACH(v, count) x[v] = vset(least[bf16][0]);
+    EACH(v, count) x[v] = vset(least[roughly][0]);
     UNROLL
     for (int i = 1; i < terms; i++)
-        EACH(v, count) x[v] = vfma(x[v], r[v], vset(least[bf16][i]));
+        EACH(v, count) x[v] = vfma(x[v], r[v], vset(least[roughly][i]));
     EACH(v, count) x[v] = vldexp(x[v], n[v]);
 }
 
-INLINE vf vexp2(vf x, bool bf16)
+INLINE vf vexp2(vf x, bool roughly)
 {
-    vexp2_each(&x, 1, bf16);
+    vexp2_each(&x, 1, roughly);
     return x;
 }
 

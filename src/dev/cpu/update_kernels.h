@@ -5,13 +5,13 @@
 
 #include "pointwise_kernels.h"
 
-/* The rounded copy of the weights, F32 or BF16. */
+INLINE void put_exact(void *p, int64_t i, int64_t n, vf x, vtype type) { vput_exact(p, i, n, type, x); }
+
+/* The rounded copy of the weights, F32, BF16 or F16. */
 INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 {
-    if (copy && dtype == AX_BF16)
-        vstore_exact((uint16_t *)copy + i, w, n);
-    else if (copy)
-        vput(copy, i, n, false, w);
+    if (copy)
+        BY_VTYPE(put_exact, dtype, copy, i, n, w);
 }
 
 /* What one update multiplies by. */
@@ -43,14 +43,26 @@ INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_
     UNROLL
     for (int k = 0; k < 4; k++)
         __builtin_prefetch((const char *)from_memory[k] + i * 4 + UPDATE_AHEAD);
-    vf g = vget(u->g, i, n, false), w = vget(u->w, i, n, false);
-    vf m = vfma(by->beta1, vget(u->m, i, n, false), by->rest1 * g);
-    vf v = vfma(by->beta2, vget(u->v, i, n, false), by->rest2 * g * g);
+    vf g = vget(u->g, i, n, VF32), w = vget(u->w, i, n, VF32);
+    vf m = vfma(by->beta1, vget(u->m, i, n, VF32), by->rest1 * g);
+    vf v = vfma(by->beta2, vget(u->v, i, n, VF32), by->rest2 * g * g);
     w = vnfma(by->step, m / (vsqrt(v * by->per2) + by->eps), w * by->keep);
-    vput(u->w, i, n, false, w);
-    vput(u->m, i, n, false, m);
-    vput(u->v, i, n, false, v);
+    vput(u->w, i, n, VF32, w);
+    vput(u->m, i, n, VF32, m);
+    vput(u->v, i, n, VF32, v);
     return w;
+}
+
+/* Elements lo … hi-1, whole pairs of vectors, whose copies of 16 bits go past the caches: they are read when
+ * those have forgotten them. */
+INLINE void adamw_stream(const adamw_numbers *by, const ax_update_array *u, int64_t lo, int64_t hi,
+                         vtype type)
+{
+    for (int64_t i = lo; i < hi; i += 2 * W) {
+        vf first = adamw_vector(by, u, i, W), second = adamw_vector(by, u, i + W, W);
+        vstream_exact((uint16_t *)u->copy + i, first, second, type);
+    }
+    vstreamed();
 }
 
 static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
@@ -59,15 +71,15 @@ static void adamw(const void *args, int64_t lo, int64_t hi, void *scratch)
     const ax_adamw_args *a = part->args;
     const ax_update_array *u = part->array;
     adamw_numbers by = adamw_numbers_of(a, u);
-    uint16_t *copy = a->copy_dtype == AX_BF16 ? u->copy : NULL;
+    const vtype type = vtype_of(a->copy_dtype);
     int64_t i = lo;
     (void)scratch;
-    if (copy && (uintptr_t)(copy + lo) % (4 * W) == 0) { /* it is read when the caches have forgotten it */
-        for (; i + 2 * W <= hi; i += 2 * W) {
-            vf first = adamw_vector(&by, u, i, W), second = adamw_vector(&by, u, i + W, W);
-            vstream_exact(copy + i, first, second);
-        }
-        vstreamed();
+    if (u->copy && type != VF32 && (uintptr_t)((uint16_t *)u->copy + lo) % (4 * W) == 0) {
+        i += (hi - lo) / (2 * W) * (2 * W);
+        if (type == VBF16)
+            adamw_stream(&by, u, lo, i, VBF16);
+        else
+            adamw_stream(&by, u, lo, i, VF16);
     }
     for (; i < hi; i += W)
         put_copy(u->copy, a->copy_dtype, i, hi - i, adamw_vector(&by, u, i, hi - i));
@@ -84,13 +96,13 @@ static void sgd(const void *args, int64_t lo, int64_t hi, void *scratch)
     vf decay = vset((float)(u->decays ? a->decay : 0)), scale = vset((float)now->grad_scale);
     for (int64_t i = lo; i < hi; i += W) {
         int64_t n = hi - i;
-        vf w = vget(u->w, i, n, false), g = vfma(decay, w, scale * vget(u->g, i, n, false));
+        vf w = vget(u->w, i, n, VF32), g = vfma(decay, w, scale * vget(u->g, i, n, VF32));
         if (u->m) {
-            g = vfma(momentum, vget(u->m, i, n, false), g);
-            vput(u->m, i, n, false, g);
+            g = vfma(momentum, vget(u->m, i, n, VF32), g);
+            vput(u->m, i, n, VF32, g);
         }
         w = vnfma(lr, g, w);
-        vput(u->w, i, n, false, w);
+        vput(u->w, i, n, VF32, w);
         put_copy(u->copy, a->copy_dtype, i, n, w);
     }
 }

@@ -285,7 +285,7 @@ ax_status ax_cuda_copy_box(ax_stream *stream, const void *args)
 {
     const ax_copy_box_args *a = (const ax_copy_box_args *)args;
     ax_copy_box_args wide;
-    AX_CHECK(!a->accumulate || a->dtype == AX_F64 || a->dtype == AX_F32 || a->dtype == AX_BF16, AX_ERR_USAGE,
+    AX_CHECK(!a->accumulate || a->dtype <= AX_F16, AX_ERR_USAGE,
              "kernel copy_box does not add elements of %s", ax_dtype_name(a->dtype));
     if (a->accumulate)
         return by_activation(a->dtype, [&](auto t) {

@@ -3,7 +3,7 @@
 #ifndef AXONN_DEV_CUDA_CUDNN_H
 #define AXONN_DEV_CUDA_CUDNN_H
 
-#include "axonn/base.h"
+#include "axonn/dev.h"
 
 #include <cudnn_graph.h>
 
@@ -42,10 +42,10 @@ AX_MUST_CHECK ax_status ax_cudnn_set(const ax_cudnn *lib, cudnnBackendDescriptor
 
 typedef enum ax_cudnn_kind { AX_CUDNN_FORWARD, AX_CUDNN_BACKWARD } ax_cudnn_kind;
 
-/* Causal attention of bf16 over `heads` of all_heads query heads, and the kv_heads of all_kv_heads key heads
- * that they use. No padding: shapes are compared as bytes. */
+/* Causal attention of bf16 or fp16 over `heads` of all_heads query heads, and the kv_heads of all_kv_heads
+ * key heads that they use. No padding: shapes are compared as bytes. */
 typedef struct ax_cudnn_shape {
-    int64_t kind, batch, time, heads, kv_heads, all_heads, all_kv_heads, width;
+    int64_t kind, dtype, batch, time, heads, kv_heads, all_heads, all_kv_heads, width;
     int64_t documents; /* there is a mask of documents */
     int64_t lse;       /* forward: it is wanted */
 } ax_cudnn_shape;

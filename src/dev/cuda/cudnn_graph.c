@@ -1,6 +1,6 @@
 /* The graphs of attention, forward and backward, and how cuDNN runs them. A graph is two tables, of tensors
  * and of operations, in the form that the library's fused engines know: matrices of scores exist in its
- * kernels only. The backward graph has dS in workspace, rounded to bf16, so that every sum has one order;
+ * kernels only. The backward graph has dS in workspace, rounded to T, so that every sum has one order;
  * without, the library adds to dq by atomics and its notes do not say so.
  *
  * Letters: b batch, h query heads, g key heads, t time, d width; H and G all heads of the arrays. */
@@ -91,7 +91,7 @@ typedef enum layout {
 
 enum { INSIDE = AX_CUDNN_OPERANDS }; /* of no operand: it exists in the library's kernels */
 enum {
-    BF16 = CUDNN_DATA_BFLOAT16,
+    T = -1, /* bf16 or fp16, as the shape says */
     F32 = CUDNN_DATA_FLOAT,
     I32 = CUDNN_DATA_INT32,
     BOOL = CUDNN_DATA_BOOLEAN
@@ -100,8 +100,8 @@ enum {
 /* X(name, layout, type, operand). */
 /* clang-format off */
 #define TENSORS(X) \
-    X(Q, QUERIES, BF16, AX_CUDNN_Q) X(K, KEYS, BF16, INSIDE) X(K_T, KEYS_T, BF16, AX_CUDNN_K) \
-    X(V, KEYS, BF16, AX_CUDNN_V) X(V_T, KEYS_T, BF16, AX_CUDNN_V) X(O, QUERIES, BF16, AX_CUDNN_O) \
+    X(Q, QUERIES, T, AX_CUDNN_Q) X(K, KEYS, T, INSIDE) X(K_T, KEYS_T, T, AX_CUDNN_K) \
+    X(V, KEYS, T, AX_CUDNN_V) X(V_T, KEYS_T, T, AX_CUDNN_V) X(O, QUERIES, T, AX_CUDNN_O) \
     X(LSE, STATS, F32, AX_CUDNN_LSE) X(START, STARTS, F32, AX_CUDNN_DOCUMENTS) \
     X(SCALE, NUMBER, F32, AX_CUDNN_SCALE) X(HIDDEN, NUMBER, F32, AX_CUDNN_HIDDEN) \
     X(UNIT, NUMBER, F32, AX_CUDNN_UNIT) \
@@ -110,13 +110,13 @@ enum {
     X(CAUSAL, SCORES, F32, INSIDE) X(PLACE, SCORES, F32, INSIDE) X(SAME, SCORES, BOOL, INSIDE) \
     X(MASKED, SCORES, F32, INSIDE) \
     X(MAX, STATS, F32, INSIDE) X(BELOW, SCORES, F32, INSIDE) X(EXP, SCORES, F32, INSIDE) \
-    X(SUM, STATS, F32, INSIDE) X(LOG_SUM, STATS, F32, INSIDE) X(WEIGHT, SCORES, BF16, INSIDE) \
-    X(DOUT, QUERIES, BF16, AX_CUDNN_DOUT) X(DOUT_O, ROWS, F32, INSIDE) X(ROW_SUM, STATS, F32, INSIDE) \
-    X(DELTA, STATS, F32, AX_CUDNN_DELTA) X(P, SCORES, F32, INSIDE) X(P_T, SCORES_T, BF16, INSIDE) \
+    X(SUM, STATS, F32, INSIDE) X(LOG_SUM, STATS, F32, INSIDE) X(WEIGHT, SCORES, T, INSIDE) \
+    X(DOUT, QUERIES, T, AX_CUDNN_DOUT) X(DOUT_O, ROWS, F32, INSIDE) X(ROW_SUM, STATS, F32, INSIDE) \
+    X(DELTA, STATS, F32, AX_CUDNN_DELTA) X(P, SCORES, F32, INSIDE) X(P_T, SCORES_T, T, INSIDE) \
     X(DP, SCORES, F32, INSIDE) X(DP_DELTA, SCORES, F32, INSIDE) X(DSCORE, SCORES, F32, INSIDE) \
-    X(DS, SCORES, F32, INSIDE) X(DS_T, SCORES_T, BF16, INSIDE) \
-    X(DQ, QUERIES, BF16, AX_CUDNN_DQ) X(DK, KEYS, BF16, AX_CUDNN_DK) X(DV, KEYS, BF16, AX_CUDNN_DV) \
-    X(HEAD_DK, ROWS, BF16, INSIDE) X(HEAD_DV, ROWS, BF16, INSIDE)
+    X(DS, SCORES, F32, INSIDE) X(DS_T, SCORES_T, T, INSIDE) \
+    X(DQ, QUERIES, T, AX_CUDNN_DQ) X(DK, KEYS, T, AX_CUDNN_DK) X(DV, KEYS, T, AX_CUDNN_DV) \
+    X(HEAD_DK, ROWS, T, INSIDE) X(HEAD_DV, ROWS, T, INSIDE)
 
 typedef enum tensor {
 #define ENTRY(name, layout, type, operand) name,
@@ -321,6 +321,8 @@ static ax_status make_tensor(graph *g, tensor which, descriptor *out)
     if (operand == AX_CUDNN_LSE && g->shape->kind == AX_CUDNN_FORWARD && !g->shape->lse)
         operand = INSIDE;
     cudnnDataType_t type = (cudnnDataType_t)tensors[which].type;
+    if (tensors[which].type == T)
+        type = g->shape->dtype == AX_F16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16;
     int64_t uid = (int64_t)which + 1, alignment = 16;
     bool inside = operand == INSIDE, number = tensors[which].layout == NUMBER;
     AX_TRY(create(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
@@ -532,7 +534,7 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
     return status;
 }
 
-/* dS and, where heads are grouped, dk and dv of a head, all of bf16, for whole tiles. */
+/* dS and, where heads are grouped, dk and dv of a head, all of T, for whole tiles. */
 int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

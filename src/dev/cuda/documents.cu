@@ -26,7 +26,7 @@ __global__ void blind_kernel(queries s)
     if (a.doc_start[row] <= i)
         return;
     for (int64_t c = threadIdx.x; c < a.heads * a.head_dim; c += blockDim.x)
-        ((bf16 *)a.o)[row * a.heads * a.head_dim + c] = __float2bfloat16_rn(0);
+        ((uint16_t *)a.o)[row * a.heads * a.head_dim + c] = 0;
     for (int64_t h = threadIdx.x; a.lse && h < a.heads; h += blockDim.x)
         ((float *)a.lse)[(b * a.heads + h) * a.q_len + i] = -INFINITY;
 }

@@ -1,6 +1,6 @@
-/* Causal attention of bf16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023), tiles of 64
- * rows by four warps of 16. The gradient is two kernels, one with a block per tile of queries and one per
- * tile of keys, so that every sum has one order: 7 products where atomic additions would do with 5. Head
+/* Causal attention of bf16 or fp16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023), tiles
+ * of 64 rows by four warps of 16. The gradient is two kernels, one with a block per tile of queries and one
+ * per tile of keys, so that every sum has one order: 7 products where atomic additions would do with 5. Head
  * widths are multiples of 8 up to 128 and are padded with zeros to the next of 32, 64, 96 and 128. */
 #include "dev/cuda/mma.cuh"
 
@@ -22,20 +22,20 @@ template <class Op> __device__ inline float over_quad(float x)
 }
 
 /* Rows of heads, d wide, `stride` elements from one to the next. */
-struct rows_of {
-    const bf16 *at;
+template <class T> struct rows_of {
+    const T *at;
     int stride;
     int d;
 };
 
 /* Starts bringing rows first … first+COUNT-1 to shared memory, D+8 elements from row to row (no two rows of 8
  * share a bank); zeros before row `begin`, and from row `end` and column d on. */
-template <int D, int COUNT>
-__device__ inline void fetch(bf16 *to, const rows_of &from, int64_t first, int64_t begin, int64_t end)
+template <class T, int D, int COUNT>
+__device__ inline void fetch(T *to, const rows_of<T> &from, int64_t first, int64_t begin, int64_t end)
 {
     const int low = (int)(begin > first ? begin - first : 0),
               high = (int)(end - first < COUNT ? end - first : COUNT);
-    const bf16 *tile = from.at + first * from.stride;
+    const T *tile = from.at + first * from.stride;
 #pragma unroll
     for (int n = 0; n < COUNT * (D / 8) / THREADS; n++) {
         int chunk = threadIdx.x + n * THREADS, r = chunk / (D / 8), c = chunk % (D / 8) * 8;
@@ -45,8 +45,8 @@ __device__ inline void fetch(bf16 *to, const rows_of &from, int64_t first, int64
 }
 
 /* c[n] += the 16 rows of a tile times the transposed `other`: rows of both are D wide. */
-template <int D, int N>
-__device__ inline void rows_times_rows(fragment_c (&c)[N], const bf16 *rows, const bf16 *other)
+template <class T, int D, int N>
+__device__ inline void rows_times_rows(fragment_c (&c)[N], const T *rows, const T *other)
 {
 #pragma unroll
     for (int k = 0; k < D; k += 16) {
@@ -56,33 +56,33 @@ __device__ inline void rows_times_rows(fragment_c (&c)[N], const bf16 *rows, con
         for (int n = 0; n < N; n += 2) {
             fragment_b b[2];
             load_b(b, other + n * 8 * (D + 8) + k, D + 8);
-            multiply_add(c[n], a, b[0]);
-            multiply_add(c[n + 1], a, b[1]);
+            multiply_add<T>(c[n], a, b[0]);
+            multiply_add<T>(c[n + 1], a, b[1]);
         }
     }
 }
 
 /* out[D/8] += p, 16 x 8N, times `rows`, 8N x D. */
-template <int D, int N>
-__device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c (&p)[N], const bf16 *rows)
+template <class T, int D, int N>
+__device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c (&p)[N], const T *rows)
 {
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
-        fragment_a a = as_a(p[n], p[n + 1]);
+        fragment_a a = as_a<T>(p[n], p[n + 1]);
 #pragma unroll
         for (int c = 0; c < D / 8; c += 2) {
             fragment_b b[2];
             load_b_rows(b, rows + n * 8 * (D + 8) + c * 8, D + 8);
-            multiply_add(out[c], a, b[0]);
-            multiply_add(out[c + 1], a, b[1]);
+            multiply_add<T>(out[c], a, b[0]);
+            multiply_add<T>(out[c + 1], a, b[1]);
         }
     }
 }
 
 /* Rows g and g+8 of 16 rows of sums, times a factor each, to memory: those below `end`. */
-template <int D>
-__device__ inline void write_rows(const fragment_c (&c)[D / 8], bf16 *to, int64_t stride, int d,
-                                  int64_t first, int64_t end, const float (&factor)[2])
+template <class T, int D>
+__device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t stride, int d, int64_t first,
+                                  int64_t end, const float (&factor)[2])
 {
     int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -96,7 +96,7 @@ __device__ inline void write_rows(const fragment_c (&c)[D / 8], bf16 *to, int64_
             if (column < d) {
                 pack<float, 2> both = {
                     {c[n].v[2 * half] * factor[half], c[n].v[2 * half + 1] * factor[half]}};
-                write<bf16, float, 2>(to, r * stride + column, both);
+                write<T, float, 2>(to, r * stride + column, both);
             }
         }
     }
@@ -160,27 +160,27 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64
 /* ---- forward ------------------------------------------------------------------------------------- */
 
 /* Shared memory: q, then k and v twice: one tile is brought while the other is worked with. */
-template <int D> struct forward_shared {
-    bf16 q[TILE * (D + 8)], k[2][TILE * (D + 8)], v[2][TILE * (D + 8)];
+template <class T, int D> struct forward_shared {
+    T q[TILE * (D + 8)], k[2][TILE * (D + 8)], v[2][TILE * (D + 8)];
 };
 
 struct forward {
     ax_attention_args a;
 };
 
-template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward s)
+template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward s)
 {
     const ax_attention_args &a = s.a;
-    forward_shared<D> &m = *(forward_shared<D> *)dynamic_shared();
+    forward_shared<T, D> &m = *(forward_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z,
                   i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* long ones first */
     const int64_t row = i0 + warp * 16 + lane / 4, key_stride = a.kv_heads * d;
     const int64_t keys =
         b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * key_stride) + h / (a.heads / a.kv_heads) * d;
-    const rows_of q = {(const bf16 *)a.q + (b * a.q_len * a.heads + h) * d, (int)a.heads * d, d};
-    const rows_of k = {(const bf16 *)a.k + keys, (int)key_stride, d},
-                  v = {(const bf16 *)a.v + keys, (int)key_stride, d};
+    const rows_of<T> q = {(const T *)a.q + (b * a.q_len * a.heads + h) * d, (int)a.heads * d, d};
+    const rows_of<T> k = {(const T *)a.k + keys, (int)key_stride, d},
+                     v = {(const T *)a.v + keys, (int)key_stride, d};
     const seen mine[2] = {{a.doc_start, b, row, a.q_len, a.q_offset, a.kv_len},
                           {a.doc_start, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
     const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
@@ -190,20 +190,20 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
     int64_t j0 = begin / TILE * TILE;
-    fetch<D, TILE>(m.q, q, i0, 0, a.q_len);
-    fetch<D, TILE>(m.k[0], k, j0, begin, end);
-    fetch<D, TILE>(m.v[0], v, j0, begin, end);
+    fetch<T, D, TILE>(m.q, q, i0, 0, a.q_len);
+    fetch<T, D, TILE>(m.k[0], k, j0, begin, end);
+    fetch<T, D, TILE>(m.v[0], v, j0, begin, end);
     commit_copies();
     for (int stage = 0; j0 < end; j0 += TILE, stage ^= 1) {
         if (j0 + TILE < end) {
-            fetch<D, TILE>(m.k[stage ^ 1], k, j0 + TILE, 0, end);
-            fetch<D, TILE>(m.v[stage ^ 1], v, j0 + TILE, 0, end);
+            fetch<T, D, TILE>(m.k[stage ^ 1], k, j0 + TILE, 0, end);
+            fetch<T, D, TILE>(m.v[stage ^ 1], v, j0 + TILE, 0, end);
         }
         commit_copies();
         wait_copies<1>();
         __syncthreads();
         fragment_c p[TILE / 8] = {};
-        rows_times_rows<D>(p, m.q + warp * 16 * (D + 8), m.k[stage]);
+        rows_times_rows<T, D>(p, m.q + warp * 16 * (D + 8), m.k[stage]);
         const part of[2] = {{mine[0], j0, TILE}, {mine[1], j0, TILE}};
         if (__any_sync(0xffffffffu, of[0].some || of[1].some)) {
 #pragma unroll
@@ -239,7 +239,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward
                 o[c].v[2 * half + 1] *= keep;
             }
         }
-        weighted_rows<D>(o, p, m.v[stage]);
+        weighted_rows<T, D>(o, p, m.v[stage]);
         __syncthreads(); /* before the stage is filled anew */
     }
     wait_copies<0>();
@@ -253,8 +253,8 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward
             ((float *)a.lse)[(b * a.heads + h) * a.q_len + i] =
                 mine[half].any() ? max[half] * (float)a.scale + logf(sum[half]) : -INFINITY;
     }
-    write_rows<D>(o, (bf16 *)a.o + (b * a.q_len * a.heads + h) * d, a.heads * d, d, i0 + warp * 16, a.q_len,
-                  factor);
+    write_rows<T, D>(o, (T *)a.o + (b * a.q_len * a.heads + h) * d, a.heads * d, d, i0 + warp * 16, a.q_len,
+                     factor);
 }
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
@@ -265,8 +265,8 @@ template <int D> struct partners {
 };
 
 /* What stays, and what passes by, twice: q and dout with k and v, or the other way round. */
-template <int D> struct gradient_shared {
-    bf16 own[2][TILE * (D + 8)], other[2][2][partners<D>::value * (D + 8)];
+template <class T, int D> struct gradient_shared {
+    T own[2][TILE * (D + 8)], other[2][2][partners<D>::value * (D + 8)];
     float lse[2][partners<D>::value], delta[2][partners<D>::value]; /* of the queries that pass by */
     int32_t first[2][partners<D>::value];
 };
@@ -276,12 +276,13 @@ struct backward {
 };
 
 /* Σ_d dout·o of rows g and g+8. */
-__device__ inline float delta_of(const rows_of &dout, const rows_of &o, int64_t i, int64_t end)
+template <class T>
+__device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, int64_t i, int64_t end)
 {
     float sum = 0;
     for (int c = threadIdx.x % 4 * 8; i < end && c < dout.d; c += 32) {
-        pack<float, 8> x = read<bf16, float, 8>(dout.at, i * dout.stride + c),
-                       y = read<bf16, float, 8>(o.at, i * o.stride + c);
+        pack<float, 8> x = read<T, float, 8>(dout.at, i * dout.stride + c),
+                       y = read<T, float, 8>(o.at, i * o.stride + c);
 #pragma unroll
         for (int e = 0; e < 8; e++)
             sum += x.v[e] * y.v[e];
@@ -290,31 +291,31 @@ __device__ inline float delta_of(const rows_of &dout, const rows_of &o, int64_t 
 }
 
 /* delta and dq of a tile of queries. */
-template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
+template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
 {
     enum { KEYS = partners<D>::value };
     const ax_attention_grad_args &a = s.a;
-    gradient_shared<D> &m = *(gradient_shared<D> *)dynamic_shared();
+    gradient_shared<T, D> &m = *(gradient_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z, i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE;
     const int64_t row = i0 + warp * 16 + lane / 4, stats = (b * a.heads + h) * a.q_len;
     const int64_t queries = (b * a.q_len * a.heads + h) * d,
                   keys = (b * a.q_len * a.kv_heads + h / (a.heads / a.kv_heads)) * d;
-    const rows_of q = {(const bf16 *)a.q + queries, (int)a.heads * d, d},
-                  dout = {(const bf16 *)a.dout + queries, (int)a.heads * d, d};
-    const rows_of o = {(const bf16 *)a.o + queries, (int)a.heads * d, d};
-    const rows_of k = {(const bf16 *)a.k + keys, (int)a.kv_heads * d, d},
-                  v = {(const bf16 *)a.v + keys, (int)a.kv_heads * d, d};
+    const rows_of<T> q = {(const T *)a.q + queries, (int)a.heads * d, d},
+                     dout = {(const T *)a.dout + queries, (int)a.heads * d, d};
+    const rows_of<T> o = {(const T *)a.o + queries, (int)a.heads * d, d};
+    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
+                     v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
     const seen mine[2] = {{a.doc_start, b, row, a.q_len, 0, a.q_len},
                           {a.doc_start, b, row + 8, a.q_len, 0, a.q_len}};
     const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
     const float scale = (float)a.scale * log2_e;
     const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
     int64_t j0 = begin / KEYS * KEYS;
-    fetch<D, TILE>(m.own[0], q, i0, 0, a.q_len);
-    fetch<D, TILE>(m.own[1], dout, i0, 0, a.q_len);
-    fetch<D, KEYS>(m.other[0][0], k, j0, begin, end);
-    fetch<D, KEYS>(m.other[0][1], v, j0, begin, end);
+    fetch<T, D, TILE>(m.own[0], q, i0, 0, a.q_len);
+    fetch<T, D, TILE>(m.own[1], dout, i0, 0, a.q_len);
+    fetch<T, D, KEYS>(m.other[0][0], k, j0, begin, end);
+    fetch<T, D, KEYS>(m.other[0][1], v, j0, begin, end);
     commit_copies();
     float delta[2], lse[2];
 #pragma unroll
@@ -328,15 +329,15 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_ker
     fragment_c dq[D / 8] = {};
     for (int stage = 0; j0 < end; j0 += KEYS, stage ^= 1) {
         if (j0 + KEYS < end) {
-            fetch<D, KEYS>(m.other[stage ^ 1][0], k, j0 + KEYS, 0, end);
-            fetch<D, KEYS>(m.other[stage ^ 1][1], v, j0 + KEYS, 0, end);
+            fetch<T, D, KEYS>(m.other[stage ^ 1][0], k, j0 + KEYS, 0, end);
+            fetch<T, D, KEYS>(m.other[stage ^ 1][1], v, j0 + KEYS, 0, end);
         }
         commit_copies();
         wait_copies<1>();
         __syncthreads();
         fragment_c p[KEYS / 8] = {}, dp[KEYS / 8] = {};
-        rows_times_rows<D>(p, m.own[0] + warp * 16 * (D + 8), m.other[stage][0]);
-        rows_times_rows<D>(dp, m.own[1] + warp * 16 * (D + 8), m.other[stage][1]);
+        rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), m.other[stage][0]);
+        rows_times_rows<T, D>(dp, m.own[1] + warp * 16 * (D + 8), m.other[stage][1]);
         const part of[2] = {{mine[0], j0, KEYS}, {mine[1], j0, KEYS}};
         const bool partly = __any_sync(0xffffffffu, of[0].some || of[1].some);
 #pragma unroll
@@ -351,42 +352,42 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_ker
                 for (int e = 0; e < 4; e++)
                     if (!of[e / 2].has(n * 8 + e % 2))
                         p[n].v[e] = 0;
-        weighted_rows<D>(dq, p, m.other[stage][0]);
+        weighted_rows<T, D>(dq, p, m.other[stage][0]);
         __syncthreads();
     }
     wait_copies<0>();
     const float factor[2] = {(float)a.scale, (float)a.scale};
-    write_rows<D>(dq, (bf16 *)a.dq + queries, a.heads * d, d, i0 + warp * 16, a.q_len, factor);
+    write_rows<T, D>(dq, (T *)a.dq + queries, a.heads * d, d, i0 + warp * 16, a.q_len, factor);
 }
 
 /* dk and dv of a tile of keys, over the query heads that share it: rows are keys here, columns queries. */
-template <int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
+template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 {
     enum { QUERIES = partners<D>::value };
     const ax_attention_grad_args &a = s.a;
-    gradient_shared<D> &m = *(gradient_shared<D> *)dynamic_shared();
+    gradient_shared<T, D> &m = *(gradient_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t g = blockIdx.y, b = blockIdx.z, j0 = (int64_t)blockIdx.x * TILE,
                   group = a.heads / a.kv_heads;
     const int64_t keys = (b * a.q_len * a.kv_heads + g) * d, row = j0 + warp * 16 + lane / 4;
-    const rows_of k = {(const bf16 *)a.k + keys, (int)a.kv_heads * d, d},
-                  v = {(const bf16 *)a.v + keys, (int)a.kv_heads * d, d};
+    const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
+                     v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
     const int64_t begin = j0 / QUERIES * QUERIES, seeing = last_seeing(a.doc_start, b, j0, a.q_len, TILE),
                   tiles = (seeing - begin + QUERIES - 1) / QUERIES;
     const float scale = (float)a.scale * log2_e;
     fragment_c dk[D / 8] = {}, dv[D / 8] = {};
-    fetch<D, TILE>(m.own[0], k, j0, 0, a.q_len);
-    fetch<D, TILE>(m.own[1], v, j0, 0, a.q_len);
+    fetch<T, D, TILE>(m.own[0], k, j0, 0, a.q_len);
+    fetch<T, D, TILE>(m.own[1], v, j0, 0, a.q_len);
     const int64_t all = group * tiles;
     int64_t h_next = g * group, i_next = begin, i0 = begin;
     for (int64_t at = 0; at <= all; at++) { /* brings tile number `at`, works with the one before */
         if (at < all) {
             const int stage = at % 2;
             int64_t queries = (b * a.q_len * a.heads + h_next) * d;
-            fetch<D, QUERIES>(m.other[stage][0], {(const bf16 *)a.q + queries, (int)a.heads * d, d}, i_next,
-                              0, a.q_len);
-            fetch<D, QUERIES>(m.other[stage][1], {(const bf16 *)a.dout + queries, (int)a.heads * d, d},
-                              i_next, 0, a.q_len);
+            fetch<T, D, QUERIES>(m.other[stage][0], {(const T *)a.q + queries, (int)a.heads * d, d}, i_next,
+                                 0, a.q_len);
+            fetch<T, D, QUERIES>(m.other[stage][1], {(const T *)a.dout + queries, (int)a.heads * d, d},
+                                 i_next, 0, a.q_len);
             if (threadIdx.x < QUERIES) {
                 int64_t i = i_next + threadIdx.x, stats = (b * a.heads + h_next) * a.q_len + i;
                 bool there = i < a.q_len;
@@ -410,10 +411,10 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kerne
         wait_copies<1>();
         __syncthreads();
         const int stage = (at - 1) % 2;
-        const bf16 *q = m.other[stage][0], *dout = m.other[stage][1];
+        const T *q = m.other[stage][0], *dout = m.other[stage][1];
         fragment_c p[QUERIES / 8] = {}, ds[QUERIES / 8] = {};
-        rows_times_rows<D>(p, m.own[0] + warp * 16 * (D + 8), q);
-        rows_times_rows<D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
+        rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), q);
+        rows_times_rows<T, D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
         /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0 and it starts no later. */
         const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
                   high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row;
@@ -433,28 +434,33 @@ template <int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kerne
                 }
             }
         i0 = i_this;
-        weighted_rows<D>(dv, p, dout);
-        weighted_rows<D>(dk, ds, q);
+        weighted_rows<T, D>(dv, p, dout);
+        weighted_rows<T, D>(dk, ds, q);
         __syncthreads();
     }
     wait_copies<0>();
     const float factor[2] = {(float)a.scale, (float)a.scale}, one[2] = {1, 1};
-    write_rows<D>(dk, (bf16 *)a.dk + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, factor);
-    write_rows<D>(dv, (bf16 *)a.dv + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, one);
+    write_rows<T, D>(dk, (T *)a.dk + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, factor);
+    write_rows<T, D>(dv, (T *)a.dv + keys, a.kv_heads * d, d, j0 + warp * 16, a.q_len, one);
 }
 
 /* ---- launching ----------------------------------------------------------------------------------- */
 
-/* f with the padded head width as a constant. */
-template <int D> struct padded {
+/* f with the element type and the padded head width as constants. */
+template <class T, int D> struct padded {
+    typedef T type;
     enum { value = D };
 };
-template <class F> ax_status by_width(int64_t d, F f)
+template <class T, class F> ax_status by_width(int64_t d, F f)
 {
-    return d <= 32   ? f(padded<32>())
-           : d <= 64 ? f(padded<64>())
-           : d <= 96 ? f(padded<96>())
-                     : f(padded<128>());
+    return d <= 32   ? f(padded<T, 32>())
+           : d <= 64 ? f(padded<T, 64>())
+           : d <= 96 ? f(padded<T, 96>())
+                     : f(padded<T, 128>());
+}
+template <class F> ax_status by_form(ax_dtype dtype, int64_t d, F f)
+{
+    return dtype == AX_BF16 ? by_width<bf16>(d, f) : by_width<f16>(d, f);
 }
 
 dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
@@ -464,7 +470,7 @@ dim3 blocks_of(int64_t rows, int64_t heads, int64_t batch)
 
 bool fits(ax_dtype dtype, int64_t d, std::initializer_list<const void *> addresses)
 {
-    return dtype == AX_BF16 && d % 8 == 0 && d <= 128 && aligned(addresses);
+    return (dtype == AX_BF16 || dtype == AX_F16) && d % 8 == 0 && d <= 128 && aligned(addresses);
 }
 
 } // namespace
@@ -482,20 +488,22 @@ bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *a)
 
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *a)
 {
-    return by_width(a->head_dim, [&](auto width) {
-        const int D = decltype(width)::value;
-        return run(stream, flash_kernel<D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
-                   sizeof(forward_shared<D>), forward{*a});
+    return by_form(a->dtype, a->head_dim, [&](auto form) {
+        typedef typename decltype(form)::type T;
+        const int D = decltype(form)::value;
+        return run(stream, flash_kernel<T, D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
+                   sizeof(forward_shared<T, D>), forward{*a});
     });
 }
 
 ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *a)
 {
-    return by_width(a->head_dim, [&](auto width) {
-        const int D = decltype(width)::value;
-        AX_TRY(run(stream, flash_query_grad_kernel<D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
-                   sizeof(gradient_shared<D>), backward{*a}));
-        return run(stream, flash_key_grad_kernel<D>, blocks_of(a->q_len, a->kv_heads, a->batch), THREADS,
-                   sizeof(gradient_shared<D>), backward{*a});
+    return by_form(a->dtype, a->head_dim, [&](auto form) {
+        typedef typename decltype(form)::type T;
+        const int D = decltype(form)::value;
+        AX_TRY(run(stream, flash_query_grad_kernel<T, D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
+                   sizeof(gradient_shared<T, D>), backward{*a}));
+        return run(stream, flash_key_grad_kernel<T, D>, blocks_of(a->q_len, a->kv_heads, a->batch), THREADS,
+                   sizeof(gradient_shared<T, D>), backward{*a});
     });
 }

@@ -136,7 +136,10 @@ static plan_key key_of(const ax_gemm_args *g)
 
 static cudaDataType_t data_type(ax_dtype dtype)
 {
-    return dtype == AX_F64 ? CUDA_R_64F : dtype == AX_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    return dtype == AX_F64    ? CUDA_R_64F
+           : dtype == AX_F32  ? CUDA_R_32F
+           : dtype == AX_BF16 ? CUDA_R_16BF
+                              : CUDA_R_16F;
 }
 
 /* `rows` rows of `cols` elements, as the library sees them: columns of `cols`. */

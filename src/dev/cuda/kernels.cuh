@@ -73,11 +73,7 @@ __device__ inline double erf_complement(double x) { return erfc(x); }
 template <class F> ax_status by_accum(ax_dtype dtype, F f) { return dtype == AX_F64 ? f(0.0) : f(0.0f); }
 template <class F> ax_status by_activation(ax_dtype dtype, F f)
 {
-    return dtype == AX_BF16 ? f(bf16()) : by_accum(dtype, f);
-}
-template <class F> ax_status by_float(ax_dtype dtype, F f)
-{
-    return dtype == AX_F16 ? f(f16()) : by_activation(dtype, f);
+    return dtype == AX_BF16 ? f(bf16()) : dtype == AX_F16 ? f(f16()) : by_accum(dtype, f);
 }
 
 /* ---- vectors ------------------------------------------------------------------------------------- */

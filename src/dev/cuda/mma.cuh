@@ -1,6 +1,6 @@
-/* Tensor cores: products of bf16 tiles by a warp (mma.sync m16n8k16), the loads that fit them (ldmatrix), and
- * copies from global to shared memory that nobody waits for until he says so (cp.async). PTX on a GPU; where
- * the host emulates one, emulator.cpp does what the PTX manual says.
+/* Tensor cores: products of tiles of bf16 or fp16 by a warp (mma.sync m16n8k16), the loads that fit them
+ * (ldmatrix), and copies from global to shared memory that nobody waits for until he says so (cp.async). PTX
+ * on a GPU; where the host emulates one, emulator.cpp does what the PTX manual says.
  *
  * With g = lane / 4 and t = lane % 4, a lane has of
  *   a, 16 x 16:   (g, 2t) (g+8, 2t) (g, 2t+8) (g+8, 2t+8), and of each its right neighbour
@@ -10,6 +10,8 @@
 #define AXONN_DEV_CUDA_MMA_CUH
 
 #include "dev/cuda/kernels.cuh"
+
+#include <type_traits>
 
 namespace
 {
@@ -27,26 +29,33 @@ struct fragment_c {
 #ifdef __CUDACC__
 __device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* c += a·b. */
+/* c += a·b, of T. */
+#define AX_MMA(type)                                                                                         \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, "               \
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                                    \
+                 : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])                                    \
+                 : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]))
+template <class T>
 __device__ inline void multiply_add(fragment_c &c, const fragment_a &a, const fragment_b &b)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(c.v[0]), "+f"(c.v[1]), "+f"(c.v[2]), "+f"(c.v[3])
-                 : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b.r[0]), "r"(b.r[1]));
+    if constexpr (std::is_same<T, bf16>::value)
+        AX_MMA("bf16");
+    else
+        AX_MMA("f16");
 }
+#undef AX_MMA
 
-/* Four 8 x 8 matrices of bf16 from shared memory; lane 8i+j has the address of row j of matrix i, on 16
+/* Four 8 x 8 matrices of T from shared memory; lane 8i+j has the address of row j of matrix i, on 16
  * bytes. A lane receives elements (g, 2t) and (g, 2t+1) of each, or with `transposed` (2t, g) and (2t+1, g).
  */
-__device__ inline void load_matrices(uint32_t (&r)[4], const bf16 *row)
+__device__ inline void load_matrices(uint32_t (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(shared_address(row))
                  : "memory");
 }
-__device__ inline void load_transposed(uint32_t (&r)[4], const bf16 *row)
+__device__ inline void load_transposed(uint32_t (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -83,15 +92,16 @@ template <int left> __device__ inline void wait_copies()
     asm volatile("cp.async.wait_group %0;" ::"n"(left) : "memory");
 }
 #else
+template <class T>
 __device__ inline void multiply_add(fragment_c &c, const fragment_a &a, const fragment_b &b)
 {
-    ax_emulated_mma(c.v, a.r, b.r);
+    ax_emulated_mma(c.v, a.r, b.r, std::is_same<T, f16>::value);
 }
-__device__ inline void load_matrices(uint32_t (&r)[4], const bf16 *row)
+__device__ inline void load_matrices(uint32_t (&r)[4], const void *row)
 {
     ax_emulated_ldmatrix(r, row, false);
 }
-__device__ inline void load_transposed(uint32_t (&r)[4], const bf16 *row)
+__device__ inline void load_transposed(uint32_t (&r)[4], const void *row)
 {
     ax_emulated_ldmatrix(r, row, true);
 }
@@ -109,14 +119,14 @@ template <int left> __device__ inline void wait_copies() { ax_emulated_wait_copi
 #endif
 
 /* Rows 0 … 15 and columns 0 … 15 of a tile with `stride` elements from row to row, as a. */
-__device__ inline void load_a(fragment_a &a, const bf16 *tile, int stride)
+template <class T> __device__ inline void load_a(fragment_a &a, const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
     load_matrices(a.r, tile + (lane % 16) * stride + lane / 16 * 8);
 }
 
 /* Two b's side by side, 16 x 16. Of the transposed tile: its rows are columns of b. */
-__device__ inline void load_b(fragment_b (&b)[2], const bf16 *tile, int stride)
+template <class T> __device__ inline void load_b(fragment_b (&b)[2], const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
     uint32_t r[4];
@@ -125,7 +135,7 @@ __device__ inline void load_b(fragment_b (&b)[2], const bf16 *tile, int stride)
     b[1] = {{r[2], r[3]}};
 }
 /* Of the tile as it is. */
-__device__ inline void load_b_rows(fragment_b (&b)[2], const bf16 *tile, int stride)
+template <class T> __device__ inline void load_b_rows(fragment_b (&b)[2], const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
     uint32_t r[4];
@@ -134,20 +144,20 @@ __device__ inline void load_b_rows(fragment_b (&b)[2], const bf16 *tile, int str
     b[1] = {{r[2], r[3]}};
 }
 
-/* Two numbers as bf16 in one register, x in the low half. */
-__device__ inline uint32_t packed(float x, float y)
+/* Two numbers as T in one register, x in the low half. */
+template <class T> __device__ inline uint32_t packed(float x, float y)
 {
-    pack<bf16, 2> both = {{narrow<bf16, float>::of(x), narrow<bf16, float>::of(y)}};
+    pack<T, 2> both = {{narrow<T, float>::of(x), narrow<T, float>::of(y)}};
     uint32_t out;
     memcpy(&out, &both, sizeof out);
     return out;
 }
 
 /* Two c's side by side, 16 x 16, as a. */
-__device__ inline fragment_a as_a(const fragment_c &left, const fragment_c &right)
+template <class T> __device__ inline fragment_a as_a(const fragment_c &left, const fragment_c &right)
 {
-    return {{packed(left.v[0], left.v[1]), packed(left.v[2], left.v[3]), packed(right.v[0], right.v[1]),
-             packed(right.v[2], right.v[3])}};
+    return {{packed<T>(left.v[0], left.v[1]), packed<T>(left.v[2], left.v[3]),
+             packed<T>(right.v[0], right.v[1]), packed<T>(right.v[2], right.v[3])}};
 }
 
 } // namespace

@@ -421,6 +421,8 @@ static ncclDataType_t type_of(ax_dtype dtype)
         return ncclFloat32;
     case AX_BF16:
         return ncclBfloat16;
+    case AX_F16:
+        return ncclFloat16;
     case AX_I32:
         return ncclInt32;
     default:

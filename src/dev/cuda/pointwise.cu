@@ -284,8 +284,8 @@ ax_status ax_cuda_scale(ax_stream *stream, const void *args)
 ax_status ax_cuda_convert(ax_stream *stream, const void *args)
 {
     const ax_convert_args *a = (const ax_convert_args *)args;
-    return by_float(a->x_dtype, [&](auto from) {
-        return by_float(a->y_dtype, [&](auto to) {
+    return by_activation(a->x_dtype, [&](auto from) {
+        return by_activation(a->y_dtype, [&](auto to) {
             typedef decltype(from) X;
             typedef decltype(to) Y;
             const int N = 16 / (sizeof(X) > sizeof(Y) ? sizeof(X) : sizeof(Y));

@@ -26,11 +26,11 @@ __global__ void clip_kernel(ax_clip_args a)
     culprit = over_block<minimum>(culprit, (double)a.n);
     if (threadIdx.x)
         return;
-    double norm = fabs(sqrt(total)), loss = a.loss[0] / a.targets;
+    double norm = fabs(sqrt(total)) / a.scale, loss = a.loss[0] / a.targets;
     now->loss = loss;
     now->norm = norm;
     now->culprit = culprit < (double)a.n ? culprit : -1;
-    now->grad_scale = a.clip > 0 ? fmin(1.0, a.clip / (norm + 1e-6)) : 1;
+    now->grad_scale = (a.clip > 0 ? fmin(1.0, a.clip / (norm + 1e-6)) : 1) / a.scale;
     now->skip = !isfinite(loss) || !isfinite(norm);
 }
 
@@ -167,7 +167,7 @@ template <template <class> class Rule, class Args> ax_status update(ax_stream *s
     if (!a->n)
         return AX_OK;
     return by_accum(a->dtype, [&](auto t) {
-        return by_float(a->copied ? a->copy_dtype : a->dtype, [&](auto c) {
+        return by_activation(a->copied ? a->copy_dtype : a->dtype, [&](auto c) {
             typedef decltype(t) A;
             typedef decltype(c) C;
             constexpr int N = 16 / (sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C));

@@ -13,7 +13,7 @@ static double norm_of(const ax_clip_args *a, double *culprit)
             *culprit = (double)i;
         total += a->sumsq[i];
     }
-    return fabs(sqrt(total));
+    return fabs(sqrt(total)) / a->scale;
 }
 
 ax_status ref_clip(ax_stream *stream, const void *args)
@@ -25,7 +25,7 @@ ax_status ref_clip(ax_stream *stream, const void *args)
         return AX_OK;
     now->loss = a->loss[0] / a->targets;
     now->norm = norm_of(a, &now->culprit);
-    now->grad_scale = a->clip > 0 ? fmin(1, a->clip / (now->norm + 1e-6)) : 1;
+    now->grad_scale = (a->clip > 0 ? fmin(1, a->clip / (now->norm + 1e-6)) : 1) / a->scale;
     now->skip = !isfinite(now->loss) || !isfinite(now->norm);
     return AX_OK;
 }

@@ -58,8 +58,8 @@ size_t ax_emulated_shared_limit(const void *kernel);
 enum { AX_EMULATED_SLOT = 32 };
 void ax_emulated_block_barrier();
 const unsigned char *ax_emulated_gather(const void *mine, size_t bytes);
-/* mma.sync.m16n8k16 of bf16, ldmatrix.x4, cp.async. */
-void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2]);
+/* mma.sync.m16n8k16 of bf16 or fp16, ldmatrix.x4, cp.async. */
+void ax_emulated_mma(float c[4], const uint32_t a[4], const uint32_t b[2], bool fp16);
 void ax_emulated_ldmatrix(uint32_t r[4], const void *row, bool transposed);
 void ax_emulated_copy_async(void *to, const void *from, size_t bytes, size_t size = 16);
 void ax_emulated_commit_copies();

@@ -20,6 +20,7 @@ typedef enum cudnnStatus_t {
 
 typedef enum cudnnDataType_t {
     CUDNN_DATA_FLOAT = 0,
+    CUDNN_DATA_HALF = 2,
     CUDNN_DATA_INT32 = 4,
     CUDNN_DATA_BFLOAT16 = 9,
     CUDNN_DATA_BOOLEAN = 11

@@ -27,6 +27,7 @@ typedef enum ncclDataType_t {
     ncclInt8 = 0,
     ncclInt32 = 2,
     ncclInt64 = 4,
+    ncclFloat16 = 6,
     ncclFloat32 = 7,
     ncclFloat64 = 8,
     ncclBfloat16 = 9

@@ -43,7 +43,7 @@ static const ax_option options[] = {
     {"train.seed", AX_OPT_INT, AT(train.seed), "1234", "[0, inf)", .help = "seed of weights, order and dropout"},
     {"train.resume", AX_OPT_PATH, AT(train.resume), "auto", .choices = "auto|none", .help = "continue the newest checkpoint of run.dir, none, or start from the one given"},
     {"train.nonfinite", AX_OPT_ENUM, AT(train.nonfinite), "stop", .choices = "stop|skip",
-     .help = "what to do about a step whose loss or gradient is not finite"},
+     .help = "what to do about a step whose loss or gradient is not finite; in fp16, where no smaller loss scale mends it"},
 
     {"train.weight_cache", AX_OPT_INT, AT(train.weight_cache), "0", "[0, inf)", .meta = "BYTES",
      .help = "bytes of gathered weights that are kept from one micro-batch to the next"},

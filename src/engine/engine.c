@@ -239,6 +239,7 @@ static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
 ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
 {
     ax_update_numbers now;
+    AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     AX_TRY(ax_updater_result(e->updater, &now));
     /* Not a number has no sign that means anything: printf would show "-nan". */
     *out = (ax_step_result){

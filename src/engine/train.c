@@ -173,11 +173,11 @@ static const char *advice(const ax_run *run, const ax_step_result *r)
 {
     if (r->culprit_weights)
         return "no step can mend them, start from other weights";
+#define ADVICE "lower optim.lr, or set train.nonfinite=skip to go on without such steps"
     return run->config->train.precision == AX_CONFIG_FP16
-               ? "fp16 ends at 65504: use train.precision=bf16, lower optim.lr, or set train.nonfinite=skip "
-                 "to "
-                 "go on without such steps"
-               : "lower optim.lr, or set train.nonfinite=skip to go on without such steps";
+               ? "fp16 ends at 65504: use train.precision=bf16, " ADVICE
+               : ADVICE;
+#undef ADVICE
 }
 
 /* A step whose loss or gradient is not finite was not applied: stop, or go on without it. Without fail if the

@@ -2,6 +2,7 @@
 #include "engine/train.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,12 +67,13 @@ static ax_status print_state(const ax_run *run, char **out)
                   (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "evaluate", run->eval_pending,
                   "sampler", sampler, "run", identity_of(run), "settings", settings_of(run));
     const ax_loss_scale *scale = ax_engine_loss_scale(run->engine);
+    bool complete = state;
     if (state && c->train.precision == AX_CONFIG_FP16)
-        json_object_set_new(state, "loss_scale",
-                            json_pack("{s:f,s:I,s:I}", "scale", scale->scale, "good_steps",
-                                      (json_int_t)scale->good_steps, "skipped_steps",
-                                      (json_int_t)scale->skipped_steps));
-    *out = state ? json_dumps(state, JSON_INDENT(2)) : NULL;
+        complete = !json_object_set_new(state, "loss_scale",
+                                        json_pack("{s:f,s:I,s:I}", "scale", scale->scale, "good_steps",
+                                                  (json_int_t)scale->good_steps, "skipped_steps",
+                                                  (json_int_t)scale->skipped_steps));
+    *out = complete ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
     AX_CHECK(*out, AX_ERR_MEMORY, "cannot print the state of the run");
     return AX_OK;
@@ -310,9 +312,12 @@ static ax_status read_loss_scale(ax_run *run, const json_t *state)
         (ax_loss_scale){.scale = json_number_value(json_object_get(saved, "scale")),
                         .good_steps = json_integer_value(json_object_get(saved, "good_steps")),
                         .skipped_steps = json_integer_value(json_object_get(saved, "skipped_steps"))};
-    AX_CHECK(run->scale.scale >= AX_LOSS_SCALE_LEAST && run->scale.scale <= AX_LOSS_SCALE_MOST, AX_ERR_DATA,
-             "%s: training/state.json has a loss scale of %g, which is not in [%g, %g]", run->resume_dir,
-             run->scale.scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
+    int exponent;
+    AX_CHECK(run->scale.scale >= AX_LOSS_SCALE_LEAST && run->scale.scale <= AX_LOSS_SCALE_MOST &&
+                 frexp(run->scale.scale, &exponent) == 0.5,
+             AX_ERR_DATA,
+             "%s: training/state.json has a loss scale of %g, which is no power of two in [%g, %g]",
+             run->resume_dir, run->scale.scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
     return AX_OK;
 }
 

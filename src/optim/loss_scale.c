@@ -16,7 +16,7 @@ void ax_loss_scale_update(ax_loss_scale *s, bool overflow)
         s->scale = fmax(s->scale / 2, AX_LOSS_SCALE_LEAST);
         s->good_steps = 0;
         s->skipped_steps++;
-    } else if (++s->good_steps == GOOD_STEPS) {
+    } else if (++s->good_steps >= GOOD_STEPS) {
         s->scale = fmin(s->scale * 2, AX_LOSS_SCALE_MOST);
         s->good_steps = 0;
     }

@@ -425,6 +425,18 @@ static ax_status scaled_steps(ax_engine *engine, ax_ctx *ctx, scaling *s)
     return AX_OK;
 }
 
+/* All ranks found the same. */
+static ax_status agree(ax_comm *world, const scaling *mine)
+{
+    double ends[] = {mine->end, -mine->end, (double)mine->skipped, -(double)mine->skipped};
+    ax_work *work = NULL;
+    AX_TRY(ax_all_reduce(world, NULL, ends, AX_COUNT(ends), AX_F64, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    AX_CHECK(ends[0] == -ends[1] && ends[2] == -ends[3], AX_ERR_INTERNAL,
+             "loss scales %g to %g, %g to %g steps skipped", -ends[1], ends[0], -ends[3], ends[2]);
+    return AX_OK;
+}
+
 static ax_status scaled_rank(ax_comm *world, void *arg)
 {
     scaling mine = *(scaling *)arg;
@@ -435,10 +447,14 @@ static ax_status scaled_rank(ax_comm *world, void *arg)
     ax_engine *engine = NULL;
     AX_TRY(ax_optim_find("adamw", &options.optim));
     ax_status status = ax_ctx_create(world, mine.grid, "cpu", 1, AX_F16, 7, &ctx);
-    if (status == AX_OK)
+    if (status == AX_OK) {
+        ctx->parallel.zero = mine.grid.data - 1; /* 1 on two ranks of data, 3 on four */
         status = ax_engine_create(ctx, &options, NULL, 8 << 20, &engine);
+    }
     if (status == AX_OK)
         status = scaled_steps(engine, ctx, &mine);
+    if (status == AX_OK)
+        status = agree(world, &mine);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&ctx);
     if (ax_comm_rank(world) == 0)

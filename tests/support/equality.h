@@ -53,8 +53,9 @@ typedef struct eq_gap {
     double loss, grad[EQ_PARAMS], all;
 } eq_gap;
 eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int steps);
-/* Fails if `a`, of the same 16 bits, is further from `exact`, of fp32, than twice the gap. A single tensor's
- * gap may be small by chance, so none is held to less than the mean of all. */
+/* Fails if gradients of `a`, of the same 16 bits, are further from those of `exact`, of fp32, than twice the
+ * gap, or its losses than single runs reach. A single tensor's gap may be small by chance, so none is held to
+ * less than the mean of all. */
 void eq_assert_as_near(const eq_run *a, const eq_run *exact, const eq_gap *gap);
 
 /* All ways to write `ranks` as x·y·z·data: 20 for 8. */

@@ -32,8 +32,8 @@ INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_ar
                            .keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)))};
 }
 
-/* How far ahead arrays are asked for, in bytes: eight of them together cover what memory delivers during its
- * latency, 50 GB/s in 120 ns. */
+/* How far ahead arrays are asked for, in bytes. Four are read and four written, which together cover what
+ * memory moves during its latency, 50 GB/s in 120 ns. */
 enum { UPDATE_AHEAD = 768 };
 
 /* Elements i … i+n-1, or as many as a vector has; the new weights. */

@@ -10,10 +10,6 @@ namespace
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = 16 * WARPS };
 const float log2_e = 1.4426950408889634f;
 
-struct minimum {
-    template <class A> __device__ static A of(A a, A b) { return a < b ? a : b; }
-};
-
 /* Over the four lanes that have the same rows of c. */
 template <class Op> __device__ inline float over_quad(float x)
 {

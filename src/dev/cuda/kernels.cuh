@@ -142,6 +142,9 @@ struct plus {
 struct maximum {
     template <class A> __device__ static A of(A a, A b) { return a > b ? a : b; }
 };
+struct minimum {
+    template <class A> __device__ static A of(A a, A b) { return a < b ? a : b; }
+};
 
 /* Over the lanes of a warp; every lane has the result. The order of additions is fixed. */
 template <class Op, class A> __device__ inline A over_warp(A x)

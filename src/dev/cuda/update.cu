@@ -7,10 +7,6 @@ namespace
 
 /* ---- the clip factor ----------------------------------------------------------------------------- */
 
-struct minimum {
-    template <class A> __device__ static A of(A a, A b) { return a < b ? a : b; }
-};
-
 __global__ void clip_kernel(ax_clip_args a)
 {
     ax_update_numbers *now = a.numbers;

@@ -144,7 +144,8 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
 /* Where kernels are timed, what a device has still to compute is not communication. */
 static ax_status finish_kernels(ax_stream *stream)
 {
-    return stream && stream->dev->ops.apart && stream->dev->totals ? ax_stream_wait(stream) : AX_OK;
+    const ax_device *dev = stream ? stream->dev : NULL;
+    return dev && dev->ops.apart && dev->totals ? ax_stream_wait(stream) : AX_OK;
 }
 
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)

@@ -38,13 +38,14 @@ static ax_status time_once(ax_run *run, int64_t step, double *seconds, ax_step_r
     return ax_wait(&work);
 }
 
-/* In fp16 a step that overflows is taken again: the loss scale has been halved. */
-static ax_status time_step(ax_run *run, int64_t step, double *seconds)
+/* In fp16 a step that overflows is taken again: the loss scale has been halved. *taken counts all. */
+static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *taken)
 {
     ax_step_result result;
-    do
+    do {
         AX_TRY(time_once(run, step, seconds, &result));
-    while (result.overflow && ax_engine_loss_scale(run->engine)->scale < result.loss_scale);
+        ++*taken;
+    } while (result.overflow && ax_engine_loss_scale(run->engine)->scale < result.loss_scale);
     AX_CHECK(result.finite, AX_ERR_NUMERIC,
              "step %lld: loss %g, gradient norm %g: what is not finite is not applied, so its time says "
              "nothing; lower optim.lr",
@@ -56,20 +57,22 @@ static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *se
 {
     ax_device *dev = run->ctx->dev;
     double ignored;
+    int64_t taken = 0;
     for (int64_t i = 0; i < warm; i++)
-        AX_TRY(time_step(run, i + 1, &ignored));
+        AX_TRY(time_step(run, i + 1, &ignored, &taken));
+    taken = 0;
     ax_run_begin_traffic(run);
     dev->totals = out->kernel;
     ax_status status = AX_OK;
     for (int64_t i = 0; i < steps && status == AX_OK; i++)
-        status = time_step(run, warm + i + 1, &seconds[i]);
+        status = time_step(run, warm + i + 1, &seconds[i], &taken);
     dev->totals = NULL;
     AX_TRY(status);
-    out->exposed = ax_run_exposed(run) / (double)steps;
+    out->exposed = ax_run_exposed(run) / (double)taken;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
         ax_kernel_total *t = &out->kernel[k];
-        double n = (double)steps;
-        *t = (ax_kernel_total){t->calls / steps, t->seconds / n, t->flops / n, t->bytes / n};
+        double n = (double)taken;
+        *t = (ax_kernel_total){t->calls / taken, t->seconds / n, t->flops / n, t->bytes / n};
     }
     out->seconds = ax_spread_of(seconds, steps);
     return AX_OK;

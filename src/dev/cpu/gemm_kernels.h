@@ -161,17 +161,6 @@ INLINE void pack(pack_kind kind, const void *src, int64_t ld, bool along_k, int6
         pack_across_k(kind, src, ld, rows, k, width, apart, out);
 }
 
-static void pack_a_f32(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                       int64_t units, void *out)
-{
-    (void)width;
-    pack(FROM_F32, src, ld, along_k, rows, k, TILE_ROWS, units, out);
-}
-static void pack_b_f32(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                       int64_t units, void *out)
-{
-    pack(FROM_F32, src, ld, along_k, rows, k, width, units, out);
-}
 /* ---- micro-tiles --------------------------------------------------------------------------------- */
 
 INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
@@ -349,89 +338,49 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
         tile(pairs, TILE_ROWS, 1, units, a, b, t);
 }
 
-static void tile_f32(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
+/* The product of a type that is packed as `kind`, `values` of k in a unit, and multiplied by `multiply`. */
+#define PACKED_GEMM(type, kind, values, multiply)                                                            \
+    static void pack_a_##type(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, \
+                              int64_t units, void *out)                                                      \
+    {                                                                                                        \
+        (void)width;                                                                                         \
+        pack(kind, src, ld, along_k, rows, k, TILE_ROWS, units, out);                                        \
+    }                                                                                                        \
+    static void pack_b_##type(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, \
+                              int64_t units, void *out)                                                      \
+    {                                                                                                        \
+        pack(kind, src, ld, along_k, rows, k, width, units, out);                                            \
+    }                                                                                                        \
+    static const ax_cpu_gemm gemm_##type = {.rows = TILE_ROWS,                                               \
+                                            .lanes = W,                                                      \
+                                            .vectors = TILE_VECTORS,                                         \
+                                            .pair = values,                                                  \
+                                            .grain = 1,                                                      \
+                                            .pack_cost = 16,                                                 \
+                                            .a_packed = 128 << 10,                                           \
+                                            .a_lying = INT64_MAX,                                            \
+                                            .pack_a = pack_a_##type,                                         \
+                                            .pack_b = pack_b_##type,                                         \
+                                            .tile = multiply}
+
+static void tile_widened(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
 {
     tile_any(false, nv, k, a, b, t);
 }
-static const ax_cpu_gemm gemm_f32 = {
-    .rows = TILE_ROWS,
-    .lanes = W,
-    .vectors = TILE_VECTORS,
-    .pair = 1,
-    .grain = 1,
-    .pack_cost = 16,
-    .a_packed = 128 << 10,
-    .a_lying = INT64_MAX,
-    .pack_a = pack_a_f32,
-    .pack_b = pack_b_f32,
-    .tile = tile_f32,
-};
+PACKED_GEMM(f32, FROM_F32, 1, tile_widened);
+PACKED_GEMM(f16, FROM_F16, 1, tile_widened);
 
-#ifdef AX_SIMD_AMX
+#if defined(AX_SIMD_AMX)
 #include "gemm_amx_kernels.h"
+#elif defined(AX_SIMD_BF16)
+static void tile_pairs(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
+{
+    tile_any(true, nv, (k + 1) / 2, a, b, t);
+}
+PACKED_GEMM(bf16, BF16_PAIRS, 2, tile_pairs);
 #else
-#ifdef AX_SIMD_BF16
-enum { BF16_IS_PACKED = BF16_PAIRS, BF16_PAIR = 2 };
-#else
-enum { BF16_IS_PACKED = FROM_BF16, BF16_PAIR = 1 };
+PACKED_GEMM(bf16, FROM_BF16, 1, tile_widened);
 #endif
-static void pack_a_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                        int64_t units, void *out)
-{
-    (void)width;
-    pack((pack_kind)BF16_IS_PACKED, src, ld, along_k, rows, k, TILE_ROWS, units, out);
-}
-static void pack_b_bf16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                        int64_t units, void *out)
-{
-    pack((pack_kind)BF16_IS_PACKED, src, ld, along_k, rows, k, width, units, out);
-}
-static void tile_bf16(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
-{
-    if (BF16_PAIR == 2)
-        tile_any(true, nv, (k + 1) / 2, a, b, t);
-    else
-        tile_f32(nv, k, a, b, t);
-}
-static const ax_cpu_gemm gemm_bf16 = {
-    .rows = TILE_ROWS,
-    .lanes = W,
-    .vectors = TILE_VECTORS,
-    .pair = BF16_PAIR,
-    .grain = 1,
-    .pack_cost = 16,
-    .a_packed = 128 << 10,
-    .a_lying = INT64_MAX,
-    .pack_a = pack_a_bf16,
-    .pack_b = pack_b_bf16,
-    .tile = tile_bf16,
-};
-#endif
-
-static void pack_a_f16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                       int64_t units, void *out)
-{
-    (void)width;
-    pack(FROM_F16, src, ld, along_k, rows, k, TILE_ROWS, units, out);
-}
-static void pack_b_f16(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
-                       int64_t units, void *out)
-{
-    pack(FROM_F16, src, ld, along_k, rows, k, width, units, out);
-}
-static const ax_cpu_gemm gemm_f16 = {
-    .rows = TILE_ROWS,
-    .lanes = W,
-    .vectors = TILE_VECTORS,
-    .pair = 1,
-    .grain = 1,
-    .pack_cost = 16,
-    .a_packed = 128 << 10,
-    .a_lying = INT64_MAX,
-    .pack_a = pack_a_f16,
-    .pack_b = pack_b_f16,
-    .tile = tile_f32,
-};
 
 /* That of an element type, a constant. */
 INLINE const ax_cpu_gemm *gemm_of(vtype type)

@@ -1,0 +1,21 @@
+/* A model of odd sizes for steps of the engine, and rows of tokens for it. */
+#ifndef AXONN_TESTS_SUPPORT_TINY_H
+#define AXONN_TESTS_SUPPORT_TINY_H
+
+#include "axonn/engine.h"
+
+enum { T = 12, VOCAB = 29, GLOBAL = 8 };
+
+/* Fails the test unless the status is AX_OK. */
+void must(ax_status status);
+
+/* Heads of 7, an inner width of 23. */
+ax_model_config tiny(double dropout);
+
+/* Rows that are a function of their index and of the uint64_t at `source`: tokens, documents of uneven
+ * lengths, some masked targets. */
+ax_read_rows_fn tiny_rows;
+/* Unmasked targets of GLOBAL such rows. */
+int64_t tiny_targets(void);
+
+#endif

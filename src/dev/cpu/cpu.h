@@ -19,8 +19,8 @@ static inline vtype vtype_of(ax_dtype dtype)
 }
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
-/* The left operand of a micro-tile: unit u of row i is at `at` + i·row + u·unit, both in bytes: a matrix as it
- * lies, whose rows are contiguous in k (unit is 4), or else packed: rows side by side (row is 4), all of a
+/* The left operand of a micro-tile: unit u of row i is at `at` + i·row + u·unit, both in bytes: a matrix as
+ * it lies, whose rows are contiguous in k (unit is 4), or else packed: rows side by side (row is 4), all of a
  * micro-tile's readable. Units of tiles with a `grain` are packed so many together: unit u is
  * ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and row is 4·grain. */
 typedef struct ax_cpu_rows {

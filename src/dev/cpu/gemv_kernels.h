@@ -4,16 +4,24 @@
 
 #include "gemm_kernels.h"
 
-/* c[i,j] takes `sum`. */
-static __attribute__((noinline)) void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, float sum)
+/* c in row i takes `sums`, n of them at most four, for columns j, j + apart, … */
+INLINE void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, int64_t apart, int n, vf sums)
 {
-    int64_t at = i * g->ldc + j;
-    if (g->bias)
-        sum += ((const float *)g->bias)[j];
-    vtype type = vtype_of(g->c_dtype);
-    if (g->accumulate)
-        sum += vget_one(g->c, at, type);
-    vput(g->c, at, 1, type, vset(sum));
+    const vtype type = vtype_of(g->c_dtype);
+    const int64_t size = vsize(type);
+    char *c = (char *)g->c + (i * g->ldc + j) * size, out[4 * sizeof(float)];
+    if (g->bias || g->accumulate) {
+        float more[W] = {0};
+        UNROLL
+        for (int v = 0; v < n; v++)
+            more[v] = (g->bias ? ((const float *)g->bias)[j + v * apart] : 0) +
+                      (g->accumulate ? vget_one(c, v * apart, type) : 0);
+        sums = sums + vload(more);
+    }
+    vput(out, 0, 4, type, sums);
+    UNROLL
+    for (int v = 0; v < n; v++)
+        memcpy(c + v * apart * size, out + v * size, (size_t)size);
 }
 
 /* Columns of b ahead of one in work that are asked for: so many bytes are on their way. */
@@ -23,8 +31,37 @@ INLINE int64_t gemv_ahead(const ax_gemm_args *g, vtype type)
     return BYTES / (g->ldb * vsize(type)) + 1;
 }
 
+/* The next values of k of a row: pairs where the processor multiplies such. */
+INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype type)
+{
+#ifdef AX_SIMD_BF16
+    if (pairs)
+        return pairs_along_k(row, k, rest);
+#endif
+    (void)pairs;
+    return vget(row, k, rest, type);
+}
+
+/* Adds the products of a vector of a's rows and one of each column of b; `rest` values of k are left. */
+INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *const b[4], int64_t k,
+                      int64_t rest, bool pairs, vtype type, vf sum[AX_CPU_GEMV_ROWS][4])
+{
+    vf x[4];
+    UNROLL
+    for (int c = 0; c < cols; c++)
+        x[c] = gemv_load(pairs, b[c], k, rest, type);
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        vf a = gemv_load(pairs, (const char *)g->a + i * g->lda * vsize(type), k, rest, type);
+        UNROLL
+        for (int c = 0; c < cols; c++)
+            sum[i][c] = multiply_add(pairs, a, x[c], sum[i][c]);
+    }
+}
+
 /* b is [n,k]: a dot product per column, of four columns at a time that are `apart`: with the columns after
- * them, which lie behind them, they are four long streams of memory. */
+ * them, which lie behind them, they are four long streams of memory. A request at every half of a line keeps
+ * up with it; more take the time of what multiplies. */
 INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t apart, int64_t ahead,
                       vtype type)
 {
@@ -33,48 +70,33 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
     UNROLL
     for (int i = 0; i < rows; i++) {
         UNROLL
-        for (int c = 0; c < cols; c++)
+        for (int c = 0; c < 4; c++)
             sum[i][c] = vset(0);
     }
 #ifdef AX_SIMD_BF16
     const bool pairs = type == VBF16;
-    const int64_t step = pairs ? 2 * W : W;
 #else
     const bool pairs = false;
-    const int64_t step = W;
 #endif
-    for (int64_t k = 0; k < g->k; k += step) {
-        vf x[4];
-        UNROLL
-        for (int c = 0; c < cols; c++)
-            __builtin_prefetch((const char *)g->b + ((j + c * apart + ahead) * g->ldb + k) * size);
-        UNROLL
-        for (int c = 0; c < cols; c++)
-#ifdef AX_SIMD_BF16
-            x[c] = pairs ? pairs_along_k((const uint16_t *)g->b + (j + c * apart) * g->ldb, k, g->k - k)
-                         : vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, type);
-#else
-            x[c] = vget(g->b, (j + c * apart) * g->ldb + k, g->k - k, type);
-#endif
-        UNROLL
-        for (int i = 0; i < rows; i++) {
-#ifdef AX_SIMD_BF16
-            vf a = pairs ? pairs_along_k((const uint16_t *)g->a + i * g->lda, k, g->k - k)
-                         : vget(g->a, i * g->lda + k, g->k - k, type);
-#else
-            vf a = vget(g->a, i * g->lda + k, g->k - k, type);
-#endif
-            UNROLL
-            for (int c = 0; c < cols; c++)
-                sum[i][c] = multiply_add(pairs, a, x[c], sum[i][c]);
-        }
-    }
+    const int64_t step = pairs ? 2 * W : W, run = step < LINE / 2 / size ? LINE / 2 / size : step;
+    const char *b[4];
     UNROLL
-    for (int i = 0; i < rows; i++) {
+    for (int c = 0; c < cols; c++)
+        b[c] = (const char *)g->b + (j + c * apart) * g->ldb * size;
+    int64_t k = 0;
+    for (; k + run <= g->k; k += run) {
         UNROLL
         for (int c = 0; c < cols; c++)
-            gemv_store(g, i, j + c * apart, vsum(sum[i][c]));
+            __builtin_prefetch(b[c] + (ahead * g->ldb + k) * size);
+        UNROLL
+        for (int64_t at = 0; at < run; at += step)
+            gemv_step(g, rows, cols, b, k + at, run, pairs, type, sum);
     }
+    for (; k < g->k; k += step)
+        gemv_step(g, rows, cols, b, k, g->k - k, pairs, type, sum);
+    UNROLL
+    for (int i = 0; i < rows; i++)
+        gemv_store(g, i, j, apart, cols, vsum4(sum[i]));
 }
 
 /* b is [k,n]: rows of b, `nv` vectors of columns at a time, are scaled and added. */
@@ -101,14 +123,19 @@ INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64
                 sum[i][v] = vfma(a, x[v], sum[i][v]);
         }
     }
+    const vtype c_type = vtype_of(g->c_dtype);
+    ax_cpu_tile tile = {.bias = g->bias ? (const float *)g->bias + j : NULL, .rows = 1, .c_type = c_type};
+    tile.cols = ax_min(nv * W, hi - j);
+    tile.add_c = g->accumulate && c_type != VF32;
     UNROLL
     for (int i = 0; i < rows; i++) {
         float out[4 * W];
         UNROLL
         for (int v = 0; v < nv; v++)
             vstore(out + v * W, sum[i][v]);
-        for (int64_t c = 0; c < nv * W && j + c < hi; c++)
-            gemv_store(g, i, j + c, out[c]);
+        tile.c = (char *)g->c + (i * g->ldc + j) * vsize(c_type);
+        tile.prior = g->accumulate && c_type == VF32 ? tile.c : NULL;
+        tile_store(&tile, out, nv * W);
     }
 }
 

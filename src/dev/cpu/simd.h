@@ -10,7 +10,7 @@
  * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
  * range, which the processor's instruction takes for 0. vstream_exact writes two vectors past the caches
  * where processors can, and p is a multiple of what it writes; before another thread reads it comes
- * vstreamed.
+ * vstreamed. vsum4 has the sums of four vectors in its first lanes, of each in one order.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
@@ -76,6 +76,17 @@ INLINE vf vless(vf a, vf b, vf x, vf y)
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x);
 }
 INLINE float vsum(vf a) { return _mm512_reduce_add_ps(a); }
+INLINE __m256 halves_added(vf a)
+{
+    return _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+}
+INLINE vf vsum4(const vf x[4])
+{
+    __m256 ab = _mm256_hadd_ps(halves_added(x[0]), halves_added(x[1]));
+    __m256 cd = _mm256_hadd_ps(halves_added(x[2]), halves_added(x[3]));
+    __m256 s = _mm256_hadd_ps(ab, cd);
+    return _mm512_zextps128_ps512(_mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
+}
 INLINE float vhmax(vf a) { return _mm512_reduce_max_ps(a); }
 INLINE vf widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 INLINE __m256i narrow(vf x)
@@ -190,6 +201,11 @@ INLINE float vsum(vf a)
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+INLINE vf vsum4(const vf x[4])
+{
+    vf s = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    return _mm256_zextps128_ps256(_mm_add_ps(_mm256_castps256_ps128(s), _mm256_extractf128_ps(s, 1)));
 }
 INLINE float vhmax(vf a)
 {
@@ -316,6 +332,7 @@ INLINE vf vldexp(vf a, vf n)
 }
 INLINE vf vless(vf a, vf b, vf x, vf y) { return vselect(a < b, x, y); }
 INLINE float vsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+INLINE vf vsum4(const vf x[4]) { return (vf){vsum(x[0]), vsum(x[1]), vsum(x[2]), vsum(x[3])}; }
 INLINE float vhmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }
 INLINE vf vload_b(const uint16_t *p) { return (vf)((vi){p[0], p[1], p[2], p[3]} << 16); }
 INLINE vf vload_b_n(const uint16_t *p, int64_t n)

@@ -136,6 +136,9 @@ void ax_region_destroy(ax_region *region);
 /* Whole file into a fresh buffer (NUL-terminated beyond *size); the caller frees. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
+/* The file that a writer replaces who was asked for `path`: what symbolic links lead to; the caller frees.
+ * AX_ERR_DATA for links to nothing, and if a directory, a device or a pipe is there. */
+AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
 /* Writes aside, syncs and renames, so that `path` holds either its old or its whole new content. */
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
 

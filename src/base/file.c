@@ -154,7 +154,26 @@ static ax_status write_and_sync(const char *aside, const char *path, const void 
     return status;
 }
 
-ax_status ax_file_write_atomic(const char *path, const void *data, size_t size)
+ax_status ax_file_to_replace(const char *path, char **out)
+{
+    struct stat info;
+    *out = NULL;
+    if (!stat(path, &info)) {
+        AX_CHECK(S_ISREG(info.st_mode), AX_ERR_DATA, "cannot create %s: %s is there", path,
+                 S_ISDIR(info.st_mode)    ? "a directory"
+                 : S_ISFIFO(info.st_mode) ? "a pipe"
+                 : S_ISSOCK(info.st_mode) ? "a socket"
+                                          : "a device");
+        *out = realpath(path, NULL);
+        AX_CHECK(*out, AX_ERR_DATA, "cannot create %s: %s", path, strerror(errno));
+        return AX_OK;
+    }
+    AX_CHECK(lstat(path, &info) || !S_ISLNK(info.st_mode), AX_ERR_DATA,
+             "cannot create %s: it is a symbolic link to nothing", path);
+    return ax_strdup(path, out);
+}
+
+static ax_status replace(const char *path, const void *data, size_t size)
 {
     size_t n = strlen(path) + 32;
     char *aside;
@@ -173,6 +192,15 @@ ax_status ax_file_write_atomic(const char *path, const void *data, size_t size)
     if (slash)
         *(slash == dir ? slash + 1 : slash) = 0;
     return ax_dir_sync(slash ? dir : ".");
+}
+
+ax_status ax_file_write_atomic(const char *path, const void *data, size_t size)
+{
+    char *to;
+    AX_TRY(ax_file_to_replace(path, &to));
+    ax_status status = replace(to, data, size);
+    free(to);
+    return status;
 }
 
 ax_status ax_mkdirs(const char *path)

@@ -228,7 +228,8 @@ static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;
     ax_data_format format;
-    if (stat(output, &out) || (ax_data_detect(output, &format) == AX_OK && format == AX_DATA_TOK))
+    if (stat(output, &out) || !S_ISREG(out.st_mode) ||
+        (ax_data_detect(output, &format) == AX_OK && format == AX_DATA_TOK))
         return AX_OK;
     for (int64_t i = 0; i < corpus->n; i++) {
         const corpus_file *file = &corpus->files[i];

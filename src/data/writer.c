@@ -68,14 +68,14 @@ static ax_status open_writer(ax_token_writer *w, const char *path)
 {
     static const char zero[TOK_HEADER_BYTES];
     char *index_name = NULL;
-    AX_TRY(ax_strdup(path, &w->path));
+    AX_TRY(ax_file_to_replace(path, &w->path));
     AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->buffer));
     AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->index_buffer));
     w->hash = XXH3_createState();
     AX_CHECK(w->hash, AX_ERR_MEMORY, "cannot allocate a hash state");
     XXH3_64bits_reset(w->hash);
-    AX_TRY(create_aside(path, "", &w->aside, &w->fd));
-    AX_TRY(create_aside(path, ".index", &index_name, &w->index_fd));
+    AX_TRY(create_aside(w->path, "", &w->aside, &w->fd));
+    AX_TRY(create_aside(w->path, ".index", &index_name, &w->index_fd));
     unlink(index_name);
     free(index_name);
     return ax_write_all(w->fd, zero, sizeof zero, w->path);

@@ -237,6 +237,25 @@ static void outputs_are_files_of_their_own(void **state)
     OK(ax_file_read(text, &kept, &size));
     assert_string_equal(kept, "some ab");
     free(kept);
+    const char *pipe = in_scratch(s, "pipe"), *nothing = in_scratch(s, "nothing");
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_int_equal(symlink("none", nothing), 0);
+    o = options_for(&tree, tok, pipe);
+    FAILS(AX_ERR_DATA, "pipe: a pipe is there", ax_data_build(&o, NULL));
+    o.output = "/dev/null";
+    FAILS(AX_ERR_DATA, "/dev/null: a device is there", ax_data_build(&o, NULL));
+    o.output = in_scratch(s, "c");
+    FAILS(AX_ERR_DATA, "a directory is there", ax_data_build(&o, NULL));
+    o.output = nothing;
+    FAILS(AX_ERR_DATA, "a symbolic link to nothing", ax_data_build(&o, NULL));
+    /* What a link leads to is written. */
+    const char *through = in_scratch(s, "through.tok"), *to = put_text(s, "to.tok", "old");
+    assert_int_equal(symlink(to, through), 0);
+    o.output = through;
+    OK(ax_data_build(&o, NULL));
+    OK(ax_file_read(to, &kept, &size));
+    assert_true(size > 64);
+    free(kept);
     /* The token file of an earlier build is no text: it may lie among the inputs. */
     ax_data_build_report report;
     o = options_for(&tree, tok, in_scratch(s, "c/t.tok"));

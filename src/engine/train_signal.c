@@ -51,7 +51,9 @@ static void install(void)
         struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
         if (watched[i] == SIGPIPE)
             action.sa_handler = SIG_IGN;
-        sigaction(watched[i], &action, &before[i]);
+        sigaction(watched[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) /* as nohup wants it */
+            sigaction(watched[i], &action, NULL);
     }
 }
 

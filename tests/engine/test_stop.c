@@ -35,6 +35,8 @@ static void signals_save_and_stop(void **state)
 {
     (void)state;
     static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
+    for (size_t i = 0; i < AX_COUNT(numbers); i++)
+        signal(numbers[i], SIG_DFL); /* a shell may have started this in the background */
     int64_t step = 0;
     sh("rm -rf ref run");
     for (size_t i = 0; i < AX_COUNT(numbers); i++)
@@ -45,6 +47,24 @@ static void signals_save_and_stop(void **state)
     snprintf(b, sizeof b, "run/ckpt/step-%lld", (long long)step);
     same_checkpoint(a, b);
     same_text(metrics_of("ref", true), metrics_of("run", true));
+}
+
+/* What was ignored when the run began is ignored by it, as nohup wants it. */
+static void signals_that_are_ignored_do_not_stop(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    signal(SIGHUP, SIG_IGN);
+    pid_t pid = run_start("log", ENDLESS_KEYS);
+    signal(SIGHUP, SIG_DFL);
+    await_step("run", pid, 2);
+    kill(pid, SIGHUP);
+    await_step("run", pid, last_step("run") + 5);
+    kill(pid, SIGTERM);
+    assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
+    char *log = text_of("log");
+    assert_non_null(strstr(log, strsignal(SIGTERM)));
+    free(log);
 }
 
 /* A signal before the first step: one step is made and saved. */
@@ -139,9 +159,9 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signals_save_and_stop),         cmocka_unit_test(a_signal_at_the_start),
-        cmocka_unit_test(a_signal_during_an_evaluation), cmocka_unit_test(kills_change_no_bit),
-        cmocka_unit_test(a_directory_in_use_is_refused),
+        cmocka_unit_test(signals_save_and_stop), cmocka_unit_test(signals_that_are_ignored_do_not_stop),
+        cmocka_unit_test(a_signal_at_the_start), cmocka_unit_test(a_signal_during_an_evaluation),
+        cmocka_unit_test(kills_change_no_bit),   cmocka_unit_test(a_directory_in_use_is_refused),
     };
     return cmocka_run_group_tests_name("engine.stop", tests, set_up, scratch_teardown);
 }

@@ -80,10 +80,12 @@ static void peak_body(void *arg, int part, int parts, char *scratch)
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
 {
+    enum { SAMPLES = 32 };
     const ax_cpu *cpu = dev->impl;
     peak_job j = {.fn = compute == AX_BF16 ? cpu->isa->peak_bf16 : cpu->isa->peak_f32};
     double best = 0;
-    for (double begin = ax_now(), start = begin; start - begin < seconds;) {
+    int samples = 0; /* of half a millisecond, enough for all threads to run at a time on a busy machine */
+    for (double begin = ax_now(), start = begin; samples < SAMPLES || start - begin < seconds; samples++) {
         ax_cpu_parallel(cpu, cpu->threads, peak_body, &j);
         double now = ax_now(), rate = j.flops * cpu->threads / (now - start);
         best = rate > best ? rate : best;

@@ -133,10 +133,28 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
+/* Whether all but the scratch of threads would fit. */
+static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool *helps)
+{
+    size_t scratch = run->plan.memory.workspace, rest = ax_memory_total(&run->plan.memory) - scratch;
+    int threads = run->threads.count;
+    AX_TRY(fits_all(run, rest, helps));
+    *helps = *helps && threads > 1 && scratch > rest / 2;
+    char text[32];
+    if (*helps)
+        snprintf(out, size, "%s of it are scratch of %d threads a rank: set fewer `threads`",
+                 ax_format_bytes((double)scratch, text), threads);
+    return AX_OK;
+}
+
 /* The largest step that fits: first smaller micro-batches, then recomputation too. All ranks search alike. */
 static ax_status suggest(const ax_run *run, char *out, size_t size)
 {
     int64_t shares = run->config->grid.data * run->config->grid.z;
+    bool helps;
+    AX_TRY(suggest_threads(run, out, size, &helps));
+    if (helps)
+        return AX_OK;
     for (int full = 0; full < 2; full++)
         for (int64_t micro = run->options.micro_batch; micro > 0; micro--) {
             if (run->options.global_batch % (micro * shares) || (!full && micro == run->options.micro_batch))

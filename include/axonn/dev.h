@@ -19,7 +19,9 @@
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
  * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
  * parameter dtype (F64 when T is F64, else F32). All functions are not collective. Results do not depend on
- * the number of threads. */
+ * the number of threads, but for the bits of a NaN. Kernels that compute may take numbers below the normal
+ * range for 0 (those of cpu do: docs/decisions/0012); copies, fills and conversions keep them. A process made
+ * by fork neither uses nor closes the devices of its parent. */
 #ifndef AXONN_DEV_H
 #define AXONN_DEV_H
 
@@ -187,7 +189,8 @@ ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
  * [b,t], in key positions; NULL means 0): documents do not see each other. A query that sees nothing gives
  * o = 0 and lse = -inf. Query head h uses key head
  * h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with kv_batch_stride elements from one batch
- * to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j exp(scale·q·k_j), may be NULL. */
+ * to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j exp(scale·q·k_j), may be NULL.
+ * scale > 0. */
 typedef struct ax_attention_args {
     int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
     double scale;

@@ -63,6 +63,24 @@ size_t ax_kernel_args_size(ax_kernel kernel)
     return (unsigned)kernel < AX_KERNEL_COUNT ? kernels[kernel].size : 0;
 }
 
+/* Types that an argument struct has besides. */
+static ax_status check_second(ax_kernel kernel, const void *args, ax_dtype dtype)
+{
+    ax_dtype second = dtype;
+    bool taken = true;
+    if (kernel == AX_K_gemm) {
+        second = ((const ax_gemm_args *)args)->c_dtype;
+        taken = second == dtype || second == ax_dtype_accum(dtype);
+    } else if (kernel == AX_K_convert) {
+        second = ((const ax_convert_args *)args)->y_dtype;
+        taken = (unsigned)second < AX_DTYPE_COUNT && (ACTIVATION & BIT(second));
+    } else if (kernel == AX_K_copy_box && ((const ax_copy_box_args *)args)->accumulate)
+        taken = ACTIVATION & BIT(dtype);
+    AX_CHECK(taken, AX_ERR_USAGE, "kernel %s does not make elements of %s from those of %s",
+             ax_kernel_name(kernel), ax_dtype_name(second), ax_dtype_name(dtype));
+    return AX_OK;
+}
+
 ax_status ax_kernel_check(ax_kernel kernel, const void *args)
 {
     const kernel_info *info = &kernels[kernel];
@@ -72,5 +90,5 @@ ax_status ax_kernel_check(ax_kernel kernel, const void *args)
     memcpy(&dtype, (const char *)args + info->dtype_offset, sizeof dtype);
     AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (info->dtypes & BIT(dtype)), AX_ERR_USAGE,
              "kernel %s does not take elements of %s", info->name, ax_dtype_name(dtype));
-    return AX_OK;
+    return check_second(kernel, args, dtype);
 }

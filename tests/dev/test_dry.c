@@ -127,6 +127,12 @@ static void launches_are_watched(void **state)
         assert_int_equal(ax_run_fill(&stream, &fill), AX_OK);
         assert_true(w.calls == 1 && w.kernel == AX_K_fill && w.args == &fill);
         ax_adamw_args wrong = {.dtype = AX_U8};
+        assert_int_equal(ax_run_gemm(&stream, &(ax_gemm_args){.dtype = AX_F32, .c_dtype = AX_F64}),
+                         AX_ERR_USAGE);
+        assert_int_equal(ax_run_convert(&stream, &(ax_convert_args){.x_dtype = AX_F32, .y_dtype = AX_I32}),
+                         AX_ERR_USAGE);
+        assert_int_equal(ax_run_copy_box(&stream, &(ax_copy_box_args){.dtype = AX_I32, .accumulate = true}),
+                         AX_ERR_USAGE);
         assert_int_equal(ax_run_adamw(&stream, &wrong), AX_ERR_USAGE);
         assert_int_equal(w.calls, 1);
         ax_device_close(&dev);

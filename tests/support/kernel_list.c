@@ -181,6 +181,7 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     static const attention_shape shapes[] = {
         /* A query that sees one key has no gradient but rounding, and the gap of one element is a lottery. */
         {0, 3, 3, 0, 2, 1, 4, 0, false},
+        {1, 4, 4, 0, 1, 1, 0, 0, false},
         {1, 4, 4, 0, 1, 1, 5, 0, false},
         {2, 5, 5, 0, 4, 2, 3, 0, true},
         {1, 17, 17, 0, 3, 1, 8, 0, false},
@@ -205,7 +206,7 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     int64_t q_count = s->b * s->t * s->h * s->d, k_count = s->b * s->t * s->g * s->d,
             rows = s->b * s->h * s->t;
     a->batch = s->b, a->q_len = s->t, a->heads = s->h, a->kv_heads = s->g, a->head_dim = s->d;
-    a->scale = 1 / sqrt((double)s->d);
+    a->scale = 1 / sqrt((double)ax_max(s->d, 1));
     DTYPE(dtype, c->dtype);
     kc_name(c, " b%d t%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->h, (int)s->g, (int)s->d);
     double terms = (double)(3 * s->d + s->t * (s->h / s->g)) + 32;

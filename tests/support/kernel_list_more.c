@@ -50,6 +50,8 @@ bool kc_build_gelu(kernel_case *c, int index)
         OUT(y, c->dtype, a->n, 32);
     }
     kc_fill(c, 0, 3);
+    if (a->n > 2 && c->dtype != AX_F64) /* to which the slope ends */
+        ax_store(c->dtype, c->operand[0].data, 1, c->dtype == AX_F16 ? -65504 : -3e38);
     return true;
 }
 
@@ -315,12 +317,12 @@ bool kc_build_init_normal(kernel_case *c, int index)
 /* ---- updates ------------------------------------------------------------------------------------- */
 
 /* Step 2; `skip`: nothing is to be done. */
-static void put_numbers(kernel_case *c, size_t field, kc_role role, bool skip)
+static void put_numbers(kernel_case *c, size_t field, kc_role role, double grad_scale, bool skip)
 {
     ax_update_numbers now = {.lr = 1e-3,
                              .correction1 = 1 - 0.9 * 0.9,
                              .correction2 = 1 - 0.95 * 0.95,
-                             .grad_scale = 0.75,
+                             .grad_scale = grad_scale,
                              .skip = skip};
     enum { WORDS = sizeof now / sizeof(double) };
     memcpy(kc_add(c, "numbers", role, field, AX_F64, WORDS, 0), &now, sizeof now);
@@ -345,7 +347,7 @@ bool kc_build_clip(kernel_case *c, int index)
     for (int64_t i = a->n / 2; way == SUM && i < a->n; i += 5)
         sums[i] = INFINITY;
     loss[0] = way == LOSS ? INFINITY : 3.25;
-    put_numbers(c, FIELD(numbers), KC_INOUT, way == SKIPPED);
+    put_numbers(c, FIELD(numbers), KC_INOUT, 0.75, way == SKIPPED);
     if (way != SKIPPED) /* F64 whatever else is */
         c->operand[c->operands - 1].bound = 4 * ((double)a->n + 1) * 0x1p-53;
     return true;
@@ -405,6 +407,7 @@ bool kc_build_adamw(kernel_case *c, int index)
     int singles = (int)AX_COUNT(copies), variants = singles + CALLS - 1, length = index / variants,
         variant = index % variants, call = variant < singles ? ONE : variant - singles + 1;
     ax_dtype copy = call == ONE ? copies[variant] : AX_BF16;
+    bool spike = copy == AX_F32; /* the square of what clips it is no normal number */
     if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
     arrays all = put_table(c, FIELD(array), kc_lengths[length], call != ONE);
@@ -414,7 +417,9 @@ bool kc_build_adamw(kernel_case *c, int index)
     if (copy != AX_DTYPE_COUNT)
         DTYPE(copy_dtype, copy);
     for (int i = 0; i < all.count; i++) {
-        ARRAY(g, KC_IN, c->dtype);
+        void *g = ARRAY(g, KC_IN, c->dtype);
+        for (int64_t k = 0; spike && k < all.n[i]; k++)
+            ax_store(c->dtype, g, k, 1e19 * ax_load(c->dtype, g, k));
         ARRAY(w, KC_INOUT, c->dtype);
         ARRAY(m, KC_INOUT, c->dtype);
         void *v = ARRAY(v, KC_INOUT, c->dtype);
@@ -425,7 +430,7 @@ bool kc_build_adamw(kernel_case *c, int index)
             a->copied += all.n[i];
         }
     }
-    put_numbers(c, FIELD(numbers), KC_IN, call == SKIPPED);
+    put_numbers(c, FIELD(numbers), KC_IN, spike ? 0.75e-19 : 0.75, call == SKIPPED);
     if (call == SKIPPED)
         expect_nothing(c);
     return true;
@@ -456,7 +461,7 @@ bool kc_build_sgd(kernel_case *c, int index)
             a->copied += all.n[i];
         }
     }
-    put_numbers(c, FIELD(numbers), KC_IN, call == SKIPPED);
+    put_numbers(c, FIELD(numbers), KC_IN, 0.75, call == SKIPPED);
     if (call == SKIPPED)
         expect_nothing(c);
     return true;

@@ -435,7 +435,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
         return;
     }
     float *room = (float *)(void *)scratch;
-    int64_t fit = (AX_CPU_SCRATCH - (scratch - start)) / (d * 4), h0 = f->h;
+    int64_t fit = (AX_CPU_SCRATCH - (scratch - start)) / (ax_max(d, 1) * 4), h0 = f->h;
     t.dq_ld = d;
     t.make_dq = group * g->q_len <= fit;
     if (!t.make_dq) {

@@ -28,7 +28,7 @@ INLINE void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, int64_t apar
 INLINE int64_t gemv_ahead(const ax_gemm_args *g, vtype type)
 {
     enum { BYTES = 3 << 10 };
-    return BYTES / (g->ldb * vsize(type)) + 1;
+    return BYTES / ax_max(1, g->ldb * vsize(type)) + 1;
 }
 
 /* The next values of k of a row: pairs where the processor multiplies such. */

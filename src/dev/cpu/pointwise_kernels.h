@@ -62,6 +62,8 @@ INLINE void gelu_vectors(const ax_gelu_args *a, int64_t i, int64_t n, int count,
 {
     vf x[AT_ONCE], gate[AT_ONCE], bell;
     EACH(v, count) x[v] = vget(a->x, i + v * W, n, type);
+    if (type != VF32) /* gates of 16 bits end at 2^-126, by which large numbers are not nothing */
+        EACH(v, count) x[v] = vmax(vset(-1e4f), x[v]);
     if (a->kind == AX_GELU_TANH)
         gelu_gates(x, gate, count, type != VF32);
     else

@@ -16,16 +16,17 @@ INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 
 /* What one update multiplies by. */
 typedef struct adamw_numbers {
-    vf beta1, beta2, rest1, rest2, eps, step, per2, keep;
+    vf scale, beta1, beta2, rest1, rest2, eps, step, per2, keep;
 } adamw_numbers;
 
 INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
-    return (adamw_numbers){.beta1 = vset((float)a->beta1),
+    return (adamw_numbers){.scale = vset((float)now->grad_scale), /* its square may be no normal number */
+                           .beta1 = vset((float)a->beta1),
                            .beta2 = vset((float)a->beta2),
-                           .rest1 = vset((float)((1 - a->beta1) * now->grad_scale)),
-                           .rest2 = vset((float)((1 - a->beta2) * now->grad_scale * now->grad_scale)),
+                           .rest1 = vset((float)(1 - a->beta1)),
+                           .rest2 = vset((float)(1 - a->beta2)),
                            .eps = vset((float)a->eps),
                            .step = vset((float)(now->lr / now->correction1)),
                            .per2 = vset((float)(1 / now->correction2)),
@@ -43,7 +44,7 @@ INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_
     UNROLL
     for (int k = 0; k < 4; k++)
         __builtin_prefetch((const char *)from_memory[k] + i * 4 + UPDATE_AHEAD);
-    vf g = vget(u->g, i, n, VF32), w = vget(u->w, i, n, VF32);
+    vf g = by->scale * vget(u->g, i, n, VF32), w = vget(u->w, i, n, VF32);
     vf m = vfma(by->beta1, vget(u->m, i, n, VF32), by->rest1 * g);
     vf v = vfma(by->beta2, vget(u->v, i, n, VF32), by->rest2 * g * g);
     w = vnfma(by->step, m / (vsqrt(v * by->per2) + by->eps), w * by->keep);

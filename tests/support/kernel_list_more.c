@@ -50,7 +50,7 @@ bool kc_build_gelu(kernel_case *c, int index)
         OUT(y, c->dtype, a->n, 32);
     }
     kc_fill(c, 0, 3);
-    if (a->n > 2 && c->dtype != AX_F64) /* to which the slope ends */
+    if (a->n > 2 && c->dtype != AX_F64) /* of which nothing is left */
         ax_store(c->dtype, c->operand[0].data, 1, c->dtype == AX_F16 ? -65504 : -3e38);
     return true;
 }

@@ -249,8 +249,8 @@ INLINE void ask_for_run(soon *s, const ax_cpu_tile *t, int64_t run)
         ask_lines(&s->ask[i], s->share[i]);
 }
 
-/* Rows of a are either side by side, as in panels, or contiguous in k: with what is constant known, a step in
- * k takes a fifth less instructions, which counts when another thread has the core's other half. */
+/* Rows of a are either side by side, as in panels, or contiguous in k: what is constant then costs a step in
+ * k no instruction, which counts when another thread has the core's other half. */
 INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {

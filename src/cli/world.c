@@ -71,39 +71,24 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     return status;
 }
 
-/* What an unusable AXONN_ISA says comes before all that takes time. */
-static ax_status load(const char *path, const ax_strings *overrides, const char *preset, ax_config *config)
-{
-    const char *isa;
-    char **all;
-    *config = (ax_config){0};
-    AX_TRY(ax_isa_chosen(&isa));
-    AX_TRY(ax_calloc(overrides->count + 1, sizeof *all, &all));
-    size_t n = 0;
-    if (preset)
-        all[n++] = (char *)(uintptr_t)preset; /* which is only read */
-    for (size_t i = 0; i < overrides->count; i++)
-        all[n++] = overrides->items[i];
-    ax_status status = ax_config_load(path, all, n, config);
-    free(all);
-    return status;
-}
-
-static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides, const char *preset,
+static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides,
                             cli_configured_fn *run, const void *args)
 {
+    const char *isa; /* that AXONN_ISA cannot be had is said before anything takes time */
     ax_config config;
-    ax_status status = ax_comm_agree(world, load(path, overrides, preset, &config));
+    AX_TRY(ax_comm_agree(world, ax_isa_chosen(&isa)));
+    ax_status status =
+        ax_comm_agree(world, ax_config_load(path, overrides->items, overrides->count, &config));
     if (status == AX_OK)
         status = run(world, &config, args);
     ax_config_fini(&config);
     return status;
 }
 
-ax_status cli_configured(const char *path, const ax_strings *overrides, const char *preset,
-                         cli_configured_fn *run, const void *args)
+ax_status cli_configured(const char *path, const ax_strings *overrides, cli_configured_fn *run,
+                         const void *args)
 {
     ax_comm *world;
     AX_TRY(cli_world_open(&world));
-    return cli_world_close(&world, configured(world, path, overrides, preset, run, args));
+    return cli_world_close(&world, configured(world, path, overrides, run, args));
 }

@@ -344,9 +344,12 @@ static void more_memory_than_there_is(void **state)
                BASE_KEYS "model.hidden=1048576 model.layers=10000 model.heads=1 model.seq_len=8");
     assert_false(ax_path_exists("run/ckpt"));
     /* A limit of the process counts as a small machine does. (Sanitizers reserve terabytes.) */
-    if (!SANITIZED)
+    if (!SANITIZED) {
         run_limited(3, "train.micro_batch: 256 would fit (", RLIMIT_AS, (rlim_t)264 << 20,
                     BASE_KEYS "train.global_batch=1024 train.micro_batch=1024 model.hidden=240");
+        run_limited(3, "are scratch of 64 threads a rank: set fewer `threads`", RLIMIT_AS, (rlim_t)264 << 20,
+                    BASE_KEYS "device=cpu threads=64");
+    }
     char keys[1024];
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld", (long long)(free_bytes / (24 * 4 * 20)));

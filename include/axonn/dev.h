@@ -262,12 +262,22 @@ typedef struct ax_add_args {
     ax_dtype dtype;
 } ax_add_args;
 
-/* y = x/(1-p) where ax_rng_uniform(key, (row0 + r)·global_cols + col0 + c) >= p, else 0; y may be x. The same
- * call is its own gradient (x = dy, y = dx). */
+/* What changes from one micro-batch to the next, in device memory, so that the launches of one are those of
+ * the other. Where a kernel is given NULL, all is 0, and `loss_scale` 1. */
+typedef struct ax_batch_numbers {
+    uint64_t step;
+    int64_t first_row; /* in the step's global batch, a row being one position of a sample */
+    double loss_scale; /* of which gradients are made */
+} ax_batch_numbers;
+
+/* y = x/(1-p) where the uniform number of Philox (philox.h) by `key`, now->step and the index
+ * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. The same call is its own
+ * gradient (x = dy, y = dx). */
 typedef struct ax_dropout_args {
     int64_t rows, cols, row0, col0, global_cols;
     uint64_t key;
     double p;
+    const ax_batch_numbers *now;
     const void *x;
     void *y;
     ax_dtype dtype;
@@ -303,10 +313,11 @@ typedef struct ax_ce_loss_args {
     ax_dtype dtype;
 } ax_ce_loss_args;
 
-/* logits <- scale·(exp(logit - max)/sum - [token is the target]), 0 where masked. */
+/* logits <- scale·now->loss_scale·(exp(logit - max)/sum - [token is the target]), 0 where masked. */
 typedef struct ax_ce_grad_args {
     int64_t rows, vocab, ld, first;
     double scale;
+    const ax_batch_numbers *now;
     const void *max, *sum;
     const int32_t *targets;
     void *logits;

@@ -62,8 +62,8 @@ AX_MUST_CHECK ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, con
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
 
 /* Dropout of x [b, t, d], drawn by the global index (sample in its step, position, column): the same elements
- * fall whatever the grid and the size of micro-batches. `key` differs from layer to layer and step to step.
- * Its own gradient. */
+ * fall whatever the grid and the size of micro-batches, others in each step (ax_batch_numbers). `key` differs
+ * from layer to layer. Its own gradient. */
 AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, double p,
                                       ax_tensor *y);
 
@@ -75,7 +75,8 @@ AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x,
  * backward. Collective along the axes that split v. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *logits,
                                             const ax_tensor *targets, double *total, ax_tensor *stats);
-/* logits <- scale · d(sum of losses)/d logits, in place: no second copy of the logits exists. */
+/* logits <- scale · d(sum of losses)/d logits, and times the batch's loss_scale, in place: no second copy of
+ * the logits exists. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_tensor *targets,
                                                  const ax_tensor *stats, double scale);
 

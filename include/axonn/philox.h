@@ -34,11 +34,12 @@ AX_INLINE void ax_philox_words(uint64_t key, uint64_t counter_hi, uint64_t count
     out[3] = c3;
 }
 
-/* Element `index`: uniform in [0, 1) with 24 bits. Elements 4k … 4k+3 share one block. */
-AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t index)
+/* Element `index` of those of key and counter_hi: uniform in [0, 1) with 24 bits. Elements 4k … 4k+3 share
+ * one block. */
+AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t index)
 {
     uint32_t words[4];
-    ax_philox_words(key, 0, index / 4, words);
+    ax_philox_words(key, counter_hi, index / 4, words);
     return (float)(words[index % 4] >> 8) * 0x1p-24f;
 }
 

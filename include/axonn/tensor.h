@@ -114,10 +114,9 @@ typedef enum ax_mode {
 /* What a micro-batch carries beside activations. Tensors are [b, t] int32 with the batch layout. */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
-        positions;        /* targets < 0 are masked; doc_start: see ax_attention_args */
-    int64_t first_sample; /* index, in its step's global batch, of this micro-batch's global row 0 */
-    uint64_t step;
-    struct ax_kv_cache *cache; /* generation: keys and values of earlier positions (nn.h); else NULL */
+        positions;               /* targets < 0 are masked; doc_start: see ax_attention_args */
+    const ax_batch_numbers *now; /* device memory, or NULL */
+    struct ax_kv_cache *cache;   /* generation: keys and values of earlier positions (nn.h); else NULL */
 } ax_batch;
 
 /* The memory of one micro-batch in flight, and the stack of what forward saved for backward. Memory is only

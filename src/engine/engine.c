@@ -18,18 +18,23 @@ struct ax_engine {
     ax_frame *frame;
     int64_t rows;     /* global rows of a micro-batch */
     int64_t first, n; /* this rank's among them */
+    uint64_t step;    /* the present one */
     ax_batch batch;   /* on the device */
-    int32_t *host;    /* [ARRAYS, n, T] */
-    int32_t *device;  /* the same */
+    char *host;       /* its numbers, then int32 [ARRAYS, n, T] */
+    char *device;     /* the same */
     double *numbers;  /* device: the loss, then a sum of squares per parameter */
     ax_updater *updater;
     ax_loss_scale scale;
     bool stepped; /* since the last result */
 };
 
+/* Of the batch's numbers: what comes behind is aligned to as much. */
+enum { HEAD = 64 };
+_Static_assert(sizeof(ax_batch_numbers) <= HEAD, "the numbers of a batch stand in its head");
+
 static size_t batch_bytes(const ax_engine *e)
 {
-    return (size_t)(ARRAYS * e->n * e->options.seq_len) * sizeof(int32_t);
+    return HEAD + (size_t)(ARRAYS * e->n * e->options.seq_len) * sizeof(int32_t);
 }
 
 static size_t numbers_bytes(const ax_engine *e) { return (size_t)(1 + e->set->n) * sizeof(double); }
@@ -65,8 +70,9 @@ static ax_status make_batch(ax_engine *e)
                                       &e->batch.positions};
     for (int i = 0; i < ARRAYS; i++) {
         *views[i] = like;
-        views[i]->data = e->device + i * e->n * e->options.seq_len;
+        views[i]->data = (int32_t *)(e->device + HEAD) + i * e->n * e->options.seq_len;
     }
+    e->batch.now = (const ax_batch_numbers *)e->device;
     if (e->options.whole_rows)
         e->batch.doc_start.data = NULL;
     return AX_OK;
@@ -132,18 +138,21 @@ int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
 /* Rows [first, first + n) of the micro-batch that begins at global row `start`, of `total` rows in all: rows
  * beyond are empty and masked. */
-static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t start, int64_t total)
+static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t start, int64_t total,
+                           double loss_scale)
 {
     int64_t t = e->options.seq_len, size = e->n * t, from = start + e->first,
             end = ax_min(from + e->n, total);
-    ax_rows rows = {e->host, e->host + size, e->host + 2 * size, e->host + 3 * size};
+    int32_t *array = (int32_t *)(e->host + HEAD);
+    ax_rows rows = {array, array + size, array + 2 * size, array + 3 * size};
     int64_t have = ax_max(end - from, 0);
+    *(ax_batch_numbers *)e->host =
+        (ax_batch_numbers){.step = e->step, .first_row = start * t, .loss_scale = loss_scale};
     if (have > 0)
         AX_TRY(read(source, from, end, &rows));
     for (int i = 0; i < ARRAYS; i++)
-        memset(e->host + i * size + have * t, i == TARGETS ? -1 : 0,
+        memset(array + i * size + have * t, i == TARGETS ? -1 : 0,
                (size_t)((e->n - have) * t) * sizeof(int32_t));
-    e->batch.first_sample = start;
     return ax_copy_in(e->ctx->stream, e->device, e->host, batch_bytes(e));
 }
 
@@ -167,12 +176,13 @@ static ax_status begin_step(ax_engine *e)
 /* Forward and backward of the global rows from `row` on. */
 static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t row, int64_t targets)
 {
-    AX_TRY(load_rows(e, read, source, row, e->options.global_batch));
+    double scale = e->scale.scale / (double)ax_max(targets, 1);
+    AX_TRY(load_rows(e, read, source, row, e->options.global_batch, scale));
     if (row + e->rows == e->options.global_batch)
         AX_TRY(ax_param_set_last_micro_batch(e->set));
     AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
     AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
-    return ax_model_backward(e->model, e->frame, e->scale.scale / (double)ax_max(targets, 1));
+    return ax_model_backward(e->model, e->frame);
 }
 
 /* What follows the gradients, without a look by the host: their norm, and the update if all is finite. */
@@ -190,7 +200,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
                          const ax_hyper *hyper)
 {
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
-    e->batch.step = (uint64_t)step;
+    e->step = (uint64_t)step;
     AX_TRY(begin_step(e));
     for (int64_t row = 0; row < e->options.global_batch; row += e->rows)
         AX_TRY(micro_batch(e, read, source, row, targets));
@@ -254,7 +264,7 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
 {
     AX_TRY(zero_loss(e));
     for (int64_t row = 0; row < rows; row += e->rows) {
-        AX_TRY(load_rows(e, read, source, row, rows));
+        AX_TRY(load_rows(e, read, source, row, rows, 1));
         AX_TRY(ax_frame_begin(e->frame, "eval", AX_MODE_EVAL, &e->batch));
         AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
     }

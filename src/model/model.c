@@ -81,12 +81,12 @@ ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total)
     return ax_frame_save(frame, &stats);
 }
 
-ax_status ax_model_backward(ax_model *model, ax_frame *frame, double scale)
+ax_status ax_model_backward(ax_model *model, ax_frame *frame)
 {
     ax_tensor logits, stats, dx, none;
     AX_TRY(ax_frame_restore(frame, &stats));
     AX_TRY(ax_frame_restore(frame, &logits));
-    AX_TRY(ax_op_cross_entropy_grad(frame, &logits, &ax_frame_batch(frame)->targets, &stats, scale));
+    AX_TRY(ax_op_cross_entropy_grad(frame, &logits, &ax_frame_batch(frame)->targets, &stats, 1));
     AX_TRY(ax_layer_backward(model->head, frame, &logits, &dx));
     return ax_layer_backward(model->body, frame, &dx, &none);
 }

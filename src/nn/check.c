@@ -61,7 +61,6 @@ static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
         AX_TRY(ax_device_alloc(ctx->dev, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1, &t[i]->data));
         AX_TRY(ax_tensor_scatter(ctx, t[i], host[i]));
     }
-    batch->step = 3;
     return AX_OK;
 }
 

@@ -104,12 +104,11 @@ typedef struct dropout {
 
 static ax_status dropout_apply(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    const ax_batch *batch = ax_frame_batch(frame);
     double p = ((dropout *)self)->p;
     *y = *x;
     if (!ax_frame_training(frame) || p == 0)
         return AX_OK;
-    return ax_op_dropout(frame, x, ax_rng_key(self->ctx->seed, self->name, batch ? batch->step : 0), p, y);
+    return ax_op_dropout(frame, x, ax_rng_key(self->ctx->seed, self->name, 0), p, y);
 }
 
 static const ax_layer_ops dropout_ops = {

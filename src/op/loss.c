@@ -56,6 +56,7 @@ ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_
                                    const ax_tensor *stats, double scale)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
+    const ax_batch *batch = ax_frame_batch(frame);
     int64_t rows, vocab, ld, first;
     ax_op_rows(frame, logits, &rows, &vocab, &ld);
     ax_tensor_range(ctx->grid, logits, logits->ndim - 1, ax_grid_rank(ctx->grid), &first, &vocab);
@@ -64,6 +65,7 @@ ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_
                                                           .ld = ld,
                                                           .first = first,
                                                           .scale = scale,
+                                                          .now = batch ? batch->now : NULL,
                                                           .max = ax_op_part(stats, 0),
                                                           .sum = ax_op_part(stats, 1),
                                                           .targets = targets->data,

@@ -143,15 +143,16 @@ ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, doubl
     AX_TRY(ax_op_no_partial(frame, x, "dropout"));
     AX_TRY(ax_op_like(frame, x, y));
     ax_box box = ax_tensor_box(grid, x, ax_grid_rank(grid));
-    int64_t rows, cols, first = batch ? batch->first_sample : 0;
+    int64_t rows, cols;
     ax_rows_cols(frame, x, &rows, &cols);
     return ax_run_dropout(stream_of(frame), &(ax_dropout_args){.rows = rows,
                                                                .cols = cols,
-                                                               .row0 = (first + box.lo[0]) * x->dim[1],
+                                                               .row0 = box.lo[0] * x->dim[1],
                                                                .col0 = box.lo[2],
                                                                .global_cols = x->dim[2],
                                                                .key = key,
                                                                .p = p,
+                                                               .now = batch ? batch->now : NULL,
                                                                .x = x->data,
                                                                .y = y->data,
                                                                .dtype = x->dtype});

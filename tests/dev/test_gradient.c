@@ -217,8 +217,8 @@ static void dropout_is_its_own_gradient(void **state)
     const double p = 0.3;
     fill(x, ROWS * COLS);
     fill(w, ROWS * COLS);
-    RUN(dropout, ROWS, COLS, 9, 4, GLOBAL, 5, p, x, y, AX_F64);
-    RUN(dropout, ROWS, COLS, 9, 4, GLOBAL, 5, p, w, dx, AX_F64);
+    RUN(dropout, ROWS, COLS, 9, 4, GLOBAL, 5, p, NULL, x, y, AX_F64);
+    RUN(dropout, ROWS, COLS, 9, 4, GLOBAL, 5, p, NULL, w, dx, AX_F64);
     int64_t dropped = 0, n = ROWS * COLS;
     for (int64_t i = 0; i < n; i++) {
         assert_true(y[i] == 0 || fabs(y[i] * (1 - p) - x[i]) < 1e-15);
@@ -229,7 +229,7 @@ static void dropout_is_its_own_gradient(void **state)
     /* The lower right quarter, computed alone, drops the same elements. */
     for (int r = 30; r < ROWS; r++)
         memcpy(part + (r - 30) * 33, x + r * COLS + 20, 33 * sizeof *x);
-    RUN(dropout, ROWS - 30, 33, 9 + 30, 4 + 20, GLOBAL, 5, p, part, part, AX_F64);
+    RUN(dropout, ROWS - 30, 33, 9 + 30, 4 + 20, GLOBAL, 5, p, NULL, part, part, AX_F64);
     for (int r = 30; r < ROWS; r++)
         assert_memory_equal(part + (r - 30) * 33, y + r * COLS + 20, 33 * sizeof *x);
 }
@@ -508,7 +508,7 @@ static void ce_gradients(void **state)
     RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, t.logits, max, AX_F64);
     RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, t.logits, max, ce_targets, sum, target, AX_F64);
     memcpy(grad, t.logits, sizeof grad);
-    RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.25, max, sum, ce_targets, grad, AX_F64);
+    RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.25, NULL, max, sum, ce_targets, grad, AX_F64);
     check_gradient("logits", ce_objective, &t, t.logits, grad, CE_ROWS * CE_VOCAB);
     for (int r = 0; r < CE_ROWS; r++)
         for (int j = 0; j < CE_VOCAB; j++)
@@ -544,12 +544,12 @@ static void ce_of_a_split_vocabulary(void **state)
     }
     RUN(ce_loss, CE_ROWS, max[0], sum[0], target[0], ce_targets, loss[0], &total[0], AX_F64);
     for (int i = 0; i < 3; i++)
-        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], 0.5, max[0], sum[0], ce_targets,
-            part[i], AX_F64);
+        RUN(ce_grad, CE_ROWS, lo[i + 1] - lo[i], lo[i + 1] - lo[i], lo[i], 0.5, NULL, max[0], sum[0],
+            ce_targets, part[i], AX_F64);
     RUN(ce_max, CE_ROWS, CE_VOCAB, CE_VOCAB, whole, max[1], AX_F64);
     RUN(ce_sum, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, whole, max[1], ce_targets, sum[1], target[1], AX_F64);
     RUN(ce_loss, CE_ROWS, max[1], sum[1], target[1], ce_targets, loss[1], &total[1], AX_F64);
-    RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.5, max[1], sum[1], ce_targets, whole, AX_F64);
+    RUN(ce_grad, CE_ROWS, CE_VOCAB, CE_VOCAB, 0, 0.5, NULL, max[1], sum[1], ce_targets, whole, AX_F64);
     check_equal("loss", loss[0], loss[1], CE_ROWS);
     assert_true(isfinite(total[1]) && loss[1][2] == 0 && loss[1][0] > 0);
     check_equal("total", &total[0], &total[1], 1);

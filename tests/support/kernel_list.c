@@ -486,6 +486,7 @@ bool kc_build_ce_grad(kernel_case *c, int index)
     a->ld = a->vocab + index % 3;
     a->scale = 1.0 / 37;
     DTYPE(dtype, c->dtype);
+    kc_put_batch(c, FIELD(now), index);
     for (int which = 0; which < 2; which++) {
         void *data = which ? IN(sum, ACCUM, a->rows) : IN(max, ACCUM, a->rows);
         for (int64_t r = 0; r < a->rows; r++)

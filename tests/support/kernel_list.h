@@ -21,6 +21,9 @@ void kc_fill(kernel_case *c, double mean, double std);
 double kc_normal(kernel_case *c);
 int64_t kc_integer(kernel_case *c, int64_t lo, int64_t hi); /* lo <= result < hi */
 
+/* The numbers of a micro-batch, but none in every third case. */
+void kc_put_batch(kernel_case *c, size_t field, int index);
+
 /* A builder fills case `index` for `c->dtype`, or returns false past the end of its list. */
 typedef bool kc_builder(kernel_case *c, int index);
 #define KC_BUILDER_DECLARE(name) kc_builder kc_build_##name;

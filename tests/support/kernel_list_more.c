@@ -102,6 +102,15 @@ bool kc_build_add(kernel_case *c, int index)
     return true;
 }
 
+void kc_put_batch(kernel_case *c, size_t field, int index)
+{
+    ax_batch_numbers now = {
+        .step = (uint64_t)index << 31 | 5, .first_row = index % 7, .loss_scale = index % 2 ? 0.75 : 0x1p-9};
+    enum { WORDS = sizeof now / sizeof(double) };
+    if (index % 3)
+        memcpy(kc_add(c, "now", KC_IN, field, AX_F64, WORDS, 0), &now, sizeof now);
+}
+
 bool kc_build_dropout(kernel_case *c, int index)
 {
     static const double rates[] = {0, 0.1, 0.5};
@@ -114,6 +123,7 @@ bool kc_build_dropout(kernel_case *c, int index)
     a->global_cols = a->cols + index % 11 + 7;
     a->key = ax_rng_key(3, "dropout", (uint64_t)index);
     DTYPE(dtype, c->dtype);
+    kc_put_batch(c, FIELD(now), index);
     if (index % 6 >= 3) {
         INOUT(x, c->dtype, a->rows * a->cols, 4);
         ALIAS(y);

@@ -85,6 +85,7 @@ BY_DTYPE(ce_sum)
 INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const bool roughly = type != VF32;
+    const double scale = a->scale * (a->now ? a->now->loss_scale : 1);
     size_t size = (size_t)vsize(type);
     for (int64_t r = lo; r < hi; r++) {
         int64_t at = r * a->ld, target = target_column(a->targets, r, a->first, a->vocab);
@@ -93,12 +94,12 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtyp
             continue;
         }
         float max = ((const float *)a->max)[r];
-        vf share = vset((float)(a->scale / ((const float *)a->sum)[r])), most = vset(max);
+        vf share = vset((float)(scale / ((const float *)a->sum)[r])), most = vset(max);
         float at_target[W] = {0};
         if (target >= 0) { /* worked out before it is overwritten: p - 1, not p·scale - scale */
             vf p = exp_less(vget(a->logits, at + target, 1, type), most, false) *
                    vset(1 / ((const float *)a->sum)[r]);
-            vstore(at_target, (p - vset(1.0f)) * vset((float)a->scale));
+            vstore(at_target, (p - vset(1.0f)) * vset((float)scale));
         }
         int64_t c = 0;
         for (; c + AT_ONCE * W <= a->vocab; c += AT_ONCE * W) {

@@ -231,8 +231,8 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
-/* Those of philox.h: counters' upper halves. */
-enum { UNIFORM, NORMAL };
+/* The upper half of the counter, as philox.h has it for normal numbers. */
+enum { NORMAL = 1 };
 
 /* Philox words of W/2 consecutive blocks of a stream, in element order. On vectors each 64-bit lane is a
  * block, and the lanes are numbered so that interleaving words (0,1) with (2,3) puts the blocks in order. */
@@ -287,13 +287,14 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtyp
 {
     /* uniform >= p, in whole numbers: uniform is a word's upper 24 bits over 2^24. */
     vf threshold = vset((float)ceil(a->p * 0x1p24)), scale = vset((float)(1 / (1 - a->p)));
+    const ax_batch_numbers now = a->now ? *a->now : (ax_batch_numbers){0};
     for (int64_t r = lo; r < hi; r++) {
-        uint64_t first = (uint64_t)((a->row0 + r) * a->global_cols + a->col0);
+        uint64_t first = (uint64_t)((now.first_row + a->row0 + r) * a->global_cols + a->col0);
         for (int64_t c = 0; c < a->cols;) {
             uint64_t index = first + (uint64_t)c;
             int64_t skip = (int64_t)(index % 4), n = ax_min(2 * W - skip, a->cols - c);
             uint32_t words[3 * W];
-            random_words(a->key, UNIFORM, index / 4, words);
+            random_words(a->key, now.step, index / 4, words);
             for (int64_t i = 0; i < n; i += W) {
                 float draw[W];
                 for (int j = 0; j < W; j++)

@@ -111,7 +111,8 @@ template <class T> __global__ void grad_kernel(logit_grad<T> s)
     typedef accum_t<T> A;
     int64_t r = blockIdx.x;
     T *x = (T *)s.a.logits + r * s.a.ld;
-    subtract<T> f = {x, s.a.targets[r] >= 0 ? (A)s.a.scale : (A)0, ((const A *)s.a.max)[r],
+    double scale = s.a.scale * (s.a.now ? s.a.now->loss_scale : 1);
+    subtract<T> f = {x, s.a.targets[r] >= 0 ? (A)scale : (A)0, ((const A *)s.a.max)[r],
                      1 / ((const A *)s.a.sum)[r], target_column(s.a.targets, r, s.a.first, s.a.vocab)};
     along_row((const T *)x, s.a.vocab, threadIdx.x, ROW_BLOCK, f);
 }

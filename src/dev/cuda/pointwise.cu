@@ -110,14 +110,16 @@ template <class T> struct dropout {
     template <int N> __device__ void run(int64_t at) const
     {
         pack<A, N> v = read<T, A, N>(a.x, at);
-        int64_t first = (a.row0 + at / a.cols) * a.global_cols + a.col0 + at % a.cols;
+        uint64_t step = a.now ? a.now->step : 0;
+        int64_t first_row = a.now ? a.now->first_row : 0;
+        int64_t first = (first_row + a.row0 + at / a.cols) * a.global_cols + a.col0 + at % a.cols;
         uint64_t block = UINT64_MAX;
         uint32_t words[4] = {};
 #pragma unroll
         for (int i = 0; i < N; i++) {
             uint64_t index = (uint64_t)first + (uint64_t)i;
             if (index / 4 != block)
-                ax_philox_words(a.key, 0, block = index / 4, words);
+                ax_philox_words(a.key, step, block = index / 4, words);
             uint64_t which = index % 4;
             uint32_t word = which == 0 ? words[0] : which == 1 ? words[1] : which == 2 ? words[2] : words[3];
             bool kept = (double)((float)(word >> 8) * 0x1p-24f) >= a.p;

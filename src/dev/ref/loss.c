@@ -70,10 +70,10 @@ ax_status ref_ce_grad(ax_stream *stream, const void *args)
     (void)stream;
     const ax_ce_grad_args *a = args;
     ax_dtype accum = ax_dtype_accum(a->dtype);
-    double x[REF_BLOCK];
+    double x[REF_BLOCK], all = a->scale * (a->now ? a->now->loss_scale : 1);
     for (int64_t r = 0; r < a->rows; r++) {
         double max = ax_load(accum, a->max, r), sum = ax_load(accum, a->sum, r);
-        double scale = a->targets[r] >= 0 ? a->scale : 0;
+        double scale = a->targets[r] >= 0 ? all : 0;
         int64_t target = target_column(a->targets, r, a->first, a->vocab);
         for (ref_blocks(a->vocab, at, count)) {
             ref_read(a->dtype, a->logits, r * a->ld + at, count, x);

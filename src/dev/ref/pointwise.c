@@ -1,5 +1,6 @@
 /* Element by element: bias, GELU, sums, dropout, scaling, filling; and the column sum that is the bias's
  * gradient. */
+#include "axonn/philox.h"
 #include "dev/ref/ref.h"
 
 #include <math.h>
@@ -114,13 +115,14 @@ ax_status ref_dropout(ax_stream *stream, const void *args)
 {
     (void)stream;
     const ax_dropout_args *a = args;
+    const ax_batch_numbers now = a->now ? *a->now : (ax_batch_numbers){0};
     double x[REF_BLOCK];
     for (int64_t r = 0; r < a->rows; r++)
         for (ref_blocks(a->cols, at, count)) {
             ref_read(a->dtype, a->x, r * a->cols + at, count, x);
             for (int64_t i = 0; i < count; i++) {
-                int64_t index = (a->row0 + r) * a->global_cols + a->col0 + at + i;
-                bool kept = (double)ax_rng_uniform(a->key, (uint64_t)index) >= a->p;
+                int64_t index = (now.first_row + a->row0 + r) * a->global_cols + a->col0 + at + i;
+                bool kept = (double)ax_philox_uniform(a->key, now.step, (uint64_t)index) >= a->p;
                 x[i] = kept ? x[i] / (1 - a->p) : 0;
             }
             ref_write(a->dtype, a->y, r * a->cols + at, count, x);

@@ -556,6 +556,13 @@ typedef struct ax_device_ops {
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
     /* Returns when all that was launched has run. Optional: where it is missing, ax_launch itself waits. */
     ax_status (*wait)(ax_stream *stream);
+    /* Launches as one. Between record_begin and record_end kernels are noted and not run; *graph is what was
+     * noted, and `replay` enqueues it. record_end is called whatever became of the kernels; if it fails
+     * nothing is left of them. forget: when all its replays have run. Optional, all or none. */
+    ax_status (*record_begin)(ax_stream *stream);
+    ax_status (*record_end)(ax_stream *stream, void **graph);
+    ax_status (*replay)(ax_stream *stream, void *graph);
+    void (*forget)(ax_device *dev, void *graph);
     /* The device's own clock: `stamp` has it note when the stream has come so far, as number 0 … AX_STAMPS-1;
      * `between` waits for the second of two stamps and says what has passed, in seconds. Optional, both or
      * none: without them launches are waited for that are timed. */
@@ -599,6 +606,9 @@ typedef struct ax_binding {
 /* The cores as "0-3,6", in `size` bytes. Returns out. */
 char *ax_binding_print(const ax_binding *binding, char *out, size_t size);
 
+/* Launches that come again: see ax_replay_begin. */
+typedef struct ax_replay ax_replay;
+
 struct ax_device {
     ax_device_ops ops; /* resolved: inherited entries filled in */
     int threads;
@@ -613,6 +623,7 @@ struct ax_device {
         ax_kernel kernel[AX_STAMPS / 2];
     } stamped; /* a ring of launches between two stamps each, whose times have not been added */
     char later[AX_COPY_LATER]; /* what ax_copy_out_begin has read, where the backend does not keep it */
+    ax_replay *replay;         /* that has begun; or NULL */
     ax_observe_fn *observe;    /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
@@ -703,6 +714,22 @@ AX_MUST_CHECK ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const voi
     }
 AX_KERNELS(AX_KERNEL_WRAPPER)
 #undef AX_KERNEL_WRAPPER
+
+/* A replay notes what is launched between its begin and its end. When the same comes again, launch by launch
+ * and argument by argument, a device that can is given all of it at once (a GPU a graph), instead of a launch
+ * at a time. For that launches are put off until they are known to be the same: up to the next copy, wait or
+ * collective, or the end. What differs is launched as ever, and noted for the next time; nothing is assumed
+ * to be as it was. So what changes every time belongs in device memory, not in arguments. Devices that cannot
+ * launch as ever, as do all while launches are timed or traced, and where environment AXONN_GRAPHS is off
+ * (AX_ERR_USAGE if it is neither on nor off). A device has one replay begun at a time. end: returns `status`,
+ * what became of the launches, or if that is AX_OK what becomes of those put off. */
+AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
+void ax_replay_destroy(ax_replay **replay);
+AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);
+AX_MUST_CHECK ax_status ax_replay_end(ax_stream *stream, ax_status status);
+/* Launches what was put off: who gives the stream something else than launches calls this first, as copies
+ * and waits do. */
+AX_MUST_CHECK ax_status ax_replay_cut(ax_stream *stream);
 
 /* Returns when all that was launched on the stream has run. */
 AX_MUST_CHECK ax_status ax_stream_wait(ax_stream *stream);

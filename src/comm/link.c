@@ -53,6 +53,7 @@ static ax_status link_wait(ax_work *work)
     ax_device *dev = l->stream.dev;
     h->next = l->free;
     l->free = h;
+    AX_TRY(ax_replay_cut(&l->stream));
     AX_TRY(dev->ops.links->await(l->link, h->ticket));
     return dev->ring || dev->totals ? ax_stream_wait(&l->stream) : AX_OK;
 }
@@ -109,6 +110,7 @@ ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args 
     if (!l->free)
         AX_TRY(more_handles(l));
     handle *h = l->free;
+    AX_TRY(ax_replay_cut(stream));
     AX_TRY(stream->dev->ops.links->start(l->link, args, &h->ticket));
     l->free = h->next;
     h->work = (ax_work){.wait = link_wait};

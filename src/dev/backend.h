@@ -11,8 +11,17 @@
 /* The backend of that name, or NULL. */
 const ax_device_ops *ax_device_find(const char *name);
 
+/* Bytes of the kernel's arguments without the padding behind the last, which is all the padding there is. */
+size_t ax_kernel_args_used(ax_kernel kernel);
+
 /* Refuses an element type that the kernel does not take. AX_ERR_USAGE. */
 ax_status ax_kernel_check(ax_kernel kernel, const void *args);
+
+/* Runs a kernel or gives it to the device, and nothing else: what ax_launch ends in. */
+ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
+
+/* A launch while the device has a replay: runs it, or puts it off. */
+ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 
 /* Host memory as device memory: zeroed pages between guard pages, and plain copies. */
 ax_status ax_host_alloc(ax_device *dev, size_t bytes, void **out);

@@ -53,6 +53,10 @@ static void resolve(ax_device_ops *ops)
         INHERIT(copy_out_end);
         INHERIT(poison);
         INHERIT(wait);
+        INHERIT(record_begin);
+        INHERIT(record_end);
+        INHERIT(replay);
+        INHERIT(forget);
         INHERIT(stamp);
         INHERIT(between);
         INHERIT(peak);
@@ -170,6 +174,9 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
+    ax_stream stream = {.dev = dev};
+    if (ax_replay_cut(&stream) != AX_OK) /* that may use it */
+        ax_log(AX_LOG_ERROR, "%s: %s", dev->ops.name, ax_error_message());
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }
@@ -210,10 +217,13 @@ void ax_device_touch(ax_device *dev, void *memory, size_t bytes)
     leave(dev);
 }
 
-static ax_status run(ax_stream *stream, ax_kernel kernel, const void *args)
+ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     const ax_device_ops *ops = &stream->dev->ops;
-    return ops->launch ? ops->launch(stream, kernel, args) : ops->kernel[kernel](stream, args);
+    enter(stream->dev);
+    ax_status status = ops->launch ? ops->launch(stream, kernel, args) : ops->kernel[kernel](stream, args);
+    leave(stream->dev);
+    return status;
 }
 
 enum { STAMPED = AX_STAMPS / 2 };
@@ -234,6 +244,14 @@ static ax_status add_times(ax_stream *stream, int n)
     return AX_OK;
 }
 
+static ax_status stamp(ax_stream *stream, int number)
+{
+    enter(stream->dev);
+    ax_status status = stream->dev->ops.stamp(stream, number);
+    leave(stream->dev);
+    return status;
+}
+
 /* The device has half of them to do when the host waits for the oldest. */
 static ax_status run_stamped(ax_stream *stream, ax_kernel kernel, const void *args)
 {
@@ -241,9 +259,9 @@ static ax_status run_stamped(ax_stream *stream, ax_kernel kernel, const void *ar
     if (dev->stamped.n == STAMPED)
         AX_TRY(add_times(stream, STAMPED / 2));
     int at = (dev->stamped.first + dev->stamped.n) % STAMPED;
-    AX_TRY(dev->ops.stamp(stream, 2 * at));
-    AX_TRY(run(stream, kernel, args));
-    AX_TRY(dev->ops.stamp(stream, 2 * at + 1));
+    AX_TRY(stamp(stream, 2 * at));
+    AX_TRY(ax_device_run(stream, kernel, args));
+    AX_TRY(stamp(stream, 2 * at + 1));
     dev->stamped.kernel[at] = kernel;
     dev->stamped.n++;
     return AX_OK;
@@ -262,9 +280,9 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
         dev->watch(dev->watch_user, kernel, args);
     bool stamps = dev->totals && dev->ops.stamp && !dev->ring, waits = !stamps && (dev->ring || dev->totals);
     double begin = waits ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
-    enter(dev);
-    ax_status status = stamps ? run_stamped(stream, kernel, args) : run(stream, kernel, args);
-    leave(dev);
+    ax_status status = stamps        ? run_stamped(stream, kernel, args)
+                       : dev->replay ? ax_replay_launch(stream, kernel, args)
+                                     : ax_device_run(stream, kernel, args);
     if (status == AX_OK && waits) /* whose times are to be those of the work */
         status = ax_stream_wait(stream);
     if (dev->ring)
@@ -280,12 +298,14 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 
 ax_status ax_stream_wait(ax_stream *stream)
 {
+    AX_TRY(ax_replay_cut(stream));
     AX_TRY(stream->dev->ops.wait ? stream->dev->ops.wait(stream) : AX_OK);
     return add_times(stream, stream->dev->stamped.n);
 }
 
 ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
+    AX_TRY(ax_replay_cut(stream));
     enter(stream->dev);
     ax_status status = stream->dev->ops.copy_in(stream, device, host, bytes);
     leave(stream->dev);
@@ -294,6 +314,7 @@ ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t b
 
 ax_status ax_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
+    AX_TRY(ax_replay_cut(stream));
     enter(stream->dev);
     ax_status status = stream->dev->ops.copy_out(stream, host, device, bytes);
     leave(stream->dev);
@@ -306,6 +327,7 @@ ax_status ax_copy_out_begin(ax_stream *stream, const void *device, size_t bytes)
     AX_ASSERT(bytes <= AX_COPY_LATER);
     if (!dev->ops.copy_out_begin)
         return ax_copy_out(stream, dev->later, device, bytes);
+    AX_TRY(ax_replay_cut(stream));
     enter(dev);
     ax_status status = dev->ops.copy_out_begin(stream, device, bytes);
     leave(dev);

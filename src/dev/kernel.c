@@ -12,45 +12,49 @@ enum {
 
 typedef struct kernel_info {
     const char *name;
-    size_t size, dtype_offset;
+    size_t size, used; /* bytes, and those up to the last field */
+    size_t dtype_offset;
     unsigned dtypes; /* that the field at dtype_offset may have; 0: there is none */
 } kernel_info;
 
-#define KERNEL(kernel, field, mask)                                                                          \
-    [AX_K_##kernel] = {#kernel, sizeof(ax_##kernel##_args), offsetof(ax_##kernel##_args, field), mask}
+#define END(kernel, last)                                                                                    \
+    (offsetof(ax_##kernel##_args, last) + sizeof(((const ax_##kernel##_args *)NULL)->last))
+#define KERNEL(kernel, field, last, mask)                                                                    \
+    [AX_K_##kernel] = {#kernel, sizeof(ax_##kernel##_args), END(kernel, last),                               \
+                       offsetof(ax_##kernel##_args, field), mask}
 
 static const kernel_info kernels[AX_KERNEL_COUNT] = {
-    KERNEL(gemm, dtype, ACTIVATION),
-    KERNEL(bias_add, dtype, ACTIVATION),
-    KERNEL(col_sum, dtype, ACTIVATION),
-    KERNEL(norm, dtype, ACTIVATION),
-    KERNEL(norm_stats, dtype, ACTIVATION),
-    KERNEL(norm_recentre, dtype, ACCUM),
-    KERNEL(norm_apply, dtype, ACTIVATION),
-    KERNEL(norm_grad, dtype, ACTIVATION),
-    KERNEL(norm_grad_stats, dtype, ACTIVATION),
-    KERNEL(norm_grad_apply, dtype, ACTIVATION),
-    KERNEL(attention, dtype, ACTIVATION),
-    KERNEL(attention_grad, dtype, ACTIVATION),
-    KERNEL(embedding, dtype, ACTIVATION),
-    KERNEL(embedding_grad, dtype, ACTIVATION),
-    KERNEL(gelu, dtype, ACTIVATION),
-    KERNEL(gelu_grad, dtype, ACTIVATION),
-    KERNEL(add, dtype, ACTIVATION),
-    KERNEL(dropout, dtype, ACTIVATION),
-    KERNEL(ce_max, dtype, ACTIVATION),
-    KERNEL(ce_sum, dtype, ACTIVATION),
-    KERNEL(ce_loss, dtype, ACCUM),
-    KERNEL(ce_grad, dtype, ACTIVATION),
-    KERNEL(sumsq, dtype, ACTIVATION),
-    KERNEL(scale, dtype, ACTIVATION),
-    KERNEL(convert, x_dtype, ACTIVATION),
-    KERNEL(copy_box, dtype, ALL),
-    KERNEL(fill, dtype, ALL),
-    KERNEL(init_normal, dtype, ACCUM),
-    [AX_K_clip] = {"clip", sizeof(ax_clip_args), 0, 0},
-    KERNEL(adamw, dtype, ACCUM),
-    KERNEL(sgd, dtype, ACCUM),
+    KERNEL(gemm, dtype, accumulate, ACTIVATION),
+    KERNEL(bias_add, dtype, dtype, ACTIVATION),
+    KERNEL(col_sum, dtype, dtype, ACTIVATION),
+    KERNEL(norm, dtype, dtype, ACTIVATION),
+    KERNEL(norm_stats, dtype, dtype, ACTIVATION),
+    KERNEL(norm_recentre, dtype, dtype, ACCUM),
+    KERNEL(norm_apply, dtype, dtype, ACTIVATION),
+    KERNEL(norm_grad, dtype, dtype, ACTIVATION),
+    KERNEL(norm_grad_stats, dtype, dtype, ACTIVATION),
+    KERNEL(norm_grad_apply, dtype, dtype, ACTIVATION),
+    KERNEL(attention, dtype, dtype, ACTIVATION),
+    KERNEL(attention_grad, dtype, dtype, ACTIVATION),
+    KERNEL(embedding, dtype, accumulate, ACTIVATION),
+    KERNEL(embedding_grad, dtype, dtype, ACTIVATION),
+    KERNEL(gelu, dtype, kind, ACTIVATION),
+    KERNEL(gelu_grad, dtype, kind, ACTIVATION),
+    KERNEL(add, dtype, dtype, ACTIVATION),
+    KERNEL(dropout, dtype, dtype, ACTIVATION),
+    KERNEL(ce_max, dtype, dtype, ACTIVATION),
+    KERNEL(ce_sum, dtype, dtype, ACTIVATION),
+    KERNEL(ce_loss, dtype, dtype, ACCUM),
+    KERNEL(ce_grad, dtype, dtype, ACTIVATION),
+    KERNEL(sumsq, dtype, dtype, ACTIVATION),
+    KERNEL(scale, dtype, dtype, ACTIVATION),
+    KERNEL(convert, x_dtype, y_dtype, ACTIVATION),
+    KERNEL(copy_box, dtype, accumulate, ALL),
+    KERNEL(fill, dtype, dtype, ALL),
+    KERNEL(init_normal, dtype, dtype, ACCUM),
+    [AX_K_clip] = {"clip", sizeof(ax_clip_args), END(clip, numbers), 0, 0},
+    KERNEL(adamw, dtype, copy_dtype, ACCUM),
+    KERNEL(sgd, dtype, copy_dtype, ACCUM),
 };
 
 const char *ax_kernel_name(ax_kernel kernel)
@@ -62,6 +66,8 @@ size_t ax_kernel_args_size(ax_kernel kernel)
 {
     return (unsigned)kernel < AX_KERNEL_COUNT ? kernels[kernel].size : 0;
 }
+
+size_t ax_kernel_args_used(ax_kernel kernel) { return kernels[kernel].used; }
 
 /* Types that an argument struct has besides. */
 static ax_status check_second(ax_kernel kernel, const void *args, ax_dtype dtype)

@@ -370,6 +370,10 @@ const char *cudaGetErrorName(cudaError_t error)
         return "cudaErrorMemoryAllocation";
     case cudaErrorNotReady:
         return "cudaErrorNotReady";
+    case cudaErrorStreamCaptureUnsupported:
+        return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+        return "cudaErrorStreamCaptureInvalidated";
     default:
         return "cudaErrorInvalidValue";
     }
@@ -548,10 +552,22 @@ struct item {
     std::function<void()> work;
 };
 
+/* What a stream was given while it was captured; and what of that is launched as one. */
+typedef std::vector<std::function<void()>> works;
+struct CUgraph_st {
+    works work;
+};
+struct CUgraphExec_st {
+    int device;
+    std::shared_ptr<const works> work;
+};
+
 struct CUstream_st {
     int device;
-    bool outward = false; /* other ranks wait for what it does */
-    std::mutex lock;      /* of the queue */
+    cudaGraph_t captured = nullptr; /* while it is */
+    bool spoiled = false;           /* by something that no graph can have */
+    bool outward = false;           /* other ranks wait for what it does */
+    std::mutex lock;                /* of the queue */
     std::deque<item> queue;
     uint64_t given = 0; /* items, ever */
     std::atomic<uint64_t> done{0};
@@ -638,11 +654,16 @@ void give(cudaStream_t s, item i)
 
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
 {
-    give(stream, {{}, std::move(work)});
+    if (stream->captured)
+        stream->captured->work.push_back(std::move(work));
+    else
+        give(stream, {{}, std::move(work)});
 }
 
+/* Collectives and waits for them are not part of graphs here. */
 void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work)
 {
+    stream->spoiled = true;
     give(stream, {std::move(ready), std::move(work)});
     std::lock_guard<std::mutex> guard(streams.lock);
     if (!stream->outward)
@@ -672,9 +693,76 @@ extern "C" __attribute__((visibility("default"))) long ax_emulated_waits() { ret
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+    if (stream->captured) {
+        stream->spoiled = true;
+        return cudaErrorStreamCaptureUnsupported;
+    }
     run_until(stream, given(stream));
     return cudaSuccess;
 }
+
+/* ---- graphs -------------------------------------------------------------------------------------- */
+
+static std::atomic<long> graphs{0};
+
+/* For tests: how often a graph was launched. */
+extern "C" __attribute__((visibility("default"))) long ax_emulated_graphs() { return graphs; }
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    if (stream->captured)
+        return cudaErrorInvalidValue;
+    stream->captured = new CUgraph_st;
+    stream->spoiled = false;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    cudaGraph_t captured = stream->captured;
+    *graph = nullptr;
+    stream->captured = nullptr;
+    if (!captured)
+        return cudaErrorInvalidValue;
+    if (stream->spoiled) {
+        delete captured;
+        return cudaErrorStreamCaptureInvalidated;
+    }
+    *graph = captured;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    *exec = new CUgraphExec_st{current, std::make_shared<const works>(graph->work)};
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    delete exec;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    if (exec->device != stream->device || stream->captured)
+        return cudaErrorInvalidValue;
+    graphs++;
+    ax_emulated_enqueue(stream, [work = exec->work] {
+        for (const std::function<void()> &w : *work)
+            w();
+    });
+    return cudaSuccess;
+}
+
+/* ---- copies and events --------------------------------------------------------------------------- */
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
@@ -728,6 +816,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     if (event->device != stream->device)
         return cudaErrorInvalidResourceHandle;
+    if (stream->captured) { /* the code of the plugin never means that */
+        stream->spoiled = true;
+        return cudaErrorStreamCaptureUnsupported;
+    }
     event->stream = stream;
     if (event->timed) {
         auto reached = event->reached = std::make_shared<double>(-1);

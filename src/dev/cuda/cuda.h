@@ -33,6 +33,7 @@ typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
     cudaStream_t stream;
+    bool recording; /* what the stream is given becomes a graph: nothing may be waited for */
     void *scratch;
     int64_t scratch_bytes;
     int64_t left_at_open, held; /* bytes: what was there, and the most that this process has held since */

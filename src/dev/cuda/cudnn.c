@@ -469,6 +469,7 @@ static ax_status attend(ax_stream *stream, call *k, bool *done)
     state *s = cu->cudnn;
     AX_TRY(find(s, cu, &k->whole, &c));
     if (c->verdict == NEW) {
+        AX_CHECK(!cu->recording, AX_ERR_INTERNAL, "attention that is to be judged cannot be part of a graph");
         AX_TRY(judge(stream, s, c, k));
         *done = c->verdict == GOOD;
         return AX_OK;

@@ -228,6 +228,7 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 
 ax_status ax_cuda_wait(ax_cuda *cu)
 {
+    AX_CHECK(!cu->recording, AX_ERR_INTERNAL, "CUDA: a wait cannot be part of a graph");
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
     return await(cu, cu->reached);
 }
@@ -281,6 +282,55 @@ static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
     memcpy(host, cu->later, bytes);
     return AX_OK;
 }
+
+/* ---- graphs -------------------------------------------------------------------------------------- */
+
+/* Other threads, with streams of their own, go on as ever. */
+static ax_status record_begin(ax_stream *stream)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    cudaSetDevice(cu->ordinal);
+    AX_CUDA(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal));
+    cu->recording = true;
+    return AX_OK;
+}
+
+/* What is refused while a stream is captured is told at its end; it is not to be told again by what comes
+ * after. */
+static ax_status record_end(ax_stream *stream, void **graph)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    cudaGraph_t noted = NULL;
+    cudaGraphExec_t ready = NULL;
+    cu->recording = false;
+    cudaSetDevice(cu->ordinal);
+    cudaError_t result = cudaStreamEndCapture(cu->stream, &noted);
+    if (result == cudaSuccess)
+        result = cudaGraphInstantiateWithFlags(&ready, noted, 0);
+    if (noted)
+        cudaGraphDestroy(noted);
+    if (result != cudaSuccess)
+        cudaGetLastError();
+    *graph = ready;
+    return ax_cuda_check(result, "making a graph");
+}
+
+static ax_status replay(ax_stream *stream, void *graph)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    cudaSetDevice(cu->ordinal);
+    AX_CUDA(cudaGraphLaunch(graph, cu->stream));
+    return AX_OK;
+}
+
+static void forget(ax_device *dev, void *graph)
+{
+    cudaSetDevice(cuda_of(dev)->ordinal);
+    drain(cuda_of(dev));
+    cudaGraphExecDestroy(graph);
+}
+
+/* ---- its clock ----------------------------------------------------------------------------------- */
 
 static ax_status stamp(ax_stream *stream, int number)
 {
@@ -393,6 +443,10 @@ const ax_device_ops ax_plugin_cuda = {
     .copy_out_begin = copy_out_begin,
     .copy_out_end = copy_out_end,
     .wait = wait,
+    .record_begin = record_begin,
+    .record_end = record_end,
+    .replay = replay,
+    .forget = forget,
     .stamp = stamp,
     .between = between,
     .peak = peak,

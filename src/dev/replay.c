@@ -1,0 +1,226 @@
+/* Launches that come again (ax_replay_begin). What a replay notes lies in stretches, each of the launches
+ * between two things that are none: a stretch becomes one graph. A stretch is followed as long as launches
+ * are those noted, which are put off meanwhile; the first that differs has the others run, and from there on
+ * the stretch is noted anew. */
+#include "dev/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A graph of fewer launches is not worth it; and how often one may fail to be made. */
+enum { FEWEST = 4, PATIENCE = 8 };
+
+typedef struct launch {
+    ax_kernel kernel;
+    size_t args; /* where they begin in the stretch's */
+} launch;
+
+typedef struct stretch {
+    launch *launch;
+    char *args;
+    size_t n, room, bytes, bytes_room;
+    void *graph; /* of all of it; or NULL */
+    int failures;
+} stretch;
+
+struct ax_replay {
+    ax_device *dev;
+    bool off; /* by AXONN_GRAPHS */
+    stretch *stretch;
+    size_t n, at;   /* stretches, and the one that launches go to now */
+    size_t put_off; /* its first launches, which came again and have not been run */
+    bool noting;    /* it differs: what comes is run and noted */
+};
+
+/* ---- stretches ----------------------------------------------------------------------------------- */
+
+/* Room for `need` elements of `size` bytes at *memory. */
+static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
+{
+    if (need <= *room)
+        return AX_OK;
+    size_t more = 2 * need;
+    void *larger = realloc(*memory, more * size);
+    AX_CHECK(larger, AX_ERR_MEMORY, "no memory to note %zu launches", need);
+    *memory = larger;
+    *room = more;
+    return AX_OK;
+}
+
+static ax_status note(stretch *s, ax_kernel kernel, const void *args)
+{
+    size_t bytes = ax_kernel_args_size(kernel);
+    void *launches = s->launch, *all = s->args;
+    ax_status status = grow(&launches, &s->room, s->n + 1, sizeof *s->launch);
+    if (status == AX_OK)
+        status = grow(&all, &s->bytes_room, s->bytes + bytes, 1);
+    s->launch = launches;
+    s->args = all;
+    AX_TRY(status);
+    memcpy(s->args + s->bytes, args, bytes);
+    s->launch[s->n++] = (launch){kernel, s->bytes};
+    s->bytes += bytes;
+    return AX_OK;
+}
+
+static bool same(const stretch *s, size_t i, ax_kernel kernel, const void *args)
+{
+    return i < s->n && s->launch[i].kernel == kernel &&
+           !memcmp(s->args + s->launch[i].args, args, ax_kernel_args_used(kernel));
+}
+
+static void forget_graph(const ax_replay *r, stretch *s)
+{
+    if (s->graph)
+        r->dev->ops.forget(r->dev, s->graph);
+    s->graph = NULL;
+}
+
+/* All but the first n launches. */
+static void forget_behind(const ax_replay *r, stretch *s, size_t n)
+{
+    if (n == s->n)
+        return;
+    forget_graph(r, s);
+    s->bytes = s->launch[n].args;
+    s->n = n;
+}
+
+static ax_status run_first(ax_stream *stream, const stretch *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        AX_TRY(ax_device_run(stream, s->launch[i].kernel, s->args + s->launch[i].args));
+    return AX_OK;
+}
+
+/* Without one, where the device refuses. */
+static void make_graph(ax_stream *stream, stretch *s)
+{
+    const ax_device_ops *ops = &stream->dev->ops;
+    if (s->n < FEWEST || s->failures == PATIENCE)
+        return;
+    ax_status status = ops->record_begin(stream);
+    if (status == AX_OK) {
+        ax_status launched = run_first(stream, s, s->n);
+        status = ops->record_end(stream, &s->graph);
+        if (launched != AX_OK && status == AX_OK) {
+            ops->forget(stream->dev, s->graph);
+            s->graph = NULL;
+            status = launched;
+        }
+    }
+    s->failures += status != AX_OK;
+    if (status == AX_OK)
+        ax_log(AX_LOG_DEBUG, "%s: %zu launches are one graph now", ops->name, s->n);
+    else
+        ax_log(AX_LOG_DEBUG, "%s: %zu launches stay apart: %s", ops->name, s->n, ax_error_message());
+}
+
+/* ---- following ----------------------------------------------------------------------------------- */
+
+/* The stretch that launches go to, made when its first launch comes. */
+static ax_status present(ax_replay *r, stretch **out)
+{
+    if (r->at == r->n) {
+        stretch *more = realloc(r->stretch, (r->n + 1) * sizeof *more);
+        AX_CHECK(more, AX_ERR_MEMORY, "no memory to note launches");
+        r->stretch = more;
+        more[r->n++] = (stretch){0};
+    }
+    *out = &r->stretch[r->at];
+    return AX_OK;
+}
+
+ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args)
+{
+    ax_replay *r = stream->dev->replay;
+    stretch *s;
+    AX_TRY(present(r, &s));
+    if (!r->noting && same(s, r->put_off, kernel, args)) {
+        r->put_off++;
+        return AX_OK;
+    }
+    if (!r->noting) {
+        size_t n = r->put_off;
+        r->noting = true;
+        r->put_off = 0;
+        forget_behind(r, s, n);
+        forget_graph(r, s); /* there is more than it has */
+        AX_TRY(run_first(stream, s, n));
+    }
+    AX_TRY(ax_device_run(stream, kernel, args));
+    return note(s, kernel, args);
+}
+
+static ax_status run_put_off(ax_stream *stream, ax_replay *r)
+{
+    stretch *s = &r->stretch[r->at];
+    size_t n = r->put_off;
+    bool whole = n == s->n;
+    r->put_off = 0;
+    forget_behind(r, s, n);
+    if (whole && !s->graph)
+        make_graph(stream, s);
+    return s->graph ? stream->dev->ops.replay(stream, s->graph) : run_first(stream, s, n);
+}
+
+ax_status ax_replay_cut(ax_stream *stream)
+{
+    ax_replay *r = stream->dev->replay;
+    if (!r || (!r->noting && !r->put_off))
+        return AX_OK;
+    ax_status status = r->noting ? AX_OK : run_put_off(stream, r);
+    r->noting = false;
+    r->at++;
+    return status;
+}
+
+/* ---- from outside -------------------------------------------------------------------------------- */
+
+ax_status ax_replay_create(ax_device *dev, ax_replay **out)
+{
+    const char *value = getenv("AXONN_GRAPHS");
+    bool off = value && !strcmp(value, "off");
+    *out = NULL;
+    AX_CHECK(!value || off || !strcmp(value, "on"), AX_ERR_USAGE,
+             "AXONN_GRAPHS is \"%s\": it may be on or off", value);
+    AX_TRY(ax_calloc(1, sizeof **out, out));
+    (*out)->dev = dev;
+    (*out)->off = off;
+    return AX_OK;
+}
+
+void ax_replay_destroy(ax_replay **replay)
+{
+    ax_replay *r = *replay;
+    if (!r)
+        return;
+    for (size_t i = 0; i < r->n; i++) {
+        forget_graph(r, &r->stretch[i]);
+        free(r->stretch[i].launch);
+        free(r->stretch[i].args);
+    }
+    free(r->stretch);
+    free(r);
+    *replay = NULL;
+}
+
+ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay)
+{
+    ax_device *dev = stream->dev;
+    AX_ASSERT(!dev->replay && replay->dev == dev);
+    if (replay->off || !dev->ops.record_begin || dev->ring || dev->totals)
+        return AX_OK;
+    replay->at = replay->put_off = 0;
+    replay->noting = false;
+    dev->replay = replay;
+    return AX_OK;
+}
+
+ax_status ax_replay_end(ax_stream *stream, ax_status status)
+{
+    if (status == AX_OK)
+        status = ax_replay_cut(stream);
+    stream->dev->replay = NULL;
+    return status;
+}

@@ -1,0 +1,227 @@
+/* Launches that come again, on the device "cuda": whatever is launched between the begin and the end of a
+ * replay, the arrays are what launches one by one make of them, and graphs are launched where launches were
+ * the same. On the emulated GPU, which counts them, where CTest runs this. */
+#include "axonn/dev.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N = 64, ARRAYS = 3, MOST = 12 };
+
+typedef struct bench {
+    ax_device *dev;
+    ax_stream stream;
+    float *array;          /* device: [ARRAYS][N] */
+    float want[ARRAYS][N]; /* as it should be */
+    ax_replay *replay;
+    long (*graphs)(void);
+} bench;
+
+static void open_bench(bench *b)
+{
+    char path[4096];
+    const char *plugins = getenv("AXONN_PLUGINS");
+    memset(b, 0, sizeof *b);
+    assert_int_equal(ax_device_open("cuda", 1, &b->dev), AX_OK);
+    b->stream = (ax_stream){.dev = b->dev};
+    assert_int_equal(ax_device_alloc(b->dev, sizeof b->want, (void **)&b->array), AX_OK);
+    assert_int_equal(ax_replay_create(b->dev, &b->replay), AX_OK);
+    for (int a = 0; a < ARRAYS; a++)
+        for (int i = 0; i < N; i++)
+            b->want[a][i] = (float)(a + i % 5) / 8;
+    assert_int_equal(ax_copy_in(&b->stream, b->array, b->want, sizeof b->want), AX_OK);
+    snprintf(path, sizeof path, "%s/libaxonn_cuda.so", plugins ? plugins : "");
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    b->graphs = plugin ? (long (*)(void))(uintptr_t)dlsym(plugin, "ax_emulated_graphs") : NULL;
+}
+
+static void check_arrays(bench *b)
+{
+    float got[ARRAYS][N];
+    assert_int_equal(ax_copy_out(&b->stream, got, b->array, sizeof got), AX_OK);
+    assert_memory_equal(got, b->want, sizeof got);
+}
+
+static void close_bench(bench *b)
+{
+    check_arrays(b);
+    ax_replay_destroy(&b->replay);
+    ax_device_free(b->dev, b->array, sizeof b->want);
+    ax_device_close(&b->dev);
+}
+
+/* A program is a text: a letter is a launch, which depends on all before it; '|' a copy into array 0 and '.'
+ * a wait, neither of which can be part of a graph. */
+static ax_status launch(bench *b, char what, float number)
+{
+    float *x = b->array, *y = b->array + N, *z = b->array + 2 * N;
+    float *wx = b->want[0], *wy = b->want[1], *wz = b->want[2];
+    switch (what) {
+    case 'a': /* y = x + y */
+        for (int i = 0; i < N; i++)
+            wy[i] = wx[i] + wy[i];
+        return ax_run_add(&b->stream, &(ax_add_args){N, x, y, y, AX_F32});
+    case 'b': /* z = z + y */
+        for (int i = 0; i < N; i++)
+            wz[i] = wz[i] + wy[i];
+        return ax_run_add(&b->stream, &(ax_add_args){N, z, y, z, AX_F32});
+    case 'c':
+    case 'd': /* x = x/2, or /4: the arguments differ */
+        for (int i = 0; i < N; i++)
+            wx[i] *= what == 'c' ? 0.5F : 0.25F;
+        return ax_run_scale(&b->stream, &(ax_scale_args){N, what == 'c' ? 0.5 : 0.25, x, AX_F32});
+    case '|':
+        for (int i = 0; i < N; i++)
+            wx[i] = number;
+        return ax_copy_in(&b->stream, x, wx, sizeof b->want[0]);
+    default:
+        return ax_stream_wait(&b->stream);
+    }
+}
+
+static long pass(bench *b, const char *program, float number)
+{
+    long before = b->graphs ? b->graphs() : 0;
+    assert_int_equal(ax_replay_begin(&b->stream, b->replay), AX_OK);
+    ax_status status = AX_OK;
+    for (const char *at = program; *at && status == AX_OK; at++)
+        status = launch(b, *at, number);
+    assert_int_equal(ax_replay_end(&b->stream, status), AX_OK);
+    return b->graphs ? b->graphs() - before : -1;
+}
+
+static void programs(void **state)
+{
+    static const struct {
+        const char *program;
+        long graphs;
+    } passes[] = {
+        {"abca", 0},
+        {"abca", 1},
+        {"abca", 1}, /* noted, made, launched */
+        {"abda", 0},
+        {"abda", 1},
+        {"abca", 0}, /* an argument differs; the last one differs */
+        {"abcd", 0},
+        {"abcd", 1},
+        {"abcdab", 0}, /* and a longer one */
+        {"abcdab", 1},
+        {"abcd", 0},
+        {"abcd", 1}, /* a shorter one, which is what is noted */
+        {"", 0},
+        {"abcd", 1},
+        {"abc", 0}, /* fewer launches than are worth a graph */
+        {"abc", 0},
+        {"|abca", 0},
+        {"|abca", 1}, /* a copy in front of it is nothing to it */
+        {"abca|baba.cabd", 1},
+        {"abca|baba.cabd", 3},    /* three stretches */
+        {"abca||..baba|cabd", 3}, /* cut by whatever */
+        {"abca|babc.cabd", 2},
+        {"abca|babc.cabd", 3}, /* one of them differs */
+        {"abca|babccabd", 1},
+        {"abca|babccabd", 2}, /* two have become one */
+        {"abca|babc.cabd", 2},
+        {"abca|babc.cabd", 3}, /* and one is two again */
+    };
+    bench b;
+    (void)state;
+    open_bench(&b);
+    for (size_t i = 0; i < AX_COUNT(passes); i++) {
+        long graphs = pass(&b, passes[i].program, (float)i);
+        if (graphs >= 0 && graphs != passes[i].graphs)
+            fail_msg("pass %zu, \"%s\": %ld graphs, not %ld", i, passes[i].program, graphs, passes[i].graphs);
+        if (i % 3) /* and several in flight */
+            check_arrays(&b);
+    }
+    close_bench(&b);
+}
+
+/* Times are those of launches: nothing is put off. */
+static void timed_launches_are_launched(void **state)
+{
+    ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
+    bench b;
+    (void)state;
+    open_bench(&b);
+    for (int i = 0; i < 4; i++) {
+        b.dev->totals = i == 2 ? totals : NULL;
+        long graphs = pass(&b, "abca", 1);
+        assert_true(graphs < 0 || graphs == (i == 1 || i == 3));
+    }
+    assert_int_equal(totals[AX_K_add].calls, 3);
+    close_bench(&b);
+}
+
+/* A failure ends the replay; what was put off then is forgotten, and the next one begins anew. */
+static void failures_end_a_replay(void **state)
+{
+    bench b;
+    (void)state;
+    open_bench(&b);
+    pass(&b, "abca", 1);
+    pass(&b, "abca", 1);
+    check_arrays(&b);
+    assert_int_equal(ax_replay_begin(&b.stream, b.replay), AX_OK);
+    assert_int_equal(ax_run_add(&b.stream, &(ax_add_args){N, b.array, b.array + N, b.array + N, AX_F32}),
+                     AX_OK);
+    ax_status status = ax_run_scale(&b.stream, &(ax_scale_args){N, 0.5, b.array, AX_I32});
+    assert_int_equal(ax_replay_end(&b.stream, status), AX_ERR_USAGE);
+    check_arrays(&b);
+    assert_true(pass(&b, "abca", 1) != 0);
+    close_bench(&b);
+}
+
+/* A thousand launches of which some change now and then, in an order that a number draws. */
+static void whatever_comes(void **state)
+{
+    bench b;
+    uint32_t draw[4];
+    char program[MOST + 1] = "abcabcabcabc";
+    (void)state;
+    open_bench(&b);
+    for (uint64_t i = 0; i < 100; i++) {
+        ax_philox(5, 0, i, draw);
+        if (draw[0] % 3 == 0)
+            program[draw[1] % MOST] = "abcd|."[draw[2] % 6];
+        size_t end = draw[3] % 4 ? MOST : draw[1] % MOST;
+        char some[MOST + 1] = "";
+        memcpy(some, program, end);
+        pass(&b, some, (float)(i % 9));
+        check_arrays(&b);
+    }
+    close_bench(&b);
+}
+
+static void nonsense_is_refused(void **state)
+{
+    ax_device *dev;
+    ax_replay *replay;
+    (void)state;
+    assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK);
+    setenv("AXONN_GRAPHS", "yes", 1);
+    assert_int_equal(ax_replay_create(dev, &replay), AX_ERR_USAGE);
+    assert_string_equal(ax_error_message(), "AXONN_GRAPHS is \"yes\": it may be on or off");
+    unsetenv("AXONN_GRAPHS");
+    ax_device_close(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(programs), cmocka_unit_test(timed_launches_are_launched),
+        cmocka_unit_test(failures_end_a_replay), cmocka_unit_test(whatever_comes),
+        cmocka_unit_test(nonsense_is_refused)};
+    if (ax_device_absent("cuda")) {
+        printf("cuda: %s\n", ax_device_absent("cuda"));
+        return getenv("AXONN_PLUGINS") ? 1 : 77; /* an emulated GPU is always there */
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

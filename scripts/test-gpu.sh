@@ -14,7 +14,7 @@ shift || true
 parts=${*:-tests plans links sanitizer kernels steps}
 dir=$(cd "$dir" && pwd) || exit 2
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
-unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION
+unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION AXONN_GRAPHS
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 table=()
@@ -130,6 +130,11 @@ for what in $parts; do
             config 12 768 12 1024 64 64
             for attention in "${attentions[@]}"; do
                 part "GPT-2 124M, 64 x 1024, $attention" 120 env AXONN_ATTENTION="$attention" AXONN_LOG=debug \
+                    "$dir/axonn" bench step "$work/step.yaml" --steps 8
+            done
+            config 12 768 12 1024 64 4
+            for graphs in on off; do
+                part "the same, 4 at a time, graphs $graphs" 60 env AXONN_GRAPHS="$graphs" \
                     "$dir/axonn" bench step "$work/step.yaml" --steps 8
             done
             config 48 1600 25 1024 16 16

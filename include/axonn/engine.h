@@ -211,8 +211,9 @@ typedef struct ax_step_times {
     char grid[96];       /* "data=1 pipe=1 x=2 y=1 z=1" */
 } ax_step_times;
 
-/* Makes `warm` steps, then `steps` more and times these: the run's own steps, on random tokens. Reads nothing
- * but model.from and the tokenizer, writes nothing. Errors as those of ax_train. Collective along world. */
+/* Makes `warm` steps, then `steps` more and times these: the run's own steps, on random tokens. On a device
+ * with a clock of its own the times of kernels are those of as many steps that follow. Reads nothing but
+ * model.from and the tokenizer, writes nothing. Errors as those of ax_train. Collective along world. */
 AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                       ax_step_times *out);
 

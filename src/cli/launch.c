@@ -131,9 +131,10 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add(c, "--oversubscribe");
     if (!geteuid())
         add(c, "--allow-run-as-root");
-    static const char *const passed[] = {"AXONN_ATTENTION",      "AXONN_ISA",           "AXONN_LOG",
-                                         "AXONN_NCCL",           "AXONN_PIN",           "AXONN_PLANS",
-                                         "AXONN_RANKS_PER_NODE", "AXONN_SHARED_MEMORY", "NO_COLOR"};
+    static const char *const passed[] = {"AXONN_ATTENTION", "AXONN_GRAPHS",         "AXONN_ISA",
+                                         "AXONN_LOG",       "AXONN_NCCL",           "AXONN_PIN",
+                                         "AXONN_PLANS",     "AXONN_RANKS_PER_NODE", "AXONN_SHARED_MEMORY",
+                                         "NO_COLOR"};
     for (size_t i = 0; hosts && i < AX_COUNT(passed); i++)
         if (getenv(passed[i])) {
             add(c, "-x");

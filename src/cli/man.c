@@ -99,6 +99,8 @@ static ax_status man_end(ax_buf *out)
         ".SH ENVIRONMENT\n"
         ".TP\n.B AXONN_ATTENTION\nplain, flash or cudnn: the attention of device cuda, else the best that "
         "takes a call.\n"
+        ".TP\n.B AXONN_GRAPHS\non or off: whether what a GPU is given again and again is launched as "
+        "graphs.\n"
         ".TP\n.B AXONN_ISA\nThe instruction set of the processor's kernels; axonn info lists "
         "those that can run.\n"
         ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: what is logged on stderr.\n"

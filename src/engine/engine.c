@@ -10,6 +10,10 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
+/* What a device is given again and again: micro-batches, which begin a step's gradients or add to them, and
+ * end them or do not; the sums of squares of gradients; and forward alone. */
+enum { FIRST = 1, LAST = 2, NORM = 4, FORWARD, TASKS };
+
 struct ax_engine {
     ax_ctx *ctx;
     ax_engine_options options;
@@ -25,6 +29,7 @@ struct ax_engine {
     double *numbers;  /* device: the loss, then a sum of squares per parameter */
     ax_updater *updater;
     ax_loss_scale scale;
+    ax_replay *task[TASKS];
     bool stepped; /* since the last result */
 };
 
@@ -88,6 +93,8 @@ static ax_status build(ax_engine *e, const ax_engine_plan *plan, size_t frame_by
     if (plan)
         AX_TRY(ax_param_set_learn_orders(e->set, plan->orders));
     AX_TRY(make_batch(e));
+    for (int i = 0; i < TASKS; i++)
+        AX_TRY(ax_replay_create(e->ctx->dev, &e->task[i]));
     AX_TRY(ax_ctx_alloc(e->ctx, numbers_bytes(e), (void **)&e->numbers));
     if (o->optim)
         AX_TRY(ax_updater_create(o->optim, e->set, &e->updater));
@@ -117,6 +124,8 @@ void ax_engine_destroy(ax_engine **engine)
     ax_engine *e = *engine;
     if (!e)
         return;
+    for (int i = 0; i < TASKS; i++)
+        ax_replay_destroy(&e->task[i]);
     ax_frame_destroy(&e->frame);
     if (e->device)
         ax_ctx_free(e->ctx, e->device, batch_bytes(e));
@@ -156,6 +165,14 @@ static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, in
     return ax_copy_in(e->ctx->stream, e->device, e->host, batch_bytes(e));
 }
 
+/* Does a task, as a replay of what it was last time if it is the same. */
+static ax_status perform(ax_engine *e, int task, ax_status (*work)(ax_engine *))
+{
+    ax_stream *stream = e->ctx->stream;
+    AX_TRY(ax_replay_begin(stream, e->task[task]));
+    return ax_replay_end(stream, work(e));
+}
+
 static ax_status zero_loss(ax_engine *e)
 {
     return ax_run_fill(e->ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = e->numbers, .dtype = AX_F64});
@@ -173,26 +190,43 @@ static ax_status begin_step(ax_engine *e)
     return zero_loss(e);
 }
 
-/* Forward and backward of the global rows from `row` on. */
-static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t row, int64_t targets)
+static ax_status forward(ax_engine *e)
 {
-    double scale = e->scale.scale / (double)ax_max(targets, 1);
-    AX_TRY(load_rows(e, read, source, row, e->options.global_batch, scale));
-    if (row + e->rows == e->options.global_batch)
-        AX_TRY(ax_param_set_last_micro_batch(e->set));
+    AX_TRY(ax_frame_begin(e->frame, "eval", AX_MODE_EVAL, &e->batch));
+    return ax_model_loss(e->model, e->frame, e->numbers);
+}
+
+static ax_status forward_backward(ax_engine *e)
+{
     AX_TRY(ax_frame_begin(e->frame, "train", AX_MODE_TRAIN, &e->batch));
     AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
     return ax_model_backward(e->model, e->frame);
 }
 
+/* The global rows from `row` on. */
+static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t row, int64_t targets)
+{
+    bool first = row == 0, last = row + e->rows == e->options.global_batch;
+    double scale = e->scale.scale / (double)ax_max(targets, 1);
+    AX_TRY(load_rows(e, read, source, row, e->options.global_batch, scale));
+    if (last)
+        AX_TRY(ax_param_set_last_micro_batch(e->set));
+    return perform(e, (first ? FIRST : 0) | (last ? LAST : 0), forward_backward);
+}
+
+/* Of the whole gradient, a sum per parameter. */
+static ax_status square_gradients(ax_engine *e)
+{
+    AX_TRY(ax_param_set_sync_grad(e->set));
+    AX_TRY(sum_loss(e));
+    return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
+}
+
 /* What follows the gradients, without a look by the host: their norm, and the update if all is finite. */
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
-    double *sumsq = e->numbers + 1;
-    AX_TRY(ax_param_set_sync_grad(e->set));
-    AX_TRY(sum_loss(e));
-    AX_TRY(ax_param_set_grad_sumsq(e->set, sumsq));
-    AX_TRY(ax_updater_clip(e->updater, sumsq, e->numbers, targets, e->scale.scale, e->options.clip));
+    AX_TRY(perform(e, NORM, square_gradients));
+    AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
 
@@ -265,8 +299,7 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
     AX_TRY(zero_loss(e));
     for (int64_t row = 0; row < rows; row += e->rows) {
         AX_TRY(load_rows(e, read, source, row, rows, 1));
-        AX_TRY(ax_frame_begin(e->frame, "eval", AX_MODE_EVAL, &e->batch));
-        AX_TRY(ax_model_loss(e->model, e->frame, e->numbers));
+        AX_TRY(perform(e, FORWARD, forward));
     }
     AX_TRY(sum_loss(e));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);

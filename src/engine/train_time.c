@@ -53,28 +53,42 @@ static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *
     return AX_OK;
 }
 
+/* seconds[i]: of the i-th of `steps` steps after step number `last`, which becomes that of the last of them.
+ */
+static ax_status time_some(ax_run *run, int64_t *last, int64_t steps, double *seconds, int64_t *taken)
+{
+    *taken = 0;
+    for (int64_t i = 0; i < steps; i++)
+        AX_TRY(time_step(run, ++*last, &seconds[i], taken));
+    return AX_OK;
+}
+
+/* Warm steps are steps too, but nobody looks at their times. A device with a clock of its own is stamped
+ * before and after each launch while kernels are timed, and is given none together: whole steps are timed
+ * before. */
 static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
 {
     ax_device *dev = run->ctx->dev;
-    double ignored;
-    int64_t taken = 0;
-    for (int64_t i = 0; i < warm; i++)
-        AX_TRY(time_step(run, i + 1, &ignored, &taken));
-    taken = 0;
+    int64_t last = 0, taken;
+    for (int64_t left = warm; left > 0; left -= steps)
+        AX_TRY(time_some(run, &last, ax_min(left, steps), seconds, &taken));
+    if (dev->ops.stamp) {
+        AX_TRY(time_some(run, &last, steps, seconds, &taken));
+        out->seconds = ax_spread_of(seconds, steps);
+    }
     ax_run_begin_traffic(run);
     dev->totals = out->kernel;
-    ax_status status = AX_OK;
-    for (int64_t i = 0; i < steps && status == AX_OK; i++)
-        status = time_step(run, warm + i + 1, &seconds[i], &taken);
+    ax_status status = time_some(run, &last, steps, seconds, &taken);
     dev->totals = NULL;
     AX_TRY(status);
+    if (!dev->ops.stamp)
+        out->seconds = ax_spread_of(seconds, steps);
     out->exposed = ax_run_exposed(run) / (double)taken;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
         ax_kernel_total *t = &out->kernel[k];
         double n = (double)taken;
         *t = (ax_kernel_total){t->calls / taken, t->seconds / n, t->flops / n, t->bytes / n};
     }
-    out->seconds = ax_spread_of(seconds, steps);
     return AX_OK;
 }
 

@@ -176,14 +176,14 @@ static void nothing_is_hidden(void **state)
 
 typedef long counter_fn(void);
 
-/* How often the host waited for an emulated GPU; NULL on a real one. */
-static counter_fn *waits_of_gpu(void)
+/* A counter of the emulated GPU; NULL on a real one. */
+static counter_fn *counter_of_gpu(const char *name)
 {
     char path[4096];
     const char *plugins = getenv("AXONN_PLUGINS");
     snprintf(path, sizeof path, "%s/libaxonn_cuda.so", plugins ? plugins : "");
     void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
-    return plugin ? (counter_fn *)(uintptr_t)dlsym(plugin, "ax_emulated_waits") : NULL;
+    return plugin ? (counter_fn *)(uintptr_t)dlsym(plugin, name) : NULL;
 }
 
 static ax_status some_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -198,17 +198,25 @@ static ax_status some_rows(void *source, int64_t first, int64_t end, const ax_ro
     return AX_OK;
 }
 
-static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, counter_fn *waits)
+enum {
+    STEPS = 5,
+    KNOWN = 2, /* steps in which libraries look at shapes for the first time */
+    GRAPHS = 3 /* of a step: two micro-batches, and sums of squares */
+};
+
+/* *loss: of the last. The number of targets, and so the loss's scale, is another each time. */
+static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, bool as_graphs, double *loss)
 {
-    enum { STEPS = 5, KNOWN = 2 }; /* steps in which libraries look at shapes for the first time */
+    counter_fn *waits = counter_of_gpu("ax_emulated_waits"), *graphs = counter_of_gpu("ax_emulated_graphs");
     int64_t t = 8;
     AX_TRY(ax_param_set_init(ax_engine_params(engine)));
     for (int step = 1; step <= STEPS; step++) {
         ax_hyper h = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = step};
         ax_step_result r;
-        long before = waits();
-        AX_TRY(ax_engine_step(engine, step, some_rows, &t, 2 * t, &h));
+        long before = waits(), launched = graphs();
+        AX_TRY(ax_engine_step(engine, step, some_rows, &t, 2 * t + step, &h));
         long queued = waits();
+        launched = graphs() - launched;
         AX_TRY(ax_engine_result(engine, &r));
         long seen = waits();
         AX_TRY(ax_stream_wait(ctx->stream));
@@ -219,23 +227,30 @@ static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, coun
         AX_CHECK(step <= KNOWN || (seen == queued + 1 && waits() == seen + 1), AX_ERR_INTERNAL,
                  "step %d: %ld waits for the result, %ld for the update", step, seen - queued,
                  waits() - seen);
+        AX_CHECK(launched == (as_graphs && step > 1 ? GRAPHS : 0), AX_ERR_INTERNAL, "step %d: %ld graphs",
+                 step, launched);
+        *loss = r.loss;
     }
     return AX_OK;
 }
 
-/* From the first micro-batch to the update; and its result is there before the update is made. */
+/* From the first micro-batch to the update; and its result is there before the update is made. What comes
+ * again is launched as graphs, and makes what it makes without them. */
 static void the_host_waits_for_results_alone(void **state)
 {
     (void)state;
     ax_device *dev;
     ax_comm *self;
+    double loss[4];
     assert_int_equal(ax_device_open("cuda", 1, &dev), AX_OK);
-    counter_fn *waits = waits_of_gpu();
+    counter_fn *waits = counter_of_gpu("ax_emulated_waits");
     ax_device_close(&dev);
     if (!waits)
         skip();
     assert_int_equal(ax_comm_self_create(&self), AX_OK);
-    for (int bf16 = 0; bf16 < 2; bf16++) {
+    for (int way = 0; way < 4; way++) {
+        bool bf16 = way / 2, as_graphs = way % 2;
+        setenv("AXONN_GRAPHS", as_graphs ? "on" : "off", 1);
         ax_model_config config = {.layers = 2,
                                   .hidden = 32,
                                   .heads = 2,
@@ -261,13 +276,15 @@ static void the_host_waits_for_results_alone(void **state)
         if (status == AX_OK)
             status = ax_engine_create(ctx, &options, &plan, 0, &engine);
         if (status == AX_OK)
-            status = steps_of_two_micro_batches(engine, ctx, waits);
+            status = steps_of_two_micro_batches(engine, ctx, as_graphs, &loss[way]);
         if (status != AX_OK)
             fail_msg("%s: %s", ax_dtype_name(compute), ax_error_message());
         ax_engine_destroy(&engine);
         ax_engine_plan_fini(&plan);
         ax_ctx_destroy(&ctx);
     }
+    unsetenv("AXONN_GRAPHS");
+    assert_true(loss[0] == loss[1] && loss[2] == loss[3]);
     ax_comm_destroy(&self);
 }
 

@@ -77,10 +77,24 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
+typedef enum ax_gelu_kind {
+    AX_GELU_TANH, /* 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): transformers' "gelu_new" */
+    AX_GELU_EXACT /* 0.5x(1 + erf(x/sqrt 2)): "gelu" */
+} ax_gelu_kind;
+
+/* What becomes of a product's sums. Where it is not STORE, c is dense and T, and nothing is accumulated;
+ * `pre` is T, [m,n] and dense too. Whether what GELU takes, or what gelu' multiplies, was rounded to T before
+ * is the device's. */
+typedef enum ax_gemm_then {
+    AX_THEN_STORE,    /* they are c */
+    AX_THEN_GELU,     /* c = gelu of them; they are `pre`, unless that is NULL */
+    AX_THEN_GELU_GRAD /* c = they times gelu'(pre); there is no bias */
+} ax_gemm_then;
+
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
  * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
  * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c
- * overlaps neither operand. */
+ * overlaps neither operand, nor does pre. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -88,6 +102,9 @@ typedef struct ax_gemm_args {
     int64_t lda, ldb, ldc;
     ax_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
+    uint8_t then;      /* ax_gemm_then */
+    ax_gelu_kind kind; /* where it is not STORE */
+    void *pre;
 } ax_gemm_args;
 
 /* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: T; bias: A. */
@@ -230,11 +247,6 @@ typedef struct ax_embedding_grad_args {
     void *dtable;
     ax_dtype dtype;
 } ax_embedding_grad_args;
-
-typedef enum ax_gelu_kind {
-    AX_GELU_TANH, /* 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): transformers' "gelu_new" */
-    AX_GELU_EXACT /* 0.5x(1 + erf(x/sqrt 2)): "gelu" */
-} ax_gelu_kind;
 
 /* y = gelu(x), n elements of T; y may be x. */
 typedef struct ax_gelu_args {
@@ -488,6 +500,10 @@ typedef struct ax_stream {
 } ax_stream;
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
+
+/* For backends: a product that does not end in STORE by the two kernels of the table that it is. */
+AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
+                                       ax_kernel_fn *const kernel[]);
 
 /* Devices that reach one another without the host (GPUs by NCCL). A link is a rank's end of a group of them.
  * What is started on the links of a device runs in that order, beside its stream; so ranks that are in

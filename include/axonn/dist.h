@@ -35,6 +35,11 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
+/* The same with GELU, or what is multiplied by its derivative, by one kernel (ax_gemm_then): the result is no
+ * partial sum, and `pre`, which may be NULL where the kernel's may, is like it. */
+AX_MUST_CHECK ax_status ax_contract_gelu(ax_frame *frame, const char *spec, const ax_tensor *a,
+                                         const ax_tensor *b, const ax_tensor *bias, ax_gemm_then then,
+                                         ax_gelu_kind kind, const ax_tensor *pre, const ax_tensor *out);
 
 /* ---- redistribute -------------------------------------------------------------------------------- */
 

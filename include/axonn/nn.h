@@ -121,6 +121,17 @@ typedef struct ax_attention_config {
 } ax_attention_config;
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);
 
+/* down(gelu(up(x))), of linear layers NAME.up [ffn,width] and NAME.down [width,ffn], the hidden width on the
+ * hidden role. GELU and its gradient are part of the products beside them, but where those are sums over
+ * ranks. */
+typedef struct ax_mlp_config {
+    int64_t width, ffn;
+    ax_gelu_kind activation;
+    double init_std, down_init_std;
+    bool no_bias;
+} ax_mlp_config;
+ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
+
 /* ---- combinators --------------------------------------------------------------------------------- */
 
 /* Children one after the other. Starts empty. */

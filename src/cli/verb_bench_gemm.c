@@ -35,16 +35,21 @@ typedef struct row {
 } row;
 
 /* "NT 1024x2304x768 bf16", then what is not as usual: " f32" is the result's dtype, "+=" adds to it, "+bias"
- * a number to each column; rows lie further apart than they are long. */
+ * a number to each column, "gelu" and "gelu'" are what becomes of its sums; rows of what is "strided" lie
+ * further apart than they are long. */
+static const char *const then[] = {
+    [AX_THEN_STORE] = "", [AX_THEN_GELU] = "gelu", [AX_THEN_GELU_GRAD] = "gelu'"};
+
 static void name_product(const ax_product *p, char *out, size_t size)
 {
     const ax_gemm_args *g = &p->args;
     bool sparse =
         g->lda != (g->trans_a ? g->m : g->k) || g->ldb != (g->trans_b ? g->k : g->n) || g->ldc != g->n;
-    snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s", g->trans_a ? 'T' : 'N', g->trans_b ? 'T' : 'N',
-             (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
-             g->c_dtype == g->dtype ? "" : " ", g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype),
-             g->accumulate ? " +=" : "", p->bias ? " +bias" : "", sparse ? " strided" : "");
+    snprintf(out, size, "%c%c %lldx%lldx%lld %s%s%s%s%s%s%s%s", g->trans_a ? 'T' : 'N',
+             g->trans_b ? 'T' : 'N', (long long)g->m, (long long)g->n, (long long)g->k,
+             ax_dtype_name(g->dtype), g->c_dtype == g->dtype ? "" : " ",
+             g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype), g->accumulate ? " +=" : "",
+             p->bias ? " +bias" : "", g->then ? " " : "", then[g->then], sparse ? " strided" : "");
 }
 
 static row row_of(const ax_step_products *all, const ax_product *p, const char *name)
@@ -96,12 +101,12 @@ static ax_status print_json(const ax_step_products *all, const args *a, int rank
         "threads", all->threads, "device", all->device, "isa", isa, "cache_bytes", (json_int_t)all->cache);
     if (out && r->product) {
         const ax_gemm_args *g = &r->product->args;
-        json_t *more =
-            json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b}", "m", (json_int_t)g->m,
-                      "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda", (json_int_t)g->lda, "ldb",
-                      (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc, "trans_a", g->trans_a, "trans_b",
-                      g->trans_b, "dtype", ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype),
-                      "accumulate", g->accumulate, "bias", r->product->bias);
+        json_t *more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b, s:s}", "m",
+                                 (json_int_t)g->m, "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda",
+                                 (json_int_t)g->lda, "ldb", (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc,
+                                 "trans_a", g->trans_a, "trans_b", g->trans_b, "dtype",
+                                 ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate",
+                                 g->accumulate, "bias", r->product->bias, "then", then[g->then]);
         json_object_update(out, more);
         json_decref(more);
     }
@@ -182,9 +187,9 @@ const cli_verb verb_bench_gemm = {
         "The products are those that a step really asks for, found by running one without memory and\n"
         "arithmetic; only different ones are timed. N and T say whether an operand is transposed, then\n"
         "come m x n x k, the type of the operands and, where they differ, that of the result; += adds\n"
-        "to it, +bias adds a number to each column. Operands come from memory, as in a step. The last\n"
-        "row is what a step's products should take, all calls together. On several ranks the products\n"
-        "are those of rank 0; all measure at the same time.",
+        "to it, +bias adds a number to each column, gelu and gelu' become of the sums. Operands come\n"
+        "from memory, as in a step. The last row is what a step's products should take, all calls\n"
+        "together. On several ranks the products are those of rank 0; all measure at the same time.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
                 "AXONN_ISA=avx2 axonn bench gemm gpt.yaml --json | jq -r '[.case, .of_peak] | @tsv'",

@@ -16,7 +16,7 @@ static cost gemm_cost(const ax_gemm_args *a)
 {
     double m = (double)a->m, n = (double)a->n, k = (double)a->k;
     return (cost){2 * m * n * k, (m * k + k * n) * size_of(a->dtype) +
-                                     m * n * size_of(a->c_dtype) * (a->accumulate ? 2 : 1)};
+                                     m * n * size_of(a->c_dtype) * (a->accumulate || a->pre ? 2 : 1)};
 }
 
 /* Query-key pairs that see each other in one head of one sequence, documents ignored. */

@@ -24,7 +24,7 @@ typedef struct kernel_info {
                        offsetof(ax_##kernel##_args, field), mask}
 
 static const kernel_info kernels[AX_KERNEL_COUNT] = {
-    KERNEL(gemm, dtype, accumulate, ACTIVATION),
+    KERNEL(gemm, dtype, pre, ACTIVATION),
     KERNEL(bias_add, dtype, dtype, ACTIVATION),
     KERNEL(col_sum, dtype, dtype, ACTIVATION),
     KERNEL(norm, dtype, dtype, ACTIVATION),
@@ -69,6 +69,15 @@ size_t ax_kernel_args_size(ax_kernel kernel)
 
 size_t ax_kernel_args_used(ax_kernel kernel) { return kernels[kernel].used; }
 
+static ax_status check_then(const ax_gemm_args *g)
+{
+    bool fits = g->c_dtype == g->dtype && !g->accumulate && g->ldc == ax_max(g->n, 1);
+    bool has = g->then == AX_THEN_GELU || (g->then == AX_THEN_GELU_GRAD && g->pre && !g->bias);
+    AX_CHECK(g->then == AX_THEN_STORE || (fits && has), AX_ERR_USAGE,
+             "kernel gemm: what it is given does not fit what is to become of its sums");
+    return AX_OK;
+}
+
 /* Types that an argument struct has besides. */
 static ax_status check_second(ax_kernel kernel, const void *args, ax_dtype dtype)
 {
@@ -77,6 +86,7 @@ static ax_status check_second(ax_kernel kernel, const void *args, ax_dtype dtype
     if (kernel == AX_K_gemm) {
         second = ((const ax_gemm_args *)args)->c_dtype;
         taken = second == dtype || second == ax_dtype_accum(dtype);
+        AX_TRY(check_then(args));
     } else if (kernel == AX_K_convert) {
         second = ((const ax_convert_args *)args)->y_dtype;
         taken = (unsigned)second < AX_DTYPE_COUNT && (ACTIVATION & BIT(second));

@@ -200,12 +200,11 @@ static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a
     return row_stride(grid, text, c, s.out, ab ? g.kept_b : g.kept_a, &out->ldc);
 }
 
-ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                          const ax_tensor *bias, bool accumulate, const ax_tensor *out)
+/* The gemm that it runs as. */
+static ax_status prepare(ax_ctx *ctx, const char *text, const ax_tensor *a, const ax_tensor *b,
+                         const ax_tensor *bias, const ax_tensor *out, ax_gemm_args *gemm)
 {
-    ax_ctx *ctx = ax_frame_ctx(frame);
     ax_tensor rule;
-    ax_gemm_args gemm;
     AX_TRY(ax_contract_rule(ctx->grid, text, a, b, &rule));
     char is[128], given[128];
     AX_CHECK(out->ndim == rule.ndim && !memcmp(out->dim, rule.dim, sizeof rule.dim[0] * rule.ndim) &&
@@ -215,17 +214,45 @@ ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a,
              ax_layout_print(ctx->grid, &out->layout, out->ndim, NULL, given));
     AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
              "contraction \"%s\" of %s into %s", text, ax_dtype_name(a->dtype), ax_dtype_name(out->dtype));
-    AX_TRY(lower(ctx->grid, text, a, b, out, &gemm));
+    AX_TRY(lower(ctx->grid, text, a, b, out, gemm));
     if (bias) {
-        AX_CHECK(gemm.n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&
+        AX_CHECK(gemm->n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&
                      !ax_grid_effective(ctx->grid, rule.layout.partial),
                  AX_ERR_INTERNAL, "contraction \"%s\": the bias does not fit the result [%s]", text,
                  ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is));
-        gemm.bias = bias->data;
+        gemm->bias = bias->data;
     }
-    gemm.c = out->data;
-    gemm.c_dtype = out->dtype;
+    gemm->c = out->data;
+    gemm->c_dtype = out->dtype;
+    return AX_OK;
+}
+
+ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                          const ax_tensor *bias, bool accumulate, const ax_tensor *out)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_gemm_args gemm;
+    AX_TRY(prepare(ctx, text, a, b, bias, out, &gemm));
     gemm.accumulate = accumulate;
+    return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
+}
+
+ax_status ax_contract_gelu(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                           const ax_tensor *bias, ax_gemm_then then, ax_gelu_kind kind, const ax_tensor *pre,
+                           const ax_tensor *out)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_gemm_args gemm;
+    AX_TRY(prepare(ctx, text, a, b, bias, out, &gemm));
+    AX_CHECK(!ax_grid_effective(ctx->grid, out->layout.partial) &&
+                 (!pre || (pre->dtype == out->dtype && pre->align == out->align &&
+                           ax_tensor_count(ctx->grid, pre) == ax_tensor_count(ctx->grid, out) &&
+                           ax_layout_equal(ctx->grid, &pre->layout, &out->layout, out->ndim))),
+             AX_ERR_INTERNAL,
+             "contraction \"%s\" with GELU: of partial sums, or what it keeps is not like them", text);
+    gemm.then = (uint8_t)then;
+    gemm.kind = kind;
+    gemm.pre = pre ? pre->data : NULL;
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
 

@@ -17,7 +17,8 @@ static bool same(const ax_product *p, const ax_gemm_args *b)
     const ax_gemm_args *a = &p->args;
     return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
            a->ldb == b->ldb && a->ldc == b->ldc && a->dtype == b->dtype && a->c_dtype == b->c_dtype &&
-           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate;
+           a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
+           a->then == b->then && a->kind == b->kind && p->pre == (b->pre != NULL);
 }
 
 static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
@@ -25,9 +26,10 @@ static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
     ax_product *product = realloc(all->product, (size_t)(all->n + 1) * sizeof *product);
     AX_CHECK(product, AX_ERR_MEMORY, "no memory to note another product");
     all->product = product;
-    all->product[all->n] = (ax_product){.args = *args, .bias = args->bias != NULL, .calls = 1};
+    all->product[all->n] =
+        (ax_product){.args = *args, .bias = args->bias != NULL, .pre = args->pre != NULL, .calls = 1};
     ax_gemm_args *mine = &all->product[all->n++].args;
-    mine->a = mine->b = mine->bias = mine->c = NULL;
+    mine->a = mine->b = mine->bias = mine->c = mine->pre = NULL;
     return AX_OK;
 }
 
@@ -102,7 +104,7 @@ static int64_t set_bytes(const ax_product *p)
 {
     const ax_gemm_args *g = &p->args;
     return padded(elements_of_a(g), g->dtype) + padded(elements_of_b(g), g->dtype) + bias_bytes(p) +
-           padded(g->m * g->ldc, g->c_dtype);
+           (p->pre ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
 /* One set that fills the caches by itself is enough: its end has driven out its beginning. */
@@ -119,6 +121,7 @@ static ax_gemm_args in_set(const timing *t, const ax_product *p, int64_t set)
     mine.bias = p->bias ? at : NULL;
     at += bias_bytes(p);
     mine.c = at;
+    mine.pre = p->pre ? at + padded(mine.m * mine.ldc, mine.c_dtype) : NULL;
     return mine;
 }
 
@@ -143,6 +146,8 @@ static ax_status fill_sets(const timing *t, const ax_product *p)
         AX_TRY(fill_operand(t, mine.b, elements_of_b(g), g->dtype));
         if (p->bias)
             AX_TRY(fill_operand(t, mine.bias, g->n, ax_dtype_accum(g->dtype)));
+        if (p->pre)
+            AX_TRY(fill_operand(t, mine.pre, g->m * g->ldc, g->c_dtype));
         ax_fill_args zero = {.n = g->m * g->ldc, .y = mine.c, .dtype = g->c_dtype};
         AX_TRY(ax_run_fill(t->ctx->stream, &zero));
     }

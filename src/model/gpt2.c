@@ -113,16 +113,6 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-static ax_layer *linear(ax_model *m, const char *name, int64_t in, int64_t out, bool up, double std)
-{
-    return ax_linear(m->ctx, name,
-                     &(ax_linear_config){.in = in,
-                                         .out = out,
-                                         .in_role = up ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
-                                         .out_role = up ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
-                                         .init_std = std});
-}
-
 /* "h.3.attn" and the like, in a buffer of the caller. */
 static const char *named(char out[64], int64_t block, const char *part)
 {
@@ -144,9 +134,14 @@ static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
 {
     const ax_model_config *c = &m->config;
     double out_std = c->init_std / sqrt(2.0 * (double)c->layers);
-    char a[64], b[64], d[64], e[64], f[64];
+    char a[64], b[64], d[64];
     ax_attention_config attention = {
         .width = c->hidden, .heads = c->heads, .init_std = c->init_std, .proj_init_std = out_std};
+    ax_mlp_config perceptron = {.width = c->hidden,
+                                .ffn = c->ffn,
+                                .activation = c->activation,
+                                .init_std = c->init_std,
+                                .down_init_std = out_std};
     ax_layer *const attn[] = {
         ax_layernorm(m->ctx, named(a, i, "norm1"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
         ax_attention(m->ctx, named(b, i, "attn"), &attention),
@@ -154,10 +149,8 @@ static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
     AX_TRY(add_branch(m, residual, i, "attn_branch", attn, AX_COUNT(attn)));
     ax_layer *const mlp[] = {
         ax_layernorm(m->ctx, named(a, i, "norm2"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
-        linear(m, named(b, i, "mlp.up"), c->hidden, c->ffn, true, c->init_std),
-        ax_gelu(m->ctx, named(d, i, "mlp.act"), c->activation),
-        linear(m, named(e, i, "mlp.down"), c->ffn, c->hidden, false, out_std),
-        ax_dropout(m->ctx, named(f, i, "mlp.drop"), c->dropout)};
+        ax_mlp(m->ctx, named(b, i, "mlp"), &perceptron),
+        ax_dropout(m->ctx, named(d, i, "mlp.drop"), c->dropout)};
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 

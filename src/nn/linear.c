@@ -21,26 +21,69 @@ static ax_status fit_width(const ax_layer *self, ax_frame *frame, const ax_tenso
     return ax_settle(frame, x, &layout, in);
 }
 
+static const char forward_spec[] = "bti,oi->bto", input_grad_spec[] = "bto,oi->bti";
+
+/* What a forward multiplies. */
+typedef struct product {
+    ax_tensor in, w, b;
+    const ax_tensor *bias; /* &b, or NULL: there is none, or it is to be added to sums over ranks */
+    ax_tensor rule;        /* the result's, partial along whatever axes split the input width */
+    bool whole;            /* along none: it is y */
+} product;
+
+static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, product *p)
+{
+    const linear *l = (const linear *)self;
+    const ax_grid *grid = self->ctx->grid;
+    p->bias = NULL;
+    AX_TRY(fit_width(self, frame, x, &p->in));
+    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &p->w));
+    AX_TRY(ax_contract_rule(grid, forward_spec, &p->in, &p->w, &p->rule));
+    p->whole = ax_layout_equal(grid, &p->rule.layout, &l->y_layout, p->rule.ndim);
+    p->rule.align = p->whole ? l->align : 0;
+    if (!p->whole || !self->param[BIAS])
+        return AX_OK;
+    p->bias = &p->b;
+    return ax_param_acquire(frame, self->param[BIAS], &p->b);
+}
+
+/* y of what was prepared. */
+static ax_status multiply(ax_layer *self, ax_frame *frame, const product *p, ax_tensor *y)
+{
+    ax_tensor sums;
+    AX_TRY(ax_frame_alloc(frame, &p->rule, &sums));
+    AX_TRY(ax_contract_run(frame, forward_spec, &p->in, &p->w, p->bias, false, &sums));
+    AX_TRY(ax_settle(frame, &sums, &((const linear *)self)->y_layout, y));
+    return self->param[BIAS] && !p->whole ? ax_op_bias(frame, y, self->param[BIAS]) : AX_OK;
+}
+
 static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    static const char spec[] = "bti,oi->bto";
-    linear *l = (linear *)self;
-    const ax_grid *grid = self->ctx->grid;
-    ax_tensor in, w, rule, partial, b; /* partial along whatever axes split the input width */
-    AX_TRY(fit_width(self, frame, x, &in));
-    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    AX_TRY(ax_contract_rule(grid, spec, &in, &w, &rule));
-    bool whole = ax_layout_equal(grid, &rule.layout, &l->y_layout, rule.ndim);
-    bool with_bias = whole && self->param[BIAS];
-    if (with_bias)
-        AX_TRY(ax_param_acquire(frame, self->param[BIAS], &b));
-    rule.align = whole ? l->align : 0;
-    AX_TRY(ax_frame_alloc(frame, &rule, &partial));
-    AX_TRY(ax_contract_run(frame, spec, &in, &w, with_bias ? &b : NULL, false, &partial));
-    AX_TRY(ax_settle(frame, &partial, &l->y_layout, y));
-    if (self->param[BIAS] && !whole)
-        AX_TRY(ax_op_bias(frame, y, self->param[BIAS]));
-    return ax_frame_save(frame, &in);
+    product p;
+    AX_TRY(prepare(self, frame, x, &p));
+    AX_TRY(multiply(self, frame, &p, y));
+    return ax_frame_save(frame, &p.in);
+}
+
+ax_status ax_linear_forward_gelu(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind,
+                                 ax_tensor *pre, ax_tensor *y)
+{
+    product p;
+    AX_TRY(prepare(self, frame, x, &p));
+    bool keeps = ax_frame_training(frame);
+    *pre = p.rule;
+    if (!p.whole) {
+        AX_TRY(multiply(self, frame, &p, pre));
+        AX_TRY(ax_op_gelu(frame, pre, kind, y));
+    } else {
+        if (keeps)
+            AX_TRY(ax_frame_alloc(frame, &p.rule, pre));
+        AX_TRY(ax_frame_alloc(frame, &p.rule, y));
+        AX_TRY(ax_contract_gelu(frame, forward_spec, &p.in, &p.w, p.bias, AX_THEN_GELU, kind,
+                                keeps ? pre : NULL, y));
+        pre->layout = y->layout = ((const linear *)self)->y_layout; /* without axes of one rank */
+    }
+    return ax_frame_save(frame, &p.in);
 }
 
 static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
@@ -49,11 +92,10 @@ static const ax_layout *input_layout(const ax_layer *self) { return &((const lin
 static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy, bool first,
                                 ax_tensor *partial)
 {
-    static const char spec[] = "bto,oi->bti";
     ax_tensor w;
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
-    return first ? ax_contract(frame, spec, dy, &w, NULL, partial)
-                 : ax_contract_run(frame, spec, dy, &w, NULL, true, partial);
+    return first ? ax_contract(frame, input_grad_spec, dy, &w, NULL, partial)
+                 : ax_contract_run(frame, input_grad_spec, dy, &w, NULL, true, partial);
 }
 
 static ax_status add_param_grads(const ax_layer *self, ax_frame *frame, const ax_tensor *dy,
@@ -83,6 +125,25 @@ ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *fr
 static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     return ax_linear_backward_shared(&self, 1, frame, dy, dx);
+}
+
+ax_status ax_linear_backward_gelu(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_gelu_kind kind,
+                                  ax_tensor *dx)
+{
+    ax_tensor rule, x, pre, w, sums;
+    if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) { /* sums over ranks */
+        AX_TRY(linear_backward(self, frame, dy, &sums));
+        AX_TRY(ax_frame_restore(frame, &pre));
+        return ax_op_gelu_grad(frame, &pre, &sums, kind, dx);
+    }
+    AX_TRY(ax_frame_restore(frame, &x));
+    AX_TRY(ax_frame_restore(frame, &pre));
+    AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
+    AX_TRY(ax_contract_rule(self->ctx->grid, input_grad_spec, dy, &w, &rule));
+    AX_TRY(ax_frame_alloc(frame, &rule, dx));
+    AX_TRY(ax_contract_gelu(frame, input_grad_spec, dy, &w, NULL, AX_THEN_GELU_GRAD, kind, &pre, dx));
+    dx->layout = *input_layout(self);
+    return add_param_grads(self, frame, dy, &x);
 }
 
 static const ax_layer_ops linear_ops = {

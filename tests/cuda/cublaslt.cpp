@@ -8,6 +8,7 @@
 #include "axonn/dev.h"
 
 #include <atomic>
+#include <cmath>
 #include <vector>
 
 struct cublasLtContext {
@@ -19,6 +20,8 @@ struct cublasLtMatmulDesc {
     cublasOperation_t trans_a, trans_b;
     cublasLtEpilogue_t epilogue;
     const void *bias;
+    void *aux;
+    int64_t aux_ld;
 };
 struct cublasLtMatrixLayout {
     cudaDataType_t type;
@@ -45,6 +48,28 @@ double at(const cublasLtMatrixLayout &l, bool trans, const void *x, int64_t r, i
 
 bool well_formed(const cublasLtMatrixLayout &l) { return l.rows > 0 && l.cols > 0 && l.ld >= l.rows; }
 
+/* Bits of epilogues. */
+enum { BIAS = 4, GELU = 32, AUX = 128, DGELU = 64 };
+
+/* With hyperbolic tangent, as the library has it, and its derivative. */
+double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+double gelu_slope(double x)
+{
+    double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+/* An element before it is stored. */
+double finish(const cublasLtMatmulDesc &how, ax_dtype dtype, int64_t i, int64_t j, double sum)
+{
+    if (how.epilogue == CUBLASLT_EPILOGUE_DGELU)
+        return sum * gelu_slope(ax_load(dtype, how.aux, j * how.aux_ld + i));
+    if (how.epilogue & AUX)
+        ax_store(dtype, how.aux, j * how.aux_ld + i, sum);
+    return how.epilogue & GELU ? gelu(sum) : sum;
+}
+
 void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrixLayout &la, const void *b,
               const cublasLtMatrixLayout &lb, double beta, void *d, const cublasLtMatrixLayout &ld)
 {
@@ -57,16 +82,15 @@ void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrix
             wide[p * m + i] = at(la, ta, a, i, p);
     for (int64_t j = 0; j < ld.cols; j++) {
         for (int64_t i = 0; i < m; i++)
-            sum[i] =
-                (beta != 0 ? beta * at(ld, false, d, i, j) : 0) +
-                (how.epilogue == CUBLASLT_EPILOGUE_BIAS ? ax_load(dtype_of(how.bias_type), how.bias, i) : 0);
+            sum[i] = (beta != 0 ? beta * at(ld, false, d, i, j) : 0) +
+                     (how.epilogue & BIAS ? ax_load(dtype_of(how.bias_type), how.bias, i) : 0);
         for (int64_t p = 0; p < k; p++) {
             const double factor = at(lb, tb, b, p, j), *column = wide + p * m;
             for (int64_t i = 0; i < m; i++)
                 sum[i] += factor * column[i];
         }
         for (int64_t i = 0; i < m; i++)
-            ax_store(dtype_of(ld.type), d, j * ld.ld + i, sum[i]);
+            ax_store(dtype_of(ld.type), d, j * ld.ld + i, finish(how, dtype_of(ld.type), i, j, sum[i]));
     }
 }
 
@@ -76,11 +100,12 @@ std::atomic<long> products[ALGORITHMS];
 
 /* What a product takes, in ms. The one that would be fastest does not run where k is odd, which the heuristic
  * does not know; the next one is only where c has an even number of rows. A c of two columns takes
- * a tenth. */
-double cost_of(const cublasLtMatmulAlgo_t &algo, const cublasLtMatrixLayout &d)
+ * a tenth. What ends in GELU is slow where c has an odd number of rows. */
+double cost_of(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &d)
 {
+    double more = how.epilogue >= CUBLASLT_EPILOGUE_GELU && d.cols % 2 ? 1 : 0;
     const double ms[ALGORITHMS] = {0, 0.03, 0.05, 0.01, d.cols % 2 ? 0.04 : 0.02};
-    return ms[algo.data[WHICH]] * (d.rows == 2 ? 0.1 : 1); /* c transposed */
+    return ms[algo.data[WHICH]] * (d.rows == 2 ? 0.1 : 1) + more; /* c transposed */
 }
 
 bool fits(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &a)
@@ -125,18 +150,20 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
                                         cudaDataType_t scale)
 {
     return made(out, cublasLtMatmulDesc{compute, scale, CUDA_R_32F, CUBLAS_OP_N, CUBLAS_OP_N,
-                                        CUBLASLT_EPILOGUE_DEFAULT, nullptr});
+                                        CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t how) { return gone(how); }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what,
                                               const void *value, size_t size)
 {
-    void *to = what == CUBLASLT_MATMUL_DESC_TRANSA         ? (void *)&how->trans_a
-               : what == CUBLASLT_MATMUL_DESC_TRANSB       ? (void *)&how->trans_b
-               : what == CUBLASLT_MATMUL_DESC_EPILOGUE     ? (void *)&how->epilogue
-               : what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? (void *)&how->bias
-                                                           : (void *)&how->bias_type;
+    void *to = what == CUBLASLT_MATMUL_DESC_TRANSA                 ? (void *)&how->trans_a
+               : what == CUBLASLT_MATMUL_DESC_TRANSB               ? (void *)&how->trans_b
+               : what == CUBLASLT_MATMUL_DESC_EPILOGUE             ? (void *)&how->epilogue
+               : what == CUBLASLT_MATMUL_DESC_BIAS_POINTER         ? (void *)&how->bias
+               : what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ? (void *)&how->aux
+               : what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD      ? (void *)&how->aux_ld
+                                                                   : (void *)&how->bias_type;
     memcpy(to, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -185,7 +212,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         return CUBLAS_STATUS_INVALID_VALUE;
     if (a->type != b->type || (a->type == CUDA_R_64F) != (how->compute == CUBLAS_COMPUTE_64F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (how->epilogue == CUBLASLT_EPILOGUE_BIAS && how->bias_type != d->type)
+    if (how->epilogue & BIAS && how->bias_type != d->type)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (how->epilogue & AUX && (how->aux_ld % 8 || how->aux_ld < d->rows))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     bool narrow = (a->type == CUDA_R_16BF || a->type == CUDA_R_16F) &&
                   (a->ld % 2 || b->ld % 2 || preference->align[0] < 4 || preference->align[1] < 4);
@@ -221,12 +250,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
     ax_dtype scale = dtype_of(how->scale);
     double factor = ax_load(scale, beta, 0);
     if (c != d || c_layout != d_layout || ax_load(scale, alpha, 0) != 1 || !is_aligned(a, algo->data[0]) ||
-        !is_aligned(b, algo->data[1]) || !is_aligned(d, algo->data[3]))
+        !is_aligned(b, algo->data[1]) || !is_aligned(d, algo->data[3]) ||
+        (how->epilogue & AUX && (!how->aux || !is_aligned(how->aux, 16))))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!fits(*algo, *how, *a_layout))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     products[algo->data[WHICH]]++;
-    ax_emulated_spend(stream, cost_of(*algo, *d_layout));
+    ax_emulated_spend(stream, cost_of(*algo, *how, *d_layout));
     ax_emulated_enqueue(stream, [=, h = *how, la = *a_layout, lb = *b_layout, ld = *d_layout] {
         multiply(h, a, la, b, lb, factor, d, ld);
     });

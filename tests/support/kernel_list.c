@@ -68,6 +68,43 @@ bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols)
     return true;
 }
 
+/* Products that end in GELU, or in what its derivative multiplies. Where that is small, what is rounded in
+ * between counts more than the result's own rounding. */
+static bool build_gemm_then(kernel_case *c, int index)
+{
+    static const int64_t shapes[][3] = {{0, 8, 4},   {3, 8, 0},    {1, 16, 24},   {17, 8, 40},   {5, 7, 3},
+                                        {33, 24, 9}, {64, 64, 64}, {40, 136, 65}, {130, 48, 300}};
+    enum { WAYS = 12 };
+    if (index >= WAYS * (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+        return false;
+    const int64_t *shape = shapes[index / WAYS];
+    int way = index % WAYS;
+    ARGS(gemm);
+    int64_t m = shape[0], n = shape[1], k = shape[2];
+    a->m = m, a->n = n, a->k = k;
+    a->trans_a = way & 1, a->trans_b = way & 2;
+    a->lda = a->trans_a ? m : k;
+    a->ldb = a->trans_b ? k : n;
+    a->ldc = n;
+    a->then = way < 8 ? AX_THEN_GELU : AX_THEN_GELU_GRAD;
+    a->kind = index / WAYS % 3 == 1 ? AX_GELU_EXACT : AX_GELU_TANH;
+    DTYPE(dtype, c->dtype);
+    DTYPE(c_dtype, c->dtype);
+    kc_name(c, " %dx%dx%d%s%s%s then %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",
+            a->trans_b ? " b'" : "", way < 8 && index % 2 ? " + bias" : "",
+            way < 8 ? way < 4 ? "gelu" : "gelu of what is kept" : "gelu'");
+    IN(a, c->dtype, (a->trans_a ? k : m) * a->lda);
+    IN(b, c->dtype, (a->trans_b ? n : k) * a->ldb);
+    if (way < 8 && index % 2)
+        IN(bias, ACCUM, n);
+    if (way >= 8)
+        IN(pre, c->dtype, m * n);
+    else if (way >= 4)
+        OUT(pre, c->dtype, m * n, (double)k + 2);
+    OUT(c, c->dtype, m * n, (double)k + 6);
+    return true;
+}
+
 bool kc_build_gemm(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {
@@ -83,7 +120,10 @@ bool kc_build_gemm(kernel_case *c, int index)
     /* Several blocks in every direction; too large for all variants. */
     static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3 };
-    if (index >= ALL + FEW * (int)AX_COUNT(large) || !kc_takes(c, KC_ACTIVATION))
+    enum { PLAIN = ALL + FEW * AX_COUNT(large) };
+    if (index >= PLAIN)
+        return build_gemm_then(c, index - PLAIN);
+    if (!kc_takes(c, KC_ACTIVATION))
         return false;
     const int64_t *shape = index < ALL ? shapes[index / 16] : large[(index - ALL) / FEW];
     int variant = index < ALL ? index % 16 : 5 * ((index - ALL) % 3);

@@ -32,6 +32,7 @@ typedef enum ax_cuda_attention_kind {
 typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
+    int generation; /* its compute capability's first number: 8 Ampere, 9 Hopper */
     cudaStream_t stream;
     bool recording; /* what the stream is given becomes a graph: nothing may be waited for */
     void *scratch;
@@ -61,6 +62,9 @@ ax_status ax_cuda_check(cudaError_t result, const char *what);
 ax_status ax_cuda_wait(ax_cuda *cu);
 /* Copies to or from memory of the host that is not pinned, and waits for it. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
+
+/* The table of the plugin (device.c). */
+extern const ax_device_ops ax_plugin_cuda;
 
 /* `gpu` names its kind. */
 ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_products **out);

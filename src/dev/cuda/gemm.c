@@ -20,10 +20,14 @@ typedef struct plan {
     plan_key key;
     bool bias_apart; /* the library has no product that adds this bias: a kernel does */
     bool own;        /* it has no such product at all: ax_cuda_product does it */
+    bool in_two;     /* what is to become of the sums is done by a kernel of its own */
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
 } plan;
+
+/* In the file of plans: the two kernels took less. */
+static const uint64_t in_two[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 /* An open-addressed table of plans, never more than half full. */
 typedef struct ax_cuda_products {
@@ -131,7 +135,10 @@ static plan_key key_of(const ax_gemm_args *g)
                       .align_a = alignment(g->a),
                       .align_b = alignment(g->b),
                       .align_c = alignment(g->c),
-                      .align_bias = alignment(g->bias)};
+                      .align_bias = alignment(g->bias),
+                      .then = g->then,
+                      .pre = g->pre != NULL,
+                      .align_pre = alignment(g->pre)};
 }
 
 static cudaDataType_t data_type(ax_dtype dtype)
@@ -179,14 +186,31 @@ static ax_status describe(plan *p, const ax_gemm_args *g)
     return layout(&p->c, g->c_dtype, g->m, g->n, g->ldc);
 }
 
-/* The bias goes with the columns of c, which are the library's rows. */
-static ax_status describe_bias(plan *p, const ax_gemm_args *g, const void *bias)
+/* What the library does with sums before it stores them. */
+static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
 {
-    cublasLtEpilogue_t with = CUBLASLT_EPILOGUE_BIAS;
+    static const cublasLtEpilogue_t gelu[2][2] = {
+        {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
+        {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS}};
+    switch ((ax_gemm_then)g->then) {
+    case AX_THEN_GELU:
+        return gelu[g->pre != NULL][g->bias != NULL];
+    case AX_THEN_GELU_GRAD:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+/* The bias goes with the columns of c, which are the library's rows. */
+static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
+{
+    cublasLtEpilogue_t with = epilogue_of(g);
     cudaDataType_t type = data_type(g->c_dtype);
     AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
-    AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
-    return set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (g->bias)
+        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc) : AX_OK;
 }
 
 /* Sums are kept in A, those of parts that are added up later too. */
@@ -229,18 +253,19 @@ static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan 
                           cu->scratch, WORKSPACE, cu->stream);
 }
 
-/* The bias of this call, which an earlier one had elsewhere. */
-static ax_status place_bias(const products *all, const plan *p, const ax_gemm_args *g)
+/* The bias of this call, which an earlier one had elsewhere, and what GELU is of. */
+static ax_status place(const products *all, const plan *p, const ax_gemm_args *g)
 {
     const void *bias = converts_bias(g) ? all->bias : g->bias;
-    return g->bias && !p->bias_apart ? set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)
-                                     : AX_OK;
+    if (g->bias && !p->bias_apart)
+        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre) : AX_OK;
 }
 
 static ax_status multiply(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
                           bool accumulate)
 {
-    AX_TRY(place_bias(all, p, g));
+    AX_TRY(place(all, p, g));
     LT(launch(all, cu, p, g, accumulate));
     return AX_OK;
 }
@@ -336,7 +361,7 @@ static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gem
     bool useless = known && !runs(all, p, known);
     if (!known || useless) {
         float least[ANSWERS];
-        AX_TRY(place_bias(all, p, g));
+        AX_TRY(place(all, p, g));
         AX_TRY(time_in_place(all, cu, p, g, answer, n, least));
         int best = best_of(least, n);
         ax_log(AX_LOG_DEBUG,
@@ -387,14 +412,75 @@ static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm
     return n > 1 && all->measured ? improve(all, cu, p, g, answer, n) : AX_OK;
 }
 
-/* With the bias if the library can, then without; it wants the bias to lie on 16 bytes. */
-static ax_status make(const products *all, ax_cuda *cu, const ax_gemm_args *g, plan *p)
+/* Whether the library may add the bias, which it wants to lie on 16 bytes. */
+static bool takes_bias(const plan *p, const ax_gemm_args *g)
 {
+    return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16) || converts_bias(g);
+}
+
+/* Whether the library may have GELU: it is GELU_TANH, on the fast arithmetic that 16 bits allow. What it is
+ * of has rows of multiples of 8 elements, on 16 bytes. */
+static bool takes_gelu(const plan *p, const ax_gemm_args *g)
+{
+    return ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
+           (!g->pre || p->key.align_pre >= 16) && (!g->bias || takes_bias(p, g));
+}
+
+/* Whether two kernels take less than a product that ends in GELU: as it was measured once. */
+static ax_status compare_in_two(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    const int times = 4;
+    float least[2] = {INFINITY, INFINITY};
+    for (int round = 0; round < 2 * ROUNDS; round++) {
+        float ms;
+        AX_CUDA(cudaEventRecord(all->begin, cu->stream));
+        for (int i = 0; i < times; i++)
+            if (round % 2)
+                AX_TRY(ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel));
+            else
+                AX_TRY(multiply(all, cu, p, g, false));
+        AX_CUDA(cudaEventRecord(all->end, cu->stream));
+        AX_TRY(ax_cuda_wait(cu));
+        AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
+        if (round > 1) /* the first of each loads kernels */
+            least[round % 2] = fminf(least[round % 2], ms / (float)times);
+    }
+    p->in_two = least[1] < least[0];
+    ax_log(AX_LOG_DEBUG, "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms in one, %.4f in two",
+           (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
+           g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)least[0], (double)least[1]);
+    if (p->in_two)
+        ax_cuda_plans_add(all->measured, &p->key, in_two, true);
+    return AX_OK;
+}
+
+/* By the library if it can: on Hopper and later, or where that was measured to be faster. */
+static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    const uint64_t *known = all->measured ? ax_cuda_plans_find(all->measured, &p->key) : NULL;
     bool found = false;
+    p->in_two = !takes_gelu(p, g) || (known ? known[0] == in_two[0] : !all->measured && cu->generation < 9);
+    if (p->in_two)
+        return AX_OK;
     AX_TRY(describe(p, g));
-    bool fits = g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16;
-    if (fits || converts_bias(g)) {
-        AX_TRY(describe_bias(p, g, fits ? g->bias : all->bias));
+    AX_TRY(describe_epilogue(p, g));
+    AX_TRY(choose(all, cu, p, g, &found));
+    p->in_two = !found;
+    return found && all->measured && !known ? compare_in_two(all, stream, p, g) : AX_OK;
+}
+
+/* With the bias if the library can, then without. */
+static ax_status make(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    bool found = false;
+    if (g->then)
+        return make_gelu(all, stream, g, p);
+    AX_TRY(describe(p, g));
+    if (takes_bias(p, g)) {
+        AX_TRY(describe_epilogue(p, g));
         AX_TRY(choose(all, cu, p, g, &found));
     }
     p->bias_apart = g->bias && !found;
@@ -443,7 +529,7 @@ static ax_status grow(products *all)
     return AX_OK;
 }
 
-static ax_status find(products *all, ax_cuda *cu, const ax_gemm_args *g, plan **out)
+static ax_status find(products *all, ax_stream *stream, const ax_gemm_args *g, plan **out)
 {
     plan_key key = key_of(g);
     plan **slot = slot_of(all, &key), *p = *slot;
@@ -456,7 +542,7 @@ static ax_status find(products *all, ax_cuda *cu, const ax_gemm_args *g, plan **
     }
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     p->key = key;
-    ax_status status = make(all, cu, g, p);
+    ax_status status = make(all, stream, g, p);
     if (status != AX_OK) {
         plan_destroy(p);
         return status;
@@ -474,9 +560,13 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
     bool accumulate = g->accumulate;
     if (!g->m || !g->n)
         return AX_OK;
+    if (!g->k && g->then)
+        return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (!g->k) /* the library refuses it */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
-    AX_TRY(find(cu->products, cu, g, &p));
+    AX_TRY(find(cu->products, stream, g, &p));
+    if (p->in_two)
+        return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (p->own)
         return ax_cuda_product(stream, g);
     if (g->bias && p->bias_apart) {

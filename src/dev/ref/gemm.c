@@ -1,4 +1,5 @@
 /* Matrix product in tiles: operands of any type and transposition become tiles of doubles. */
+#include "dev/backend.h"
 #include "dev/ref/ref.h"
 
 #include <string.h>
@@ -63,8 +64,9 @@ static void write_tile(const ax_gemm_args *g, int64_t i0, int64_t j0, int64_t ro
 
 ax_status ref_gemm(ax_stream *stream, const void *args)
 {
-    (void)stream;
     const ax_gemm_args *g = args;
+    if (g->then)
+        return ax_gemm_in_two(stream, g, ax_backend_ref.kernel);
     const matrix ma = {g->a, g->lda, g->dtype, g->trans_a}, mb = {g->b, g->ldb, g->dtype, g->trans_b};
     for (int64_t i0 = 0; i0 < g->m; i0 += TILE)
         for (int64_t j0 = 0; j0 < g->n; j0 += TILE) {

@@ -1,0 +1,19 @@
+/* A product and what becomes of its sums, one after the other. */
+#include "axonn/dev.h"
+
+ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args, ax_kernel_fn *const kernel[])
+{
+    ax_gemm_args sums = *args;
+    bool gelu = args->then == AX_THEN_GELU;
+    sums.then = AX_THEN_STORE;
+    sums.pre = NULL;
+    if (gelu && args->pre)
+        sums.c = args->pre;
+    AX_TRY(kernel[AX_K_gemm](stream, &sums));
+    if (gelu) {
+        ax_gelu_args then = {args->m * args->n, sums.c, args->c, args->dtype, args->kind};
+        return kernel[AX_K_gelu](stream, &then);
+    }
+    ax_gelu_grad_args then = {args->m * args->n, args->pre, sums.c, args->c, args->dtype, args->kind};
+    return kernel[AX_K_gelu_grad](stream, &then);
+}

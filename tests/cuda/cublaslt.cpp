@@ -49,7 +49,7 @@ double at(const cublasLtMatrixLayout &l, bool trans, const void *x, int64_t r, i
 bool well_formed(const cublasLtMatrixLayout &l) { return l.rows > 0 && l.cols > 0 && l.ld >= l.rows; }
 
 /* Bits of epilogues. */
-enum { BIAS = 4, GELU = 32, AUX = 128, DGELU = 64 };
+enum { BIAS = 4, GELU = 32, AUX = 128 };
 
 /* With hyperbolic tangent, as the library has it, and its derivative. */
 double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }

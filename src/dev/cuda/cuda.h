@@ -32,7 +32,6 @@ typedef enum ax_cuda_attention_kind {
 typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
-    int generation; /* its compute capability's first number: 8 Ampere, 9 Hopper */
     cudaStream_t stream;
     bool recording; /* what the stream is given becomes a graph: nothing may be waited for */
     void *scratch;

@@ -155,7 +155,6 @@ static ax_status prepare(ax_cuda *cu)
     cu->left_at_open = memory_left();
     AX_CUDA(cudaGetDeviceProperties(&about, cu->ordinal));
     cu->processors = about.multiProcessorCount;
-    AX_CUDA(cudaDeviceGetAttribute(&cu->generation, cudaDevAttrComputeCapabilityMajor, cu->ordinal));
     AX_CUDA(cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking));
     cu->scratch_bytes = (int64_t)workspace(0);
     AX_CUDA(cudaMalloc(&cu->scratch, (size_t)cu->scratch_bytes));

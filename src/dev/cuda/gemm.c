@@ -455,20 +455,22 @@ static ax_status compare_in_two(const products *all, ax_stream *stream, plan *p,
     return AX_OK;
 }
 
-/* By the library if it can: on Hopper and later, or where that was measured to be faster. */
+/* By the library if it can, and if that was measured to be faster. */
 static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
-    ax_cuda *cu = ax_cuda_of(stream);
-    const uint64_t *known = all->measured ? ax_cuda_plans_find(all->measured, &p->key) : NULL;
     bool found = false;
-    p->in_two = !takes_gelu(p, g) || (known ? known[0] == in_two[0] : !all->measured && cu->generation < 9);
-    if (p->in_two)
+    p->in_two = true;
+    if (!all->measured || !takes_gelu(p, g))
+        return AX_OK;
+    const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
+    bool is_known = known;
+    if (known && known[0] == in_two[0])
         return AX_OK;
     AX_TRY(describe(p, g));
     AX_TRY(describe_epilogue(p, g));
-    AX_TRY(choose(all, cu, p, g, &found));
+    AX_TRY(choose(all, ax_cuda_of(stream), p, g, &found));
     p->in_two = !found;
-    return found && all->measured && !known ? compare_in_two(all, stream, p, g) : AX_OK;
+    return found && !is_known ? compare_in_two(all, stream, p, g) : AX_OK;
 }
 
 /* With the bias if the library can, then without. */

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""A peer to compare with: training steps of GPT-2 in PyTorch on the CPU, as its users would write them.
+"""A peer to compare with: training steps of GPT-2 in PyTorch, as its users would write them.
 
-Forward, backward, clipping by global norm and fused AdamW on random tokens; attention is torch's fused one.
-With --ranks N it is DistributedDataParallel over gloo, N processes of --threads each; --batch is the global batch.
---with LIST sets what makes torch faster on some machines, --best what did here; --settings says what there is.
-Prints one JSON object. Interleave its runs with axonn's on the same machine before believing a ratio.
+Forward, backward, clipping by global norm and fused AdamW on random tokens; attention is torch's fused one. The loss
+is the mean over --batch rows, of which --micro are computed at a time. With --ranks N it is DistributedDataParallel
+over gloo, N processes of --threads each; --batch is the global batch. --device cuda takes the first GPU, and fp32 is
+fp32 there, not tf32. --with LIST sets what makes torch faster on some machines, --best what did on this kind of
+device; --settings says what there is. Prints one JSON object. Interleave its runs with axonn's on the same machine
+before believing a ratio.
 Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 --threads 2
+        python3 bench/peers/torch_gpt2.py --precision bf16 --batch 256 --micro 64 --seq 1024 --device cuda --best
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -32,8 +36,12 @@ SETTINGS = {
     "flush": "denormal numbers are zero",
     "pad": "the vocabulary rounded up to a multiple of 128",
     "compile": "torch.compile; needs a C++ compiler",
-    "autotune": "torch.compile, max-autotune",
+    "autotune": "torch.compile, max-autotune; on cuda without CUDA graphs, which gradients that add up do not bear",
+    "cudnn": "attention by cuDNN, by flash kernels where it cannot",
+    "flash": "attention by flash kernels, by cuDNN where they cannot",
 }
+GPU_ONLY = {"cudnn", "flash"}
+EITHER = {"pad", "compile", "autotune"}  # all others are of the CPU
 ENVIRONMENT = {
     "thp": {"THP_MEM_ALLOC_ENABLE": "1"},
     "malloc": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
@@ -45,7 +53,7 @@ ENVIRONMENT = {
 }
 PRELOAD = {"jemalloc": LIB + "libjemalloc.so.2", "tcmalloc": LIB + "libtcmalloc_minimal.so.4",
            "iomp": LIB + "libomp.so.5"}
-BEST = "mkl,malloc,pad,compile"
+BEST = {"cpu": "mkl,malloc,pad,compile", "cuda": "pad,compile,cudnn"}
 # What MKL asks before it looks at the instruction sets.
 MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 
@@ -55,18 +63,30 @@ def arguments():
     for name, default in [("layers", 12), ("hidden", 768), ("heads", 12), ("vocab", 50257), ("seq", 256),
                           ("batch", 4), ("steps", 10), ("warmup", 2), ("threads", 2), ("ranks", 1)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+    p.add_argument("--micro", type=int, default=0, help="rows that are computed at a time, default all")
+    p.add_argument("--device", choices=list(BEST), default="cpu", help="default %(default)s")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast, weights stay fp32")
     p.add_argument("--with", dest="settings", type=lambda x: [w for w in x.split(",") if w], default=[],
                    metavar="LIST", help="settings, with commas between them")
-    p.add_argument("--best", action="store_const", dest="settings", const=BEST.split(","), help=f"--with {BEST}")
+    p.add_argument("--best", action="store_true",
+                   help="".join(f"{at}on {name} --with {what}" for at, (name, what) in zip(["", "; "], BEST.items())))
     p.add_argument("--settings", action="store_true", dest="list", help="say what settings there are, and end")
     args = p.parse_args()
     if args.list:
         print("\n".join(f"{name:10s}{what}" for name, what in SETTINGS.items()))
         p.exit()
-    unknown = [w for w in args.settings if w not in SETTINGS]
+    if args.best:
+        args.settings = BEST[args.device].split(",")
+    known = EITHER | GPU_ONLY if args.device == "cuda" else SETTINGS.keys() - GPU_ONLY
+    unknown = [w for w in args.settings if w not in known]
     if unknown:
-        p.error(f"--with: no setting {', '.join(unknown)}; there are {', '.join(SETTINGS)}")
+        p.error(f"--with: no setting {', '.join(unknown)} on {args.device}; there are "
+                + ", ".join(w for w in SETTINGS if w in known))
+    args.micro = args.micro or args.batch
+    if args.micro < 0 or args.batch % args.micro:
+        p.error(f"--batch {args.batch} is not divisible by --micro {args.micro}")
+    if args.ranks > 1 and (args.micro < args.batch or args.device == "cuda"):
+        p.error("--ranks is of the CPU, without --micro")
     return args
 
 
@@ -138,11 +158,39 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def attention(a):
+    """A context in which attention is what the settings prefer, and never the one of plain products."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
+    if not GPU_ONLY & set(a.settings):
+        return contextlib.nullcontext()
+    return sdpa_kernel(order if "cudnn" in a.settings else order[::-1], set_priority=True)
+
+
+def step_on(run, stream, a):
+    """Adds up the gradient of the mean loss over all rows of the stream, and returns that loss."""
+    total = 0
+    for rows in stream.split(a.micro):
+        with torch.autocast(a.device, dtype=torch.bfloat16, enabled=a.precision == "bf16"):
+            loss = run(rows[:, :-1], rows[:, 1:])
+        if len(rows) < len(stream):
+            loss = loss * (len(rows) / len(stream))
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
 def train(rank, a, port):
     torch.set_num_threads(a.threads)
     torch.set_flush_denormal("flush" in a.settings)
     torch.manual_seed(0)
-    model = GPT2(a)
+    if a.device == "cuda":
+        if not torch.cuda.is_available():
+            sys.exit("torch sees no GPU: nvidia-smi says whether there is one; torch.version.cuda is "
+                     f"{torch.version.cuda}")
+        torch.set_float32_matmul_precision("highest")  # no tf32
+    with torch.device(a.device):
+        model = GPT2(a)
     if a.ranks > 1:
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=a.ranks)
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -153,18 +201,21 @@ def train(rank, a, port):
         lr=3e-4, betas=(0.9, 0.95), fused=True)
     run = model
     if "compile" in a.settings or "autotune" in a.settings:
-        run = torch.compile(model, mode="max-autotune" if "autotune" in a.settings else "default")
+        tuned = "max-autotune" if a.device == "cpu" else "max-autotune-no-cudagraphs"
+        run = torch.compile(model, mode=tuned if "autotune" in a.settings else "default")
+    ready = torch.cuda.synchronize if a.device == "cuda" else lambda: None
     seconds = []
     for step in range(a.warmup + a.steps):
-        stream = torch.randint(a.vocab, (a.batch // a.ranks, a.seq + 1))
+        stream = torch.randint(a.vocab, (a.batch // a.ranks, a.seq + 1), device=a.device)
+        ready()
         start = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16"):
-            loss = run(stream[:, :-1], stream[:, 1:])
-        loss.backward()
+        with attention(a):
+            loss = step_on(run, stream, a)
         nn.utils.clip_grad_norm_(params, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         loss.item()
+        ready()
         if step >= a.warmup:
             seconds.append(time.perf_counter() - start)
     if a.ranks > 1:
@@ -172,12 +223,18 @@ def train(rank, a, port):
     if rank:
         return
     rate = [a.batch * a.seq / s for s in seconds]
+    on_gpu = {}
+    if a.device == "cuda":  # the driver counts what torch keeps, the context, and other processes
+        free, total = torch.cuda.mem_get_info()
+        on_gpu = {"gpu_bytes": total - free, "gpu_reserved_bytes": torch.cuda.max_memory_reserved(),
+                  "gpu": torch.cuda.get_device_name()}
     print(json.dumps({
         "case": f"torch.gpt2.{a.precision}" + (f".ddp{a.ranks}" if a.ranks > 1 else ""), "unit": "tokens/s",
         "runs": a.steps, "median": round(statistics.median(rate), 1), "min": round(min(rate), 1),
         "max": round(max(rate), 1), "step_ms": round(1e3 * statistics.median(seconds), 2), "loss": loss.item(),
         "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "parameters": sum(p.numel() for p in params), "torch": torch.__version__, "settings": vars(a)}))
+        "parameters": sum(p.numel() for p in params), "torch": torch.__version__, "settings": vars(a),
+        **on_gpu}))
 
 
 def main():

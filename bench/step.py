@@ -3,11 +3,11 @@
 
 Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks (axonn, an even number of threads shared by
 two ranks; without memory, as each rank's pages count the other's), torch (at its best, or once with each --torch-with)
-and llm.c (fp32; cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a party's figure is the
-median over the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round,
-tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is measured goes to
-stderr as it comes. With --isa axonn's kernels use that instruction set, and the libraries of the limit and of torch are
-held to the same.
+and llm.c (fp32; cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a
+party's figure is the median over the rounds of its own median. Prints markdown tables: ms a step with the least and
+the greatest round, tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is
+measured goes to stderr as it comes. With --isa axonn's kernels use that instruction set, and the libraries of the
+limit and of torch are held to the same.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
                               [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--isa avx2] [--json]
 """
@@ -47,6 +47,10 @@ PARTIES = ["limit", "axonn", "ranks", "torch", "llm.c"]
 SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
 
 
+class Failed(SystemExit):
+    """A program that failed: ends this one with what it said, unless somebody goes on with others."""
+
+
 def run(command, **environment):
     """What it prints, and the most memory that it, or one process that it waited for, held at a time."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -57,7 +61,7 @@ def run(command, **environment):
         out.seek(0)
         err.seek(0)
         if child.returncode:
-            sys.exit(f"{' '.join(map(str, command))}\nexit code {child.returncode}\n{err.read()[-3000:]}")
+            raise Failed(f"{' '.join(map(str, command))}\nexit code {child.returncode}\n{err.read()[-3000:]}")
         return out.read(), usage.ru_maxrss * 1024
 
 
@@ -72,17 +76,22 @@ def limit(args, case, precision, _settings):
     return {"ms": last_json(out)["step_ms"]}
 
 
-def step_of(args, case, precision, rows, words):
-    layers, hidden, heads, vocab, seq, batch = CASES[case]
+def bench_step(args, shape, precision, rows, words, before=(), **environment):
+    """What axonn bench step says of a shape like those of CASES, and its peak memory."""
+    layers, hidden, heads, vocab, seq, batch = shape
     with tempfile.TemporaryDirectory() as directory:
         config = pathlib.Path(directory) / "step.yaml"
         config.write_text(
             f"model: {{family: gpt2, layers: {layers}, hidden: {hidden}, heads: {heads}, vocab: {vocab}, "
             f"seq_len: {seq}}}\ndata: {{train: none, mask_documents: false}}\n"
             f"train: {{global_batch: {batch}, micro_batch: {rows}, precision: {precision}}}\n")
-        out, memory = run([args.axonn, "bench", "step", config, "--steps", args.steps, "--warm-up", args.warmup,
-                           "--json"] + words)
-    row = last_json(out)
+        out, memory = run([*before, args.axonn, "bench", "step", config, "--steps", args.steps, "--warm-up",
+                           args.warmup, "--json", *words], **environment)
+    return last_json(out), memory
+
+
+def step_of(args, case, precision, rows, words):
+    row, memory = bench_step(args, CASES[case], precision, rows, words)
     return {"ms": row["median"], "memory": memory, "planned": row["mem_planned"]}
 
 

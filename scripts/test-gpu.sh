@@ -6,13 +6,17 @@
 # LD_LIBRARY_PATH, or else PyTorch's; attention is timed with it and without, and the log says which calls it takes.
 #   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
 # Parts: tests (of kernels and layers), plans (AXONN_PLANS: the kernels, and each product with its first and its timed
-# plan), links (tests of several GPUs), sanitizer, kernels (rates), steps. Environment OUT: a folder for PART.txt, what
-# each part prints.
+# plan), links (tests of several GPUs), sanitizer, kernels (rates), steps; and peers, if named: steps side by side with
+# PyTorch and llm.c (bench/gpu.py). Environment for it: CASE, default gpt2-1.5b; LLMC, a checkout of llm.c or a trainer
+# built from one, without which it takes no part; PLANS, what AXONN_PLANS is for axonn; PEERS, more options.
+# Environment OUT: a folder for PART.txt, what each part prints.
 set -uo pipefail
 dir=${1:-build-bundle}
 shift || true
 parts=${*:-tests plans links sanitizer kernels steps}
 dir=$(cd "$dir" && pwd) || exit 2
+root=$(cd "$(dirname "$0")/.." && pwd)
+before=${LD_LIBRARY_PATH:-}
 export LD_LIBRARY_PATH=$dir:${LD_LIBRARY_PATH:-}:/usr/local/cuda/lib64
 unset AXONN_PLUGINS AXONN_PLANS AXONN_ATTENTION AXONN_GRAPHS
 work=$(mktemp -d)
@@ -139,6 +143,14 @@ for what in $parts; do
             done
             config 48 1600 25 1024 16 16
             part "GPT-2 1.5B, 16 x 1024" 200 env AXONN_LOG=debug "$dir/axonn" bench step "$work/step.yaml" --steps 4
+            ;;
+        peers)
+            # The others get none of the bundle's libraries; what is cut off at the end has had a turn before.
+            read -ra more <<<"${PEERS:-}"
+            part "${CASE:=gpt2-1.5b} and peers" 555 env LD_LIBRARY_PATH="$before" ${PLANS:+"AXONN_PLANS=$PLANS"} \
+                python3 "$root/bench/gpu.py" --axonn "$dir/axonn" --libraries "$LD_LIBRARY_PATH" --cases "$CASE" \
+                --parties "axonn${LLMC:+,llm.c},torch" ${LLMC:+--llmc "$LLMC"} \
+                --rounds 2 --steps 3 --warmup 1 --seconds 535 "${more[@]}"
             ;;
         *)
             echo "test-gpu: no part is named \"$what\"" >&2

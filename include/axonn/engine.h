@@ -206,6 +206,7 @@ typedef struct ax_step_times {
     int threads;
     double peak, stream; /* what its device can do at best: ax_device_peak, ax_device_stream */
     ax_memory memory;    /* planned */
+    int64_t held;        /* taken of the device's memory at most (ax_device_held) */
     ax_dtype compute;    /* what kernels read */
     char model[96];      /* "gpt2 12 x 768" */
     char grid[96];       /* "data=1 pipe=1 x=2 y=1 z=1" */

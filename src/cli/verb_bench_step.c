@@ -102,7 +102,7 @@ static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
         json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
-        "s:o, s:I}",
+        "s:o, s:I, s:I}",
         "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
         "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
         ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
@@ -110,7 +110,7 @@ static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
         t->flops / t->seconds.median, "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN),
         "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
         t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
-        (json_int_t)ax_memory_total(&t->memory)));
+        (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held));
 }
 
 /* ---- as a table ---------------------------------------------------------------------------------- */
@@ -161,6 +161,10 @@ static ax_status report(const ax_step_times *t, const args *a, int ranks)
         print_row("at best", ideal, t->seconds.mean);
         printf("  products, attention and optimizer at the device's rates\n");
     }
+    char planned[32], held[32];
+    printf("%-16s %s planned, %s taken at most\n", "memory",
+           ax_format_bytes((double)ax_memory_total(&t->memory), planned),
+           ax_format_bytes((double)t->held, held));
     return AX_OK;
 }
 

@@ -113,6 +113,7 @@ static ax_status measure(ax_run *run, int64_t warm, int64_t steps, ax_step_times
     out->flops = ax_model_config_flops_per_token(&run->model, run->options.seq_len) * (double)out->tokens;
     out->threads = run->ctx->dev->threads;
     out->memory = run->plan.memory;
+    out->held = ax_device_held(run->ctx->dev);
     out->compute = run->ctx->compute;
     ax_run_describe(run, out->model, out->grid);
     return measure_device(run, out);

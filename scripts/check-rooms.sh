@@ -9,6 +9,7 @@ BEGIN {
     # room: the public headers it owns (default: ROOM.h)
     owns("base", "base option philox")
     owns("data", "data tokenizer")
+    owns("dev", "dev kernels")
     owns("engine", "engine config")
     # room: rooms it may use. A name in brackets stands for that room and all that it may use.
     uses("base", "")

@@ -18,12 +18,15 @@ static int level_get(void)
     int level = atomic_load(&level_now);
     if (level >= 0)
         return level;
-    level = AX_LOG_INFO;
     const char *word = getenv("AXONN_LOG");
+    int unknown = -1, named = -1;
     for (int i = 0; word && i < (int)AX_COUNT(level_words); i++)
         if (!strcmp(word, level_words[i]))
-            level = i;
-    atomic_store(&level_now, level);
+            named = i;
+    level = named >= 0 ? named : AX_LOG_INFO;
+    bool first = atomic_compare_exchange_strong(&level_now, &unknown, level);
+    if (first && word && *word && named < 0)
+        ax_log(AX_LOG_WARN, "AXONN_LOG is \"%s\": it may be error, warn, info, debug or trace", word);
     return level;
 }
 

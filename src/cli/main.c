@@ -98,6 +98,7 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error with a message, not a death */
     command.n = argc > 0 ? (size_t)argc - 1 : 0;
     command.words = argv + 1;
+    ax_log(AX_LOG_DEBUG, "version %s (%s)", ax_version(), ax_commit());
     ax_status status = run(command.n, command.words);
     if (fflush(stdout) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");

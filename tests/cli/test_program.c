@@ -126,6 +126,15 @@ static void installation(void **state)
     ax_buf_fini(&out);
 }
 
+static void a_log_level_that_is_none_is_told(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    assert_int_equal(shell("AXONN_LOG=loud " AXONN " generate nothing 2>&1 >/dev/null", &out), 4);
+    assert_contains(out.data, "AXONN_LOG is \"loud\": it may be error, warn, info, debug or trace");
+    ax_buf_fini(&out);
+}
+
 /* AXONN_ISA chooses the kernels; what cannot run is refused before anything is done. */
 static void instruction_sets(void **state)
 {
@@ -175,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exit_codes_and_messages),
         cmocka_unit_test(streams),
+        cmocka_unit_test(a_log_level_that_is_none_is_told),
         cmocka_unit_test(every_verb_has_help),
         cmocka_unit_test(completion),
         cmocka_unit_test(installation),

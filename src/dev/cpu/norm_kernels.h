@@ -1,5 +1,5 @@
-/* LayerNorm over a width that may be split over ranks (axonn/dev.h has the formulas). Items are rows; for the
- * gradients of weight and bias, columns. */
+/* LayerNorm over a width that may be split over ranks (axonn/kernels.h has the formulas). Items are rows; for
+ * the gradients of weight and bias, columns. */
 #ifndef AX_DEV_CPU_NORM_KERNELS_H
 #define AX_DEV_CPU_NORM_KERNELS_H
 

@@ -1,0 +1,455 @@
+/* The kernels of a device, as data: element types, an argument struct for each kernel, what a call costs.
+ * Devices, and the calls that run kernels on them, are in dev.h.
+ *
+ * Every kernel takes one argument struct, so that checking, dry running, counting and tracing are each
+ * written once, in ax_launch. Arrays are row-major, dense unless a struct has a stride (the last extent is
+ * contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. An argument struct
+ * holds pointers directly, because a dry run finds the memory a kernel uses by looking at the struct's words;
+ * what an update goes over stands in a table, and is never memory that such a run plans. Padding is behind
+ * the last field alone, so that two calls are the same if the bytes before it are.
+ *
+ * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
+ * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
+ * parameter dtype (F64 when T is F64, else F32). Results do not depend on the number of threads, but for the
+ * bits of a NaN. Kernels that compute may take numbers below the normal range for 0 (those of cpu do:
+ * docs/decisions/0012); copies, fills and conversions keep them. */
+#ifndef AXONN_KERNELS_H
+#define AXONN_KERNELS_H
+
+#include "axonn/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- element types ------------------------------------------------------------------------------- */
+
+typedef enum ax_dtype {
+    AX_F64,
+    AX_F32,
+    AX_BF16,
+    AX_F16,
+    AX_I32,
+    AX_I64,
+    AX_U16,
+    AX_U8,
+    AX_DTYPE_COUNT
+} ax_dtype;
+
+size_t ax_dtype_size(ax_dtype dtype);
+/* "f32", "bf16", …; never NULL. */
+const char *ax_dtype_name(ax_dtype dtype);
+/* The dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
+ax_dtype ax_dtype_accum(ax_dtype dtype);
+
+/* bf16 and f16 as bits; rounding to nearest even, NaN stays NaN. */
+uint16_t ax_bf16_from_float(float x);
+float ax_bf16_to_float(uint16_t x);
+uint16_t ax_f16_from_float(float x);
+float ax_f16_to_float(uint16_t x);
+
+/* One element of host memory as a double, and back (integers are truncated, unsigned ones modulo their
+ * range). */
+double ax_load(ax_dtype dtype, const void *data, int64_t index);
+void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
+
+/* ---- kernels ------------------------------------------------------------------------------------- */
+
+/* The list of kernels: X(name). Each has `ax_<name>_args` and runs by ax_launch(stream, AX_K_<name>, &args)
+ * or its typed wrapper ax_run_<name>(stream, &args). */
+/* clang-format off */
+#define AX_KERNELS(X) \
+    X(gemm) X(bias_add) X(col_sum) \
+    X(norm) X(norm_stats) X(norm_recentre) X(norm_apply) \
+    X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
+    X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
+    X(gelu) X(gelu_grad) X(add) X(dropout) \
+    X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) \
+    X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
+/* clang-format on */
+
+typedef enum ax_gelu_kind {
+    AX_GELU_TANH, /* 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): transformers' "gelu_new" */
+    AX_GELU_EXACT /* 0.5x(1 + erf(x/sqrt 2)): "gelu" */
+} ax_gelu_kind;
+
+/* What becomes of a product's sums. Where it is not STORE, c is dense and T, and nothing is accumulated;
+ * `pre` is T, [m,n] and dense too. Whether what GELU takes, or what gelu' multiplies, was rounded to T before
+ * is the device's. */
+typedef enum ax_gemm_then {
+    AX_THEN_STORE,    /* they are c */
+    AX_THEN_GELU,     /* c = gelu of them; they are `pre`, unless that is NULL */
+    AX_THEN_GELU_GRAD /* c = they times gelu'(pre); there is no bias */
+} ax_gemm_then;
+
+/* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
+ * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
+ * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c
+ * overlaps neither operand, nor does pre. */
+typedef struct ax_gemm_args {
+    int64_t m, n, k;
+    const void *a, *b, *bias;
+    void *c;
+    int64_t lda, ldb, ldc;
+    ax_dtype dtype, c_dtype;
+    bool trans_a, trans_b, accumulate;
+    uint8_t then;      /* ax_gemm_then */
+    ax_gelu_kind kind; /* where it is not STORE */
+    void *pre;
+} ax_gemm_args;
+
+/* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: T; bias: A. */
+typedef struct ax_bias_add_args {
+    int64_t rows, cols;
+    const void *x, *bias;
+    void *y;
+    ax_dtype dtype;
+} ax_bias_add_args;
+
+/* out[c] += sum over r of x[r,c]. x: T, rows `ld` elements apart; out: A. */
+typedef struct ax_col_sum_args {
+    int64_t rows, cols, ld;
+    const void *x;
+    void *out;
+    ax_dtype dtype;
+} ax_col_sum_args;
+
+/* LayerNorm (Ba et al. 2016), with the sum that residual networks have in front of it. A whole width takes
+ * one kernel each way, norm and norm_grad. Each is two others in one pass over memory, which a width that is
+ * split over ranks takes with reductions between them: norm_stats, norm_apply; norm_grad_stats,
+ * norm_grad_apply.
+ *
+ * Local statistics of each row of x = a + b, rounded to T, or of x = a if b is NULL and x, not written, too:
+ * sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². With the width split, all-reduce `sum`, recentre `m2` to the
+ * global mean, all-reduce it: exact, no cancellation (Chan et al. 1979). a, b, x: T, x may be a or b;
+ * sum, m2: A, [r]. cols 0 gives zeros. */
+typedef struct ax_norm_stats_args {
+    int64_t rows, cols;
+    const void *a, *b;
+    void *x, *sum, *m2;
+    ax_dtype dtype;
+} ax_norm_stats_args;
+
+/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². dtype is A's. cols 0 leaves m2. */
+typedef struct ax_norm_recentre_args {
+    int64_t rows, cols, global_cols;
+    const void *local_sum, *global_sum;
+    void *m2;
+    ax_dtype dtype;
+} ax_norm_recentre_args;
+
+/* With mean = sum/global_cols and rstd = 1/sqrt(m2/global_cols + eps), xhat = (x - mean)·rstd:
+ * y = xhat·weight + bias. x, y: T; sum, m2, weight, bias: A (bias may be NULL). */
+typedef struct ax_norm_apply_args {
+    int64_t rows, cols, global_cols;
+    double eps;
+    const void *x, *sum, *m2, *weight, *bias;
+    void *y;
+    ax_dtype dtype;
+} ax_norm_apply_args;
+
+/* norm_stats, then norm_apply with global_cols = cols. y is none of the others. */
+typedef struct ax_norm_args {
+    int64_t rows, cols;
+    double eps;
+    const void *a, *b, *weight, *bias;
+    void *x, *sum, *m2, *y;
+    ax_dtype dtype;
+} ax_norm_args;
+
+/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, to be summed over the ranks that split the width. */
+typedef struct ax_norm_grad_stats_args {
+    int64_t rows, cols, global_cols;
+    double eps;
+    const void *x, *dy, *sum, *m2, *weight;
+    void *s1, *s2; /* A, [r] */
+    ax_dtype dtype;
+} ax_norm_grad_stats_args;
+
+/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), rounded to T, to which `add`, the gradient
+ * that goes past the norm, is added if it is not NULL; dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add,
+ * dx: T, dx may be dy or `add`; dweight, dbias: A, each may be NULL. */
+typedef struct ax_norm_grad_apply_args {
+    int64_t rows, cols, global_cols;
+    double eps;
+    const void *x, *dy, *add, *sum, *m2, *weight, *s1, *s2;
+    void *dx, *dweight, *dbias;
+    ax_dtype dtype;
+} ax_norm_grad_apply_args;
+
+/* norm_grad_stats, then norm_grad_apply with its s1 and s2, global_cols = cols. */
+typedef struct ax_norm_grad_args {
+    int64_t rows, cols;
+    double eps;
+    const void *x, *dy, *add, *sum, *m2, *weight;
+    void *dx, *dweight, *dbias;
+    ax_dtype dtype;
+} ax_norm_grad_args;
+
+/* The two kernels that norm is, and norm_grad: global_cols is cols, s1 and s2 are NULL. */
+ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
+ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
+ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
+ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
+
+/* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position
+ * p = q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first comes from doc_start (int32
+ * [b,t], in key positions; NULL means 0): documents do not see each other. A query that sees nothing gives
+ * o = 0 and lse = -inf. Query head h uses key head
+ * h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with kv_batch_stride elements from one batch
+ * to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j exp(scale·q·k_j), may be NULL.
+ * scale > 0. */
+typedef struct ax_attention_args {
+    int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
+    double scale;
+    const void *q, *k, *v;
+    const int32_t *doc_start;
+    void *o, *lse;
+    ax_dtype dtype;
+} ax_attention_args;
+
+/* Gradients of the above for kv_len == q_len, q_offset == 0, dense k and v. `delta` (A, [b,h,t]) is scratch
+ * that the kernel fills with Σ_d do·o. dq, dk, dv: T, overwritten. */
+typedef struct ax_attention_grad_args {
+    int64_t batch, q_len, heads, kv_heads, head_dim;
+    double scale;
+    const void *q, *k, *v, *o, *lse, *dout;
+    const int32_t *doc_start;
+    void *delta, *dq, *dk, *dv;
+    ax_dtype dtype;
+} ax_attention_grad_args;
+
+/* y[r,:] = table[ids[r] - first,:] for first <= ids[r] < first + count, else 0; added to y if `accumulate`.
+ * table: T [count,c]; ids: int32 [r]; y: T [r,c]. */
+typedef struct ax_embedding_args {
+    int64_t rows, cols, first, count;
+    const void *table;
+    const int32_t *ids;
+    void *y;
+    ax_dtype dtype;
+    bool accumulate;
+} ax_embedding_args;
+
+/* dtable[ids[r] - first,:] += dy[r,:] for ids in range, rows added in ascending r. dy: T; dtable: A. */
+typedef struct ax_embedding_grad_args {
+    int64_t rows, cols, first, count;
+    const void *dy;
+    const int32_t *ids;
+    void *dtable;
+    ax_dtype dtype;
+} ax_embedding_grad_args;
+
+/* y = gelu(x), n elements of T; y may be x. */
+typedef struct ax_gelu_args {
+    int64_t n;
+    const void *x;
+    void *y;
+    ax_dtype dtype;
+    ax_gelu_kind kind;
+} ax_gelu_args;
+
+/* dx = dy·gelu'(x); dx may be dy. */
+typedef struct ax_gelu_grad_args {
+    int64_t n;
+    const void *x, *dy;
+    void *dx;
+    ax_dtype dtype;
+    ax_gelu_kind kind;
+} ax_gelu_grad_args;
+
+/* y = a + b, n elements of dtype; y may be a or b. */
+typedef struct ax_add_args {
+    int64_t n;
+    const void *a, *b;
+    void *y;
+    ax_dtype dtype;
+} ax_add_args;
+
+/* What changes from one micro-batch to the next, in device memory, so that the launches of one are those of
+ * the other. Where a kernel is given NULL, all is 0, and `loss_scale` 1. */
+typedef struct ax_batch_numbers {
+    uint64_t step;
+    int64_t first_row; /* in the step's global batch, a row being one position of a sample */
+    double loss_scale; /* of which gradients are made */
+} ax_batch_numbers;
+
+/* y = x/(1-p) where the uniform number of Philox (philox.h) by `key`, now->step and the index
+ * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. The same call is its own
+ * gradient (x = dy, y = dx). */
+typedef struct ax_dropout_args {
+    int64_t rows, cols, row0, col0, global_cols;
+    uint64_t key;
+    double p;
+    const ax_batch_numbers *now;
+    const void *x;
+    void *y;
+    ax_dtype dtype;
+} ax_dropout_args;
+
+/* Cross-entropy over a vocabulary that may be split: row maxima (all-reduce MAX), sums (all-reduce SUM),
+ * losses, then the gradient in place of the logits. logits: T [r,v], rows `ld` elements apart, where column j
+ * is token first + j; what is between rows is neither read nor written. targets: int32 [r], negative =
+ * masked. max, sum, target_logit, loss: A [r]. v 0 gives max = -inf, sum = 0. */
+typedef struct ax_ce_max_args {
+    int64_t rows, vocab, ld;
+    const void *logits;
+    void *max;
+    ax_dtype dtype;
+} ax_ce_max_args;
+
+/* sum[r] = Σ_j exp(logit - max[r]); target_logit[r] = the target's logit if it is in this box, else 0. */
+typedef struct ax_ce_sum_args {
+    int64_t rows, vocab, ld, first;
+    const void *logits, *max;
+    const int32_t *targets;
+    void *sum, *target_logit;
+    ax_dtype dtype;
+} ax_ce_sum_args;
+
+/* loss[r] = log(sum) + max - target_logit, 0 where masked; total[0] (F64) += Σ_r loss[r]. dtype is A's. */
+typedef struct ax_ce_loss_args {
+    int64_t rows;
+    const void *max, *sum, *target_logit;
+    const int32_t *targets;
+    void *loss;
+    double *total;
+    ax_dtype dtype;
+} ax_ce_loss_args;
+
+/* logits <- scale·now->loss_scale·(exp(logit - max)/sum - [token is the target]), 0 where masked. */
+typedef struct ax_ce_grad_args {
+    int64_t rows, vocab, ld, first;
+    double scale;
+    const ax_batch_numbers *now;
+    const void *max, *sum;
+    const int32_t *targets;
+    void *logits;
+    ax_dtype dtype;
+} ax_ce_grad_args;
+
+/* out[0] (F64) = Σ x², n elements of dtype, summed in double over fixed chunks. */
+typedef struct ax_sumsq_args {
+    int64_t n;
+    const void *x;
+    double *out;
+    ax_dtype dtype;
+} ax_sumsq_args;
+
+/* x *= factor, n elements. */
+typedef struct ax_scale_args {
+    int64_t n;
+    double factor;
+    void *x;
+    ax_dtype dtype;
+} ax_scale_args;
+
+/* y = x with another dtype (F64, F32, BF16, F16 in any pairing), n elements, rounding to nearest even. */
+typedef struct ax_convert_args {
+    int64_t n;
+    const void *x;
+    void *y;
+    ax_dtype x_dtype, y_dtype;
+} ax_convert_args;
+
+/* Strided copy of an n[0]×n[1]×n[2]×n[3] box of any dtype; strides in elements; innermost strides may differ
+ * from 1. Bits are copied as they are. `accumulate` adds instead (F64, F32, BF16 or F16). */
+typedef struct ax_copy_box_args {
+    int64_t n[4], x_stride[4], y_stride[4];
+    const void *x;
+    void *y;
+    ax_dtype dtype;
+    bool accumulate;
+} ax_copy_box_args;
+
+/* y = value, n elements of any dtype. */
+typedef struct ax_fill_args {
+    int64_t n;
+    double value;
+    void *y;
+    ax_dtype dtype;
+} ax_fill_args;
+
+/* y = mean + std·ax_rng_normal(key, global index) over the box [lo, lo+n) of a global array of `extent`:
+ * unused leading dims are 1. y: F64 or F32, dense [n0,n1,n2,n3]. */
+typedef struct ax_init_normal_args {
+    int64_t extent[4], lo[4], n[4];
+    uint64_t key;
+    double mean, std;
+    void *y;
+    ax_dtype dtype;
+} ax_init_normal_args;
+
+/* What changes from one update to the next, in device memory. The host writes the first three ahead of an
+ * update, `clip` the others. */
+typedef struct ax_update_numbers {
+    double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
+    double grad_scale;                   /* what gradients are multiplied by */
+    double skip;                         /* not 0: updates change nothing, nor does `clip`, until the host
+                                            clears it */
+    double loss, norm;
+    double culprit; /* the first of the sums that is not finite; -1: none */
+} ax_update_numbers;
+
+/* Before an update: norm = sqrt(Σ sumsq[i])/scale, n sums of squares of gradients that are `scale` times too
+ * large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale if clip is 0;
+ * culprit; and if norm or loss is not finite, skip = 1. All F64. If skip is not 0 already, all of `numbers`
+ * stays. */
+typedef struct ax_clip_args {
+    int64_t n;
+    double clip, targets, scale;
+    const double *sumsq, *loss;
+    ax_update_numbers *numbers;
+} ax_clip_args;
+
+/* One of the arrays that an update goes over, 8 words. */
+typedef struct ax_update_array {
+    int64_t n;
+    int64_t first; /* where it stands among all elements: Σ n of the arrays before, each rounded up to a
+                      multiple of AX_UPDATE_UNIT */
+    void *w, *m, *v, *copy; /* copy, and for sgd m, may be NULL; sgd has no v */
+    const void *g;
+    int64_t decays; /* 0: without weight decay */
+} ax_update_array;
+enum { AX_UPDATE_UNIT = 64 };
+
+/* AdamW (Loshchilov & Hutter) on each of `arrays` arrays, dtype A: g' = grad_scale·g; m = beta1·m +
+ * (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) +
+ * eps). `copy` (any float copy_dtype) receives the new weights rounded from w as it is stored, so that it can
+ * be made again from w alone. Where numbers->skip is not 0 nothing is written. n: elements of all arrays;
+ * copied: of those that have a copy. */
+typedef struct ax_adamw_args {
+    int64_t n, copied, arrays;
+    double beta1, beta2, eps, decay;
+    const ax_update_array *array;     /* device memory */
+    const ax_update_numbers *numbers; /* device memory */
+    ax_dtype dtype, copy_dtype;
+} ax_adamw_args;
+
+/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; all else
+ * as for adamw. */
+typedef struct ax_sgd_args {
+    int64_t n, copied, arrays;
+    double momentum, decay;
+    const ax_update_array *array;
+    const ax_update_numbers *numbers;
+    ax_dtype dtype, copy_dtype;
+} ax_sgd_args;
+
+typedef enum ax_kernel {
+#define AX_KERNEL_ENUM(name) AX_K_##name,
+    AX_KERNELS(AX_KERNEL_ENUM)
+#undef AX_KERNEL_ENUM
+        AX_KERNEL_COUNT
+} ax_kernel;
+
+const char *ax_kernel_name(ax_kernel kernel);
+/* Bytes of the kernel's argument struct. */
+size_t ax_kernel_args_size(ax_kernel kernel);
+/* Floating-point operations (multiply and add count as two) and bytes of memory that a call must move. Causal
+ * attention counts the visible half. Both are exact for gemm and models for the others. */
+void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

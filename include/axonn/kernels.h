@@ -85,7 +85,7 @@ typedef enum ax_gemm_then {
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
  * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
  * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c
- * overlaps neither operand, nor does pre. */
+ * overlaps neither operand, nor does pre, nor the two each other. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;

@@ -73,7 +73,7 @@ static ax_status check_then(const ax_gemm_args *g)
 {
     bool fits = g->c_dtype == g->dtype && !g->accumulate && g->ldc == ax_max(g->n, 1);
     bool has = g->then == AX_THEN_GELU || (g->then == AX_THEN_GELU_GRAD && g->pre && !g->bias);
-    AX_CHECK(g->then == AX_THEN_STORE || (fits && has), AX_ERR_USAGE,
+    AX_CHECK(g->then == AX_THEN_STORE ? !g->pre : fits && has, AX_ERR_USAGE,
              "kernel gemm: what it is given does not fit what is to become of its sums");
     return AX_OK;
 }

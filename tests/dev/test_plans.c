@@ -179,7 +179,7 @@ static void assert_chosen(const report *r)
 /* ---- the file ------------------------------------------------------------------------------------ */
 
 static const char *const file =
-    FOLDER "/gpu-emulated-on-the-host-2-multiprocessors-cublaslt-130000-scratch-33292288.txt";
+    FOLDER "/gpu-emulated-on-the-host-2-multiprocessors-cublaslt-130000-scratch-33292288-keys-2.txt";
 
 static ax_buf file_text(void)
 {
@@ -388,16 +388,71 @@ static void on_is_the_cache_folder(void **state)
 typedef struct ending {
     double ms;     /* of a call whose plan is known */
     long products; /* of all before it */
+    double exact;  /* ms of such a call with the other GELU, on the same device */
 } ending;
 
-/* A product of `m` rows of 16 bits, then GELU, or what its derivative multiplies. */
+enum { N = 8, K = 8, ROOM = 4096 };
+
+static double gelu(double x, ax_gelu_kind kind)
+{
+    double u = sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x);
+    return kind == AX_GELU_TANH ? 0.5 * x * (1 + tanh(u)) : 0.5 * x * (1 + erf(x / sqrt(2)));
+}
+
+/* bf16 numbers of few digits, and what became of them. */
+static double small(int which, int64_t i) { return value(which, i) / 4; }
+
+static bool send(ax_stream *stream, void *to, int which, int64_t n)
+{
+    uint16_t host[64];
+    for (int64_t i = 0; i < n; i++)
+        host[i] = ax_bf16_from_float((float)small(which, i));
+    return ax_copy_in(stream, to, host, (size_t)n * sizeof *host) == AX_OK;
+}
+
+/* Sums are exact. Rounding to bf16, of the result and perhaps in between, is an eighth of 2^-5 of a value
+ * that GELU's slope, at most 1.13, has multiplied; where GELU is near 0 what was rounded may be 2 in size. */
+static bool ended_right(ax_stream *stream, const ax_gemm_args *g)
+{
+    uint16_t c[64], pre[64];
+    const double step = 1e-4;
+    if (ax_copy_out(stream, c, g->c, sizeof c) != AX_OK ||
+        ax_copy_out(stream, pre, g->pre, sizeof pre) != AX_OK)
+        return false;
+    for (int64_t i = 0; i < g->m * N; i++) {
+        double sum = 0, got = ax_bf16_to_float(c[i]), x = small(3, i), want;
+        for (int64_t p = 0; p < K; p++)
+            sum += small(0, i / N * K + p) * small(1, p * N + i % N);
+        bool gradient = g->then == AX_THEN_GELU_GRAD;
+        want = gradient ? sum * (gelu(x + step, g->kind) - gelu(x - step, g->kind)) / (2 * step)
+                        : gelu(sum, g->kind);
+        if (fabs(got - want) > 0x1p-8 * (fabs(want) + 1.13 * fabs(sum)) + 1e-6 ||
+            (!gradient && ax_bf16_to_float(pre[i]) != sum))
+            return false;
+    }
+    return true;
+}
+
+/* Two calls, of which the second is timed. */
+static bool call_twice(ax_stream *stream, const ax_gemm_args *g, long *products, double *ms)
+{
+    ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
+    long each[ALGORITHMS];
+    bool ok = ax_run_gemm(stream, g) == AX_OK && ax_stream_wait(stream) == AX_OK && ended_right(stream, g);
+    *products = all_products(counter(), each);
+    stream->dev->totals = totals;
+    ok = ok && ax_run_gemm(stream, g) == AX_OK && ax_stream_wait(stream) == AX_OK;
+    stream->dev->totals = NULL;
+    *ms = totals[AX_K_gemm].seconds * 1e3;
+    return ok && ended_right(stream, g);
+}
+
+/* A product of `m` rows of 16 bits, then GELU, or what its derivative multiplies; in its two forms. */
 static bool end_in_gelu(int64_t m, bool gradient, ending *out)
 {
-    enum { N = 8, K = 8, ROOM = 4096 };
-    ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
     ax_device *dev;
     char *memory;
-    long each[ALGORITHMS];
+    long products;
     if (ax_device_open("cuda", 1, &dev) != AX_OK || ax_device_alloc(dev, ROOM, (void **)&memory) != AX_OK)
         return false;
     ax_stream stream = {dev, NULL};
@@ -405,12 +460,10 @@ static bool end_in_gelu(int64_t m, bool gradient, ending *out)
         .m = m, .n = N, .k = K, .lda = K, .ldb = N, .ldc = N, .dtype = AX_BF16, .c_dtype = AX_BF16};
     g.a = memory, g.b = memory + 1024, g.c = memory + 2048, g.pre = memory + 3072;
     g.then = gradient ? AX_THEN_GELU_GRAD : AX_THEN_GELU;
-    bool ok = ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
-    out->products = all_products(counter(), each);
-    dev->totals = totals;
-    ok = ok && ax_run_gemm(&stream, &g) == AX_OK && ax_stream_wait(&stream) == AX_OK;
-    out->ms = totals[AX_K_gemm].seconds * 1e3;
-    dev->totals = NULL;
+    bool ok = send(&stream, memory, 0, m * K) && send(&stream, memory + 1024, 1, K * N) &&
+              send(&stream, memory + 3072, 3, m * N) && call_twice(&stream, &g, &out->products, &out->ms);
+    g.kind = AX_GELU_EXACT;
+    ok = ok && send(&stream, memory + 3072, 3, m * N) && call_twice(&stream, &g, &products, &out->exact);
     ax_device_free(dev, memory, ROOM);
     ax_device_close(&dev);
     return ok;
@@ -427,7 +480,7 @@ static ending run_ending(const char *plans, int64_t m, bool gradient)
         setenv("AXONN_PLANS", plans, 1);
         bool ok = end_in_gelu(m, gradient, shared);
         if (!ok)
-            fprintf(stderr, "%s\n", ax_error_message());
+            fprintf(stderr, "m = %d: %s\n", (int)m, ax_error_message());
         _exit(!ok);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -450,6 +503,7 @@ static void gelu_is_where_it_is_faster(void **state)
             assert_true(fabs(off.ms - first - launch) < rounding);
             assert_true(fabs(timed.ms - best - (m % 2 ? launch : 0)) < rounding);
             assert_true(known.ms == timed.ms);
+            assert_true(fabs(known.exact - best - launch) < rounding);
             assert_true(off.products == 1 && timed.products > 8 && known.products == 1);
         }
     }

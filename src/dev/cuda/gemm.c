@@ -51,7 +51,7 @@ static ax_status check(cublasStatus_t status, const char *what)
 static ax_status open_measured(products *p, const ax_cuda *cu, const char *gpu)
 {
     char kind[512];
-    snprintf(kind, sizeof kind, "%s %d multiprocessors cuBLASLt %zu scratch %d", gpu, cu->processors,
+    snprintf(kind, sizeof kind, "%s %d multiprocessors cuBLASLt %zu scratch %d keys 2", gpu, cu->processors,
              cublasLtGetVersion(), (int)WORKSPACE);
     AX_TRY(ax_cuda_plans_open(kind, &p->measured));
     if (!p->measured)
@@ -262,11 +262,14 @@ static ax_status place(const products *all, const plan *p, const ax_gemm_args *g
     return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre) : AX_OK;
 }
 
-static ax_status multiply(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
+static ax_status multiply(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                           bool accumulate)
 {
+    if (g->bias && !p->bias_apart && converts_bias(g))
+        AX_TRY(ax_cuda_convert(
+            stream, &(ax_convert_args){g->n, g->bias, all->bias, ax_dtype_accum(g->dtype), g->c_dtype}));
     AX_TRY(place(all, p, g));
-    LT(launch(all, cu, p, g, accumulate));
+    LT(launch(all, ax_cuda_of(stream), p, g, accumulate));
     return AX_OK;
 }
 
@@ -274,6 +277,9 @@ static ax_status multiply(const products *all, const ax_cuda *cu, const plan *p,
 
 /* Answers of the heuristic that are looked at, and rounds in which each of them is timed. */
 enum { ANSWERS = 16, ROUNDS = 5 };
+static const float WORTH =
+    0.98F;                       /* of the time of what needs no measurement: more is not worth another way */
+static const float TOLD = 0.02F; /* ms: what is shorter is not told apart */
 
 /* *ms: of one of `times` calls, or infinite if the library refuses. */
 static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
@@ -344,11 +350,9 @@ static bool runs(const products *all, const plan *p, const uint64_t *algo)
  * microseconds: what is timed of short products may be the host. */
 static int best_of(const float *least, int n)
 {
-    const float worth = 0.98F; /* of the first's time */
-    const float told = 0.02F;  /* ms */
     int best = 0;
-    for (int i = 1; i < n && least[0] >= told; i++)
-        if (least[i] < (best ? least[best] : worth * least[0]))
+    for (int i = 1; i < n && least[0] >= TOLD; i++)
+        if (least[i] < (best ? least[best] : WORTH * least[0]))
             best = i;
     return best;
 }
@@ -413,21 +417,23 @@ static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm
 }
 
 /* Whether the library may add the bias, which it wants to lie on 16 bytes. */
-static bool takes_bias(const plan *p, const ax_gemm_args *g)
+static bool takes_bias(const ax_gemm_args *g)
 {
-    return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && p->key.align_bias >= 16) || converts_bias(g);
+    return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && alignment(g->bias) >= 16) ||
+           converts_bias(g);
 }
 
-/* Whether the library may have GELU: it is GELU_TANH, on the fast arithmetic that 16 bits allow. What it is
- * of has rows of multiples of 8 elements, on 16 bytes. */
-static bool takes_gelu(const plan *p, const ax_gemm_args *g)
+/* Whether the library may have GELU, where that is timed: it is GELU_TANH, on the fast arithmetic that 16
+ * bits allow. What it is of has rows of multiples of 8 elements, on 16 bytes. */
+static bool takes_gelu(const products *all, const ax_gemm_args *g)
 {
-    return ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
-           (!g->pre || p->key.align_pre >= 16) && (!g->bias || takes_bias(p, g));
+    return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
+           alignment(g->pre) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Whether two kernels take less than a product that ends in GELU: as it was measured once. */
-static ax_status compare_in_two(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g)
+/* Whether a product that ends in GELU takes less than two kernels. Short ones stay two: see best_of. */
+static ax_status beats_two(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
+                           bool *out)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     const int times = 4;
@@ -436,41 +442,57 @@ static ax_status compare_in_two(const products *all, ax_stream *stream, plan *p,
         float ms;
         AX_CUDA(cudaEventRecord(all->begin, cu->stream));
         for (int i = 0; i < times; i++)
-            if (round % 2)
-                AX_TRY(ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel));
-            else
-                AX_TRY(multiply(all, cu, p, g, false));
+            AX_TRY(round % 2 ? ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel)
+                             : multiply(all, stream, p, g, false));
         AX_CUDA(cudaEventRecord(all->end, cu->stream));
         AX_TRY(ax_cuda_wait(cu));
         AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
         if (round > 1) /* the first of each loads kernels */
             least[round % 2] = fminf(least[round % 2], ms / (float)times);
     }
-    p->in_two = least[1] < least[0];
     ax_log(AX_LOG_DEBUG, "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms in one, %.4f in two",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
            g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)least[0], (double)least[1]);
-    if (p->in_two)
-        ax_cuda_plans_add(all->measured, &p->key, in_two, true);
+    *out = least[1] >= TOLD && least[0] < WORTH * least[1];
+    return AX_OK;
+}
+
+static bool is_in_two(const uint64_t *known) { return known && known[0] == in_two[0]; }
+
+/* Times all ways; what is in the file then is what this product does from now on. */
+static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
+                              bool useless)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    cublasLtMatmulAlgo_t answer[ANSWERS];
+    float least[ANSWERS];
+    bool wins = false;
+    int n;
+    AX_TRY(ask(all, p, answer, &n));
+    if (n) {
+        AX_TRY(place(all, p, g));
+        AX_TRY(time_answers(all, cu, p, g, answer, n, least));
+        p->algo = answer[best_of(least, n)];
+        AX_TRY(beats_two(all, stream, p, g, &wins));
+    }
+    ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : in_two, useless);
     return AX_OK;
 }
 
 /* By the library if it can, and if that was measured to be faster. */
 static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
-    bool found = false;
-    p->in_two = true;
-    if (!all->measured || !takes_gelu(p, g))
-        return AX_OK;
-    const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
-    bool is_known = known;
-    if (known && known[0] == in_two[0])
-        return AX_OK;
     AX_TRY(describe(p, g));
     AX_TRY(describe_epilogue(p, g));
-    AX_TRY(choose(all, ax_cuda_of(stream), p, g, &found));
-    p->in_two = !found;
-    return found && !is_known ? compare_in_two(all, stream, p, g) : AX_OK;
+    const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
+    bool useless = known && !is_in_two(known) && !runs(all, p, known);
+    if (!known || useless)
+        AX_TRY(measure_gelu(all, stream, p, g, useless));
+    known = ax_cuda_plans_find(all->measured, &p->key);
+    p->in_two = !known || is_in_two(known) || !runs(all, p, known);
+    if (!p->in_two)
+        memcpy(&p->algo, known, sizeof p->algo);
+    return AX_OK;
 }
 
 /* With the bias if the library can, then without. */
@@ -481,7 +503,7 @@ static ax_status make(const products *all, ax_stream *stream, const ax_gemm_args
     if (g->then)
         return make_gelu(all, stream, g, p);
     AX_TRY(describe(p, g));
-    if (takes_bias(p, g)) {
+    if (takes_bias(g)) {
         AX_TRY(describe_epilogue(p, g));
         AX_TRY(choose(all, cu, p, g, &found));
     }
@@ -534,14 +556,12 @@ static ax_status grow(products *all)
 static ax_status find(products *all, ax_stream *stream, const ax_gemm_args *g, plan **out)
 {
     plan_key key = key_of(g);
-    plan **slot = slot_of(all, &key), *p = *slot;
+    plan *p = *slot_of(all, &key);
     *out = p;
     if (p)
         return AX_OK;
-    if (2 * all->used >= all->room) {
+    if (2 * all->used + 2 >= all->room)
         AX_TRY(grow(all));
-        slot = slot_of(all, &key);
-    }
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     p->key = key;
     ax_status status = make(all, stream, g, p);
@@ -550,7 +570,7 @@ static ax_status find(products *all, ax_stream *stream, const ax_gemm_args *g, p
         return status;
     }
     all->used++;
-    *out = *slot = p;
+    *out = *slot_of(all, &key) = p; /* the plan of a part of it may be there since */
     return AX_OK;
 }
 
@@ -562,7 +582,7 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
     bool accumulate = g->accumulate;
     if (!g->m || !g->n)
         return AX_OK;
-    if (!g->k && g->then)
+    if (g->then && !takes_gelu(cu->products, g))
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (!g->k) /* the library refuses it */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
@@ -575,8 +595,5 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
         AX_TRY(ax_cuda_spread_rows(stream, g));
         accumulate = true;
     }
-    if (g->bias && !p->bias_apart && converts_bias(g))
-        AX_TRY(ax_cuda_convert(stream, &(ax_convert_args){g->n, g->bias, cu->products->bias,
-                                                          ax_dtype_accum(g->dtype), g->c_dtype}));
-    return multiply(cu->products, cu, p, g, accumulate);
+    return multiply(cu->products, stream, p, g, accumulate);
 }

@@ -138,7 +138,7 @@ typedef struct ax_device_ops {
     ax_status (*wait)(ax_stream *stream);
     /* Launches as one. Between record_begin and record_end kernels are noted and not run; *graph is what was
      * noted, and `replay` enqueues it. record_end is called whatever became of the kernels; if it fails
-     * nothing is left of them. forget: when all its replays have run. Optional, all or none. */
+     * nothing is left of them. forget: replays that were enqueued still run. Optional, all or none. */
     ax_status (*record_begin)(ax_stream *stream);
     ax_status (*record_end)(ax_stream *stream, void **graph);
     ax_status (*replay)(ax_stream *stream, void *graph);

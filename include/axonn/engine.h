@@ -201,7 +201,7 @@ typedef struct ax_step_times {
     int64_t tokens;    /* of all ranks */
     double flops;      /* of the model, of all ranks (ax_model_config_flops_per_token) */
     /* This rank's, means over the steps: */
-    double exposed; /* in which it waited for other ranks */
+    double exposed; /* in which it waited for other ranks, in the steps in which kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
     double peak, stream; /* what its device can do at best: ax_device_peak, ax_device_stream */

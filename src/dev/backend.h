@@ -23,6 +23,9 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
 /* A launch while the device has a replay: runs it, or puts it off. */
 ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 
+/* Launches what a replay has put off; if that fails, the next cut or the end says so. */
+void ax_replay_settle(ax_device *dev);
+
 /* Host memory as device memory: zeroed pages between guard pages, and plain copies. */
 ax_status ax_host_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_host_free(ax_device *dev, void *memory, size_t bytes);

@@ -174,9 +174,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_stream stream = {.dev = dev};
-    if (ax_replay_cut(&stream) != AX_OK) /* that may use it */
-        ax_log(AX_LOG_ERROR, "%s: %s", dev->ops.name, ax_error_message());
+    ax_replay_settle(dev); /* it may use the memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }
@@ -256,6 +254,7 @@ static ax_status stamp(ax_stream *stream, int number)
 static ax_status run_stamped(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_device *dev = stream->dev;
+    AX_TRY(ax_replay_cut(stream));
     if (dev->stamped.n == STAMPED)
         AX_TRY(add_times(stream, STAMPED / 2));
     int at = (dev->stamped.first + dev->stamped.n) % STAMPED;

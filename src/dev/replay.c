@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A graph of fewer launches is not worth it; and how often one may fail to be made. */
-enum { FEWEST = 4, PATIENCE = 8 };
+/* A graph of fewer launches is not worth it. */
+enum { FEWEST = 4 };
 
 typedef struct launch {
     ax_kernel kernel;
@@ -19,8 +19,8 @@ typedef struct stretch {
     launch *launch;
     char *args;
     size_t n, room, bytes, bytes_room;
-    void *graph; /* of all of it; or NULL */
-    int failures;
+    void *graph;    /* of all of it; or NULL */
+    size_t refused; /* how often it came again and had none */
 } stretch;
 
 struct ax_replay {
@@ -30,6 +30,7 @@ struct ax_replay {
     size_t n, at;   /* stretches, and the one that launches go to now */
     size_t put_off; /* its first launches, which came again and have not been run */
     bool noting;    /* it differs: what comes is run and noted */
+    ax_status late; /* of what was put off, and failed where nobody could be told */
 };
 
 /* ---- stretches ----------------------------------------------------------------------------------- */
@@ -74,6 +75,7 @@ static void forget_graph(const ax_replay *r, stretch *s)
     if (s->graph)
         r->dev->ops.forget(r->dev, s->graph);
     s->graph = NULL;
+    s->refused = 0;
 }
 
 /* All but the first n launches. */
@@ -93,12 +95,15 @@ static ax_status run_first(ax_stream *stream, const stretch *s, size_t n)
     return AX_OK;
 }
 
-/* Without one, where the device refuses. */
+/* Without one, where the device refuses. What it refuses it may take later, and is asked less and less often.
+ */
 static void make_graph(ax_stream *stream, stretch *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;
-    if (s->n < FEWEST || s->failures == PATIENCE)
+    if (s->n < FEWEST || (s->refused & (s->refused - 1)) != 0) {
+        s->refused++;
         return;
+    }
     ax_status status = ops->record_begin(stream);
     if (status == AX_OK) {
         ax_status launched = run_first(stream, s, s->n);
@@ -109,7 +114,7 @@ static void make_graph(ax_stream *stream, stretch *s)
             status = launched;
         }
     }
-    s->failures += status != AX_OK;
+    s->refused += status != AX_OK;
     if (status == AX_OK)
         ax_log(AX_LOG_DEBUG, "%s: %zu launches are one graph now", ops->name, s->n);
     else
@@ -168,11 +173,19 @@ ax_status ax_replay_cut(ax_stream *stream)
 {
     ax_replay *r = stream->dev->replay;
     if (!r || (!r->noting && !r->put_off))
-        return AX_OK;
-    ax_status status = r->noting ? AX_OK : run_put_off(stream, r);
+        return r ? r->late : AX_OK;
+    ax_status status = r->noting ? r->late : run_put_off(stream, r);
     r->noting = false;
     r->at++;
     return status;
+}
+
+void ax_replay_settle(ax_device *dev)
+{
+    ax_stream stream = {.dev = dev};
+    ax_status status = ax_replay_cut(&stream);
+    if (dev->replay)
+        dev->replay->late = status;
 }
 
 /* ---- from outside -------------------------------------------------------------------------------- */
@@ -212,6 +225,7 @@ ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay)
     if (replay->off || !dev->ops.record_begin || dev->ring || dev->totals)
         return AX_OK;
     replay->at = replay->put_off = 0;
+    replay->late = AX_OK;
     replay->noting = false;
     dev->replay = replay;
     return AX_OK;

@@ -61,6 +61,11 @@ static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
         AX_TRY(ax_device_alloc(ctx->dev, (size_t)ax_tensor_bytes(ctx->grid, t[i]) + 1, &t[i]->data));
         AX_TRY(ax_tensor_scatter(ctx, t[i], host[i]));
     }
+    const ax_batch_numbers now = {.step = 3, .first_row = 5 * T, .loss_scale = 1};
+    void *numbers;
+    AX_TRY(ax_device_alloc(ctx->dev, sizeof now, &numbers));
+    batch->now = numbers;
+    AX_TRY(ax_copy_in(ctx->stream, numbers, &now, sizeof now));
     return AX_OK;
 }
 
@@ -131,6 +136,8 @@ static void bench_close(bench *b)
     for (size_t i = 0; i < AX_COUNT(t) && b->ctx; i++)
         if (t[i]->data)
             ax_device_free(b->ctx->dev, t[i]->data, (size_t)ax_tensor_bytes(b->ctx->grid, t[i]) + 1);
+    if (b->ctx)
+        ax_device_free(b->ctx->dev, (void *)(uintptr_t)b->batch.now, sizeof *b->batch.now);
     ax_frame_destroy(&b->frame);
     ax_param_set_destroy(&b->set);
     ax_layer_destroy(&b->layer);

@@ -484,10 +484,17 @@ void end_running(int device)
 
 } // namespace
 
+static thread_local cudaStream_t capturing; /* the stream that this thread captures */
+
+/* What a thread may not do meanwhile. */
+static bool spoils_capture();
+
 /* What nobody wrote is NaN; a page behind it faults. Large blocks have large pages, whose protection changes
  * fast. */
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
+    if (spoils_capture())
+        return cudaErrorStreamCaptureUnsupported;
     const size_t unit = bytes >= LARGE_PAGE ? LARGE_PAGE : PAGE, size = (bytes + unit - 1) / unit * unit;
     *out = nullptr;
     if (bytes > memory_size)
@@ -512,6 +519,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 
 cudaError_t cudaFree(void *freed)
 {
+    if (spoils_capture())
+        return cudaErrorStreamCaptureUnsupported;
     std::lock_guard<std::mutex> guard(memory.lock);
     auto found = memory.blocks.find(freed);
     if (!freed)
@@ -703,6 +712,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
 
+static bool spoils_capture()
+{
+    if (capturing)
+        capturing->spoiled = true;
+    return capturing != nullptr;
+}
+
 static std::atomic<long> graphs{0};
 
 /* For tests: how often a graph was launched. */
@@ -714,6 +730,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
         return cudaErrorInvalidValue;
     stream->captured = new CUgraph_st;
     stream->spoiled = false;
+    capturing = stream;
     return cudaSuccess;
 }
 
@@ -722,6 +739,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     cudaGraph_t captured = stream->captured;
     *graph = nullptr;
     stream->captured = nullptr;
+    capturing = nullptr;
     if (!captured)
         return cudaErrorInvalidValue;
     if (stream->spoiled) {
@@ -736,6 +754,11 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t gra
 {
     *exec = new CUgraphExec_st{current, std::make_shared<const works>(graph->work)};
     return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    return exec->device == stream->device ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
@@ -846,6 +869,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    if (spoils_capture())
+        return cudaErrorStreamCaptureUnsupported;
     if (!event->stream || event->stream->done >= event->at)
         return cudaSuccess;
     advance(event->stream, event->at);

@@ -160,6 +160,28 @@ static void timed_launches_are_launched(void **state)
     close_bench(&b);
 }
 
+/* Launches that are timed from the middle of a pass on come after those that were put off. */
+static void timing_may_begin_within(void **state)
+{
+    ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
+    bench b;
+    (void)state;
+    open_bench(&b);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ax_replay_begin(&b.stream, b.replay), AX_OK);
+        ax_status status = launch(&b, 'c', 0);
+        if (status == AX_OK)
+            status = launch(&b, 'a', 0);
+        b.dev->totals = i == 1 ? totals : NULL;
+        for (const char *at = "cbad"; *at && status == AX_OK; at++)
+            status = launch(&b, *at, 0);
+        assert_int_equal(ax_replay_end(&b.stream, status), AX_OK);
+        b.dev->totals = NULL;
+        check_arrays(&b);
+    }
+    close_bench(&b);
+}
+
 /* A failure ends the replay; what was put off then is forgotten, and the next one begins anew. */
 static void failures_end_a_replay(void **state)
 {
@@ -215,10 +237,12 @@ static void nonsense_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(programs), cmocka_unit_test(timed_launches_are_launched),
-        cmocka_unit_test(failures_end_a_replay), cmocka_unit_test(whatever_comes),
-        cmocka_unit_test(nonsense_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(programs),
+                                       cmocka_unit_test(timed_launches_are_launched),
+                                       cmocka_unit_test(timing_may_begin_within),
+                                       cmocka_unit_test(failures_end_a_replay),
+                                       cmocka_unit_test(whatever_comes),
+                                       cmocka_unit_test(nonsense_is_refused)};
     if (ax_device_absent("cuda")) {
         printf("cuda: %s\n", ax_device_absent("cuda"));
         return getenv("AXONN_PLUGINS") ? 1 : 77; /* an emulated GPU is always there */

@@ -290,13 +290,15 @@ static ax_status record_begin(ax_stream *stream)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     cudaSetDevice(cu->ordinal);
-    AX_CUDA(cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal));
+    cudaError_t result = cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal);
+    cudaGetLastError();
+    AX_TRY(ax_cuda_check(result, "cudaStreamBeginCapture"));
     cu->recording = true;
     return AX_OK;
 }
 
 /* What is refused while a stream is captured is told at its end; it is not to be told again by what comes
- * after. */
+ * after. What a graph takes of the GPU's memory it takes now. */
 static ax_status record_end(ax_stream *stream, void **graph)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -307,10 +309,15 @@ static ax_status record_end(ax_stream *stream, void **graph)
     cudaError_t result = cudaStreamEndCapture(cu->stream, &noted);
     if (result == cudaSuccess)
         result = cudaGraphInstantiateWithFlags(&ready, noted, 0);
+    if (result == cudaSuccess)
+        result = cudaGraphUpload(ready, cu->stream);
     if (noted)
         cudaGraphDestroy(noted);
-    if (result != cudaSuccess)
-        cudaGetLastError();
+    if (result != cudaSuccess && ready) {
+        cudaGraphExecDestroy(ready);
+        ready = NULL;
+    }
+    cudaGetLastError();
     *graph = ready;
     return ax_cuda_check(result, "making a graph");
 }
@@ -326,8 +333,7 @@ static ax_status replay(ax_stream *stream, void *graph)
 static void forget(ax_device *dev, void *graph)
 {
     cudaSetDevice(cuda_of(dev)->ordinal);
-    drain(cuda_of(dev));
-    cudaGraphExecDestroy(graph);
+    cudaGraphExecDestroy(graph); /* one that is in flight ends first */
 }
 
 /* ---- its clock ----------------------------------------------------------------------------------- */

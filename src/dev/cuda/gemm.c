@@ -277,9 +277,10 @@ static ax_status multiply(const products *all, ax_stream *stream, const plan *p,
 
 /* Answers of the heuristic that are looked at, and rounds in which each of them is timed. */
 enum { ANSWERS = 16, ROUNDS = 5 };
-static const float WORTH =
-    0.98F;                       /* of the time of what needs no measurement: more is not worth another way */
-static const float TOLD = 0.02F; /* ms: what is shorter is not told apart */
+/* What takes more than WORTH of the time of what needs no measurement is not taken instead; below TOLD ms
+ * times are not told apart, for a call of the library costs the host several microseconds, and may be what is
+ * timed. */
+static const float WORTH = 0.98F, TOLD = 0.02F;
 
 /* *ms: of one of `times` calls, or infinite if the library refuses. */
 static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
@@ -346,8 +347,7 @@ static bool runs(const products *all, const plan *p, const uint64_t *algo)
            about.workspaceSize <= WORKSPACE;
 }
 
-/* The first of the answers, or the fastest if that is worth it. A call of the library costs the host several
- * microseconds: what is timed of short products may be the host. */
+/* The first of the answers, or the fastest if that is worth it. */
 static int best_of(const float *least, int n)
 {
     int best = 0;
@@ -431,7 +431,7 @@ static bool takes_gelu(const products *all, const ax_gemm_args *g)
            alignment(g->pre) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Whether a product that ends in GELU takes less than two kernels. Short ones stay two: see best_of. */
+/* Whether a product that ends in GELU takes less than two kernels. */
 static ax_status beats_two(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                            bool *out)
 {
@@ -472,8 +472,10 @@ static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, c
     if (n) {
         AX_TRY(place(all, p, g));
         AX_TRY(time_answers(all, cu, p, g, answer, n, least));
-        p->algo = answer[best_of(least, n)];
-        AX_TRY(beats_two(all, stream, p, g, &wins));
+        int best = best_of(least, n);
+        p->algo = answer[best];
+        if (least[best] < INFINITY) /* the library does not refuse them all */
+            AX_TRY(beats_two(all, stream, p, g, &wins));
     }
     ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : in_two, useless);
     return AX_OK;

@@ -95,8 +95,7 @@ static ax_status run_first(ax_stream *stream, const stretch *s, size_t n)
     return AX_OK;
 }
 
-/* Without one, where the device refuses. What it refuses it may take later, and is asked less and less often.
- */
+/* Without one where the device refuses, which may take it later and is asked again, less and less often. */
 static void make_graph(ax_stream *stream, stretch *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;
@@ -174,10 +173,10 @@ ax_status ax_replay_cut(ax_stream *stream)
     ax_replay *r = stream->dev->replay;
     if (!r || (!r->noting && !r->put_off))
         return r ? r->late : AX_OK;
-    ax_status status = r->noting ? r->late : run_put_off(stream, r);
+    ax_status status = r->noting ? AX_OK : run_put_off(stream, r);
     r->noting = false;
     r->at++;
-    return status;
+    return status == AX_OK ? r->late : status;
 }
 
 void ax_replay_settle(ax_device *dev)

@@ -469,7 +469,7 @@ static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, c
     bool wins = false;
     int n;
     AX_TRY(ask(all, p, answer, &n));
-    if (n) {
+    if (n > 0) {
         AX_TRY(place(all, p, g));
         AX_TRY(time_answers(all, cu, p, g, answer, n, least));
         int best = best_of(least, n);

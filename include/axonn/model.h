@@ -98,9 +98,8 @@ AX_MUST_CHECK ax_status ax_model_logits(ax_model *model, ax_frame *frame, bool l
 /* Forward with the sum of this rank's target losses added to *total (F64, device memory). In training mode
  * the logits stay in the frame for ax_model_backward. */
 AX_MUST_CHECK ax_status ax_model_loss(ax_model *model, ax_frame *frame, double *total);
-/* Adds the gradients of the batch's loss_scale × (sum of the losses that ax_model_loss counted on this
- * frame).
- */
+/* Adds the gradients of the sum of the losses that ax_model_loss counted on this frame, times the batch's
+ * loss_scale. */
 AX_MUST_CHECK ax_status ax_model_backward(ax_model *model, ax_frame *frame);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* A product and what becomes of its sums, one after the other. */
+/* gemm as the two kernels that it is where its sums do not end as they are. */
 #include "axonn/dev.h"
 
 ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args, ax_kernel_fn *const kernel[])

@@ -484,10 +484,15 @@ void end_running(int device)
 
 } // namespace
 
-static thread_local cudaStream_t capturing; /* the stream that this thread captures */
+/* Whether this thread captures a stream, and did what no graph can have. */
+static thread_local bool capturing, spoiled;
 
-/* What a thread may not do meanwhile. */
-static bool spoils_capture();
+/* At the head of what a thread may not do meanwhile. */
+static bool spoils_capture()
+{
+    spoiled = true;
+    return capturing;
+}
 
 /* What nobody wrote is NaN; a page behind it faults. Large blocks have large pages, whose protection changes
  * fast. */
@@ -574,7 +579,6 @@ struct CUgraphExec_st {
 struct CUstream_st {
     int device;
     cudaGraph_t captured = nullptr; /* while it is */
-    bool spoiled = false;           /* by something that no graph can have */
     bool outward = false;           /* other ranks wait for what it does */
     std::mutex lock;                /* of the queue */
     std::deque<item> queue;
@@ -672,7 +676,7 @@ void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
 /* Collectives and waits for them are not part of graphs here. */
 void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work)
 {
-    stream->spoiled = true;
+    spoils_capture();
     give(stream, {std::move(ready), std::move(work)});
     std::lock_guard<std::mutex> guard(streams.lock);
     if (!stream->outward)
@@ -702,35 +706,46 @@ extern "C" __attribute__((visibility("default"))) long ax_emulated_waits() { ret
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    if (stream->captured) {
-        stream->spoiled = true;
+    if (stream->captured && spoils_capture())
         return cudaErrorStreamCaptureUnsupported;
-    }
     run_until(stream, given(stream));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    cudaStreamSynchronize(stream);
+    {
+        std::lock_guard<std::mutex> guard(streams.lock);
+        auto &all = streams.outward;
+        all.erase(std::remove(all.begin(), all.end(), stream), all.end());
+    }
+    stream->running.lock(); /* whoever ran it is gone */
+    stream->running.unlock();
+    delete stream;
     return cudaSuccess;
 }
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
 
-static bool spoils_capture()
-{
-    if (capturing)
-        capturing->spoiled = true;
-    return capturing != nullptr;
-}
+static std::atomic<long> graphs{0}, refused_captures{0}, refused_launches{0};
 
-static std::atomic<long> graphs{0};
-
-/* For tests: how often a graph was launched. */
+/* For tests: how often a graph was launched; and how many captures, and launches of graphs, are refused next.
+ */
 extern "C" __attribute__((visibility("default"))) long ax_emulated_graphs() { return graphs; }
+extern "C" __attribute__((visibility("default"))) void ax_emulated_refuse(long captures, long launches)
+{
+    refused_captures = captures;
+    refused_launches = launches;
+}
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 {
     if (stream->captured)
         return cudaErrorInvalidValue;
     stream->captured = new CUgraph_st;
-    stream->spoiled = false;
-    capturing = stream;
+    capturing = true;
+    spoiled = refused_captures > 0 && refused_captures-- > 0;
     return cudaSuccess;
 }
 
@@ -739,10 +754,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     cudaGraph_t captured = stream->captured;
     *graph = nullptr;
     stream->captured = nullptr;
-    capturing = nullptr;
+    capturing = false;
     if (!captured)
         return cudaErrorInvalidValue;
-    if (stream->spoiled) {
+    if (spoiled) {
         delete captured;
         return cudaErrorStreamCaptureInvalidated;
     }
@@ -777,6 +792,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     if (exec->device != stream->device || stream->captured)
         return cudaErrorInvalidValue;
+    if (refused_launches > 0 && refused_launches-- > 0)
+        return cudaErrorMemoryAllocation;
     graphs++;
     ax_emulated_enqueue(stream, [work = exec->work] {
         for (const std::function<void()> &w : *work)
@@ -786,20 +803,6 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 }
 
 /* ---- copies and events --------------------------------------------------------------------------- */
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream)
-{
-    cudaStreamSynchronize(stream);
-    {
-        std::lock_guard<std::mutex> guard(streams.lock);
-        auto &all = streams.outward;
-        all.erase(std::remove(all.begin(), all.end(), stream), all.end());
-    }
-    stream->running.lock(); /* whoever ran it is gone */
-    stream->running.unlock();
-    delete stream;
-    return cudaSuccess;
-}
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
@@ -839,10 +842,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     if (event->device != stream->device)
         return cudaErrorInvalidResourceHandle;
-    if (stream->captured) { /* the code of the plugin never means that */
-        stream->spoiled = true;
+    if (stream->captured && spoils_capture()) /* the code of the plugin never means that */
         return cudaErrorStreamCaptureUnsupported;
-    }
     event->stream = stream;
     if (event->timed) {
         auto reached = event->reached = std::make_shared<double>(-1);

@@ -22,6 +22,7 @@ typedef struct bench {
     float want[ARRAYS][N]; /* as it should be */
     ax_replay *replay;
     long (*graphs)(void);
+    void (*refuse)(long captures, long launches); /* NULL on a real GPU */
 } bench;
 
 static void open_bench(bench *b)
@@ -40,6 +41,7 @@ static void open_bench(bench *b)
     snprintf(path, sizeof path, "%s/libaxonn_cuda.so", plugins ? plugins : "");
     void *plugin = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     b->graphs = plugin ? (long (*)(void))(uintptr_t)dlsym(plugin, "ax_emulated_graphs") : NULL;
+    b->refuse = plugin ? (void (*)(long, long))(uintptr_t)dlsym(plugin, "ax_emulated_refuse") : NULL;
 }
 
 static void check_arrays(bench *b)
@@ -182,6 +184,47 @@ static void timing_may_begin_within(void **state)
     close_bench(&b);
 }
 
+/* Captures that are refused cost nothing but the graph, and are tried again: the 1st, 2nd, 3rd, 5th time … */
+static void refused_captures_are_tried_again(void **state)
+{
+    static const long graphs[] = {0, 0, 0, 0, 0, 1, 1};
+    bench b;
+    (void)state;
+    open_bench(&b);
+    if (b.refuse) {
+        b.refuse(3, 0);
+        for (size_t i = 0; i < AX_COUNT(graphs); i++) {
+            assert_int_equal(pass(&b, "abca", 1), graphs[i]);
+            check_arrays(&b);
+        }
+    }
+    close_bench(&b);
+}
+
+/* A graph that is not launched where nobody can be told, as freeing has launches put off run, fails the pass.
+ */
+static void no_failure_is_lost(void **state)
+{
+    bench b;
+    void *memory;
+    (void)state;
+    open_bench(&b);
+    for (int i = 0; b.refuse && i < 3; i++) {
+        assert_int_equal(ax_device_alloc(b.dev, 64, &memory), AX_OK);
+        b.refuse(0, i == 2);
+        assert_int_equal(ax_replay_begin(&b.stream, b.replay), AX_OK);
+        ax_status status = AX_OK;
+        for (const char *at = "abca"; *at && status == AX_OK; at++)
+            status = launch(&b, *at, 1);
+        ax_device_free(b.dev, memory, 64);
+        for (const char *at = "abca"; *at && status == AX_OK; at++)
+            status = launch(&b, *at, 1);
+        assert_int_equal(ax_replay_end(&b.stream, status), i == 2 ? AX_ERR_MEMORY : AX_OK);
+    }
+    assert_int_equal(ax_copy_out(&b.stream, b.want, b.array, sizeof b.want), AX_OK); /* whatever was done */
+    close_bench(&b);
+}
+
 /* A failure ends the replay; what was put off then is forgotten, and the next one begins anew. */
 static void failures_end_a_replay(void **state)
 {
@@ -240,6 +283,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(programs),
                                        cmocka_unit_test(timed_launches_are_launched),
                                        cmocka_unit_test(timing_may_begin_within),
+                                       cmocka_unit_test(refused_captures_are_tried_again),
+                                       cmocka_unit_test(no_failure_is_lost),
                                        cmocka_unit_test(failures_end_a_replay),
                                        cmocka_unit_test(whatever_comes),
                                        cmocka_unit_test(nonsense_is_refused)};

@@ -302,7 +302,8 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
  * to be as it was. So what changes every time belongs in device memory, not in arguments. Devices that cannot
  * launch as ever, as do all while launches are timed or traced, and where environment AXONN_GRAPHS is off
  * (AX_ERR_USAGE if it is neither on nor off). A device has one replay begun at a time. end: returns `status`,
- * what became of the launches, or if that is AX_OK what becomes of those put off. */
+ * what became of the launches, or if that is AX_OK what becomes of those put off. destroy: before the device
+ * is closed. */
 AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);

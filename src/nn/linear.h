@@ -11,8 +11,8 @@
 AX_MUST_CHECK ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame,
                                                   const ax_tensor *dy, ax_tensor *dx);
 
-/* y = gelu(linear(x)), in one kernel where no sums of other ranks are to come; *pre is what gelu took,
- * without data outside of training, where nobody will ask for it. */
+/* y = gelu(linear(x)), in one kernel where no sums of other ranks are to come; *pre is what gelu took.
+ * Outside of training, where nobody will ask for it, it may be without data. */
 AX_MUST_CHECK ax_status ax_linear_forward_gelu(ax_layer *self, ax_frame *frame, const ax_tensor *x,
                                                ax_gelu_kind kind, ax_tensor *pre, ax_tensor *y);
 /* Backward of a linear layer that was given gelu(pre), where `pre` was saved before its forward: *dx is the

@@ -1,7 +1,8 @@
 /* The CUDA backend: one plugin, libaxonn_cuda.so, that dev/plugin.c loads. `device.c` has memory, copies and
- * the table; `gemm.c` products by cuBLASLt; `cudnn.c` attention by cuDNN, where that is; `nccl.c` links
- * between GPUs; each *.cu the kernels of the file of that name in dev/ref, on what `kernels.cuh` gives them.
- * All work of a device but collectives goes to one stream, so that scratch has one user at a time. */
+ * the table; `gemm.c` products by cuBLASLt, `gemm_plan.c` how it does each; `cudnn.c` attention by cuDNN,
+ * where that is; `nccl.c` links between GPUs; each *.cu the kernels of the file of that name in dev/ref, on
+ * what `kernels.cuh` gives them. All work of a device but collectives goes to one stream, so that scratch has
+ * one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 

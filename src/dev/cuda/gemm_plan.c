@@ -1,0 +1,409 @@
+/* Plans of products: how one is described to cuBLASLt, and which of its answers is taken. That is the first
+ * of its heuristic, or, where AXONN_PLANS asks for it (plans.h), the fastest of several. */
+#include "dev/cuda/gemm.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef ax_cuda_plan plan;
+typedef ax_cuda_products products;
+
+/* In the file of plans: the two kernels took less. */
+static const uint64_t in_two[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
+
+void ax_cuda_plan_destroy(plan *p)
+{
+    if (p->how)
+        cublasLtMatmulDescDestroy(p->how);
+    if (p->a)
+        cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b)
+        cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c)
+        cublasLtMatrixLayoutDestroy(p->c);
+    free(p);
+}
+
+/* ---- describing ---------------------------------------------------------------------------------- */
+
+static cudaDataType_t data_type(ax_dtype dtype)
+{
+    return dtype == AX_F64    ? CUDA_R_64F
+           : dtype == AX_F32  ? CUDA_R_32F
+           : dtype == AX_BF16 ? CUDA_R_16BF
+                              : CUDA_R_16F;
+}
+
+/* `rows` rows of `cols` elements, as the library sees them: columns of `cols`. */
+static ax_status layout(cublasLtMatrixLayout_t *out, ax_dtype dtype, int64_t rows, int64_t cols, int64_t ld)
+{
+    AX_LT(cublasLtMatrixLayoutCreate(out, data_type(dtype), (uint64_t)cols, (uint64_t)rows, ld));
+    return AX_OK;
+}
+
+static ax_status set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what, const void *value,
+                     size_t size)
+{
+    AX_LT(cublasLtMatmulDescSetAttribute(how, what, value, size));
+    return AX_OK;
+}
+
+/* Forgets a bias. fp32 is fp32: never tf32. */
+static ax_status describe_sums(plan *p, const ax_gemm_args *g)
+{
+    bool wide = g->dtype == AX_F64;
+    cublasOperation_t first = g->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      second = g->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    if (p->how)
+        AX_LT(cublasLtMatmulDescDestroy(p->how));
+    p->how = NULL;
+    AX_LT(cublasLtMatmulDescCreate(&p->how, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                   wide ? CUDA_R_64F : CUDA_R_32F));
+    AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    return set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+}
+
+static ax_status describe(plan *p, const ax_gemm_args *g)
+{
+    AX_TRY(describe_sums(p, g));
+    AX_TRY(layout(&p->a, g->dtype, g->trans_a ? g->k : g->m, g->trans_a ? g->m : g->k, g->lda));
+    AX_TRY(layout(&p->b, g->dtype, g->trans_b ? g->n : g->k, g->trans_b ? g->k : g->n, g->ldb));
+    return layout(&p->c, g->c_dtype, g->m, g->n, g->ldc);
+}
+
+/* What the library does with sums before it stores them. */
+static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
+{
+    static const cublasLtEpilogue_t gelu[2][2] = {
+        {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
+        {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS}};
+    switch ((ax_gemm_then)g->then) {
+    case AX_THEN_GELU:
+        return gelu[g->pre != NULL][g->bias != NULL];
+    case AX_THEN_GELU_GRAD:
+        return CUBLASLT_EPILOGUE_DGELU;
+    default:
+        return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+/* The bias goes with the columns of c, which are the library's rows. */
+static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
+{
+    cublasLtEpilogue_t with = epilogue_of(g);
+    cudaDataType_t type = data_type(g->c_dtype);
+    AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
+    if (g->bias)
+        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc) : AX_OK;
+}
+
+/* Sums are kept in A, those of parts that are added up later too. */
+static ax_status prefer(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
+{
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        uint32_t value;
+    } words[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b},
+                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)key->align_a},
+                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)key->align_c},
+                 {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)key->align_c},
+                 {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}};
+    size_t room = AX_CUDA_WORKSPACE;
+    AX_LT(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
+                                               sizeof room));
+    for (size_t i = 0; i < AX_COUNT(words); i++)
+        AX_LT(cublasLtMatmulPreferenceSetAttribute(preference, words[i].what, &words[i].value,
+                                                   sizeof words[i].value));
+    return AX_OK;
+}
+
+/* Whether the bias is to be converted for the library, which wants it to have the type of c. */
+static bool converts_bias(const ax_gemm_args *g)
+{
+    return g->bias && g->c_dtype != ax_dtype_accum(g->dtype) &&
+           g->n * (int64_t)ax_dtype_size(g->c_dtype) <= AX_CUDA_BIAS_BYTES;
+}
+
+/* ---- running ------------------------------------------------------------------------------------- */
+
+static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan *p, const ax_gemm_args *g,
+                             bool accumulate)
+{
+    float one = 1, beta = accumulate;
+    double wide_one = 1, wide_beta = accumulate;
+    bool wide = g->dtype == AX_F64;
+    return cublasLtMatmul(all->library, p->how, wide ? (const void *)&wide_one : &one, g->b, p->b, g->a, p->a,
+                          wide ? (const void *)&wide_beta : &beta, g->c, p->c, g->c, p->c, &p->algo,
+                          cu->scratch, AX_CUDA_WORKSPACE, cu->stream);
+}
+
+/* The bias of this call, which an earlier one had elsewhere, and what GELU is of. */
+static ax_status place(const products *all, const plan *p, const ax_gemm_args *g)
+{
+    const void *bias = converts_bias(g) ? all->bias : g->bias;
+    if (g->bias && !p->bias_apart)
+        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre) : AX_OK;
+}
+
+ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
+                           bool accumulate)
+{
+    if (g->bias && !p->bias_apart && converts_bias(g))
+        AX_TRY(ax_cuda_convert(
+            stream, &(ax_convert_args){g->n, g->bias, all->bias, ax_dtype_accum(g->dtype), g->c_dtype}));
+    AX_TRY(place(all, p, g));
+    AX_LT(launch(all, ax_cuda_of(stream), p, g, accumulate));
+    return AX_OK;
+}
+
+/* ---- timing -------------------------------------------------------------------------------------- */
+
+/* Answers of the heuristic that are looked at, and rounds in which each of them is timed. */
+enum { ANSWERS = 16, ROUNDS = 5 };
+/* What takes more than WORTH of the time of what needs no measurement is not taken instead; below TOLD ms
+ * times are not told apart, for a call of the library costs the host several microseconds, and may be what is
+ * timed. */
+static const float WORTH = 0.98F, TOLD = 0.02F;
+
+/* *ms: of one of `times` calls, or infinite if the library refuses. */
+static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
+                           float *ms)
+{
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    AX_CUDA(cudaEventRecord(all->begin, cu->stream));
+    for (int i = 0; i < times && status == CUBLAS_STATUS_SUCCESS; i++)
+        status = launch(all, cu, p, g, g->accumulate || p->bias_apart);
+    AX_CUDA(cudaEventRecord(all->end, cu->stream));
+    AX_TRY(ax_cuda_wait(cu));
+    AX_CUDA(cudaEventElapsedTime(ms, all->begin, all->end));
+    *ms = status == CUBLAS_STATUS_SUCCESS ? *ms / (float)times : INFINITY;
+    return AX_OK;
+}
+
+/* least[i]: the least that answer i took. They take turns, so that a GPU that changes its clock does so for
+ * all. The first round loads kernels, the second says how many calls make up for the clock's grain. */
+static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                              const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
+{
+    const float enough = 0.2F; /* ms */
+    const int most = 20;
+    int times = 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < n; i++) {
+            float ms;
+            p->algo = answer[i];
+            AX_TRY(time_plan(all, cu, p, g, times, &ms));
+            least[i] = round ? fminf(least[i], ms) : INFINITY;
+        }
+        if (round == 1)
+            times = (int)fminf(fmaxf(enough / least[0], 1), (float)most);
+    }
+    return AX_OK;
+}
+
+/* Times answers on the operands of the call, whose result comes afterwards. What is to be added to is kept on
+ * the host meanwhile. */
+static ax_status time_in_place(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                               const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
+{
+    size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
+    char *kept = NULL;
+    if (!g->accumulate)
+        return time_answers(all, cu, p, g, answer, n, least);
+    AX_TRY(ax_calloc(bytes, 1, &kept));
+    ax_status status = ax_cuda_copy(cu, kept, g->c, bytes, cudaMemcpyDeviceToHost);
+    if (status == AX_OK)
+        status = time_answers(all, cu, p, g, answer, n, least);
+    if (status == AX_OK)
+        status = ax_cuda_copy(cu, g->c, kept, bytes, cudaMemcpyHostToDevice);
+    free(kept);
+    return status;
+}
+
+static bool runs(const products *all, const plan *p, const uint64_t *algo)
+{
+    cublasLtMatmulAlgo_t as;
+    cublasLtMatmulHeuristicResult_t about;
+    memcpy(&as, algo, sizeof as);
+    return cublasLtMatmulAlgoCheck(all->library, p->how, p->b, p->a, p->c, p->c, &as, &about) ==
+               CUBLAS_STATUS_SUCCESS &&
+           about.workspaceSize <= AX_CUDA_WORKSPACE;
+}
+
+/* The first of the answers, or the fastest if that is worth it. */
+static int best_of(const float *least, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n && least[0] >= TOLD; i++)
+        if (least[i] < (best ? least[best] : WORTH * least[0]))
+            best = i;
+    return best;
+}
+
+/* The algorithm that was measured for this product, now or earlier, instead of the first answer. */
+static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                         const cublasLtMatmulAlgo_t *answer, int n)
+{
+    const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
+    bool useless = known && !runs(all, p, known);
+    if (!known || useless) {
+        float least[ANSWERS];
+        AX_TRY(place(all, p, g));
+        AX_TRY(time_in_place(all, cu, p, g, answer, n, least));
+        int best = best_of(least, n);
+        ax_log(AX_LOG_DEBUG,
+               "cuda: product %lld x %lld x %lld of %s: answer %d of %d, %.4f ms, the first %.4f",
+               (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
+               (double)least[best], (double)least[0]);
+        p->algo = answer[best];
+        if (least[best] < INFINITY)
+            ax_cuda_plans_add(all->measured, &p->key, answer[best].data, useless);
+        known = ax_cuda_plans_find(all->measured, &p->key);
+    }
+    if (known && runs(all, p, known))
+        memcpy(&p->algo, known, sizeof p->algo);
+    return AX_OK;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------- */
+
+/* The answers of the heuristic that can be run. The library's refusals come with various codes. */
+static ax_status ask(const products *all, const plan *p, cublasLtMatmulAlgo_t answer[ANSWERS], int *n)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result[ANSWERS];
+    int count = 0;
+    *n = 0;
+    AX_LT(cublasLtMatmulPreferenceCreate(&preference));
+    ax_status status = prefer(preference, &p->key);
+    if (status == AX_OK &&
+        cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, ANSWERS,
+                                       result, &count) != CUBLAS_STATUS_SUCCESS)
+        count = 0;
+    cublasLtMatmulPreferenceDestroy(preference);
+    for (int i = 0; i < count; i++)
+        if (result[i].state == CUBLAS_STATUS_SUCCESS)
+            answer[(*n)++] = result[i].algo;
+    return status;
+}
+
+/* *found: whether the library has a product for what the plan describes. */
+static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g, bool *found)
+{
+    cublasLtMatmulAlgo_t answer[ANSWERS];
+    int n;
+    AX_TRY(ask(all, p, answer, &n));
+    *found = n > 0;
+    if (n)
+        p->algo = answer[0];
+    return n > 1 && all->measured ? improve(all, cu, p, g, answer, n) : AX_OK;
+}
+
+/* Whether the library may add the bias, which it wants to lie on 16 bytes. */
+static bool takes_bias(const ax_gemm_args *g)
+{
+    return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && ax_cuda_alignment(g->bias) >= 16) ||
+           converts_bias(g);
+}
+
+/* Whether the library may have GELU, where that is timed: it is GELU_TANH, on the fast arithmetic that 16
+ * bits allow. What it is of has rows of multiples of 8 elements, on 16 bytes. */
+bool ax_cuda_takes_gelu(const products *all, const ax_gemm_args *g)
+{
+    return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
+           ax_cuda_alignment(g->pre) >= 16 && (!g->bias || takes_bias(g)) && g->k;
+}
+
+/* Whether a product that ends in GELU takes less than two kernels. */
+static ax_status beats_two(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
+                           bool *out)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    const int times = 4;
+    float least[2] = {INFINITY, INFINITY};
+    for (int round = 0; round < 2 * ROUNDS; round++) {
+        float ms;
+        AX_CUDA(cudaEventRecord(all->begin, cu->stream));
+        for (int i = 0; i < times; i++)
+            AX_TRY(round % 2 ? ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel)
+                             : ax_cuda_plan_run(all, stream, p, g, false));
+        AX_CUDA(cudaEventRecord(all->end, cu->stream));
+        AX_TRY(ax_cuda_wait(cu));
+        AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
+        if (round > 1) /* the first of each loads kernels */
+            least[round % 2] = fminf(least[round % 2], ms / (float)times);
+    }
+    ax_log(AX_LOG_DEBUG, "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms in one, %.4f in two",
+           (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
+           g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)least[0], (double)least[1]);
+    *out = least[1] >= TOLD && least[0] < WORTH * least[1];
+    return AX_OK;
+}
+
+static bool is_in_two(const uint64_t *known) { return known && known[0] == in_two[0]; }
+
+/* Times all ways; what is in the file then is what this product does from now on. */
+static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
+                              bool useless)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    cublasLtMatmulAlgo_t answer[ANSWERS];
+    float least[ANSWERS];
+    bool wins = false;
+    int n;
+    AX_TRY(ask(all, p, answer, &n));
+    if (n > 0) {
+        AX_TRY(place(all, p, g));
+        AX_TRY(time_answers(all, cu, p, g, answer, n, least));
+        int best = best_of(least, n);
+        p->algo = answer[best];
+        if (least[best] < INFINITY) /* the library does not refuse them all */
+            AX_TRY(beats_two(all, stream, p, g, &wins));
+    }
+    ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : in_two, useless);
+    return AX_OK;
+}
+
+/* By the library if it can, and if that was measured to be faster. */
+static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+{
+    AX_TRY(describe(p, g));
+    AX_TRY(describe_epilogue(p, g));
+    const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
+    bool useless = known && !is_in_two(known) && !runs(all, p, known);
+    if (!known || useless)
+        AX_TRY(measure_gelu(all, stream, p, g, useless));
+    known = ax_cuda_plans_find(all->measured, &p->key);
+    p->in_two = !known || is_in_two(known) || !runs(all, p, known);
+    if (!p->in_two)
+        memcpy(&p->algo, known, sizeof p->algo);
+    return AX_OK;
+}
+
+/* With the bias if the library can, then without. */
+ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
+{
+    ax_cuda *cu = ax_cuda_of(stream);
+    bool found = false;
+    if (g->then)
+        return make_gelu(all, stream, g, p);
+    AX_TRY(describe(p, g));
+    if (takes_bias(g)) {
+        AX_TRY(describe_epilogue(p, g));
+        AX_TRY(choose(all, cu, p, g, &found));
+    }
+    p->bias_apart = g->bias && !found;
+    if (!found) {
+        AX_TRY(describe_sums(p, g));
+        AX_TRY(choose(all, cu, p, g, &found));
+    }
+    p->own = !found;
+    if (p->own)
+        ax_log(AX_LOG_WARN,
+               "cuda: cuBLASLt refuses a product %lld x %lld x %lld of %s: a slow kernel does it",
+               (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype));
+    return AX_OK;
+}

@@ -84,19 +84,10 @@ static plan_key key_of(const ax_gemm_args *g)
                       .align_pre = ax_cuda_alignment(g->pre)};
 }
 
-/* FNV-1a. */
-static uint64_t hash(const plan_key *key)
-{
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < sizeof *key; i++)
-        h = (h ^ ((const unsigned char *)key)[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-
 /* Where the plan of that key is, or is to be. */
 static plan **slot_of(const products *all, const plan_key *key)
 {
-    uint64_t i = hash(key) & (uint64_t)(all->room - 1);
+    uint64_t i = ax_cuda_plan_hash(key, sizeof *key) & (uint64_t)(all->room - 1);
     while (all->slot[i] && memcmp(&all->slot[i]->key, key, sizeof *key))
         i = (i + 1) & (uint64_t)(all->room - 1);
     return &all->slot[i];

@@ -60,12 +60,11 @@ static ax_status put(list *l, const entry *e, bool instead)
 
 /* ---- the text ------------------------------------------------------------------------------------ */
 
-/* FNV-1a. */
-static uint64_t checksum(const char *text, size_t n)
+uint64_t ax_cuda_plan_hash(const void *bytes, size_t n)
 {
     uint64_t h = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < n; i++)
-        h = (h ^ (unsigned char)text[i]) * UINT64_C(0x100000001b3);
+        h = (h ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
     return h;
 }
 
@@ -78,7 +77,8 @@ static ax_status print(const ax_cuda_plans *p, const list *l, ax_buf *out)
             AX_TRY(ax_buf_printf(out, "%" PRId64 " ", l->of[i].key[k]));
         for (int w = 0; w < WORDS; w++)
             AX_TRY(ax_buf_printf(out, "%016" PRIx64 " ", l->of[i].algo[w]));
-        AX_TRY(ax_buf_printf(out, "%016" PRIx64 "\n", checksum(out->data + begin, out->size - begin)));
+        AX_TRY(
+            ax_buf_printf(out, "%016" PRIx64 "\n", ax_cuda_plan_hash(out->data + begin, out->size - begin)));
     }
     return AX_OK;
 }
@@ -89,7 +89,7 @@ static bool parse_line(const char *line, const char *end, entry *out)
     const char *sum = end;
     while (sum > line && sum[-1] != ' ')
         sum--;
-    if (end - sum != 16 || strtoull(sum, NULL, 16) != checksum(line, (size_t)(sum - line)))
+    if (end - sum != 16 || strtoull(sum, NULL, 16) != ax_cuda_plan_hash(line, (size_t)(sum - line)))
         return false;
     char *at = (char *)line;
     for (int i = 0; i < NUMBERS; i++)

@@ -17,6 +17,9 @@ typedef struct ax_cuda_plan_key {
 
 enum { AX_CUDA_PLAN_WORDS = 8 }; /* of a cublasLtMatmulAlgo_t */
 
+/* FNV-1a, of keys and of lines of the file. */
+uint64_t ax_cuda_plan_hash(const void *bytes, size_t n);
+
 typedef struct ax_cuda_plans ax_cuda_plans;
 
 /* The file of `kind`, a line that names GPU and library; *out is NULL if AXONN_PLANS is off, as it is where

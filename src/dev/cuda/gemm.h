@@ -46,16 +46,16 @@ static inline int64_t ax_cuda_alignment(const void *address)
     return !low || low > MOST ? MOST : (int64_t)low;
 }
 
-/* Makes the plan of plan->key for a product like `args`, on whose memory it may be timed. */
-ax_status ax_cuda_plan_make(const ax_cuda_products *all, ax_stream *stream, const ax_gemm_args *args,
-                            ax_cuda_plan *plan);
-void ax_cuda_plan_destroy(ax_cuda_plan *plan);
+/* Makes the plan of p->key for a product like `g`, on whose memory it may be timed. */
+ax_status ax_cuda_plan_make(const ax_cuda_products *all, ax_stream *stream, const ax_gemm_args *g,
+                            ax_cuda_plan *p);
+void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
 /* The product by its plan, which is neither `own` nor `in_two`; a bias that is apart is not added. */
-ax_status ax_cuda_plan_run(const ax_cuda_products *all, ax_stream *stream, const ax_cuda_plan *plan,
-                           const ax_gemm_args *args, bool accumulate);
+ax_status ax_cuda_plan_run(const ax_cuda_products *all, ax_stream *stream, const ax_cuda_plan *p,
+                           const ax_gemm_args *g, bool accumulate);
 
 /* Whether the library may have GELU, where that is timed. */
-bool ax_cuda_takes_gelu(const ax_cuda_products *all, const ax_gemm_args *args);
+bool ax_cuda_takes_gelu(const ax_cuda_products *all, const ax_gemm_args *g);
 
 #endif

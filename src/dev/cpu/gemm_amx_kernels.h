@@ -89,6 +89,7 @@ INLINE void amx_turn_values(const uint16_t *src, int64_t ld, float *to)
 static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                        int64_t units, void *out)
 {
+    (void)units;
     float *to = out;
     const uint16_t *from = src;
     int64_t whole = along_k && rows == width ? k / (2 * STEP) * (2 * STEP) : 0;
@@ -99,7 +100,8 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
         return;
     to += whole / 2 * width;
     k -= whole;
-    pack(BF16_PAIRS, from + (along_k ? whole : whole * ld), ld, along_k, rows, k, width, units, to);
+    pack_b(BF16_PAIRS, (const char *)(from + (along_k ? whole : whole * ld)), ld, along_k, rows, k, width,
+           to);
     int64_t have = (k + 1) / 2;
     memset(to + have * width, 0, (size_t)((ax_round_up(have, STEP) - have) * width) * 4);
 }

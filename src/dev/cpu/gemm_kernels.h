@@ -47,68 +47,75 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* W units, of rows r … r+W-1, go to their place in the panels: one panel, or two of half a vector each. A
- * wide panel comes alone (pack_b): what divides is a constant. */
-INLINE void put_units(float *out, int64_t r, int64_t u, int64_t apart, int width, int64_t rows, vf x)
+/* Units u and u+1 of rows r … r+W-1, the second if `two`, go to the panels of a: two of half a vector, whose
+ * lines are written whole, or one. */
+INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
-    if (width > TILE_ROWS) {
-        vstore(out + u * width + r, x);
-        return;
-    }
-    float *panel = out + r / TILE_ROWS * TILE_ROWS * apart + r % TILE_ROWS + u * width;
-    if (width >= W)
+    float unused[W], *panel = out + r * apart + u * TILE_ROWS;
+    float *other = r + TILE_ROWS < rows ? panel + TILE_ROWS * apart : unused;
+    if (W / TILE_ROWS == 1) {
         vstore(panel, x);
-    else if (r + width < rows)
-        vstore_halves(panel, panel + width * apart, x);
-    else {
-        float unused[W];
-        vstore_halves(panel, unused, x);
+        if (two)
+            vstore(panel + W, y);
+    } else if (two) {
+        vstore(panel, vlows(x, y));
+        vstore(other, vhighs(x, y));
+    } else {
+        vstore_n(panel, vlows(x, x), TILE_ROWS);
+        vstore_n(other, vhighs(x, x), TILE_ROWS);
     }
 }
 
-/* Rows contiguous in k: W x W blocks are transposed on the way. */
-INLINE void pack_along_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
-                         int64_t apart, float *out)
+/* Units u … u+W-1 of rows r … r+W-1 at `src`, of so many that there are, transposed. */
+INLINE void block_along_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, vf block[W])
 {
-    int64_t size = kind == FROM_F32 ? 4 : 2, units = kind == BF16_PAIRS ? (k + 1) / 2 : k;
-    for (int64_t r = 0; r < rows; r += W)
-        for (int64_t u = 0; u < units; u += W) {
-            vf block[W];
+    UNROLL
+    for (int i = 0; i < W; i++) {
+        const char *row = src + i * ld;
+        if (i >= rows)
+            block[i] = vset(0);
 #ifdef AX_SIMD_BF16
-            if (kind == BF16_PAIRS && width > TILE_ROWS && r + W <= rows && 2 * (u + W) <= k) {
-                const uint16_t *row = (const uint16_t *)(const void *)(src + r * ld * size) + 2 * u;
-                UNROLL
-                for (int i = 0; i < W; i++)
-                    block[i] = _mm512_loadu_ps(row + i * ld);
-                vtranspose(block);
-                UNROLL
-                for (int i = 0; i < W; i++)
-                    vstore(out + (u + i) * width + r, block[i]);
-                continue;
-            }
+        else if (kind == BF16_PAIRS)
+            block[i] = pairs_along_k((const uint16_t *)(const void *)row, 0, k);
 #endif
-            UNROLL
-            for (int i = 0; i < W; i++) {
-                const char *row = src + (r + i) * ld * size;
-                if (r + i >= rows)
-                    block[i] = vset(0);
+        else
+            block[i] = units_along_k(kind, row, 0, k);
+    }
+    vtranspose(block);
+}
+
+/* A whole block to a panel of b. A function of its own, or the compiler keeps all the rows' addresses in
+ * memory from block to block. */
+static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char *src, int64_t ld, float *to,
+                                                     int64_t width)
+{
+    vf block[W];
+    if (kind == FROM_BF16)
+        block_along_k(FROM_BF16, src, ld, W, W, block);
+    else if (kind == FROM_F16)
+        block_along_k(FROM_F16, src, ld, W, W, block);
+    else /* 32 bits as they lie */
+        block_along_k(FROM_F32, src, ld, W, W, block);
+    UNROLL
+    for (int i = 0; i < W; i++)
+        vstore(to + i * width, block[i]);
+}
+
+/* Unit u of W rows of a source that is contiguous in them, of `n` rows; `pair` has two values of k. */
+INLINE vf units_across_k(pack_kind kind, const char *at, int64_t ld, bool pair, int64_t n)
+{
 #ifdef AX_SIMD_BF16
-                else if (kind == BF16_PAIRS)
-                    block[i] = pairs_along_k((const uint16_t *)(const void *)row, 2 * u, k - 2 * u);
+    if (kind == BF16_PAIRS) {
+        const uint16_t *row = (const uint16_t *)(const void *)at;
+        return pairs_of_rows(row, pair ? row + ld : NULL, n);
+    }
 #endif
-                else
-                    block[i] = units_along_k(kind, row, u, units - u);
-            }
-            vtranspose(block);
-            UNROLL
-            for (int i = 0; i < W; i++)
-                if (u + i < units)
-                    put_units(out, r, u + i, apart, width, rows, block[i]);
-        }
+    (void)ld, (void)pair;
+    return units_along_k(kind, at, 0, n);
 }
 
 #ifdef AX_SIMD_BF16
-/* 2·W pairs of two rows, to one panel that is wider. */
+/* 2·W pairs of two rows, to one panel. */
 INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 {
     static const uint16_t order[2 * W * 2] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -123,42 +130,73 @@ INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 }
 #endif
 
-/* Contiguous in the row index: vectors are copied, widened or interleaved. */
-INLINE void pack_across_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, int width,
-                          int64_t apart, float *out)
+/* What a packed operand's source is like. */
+typedef struct source {
+    int64_t size, values, units,
+        down; /* bytes of a value, values of a unit, units in k, bytes from unit to unit */
+} source;
+
+INLINE source source_of(pack_kind kind, bool along_k, int64_t ld, int64_t k)
 {
-    int64_t size = kind == FROM_F32 ? 4 : 2, step = kind == BF16_PAIRS ? 2 : 1;
-    int64_t units = (k + step - 1) / step;
-    for (int64_t u = 0; u < units; u++) {
-        const char *row = src + u * step * ld * size;
-        int64_t r = 0;
-#ifdef AX_SIMD_BF16
-        for (; kind == BF16_PAIRS && width > TILE_ROWS && 2 * u + 1 < k && r + 2 * W <= rows; r += 2 * W) {
-            const uint16_t *at = (const uint16_t *)(const void *)row + r;
-            put_row_pairs(at, at + ld, out + u * width + r);
+    int64_t size = kind == FROM_F32 ? 4 : 2, values = kind == BF16_PAIRS ? 2 : 1;
+    return (source){size, values, (k + values - 1) / values, values * size * (along_k ? 1 : ld)};
+}
+
+/* Rows of a into their panels, `apart` units in k each. */
+INLINE void pack_a(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
+                   int64_t apart, float *out)
+{
+    const source s = source_of(kind, along_k, ld, k);
+    for (int64_t r = 0; along_k && r < rows; r += W)
+        for (int64_t u = 0; u < s.units; u += W) {
+            vf block[W];
+            block_along_k(kind, src + r * ld * s.size + u * s.down, ld * s.size, rows - r, k - u * s.values,
+                          block);
+            for (int i = 0; i < W && u + i < s.units; i += 2)
+                put_in_a(out, r, rows, u + i, u + i + 1 < s.units, apart, block[i], block[i + 1]);
         }
-#endif
-        for (; r < rows; r += W) {
-            const void *p = row + r * size;
-            vf x;
-#ifdef AX_SIMD_BF16
-            if (kind == BF16_PAIRS)
-                x = pairs_of_rows(p, 2 * u + 1 < k ? (const uint16_t *)p + ld : NULL, rows - r);
-            else
-#endif
-                x = units_along_k(kind, p, 0, rows - r);
-            put_units(out, r, u, apart, width, rows, x);
-        }
+    for (int64_t r = 0; !along_k && r < rows; r += W) {
+        const char *at = src + r * s.size;
+        int64_t u = 0;
+        for (; (u + 2) * s.values <= k; u += 2, at += 2 * s.down)
+            put_in_a(out, r, rows, u, true, apart, units_across_k(kind, at, ld, true, rows - r),
+                     units_across_k(kind, at + s.down, ld, true, rows - r));
+        for (; u < s.units; u++, at += s.down)
+            put_in_a(out, r, rows, u, false, apart,
+                     units_across_k(kind, at, ld, (u + 1) * s.values <= k, rows - r), vset(0));
     }
 }
 
-INLINE void pack(pack_kind kind, const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
-                 int width, int64_t apart, void *out)
+/* Columns of b into one panel of `width`. */
+INLINE void pack_b(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t cols, int64_t k,
+                   int width, float *out)
 {
-    if (along_k)
-        pack_along_k(kind, src, ld, rows, k, width, apart, out);
-    else
-        pack_across_k(kind, src, ld, rows, k, width, apart, out);
+    const source s = source_of(kind, along_k, ld, k);
+    for (int64_t c = 0; along_k && c < cols; c += W)
+        for (int64_t u = 0; u < s.units; u += W) {
+            const char *at = src + c * ld * s.size + u * s.down;
+            if (c + W <= cols && (u + W) * s.values <= k) {
+                put_block_in_b(kind, at, ld * s.size, out + u * width + c, width);
+                continue;
+            }
+            vf block[W];
+            block_along_k(kind, at, ld * s.size, cols - c, k - u * s.values, block);
+            for (int i = 0; i < W && u + i < s.units; i++)
+                vstore(out + (u + i) * width + c, block[i]);
+        }
+    for (int64_t u = 0; !along_k && u < s.units; u++) {
+        const char *at = src + u * s.down;
+        bool pair = (u + 1) * s.values <= k;
+        int64_t c = 0;
+#ifdef AX_SIMD_BF16
+        for (; kind == BF16_PAIRS && pair && c + 2 * W <= cols; c += 2 * W) {
+            const uint16_t *row = (const uint16_t *)(const void *)at + c;
+            put_row_pairs(row, row + ld, out + u * width + c);
+        }
+#endif
+        for (; c < cols; c += W)
+            vstore(out + u * width + c, units_across_k(kind, at + c * s.size, ld, pair, cols - c));
+    }
 }
 
 /* ---- micro-tiles --------------------------------------------------------------------------------- */
@@ -358,12 +396,13 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
                               int64_t units, void *out)                                                      \
     {                                                                                                        \
         (void)width;                                                                                         \
-        pack(kind, src, ld, along_k, rows, k, TILE_ROWS, units, out);                                        \
+        pack_a(kind, src, ld, along_k, rows, k, units, out);                                                 \
     }                                                                                                        \
     static void pack_b_##type(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, \
                               int64_t units, void *out)                                                      \
     {                                                                                                        \
-        pack(kind, src, ld, along_k, rows, k, width, units, out);                                            \
+        (void)units;                                                                                         \
+        pack_b(kind, src, ld, along_k, rows, k, width, out);                                                 \
     }                                                                                                        \
     static const ax_cpu_gemm gemm_##type = {.rows = TILE_ROWS,                                               \
                                             .lanes = W,                                                      \

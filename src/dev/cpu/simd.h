@@ -8,9 +8,10 @@
  * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
  * there, stores leave the rest alone. _b are bf16, _h are fp16. Both are rounded to nearest even and keep
  * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
- * range, which the processor's instruction takes for 0. vstream_exact writes two vectors past the caches
- * where processors can, and p is a multiple of what it writes; before another thread reads it comes
- * vstreamed. vsum4 has the sums of four vectors in its first lanes, of each in one order.
+ * range, which the processor's instruction takes for 0. vstream_exact writes two vectors
+ * past the caches where processors can, and p is a multiple of what it writes; before another thread reads
+ * it comes vstreamed. vlows has the lower half of x, then that of y; vhighs the upper halves. vsum4 has the
+ * sums of four vectors in its first lanes, of each in one order.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
@@ -133,12 +134,8 @@ INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
     __m256i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
     _mm512_stream_si512((__m512i *)(void *)p, _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1));
 }
-/* The lower and the upper half of x, to two places. */
-INLINE void vstore_halves(float *lo, float *hi, vf x)
-{
-    _mm256_storeu_ps(lo, _mm512_castps512_ps256(x));
-    _mm256_storeu_ps(hi, _mm512_extractf32x8_ps(x, 1));
-}
+INLINE vf vlows(vf x, vf y) { return _mm512_shuffle_f32x4(x, y, 0x44); }
+INLINE vf vhighs(vf x, vf y) { return _mm512_shuffle_f32x4(x, y, 0xee); }
 /* r[i] lane j becomes r[j] lane i: pairs, then quads of lanes, then the 128-bit blocks. */
 INLINE void vtranspose(vf r[W])
 {
@@ -264,11 +261,8 @@ INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n)
     vstore_h(part, x);
     memcpy(p, part, (size_t)n * 2);
 }
-INLINE void vstore_halves(float *lo, float *hi, vf x)
-{
-    _mm_storeu_ps(lo, _mm256_castps256_ps128(x));
-    _mm_storeu_ps(hi, _mm256_extractf128_ps(x, 1));
-}
+INLINE vf vlows(vf x, vf y) { return _mm256_permute2f128_ps(x, y, 0x20); }
+INLINE vf vhighs(vf x, vf y) { return _mm256_permute2f128_ps(x, y, 0x31); }
 INLINE void vtranspose(vf r[W])
 {
     vf s[W];
@@ -377,12 +371,8 @@ INLINE vf vround_h(vf x)
     vstore_h(part, x);
     return vload_h(part);
 }
-INLINE void vstore_halves(float *lo, float *hi, vf x)
-{
-    memcpy(lo, &x, sizeof x / 2);
-    hi[0] = x[2];
-    hi[1] = x[3];
-}
+INLINE vf vlows(vf x, vf y) { return (vf){x[0], x[1], y[0], y[1]}; }
+INLINE vf vhighs(vf x, vf y) { return (vf){x[2], x[3], y[2], y[3]}; }
 INLINE void vtranspose(vf r[W])
 {
     for (int i = 0; i < W; i++)

@@ -53,6 +53,7 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     vtype c_type;
     bool add_c;
+    bool past; /* c, which is just the sums, begins with a line, as do its rows: it may go past the caches */
     ax_cpu_ask ask[2]; /* by tiles that store at once */
     /* By those with an ax_cpu_gemm.store: */
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);

@@ -129,6 +129,14 @@ typedef struct block {
     float *sums;     /* of the stretch, n columns: for a 16-bit c over several blocks in k */
 } block;
 
+/* Whether c will be read when the caches have forgotten it. A product that sums over the rows of both
+ * operands is a gradient of weights, for the end of the step. */
+static bool is_for_later(const ax_gemm_args *g)
+{
+    enum { BYTES = 256 << 10 };
+    return g->trans_a && !g->trans_b && g->m * g->n * 4 >= BYTES;
+}
+
 /* Where this block's tile in column j of its first rows adds to and stores to. */
 static void place(const block *t, int64_t j, ax_cpu_tile *tile)
 {
@@ -143,6 +151,8 @@ static void place(const block *t, int64_t j, ax_cpu_tile *tile)
     if (!narrow) {
         tile->prior = !first || g->accumulate ? tile->c : NULL;
         tile->prior_ld = g->ldc;
+        tile->past = last && !tile->prior && !tile->bias && is_for_later(g) &&
+                     ((uintptr_t)tile->c | (uintptr_t)g->ldc * size) % AX_CPU_LINE == 0;
         return;
     }
     float *sums = t->sums + (t->m0 - t->s0) * t->n + j;

@@ -242,6 +242,9 @@ INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
  */
 enum { LINE = AX_CPU_LINE, ASKS_FOR_STRIPS = W == 16, RUN = ASKS_FOR_STRIPS ? LINE / 4 : LINE / 2 };
 
+/* Past the caches go whole lines only. */
+enum { PAST_CACHES = W * 4 == LINE };
+
 INLINE void ask_lines(ax_cpu_ask *ask, int64_t most)
 {
     for (; most > 0 && ask->n > 0; most--, ask->n--) {
@@ -277,7 +280,7 @@ INLINE soon soon_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, i
 
 INLINE void ask_for_run(soon *s, const ax_cpu_tile *t, int64_t run)
 {
-    if (run < t->rows) { /* a tile of few units asks for its first rows only */
+    if (run < t->rows && !(PAST_CACHES && t->past)) { /* a tile of few units asks for its first rows only */
         const char *c = s->c + run * s->c_row;
         for (int64_t at = 0; at < s->c_bytes; at += LINE)
             __builtin_prefetch(c + at, 1, 3);
@@ -336,6 +339,16 @@ INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const
         }
     }
     bool full = t->rows == rows && t->cols == nv * W;
+    if (full && PAST_CACHES && t->past) {
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            float *to = (float *)t->c + i * t->c_ld;
+            UNROLL
+            for (int v = 0; v < nv; v++)
+                vstream(to + v * W, sum[i][v]);
+        }
+        return;
+    }
     if (full && t->c_type == VF32) {
         UNROLL
         for (int i = 0; i < rows; i++) {
@@ -414,7 +427,14 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
                                             .a_lying = INT64_MAX,                                            \
                                             .pack_a = pack_a_##type,                                         \
                                             .pack_b = pack_b_##type,                                         \
-                                            .tile = multiply}
+                                            .tile = multiply,                                                \
+                                            .end = tiles_end}
+
+static void tiles_end(void)
+{
+    if (PAST_CACHES)
+        vstreamed();
+}
 
 static void tile_widened(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
 {

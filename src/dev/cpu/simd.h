@@ -8,8 +8,8 @@
  * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
  * there, stores leave the rest alone. _b are bf16, _h are fp16. Both are rounded to nearest even and keep
  * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
- * range, which the processor's instruction takes for 0. vstream_exact writes two vectors
- * past the caches where processors can, and p is a multiple of what it writes; before another thread reads
+ * range, which the processor's instruction takes for 0. vstream and, for two vectors, vstream_exact write
+ * past the caches where processors can, and p is a multiple of what they write; before another thread reads
  * it comes vstreamed. vlows has the lower half of x, then that of y; vhighs the upper halves. vsum4 has the
  * sums of four vectors in its first lanes, of each in one order.
  */
@@ -129,6 +129,7 @@ INLINE vf vload_h_n(const uint16_t *p, int64_t n)
 INLINE vf vround_h(vf x) { return _mm512_cvtph_ps(narrow_h(x)); }
 INLINE void vstore_h(uint16_t *p, vf x) { _mm256_storeu_si256((__m256i *)(void *)p, narrow_h(x)); }
 INLINE void vstore_h_n(uint16_t *p, vf x, int64_t n) { _mm256_mask_storeu_epi16(p, lanes(n), narrow_h(x)); }
+INLINE void vstream(float *p, vf x) { _mm512_stream_ps(p, x); }
 INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
 {
     __m256i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
@@ -249,6 +250,7 @@ INLINE vf vload_h_n(const uint16_t *p, int64_t n)
     return vload_h(part);
 }
 INLINE vf vround_h(vf x) { return _mm256_cvtph_ps(narrow_h(x)); }
+INLINE void vstream(float *p, vf x) { _mm256_stream_ps(p, x); }
 INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
 {
     __m128i lo = type == VF16 ? narrow_h(a) : narrow(a), hi = type == VF16 ? narrow_h(b) : narrow(b);
@@ -447,6 +449,7 @@ INLINE void vstream_exact(uint16_t *p, vf a, vf b, vtype type)
     vput_exact(p, 0, W, type, a);
     vput_exact(p, W, W, type, b);
 }
+INLINE void vstream(float *p, vf x) { vstore(p, x); }
 INLINE void vstreamed(void) {}
 #endif
 

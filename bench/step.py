@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """A training step side by side with its limit and with other programs, interleaved in one run.
 
-Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks (axonn, an even number of threads shared by
-two ranks; without memory, as each rank's pages count the other's), torch (at its best, or once with each --torch-with)
-and llm.c (fp32; cases other than 124m-4x256 only if --parties names it). They take turns for --rounds rounds; a
+Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks and tensor (axonn, an even number of threads
+shared by two ranks, which halve the batch, with ZeRO 1, or the layers, grid.x=2; without memory, as each rank's pages
+count the other's), torch (at its best, or once with each --torch-with) and llm.c (fp32; cases other than 124m-4x256
+only if --parties names it). They take turns for --rounds rounds; a
 party's figure is the median over the rounds of its own median. Prints markdown tables: ms a step with the least and
 the greatest round, tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is
 measured goes to stderr as it comes. With --isa axonn's kernels use that instruction set, and the libraries of the
@@ -43,7 +44,7 @@ ISAS = {
         ("generic", "SSE41", "wsm", "default", "SSE4_2"),
     ]
 }
-PARTIES = ["limit", "axonn", "ranks", "torch", "llm.c"]
+PARTIES = ["limit", "axonn", "ranks", "tensor", "torch", "llm.c"]
 SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
 
 
@@ -99,11 +100,17 @@ def axonn(args, case, precision, _settings):
     return step_of(args, case, precision, CASES[case][-1], [f"threads={args.threads}"])
 
 
-def ranks(args, case, precision, _settings):
-    batch = CASES[case][-1]
-    grid = ["grid.data=2", "zero=1"] if batch % 2 == 0 else ["grid.x=2"]
-    row = step_of(args, case, precision, -(-batch // 2), ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
+def two_ranks(args, case, precision, rows, grid):
+    row = step_of(args, case, precision, rows, ["--ranks", "2", f"threads={args.threads // 2}"] + grid)
     return {"ms": row["ms"]}
+
+
+def ranks(args, case, precision, _settings):
+    return two_ranks(args, case, precision, CASES[case][-1] // 2, ["grid.data=2", "zero=1"])
+
+
+def tensor(args, case, precision, _settings):
+    return two_ranks(args, case, precision, CASES[case][-1], ["grid.x=2"])
 
 
 def shape(args, case):
@@ -123,18 +130,20 @@ def llmc(args, case, _precision, _settings):
     return {"ms": row["step_ms"], "memory": row["rss_bytes"]}
 
 
-RUN = {"limit": limit, "axonn": axonn, "ranks": ranks, "torch": torch, "llm.c": llmc}
+RUN = {"limit": limit, "axonn": axonn, "ranks": ranks, "tensor": tensor, "torch": torch, "llm.c": llmc}
 
 
 def takes_part(args, party, case, precision):
     if party == "llm.c":
         return precision == "fp32" and (case == "124m-4x256" or args.named)
-    return party != "ranks" or args.threads % 2 == 0
+    if party == "ranks" and CASES[case][-1] % 2:
+        return False
+    return party not in ("ranks", "tensor") or args.threads % 2 == 0
 
 
 def check(args):
     """Ends with the line that would help if a party is not there."""
-    if {"axonn", "ranks"} & set(args.parties) and not shutil.which(args.axonn):
+    if {"axonn", "ranks", "tensor"} & set(args.parties) and not shutil.which(args.axonn):
         sys.exit(f"{args.axonn} is missing: cmake --preset release && cmake --build build -j")
     if "limit" in args.parties and not shutil.which(args.limit):
         line = re.search(r"gcc (.*\\\n)*.*", (PEERS / "limit.c").read_text()).group()

@@ -84,7 +84,7 @@ def bench_step(args, shape, precision, rows, words, before=(), **environment):
         config = pathlib.Path(directory) / "step.yaml"
         config.write_text(
             f"model: {{family: gpt2, layers: {layers}, hidden: {hidden}, heads: {heads}, vocab: {vocab}, "
-            f"seq_len: {seq}}}\ndata: {{train: none, mask_documents: false}}\n"
+            f"seq_len: {seq}}}\ndata: {{mask_documents: false}}\n"
             f"train: {{global_batch: {batch}, micro_batch: {rows}, precision: {precision}}}\n")
         out, memory = run([*before, args.axonn, "bench", "step", config, "--steps", args.steps, "--warm-up",
                            args.warmup, "--json", *words], **environment)

@@ -43,7 +43,7 @@ part() {
 config() {
     cat >"$work/step.yaml" <<END
 model: {family: gpt2, layers: $1, hidden: $2, heads: $3, vocab: 50257, seq_len: $4}
-data: {train: none, mask_documents: false}
+data: {mask_documents: false}
 train: {global_batch: $5, micro_batch: $6, precision: bf16}
 device: cuda
 END

@@ -71,11 +71,15 @@ typedef struct ax_config {
 /* The keys; *count is their number. */
 const ax_option *ax_config_options(size_t *count);
 
+/* What a configuration is read for: to measure steps takes no data. */
+typedef enum ax_config_use { AX_CONFIG_TO_TRAIN, AX_CONFIG_TO_MEASURE } ax_config_use;
+
 /* Reads the file `path` (NULL: none) and then n "key=value" overrides, and checks everything, also across
  * keys. *cfg is overwritten, must not move afterwards, and is released with ax_config_fini, whatever the
  * result. With model.from, what the model's own config.json says is not known yet: the caller fills it in
  * where ax_config_given denies. AX_ERR_USAGE with all errors; AX_ERR_DATA if the file cannot be read. */
-AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config *cfg);
+AX_MUST_CHECK ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
+                                       ax_config *cfg);
 void ax_config_fini(ax_config *cfg);
 
 /* The rules between the grid and a world of `ranks` ranks: AX_ERR_USAGE with the nearest grids that fit. */

@@ -114,6 +114,9 @@ const char *ax_option_place(const ax_option_set *set, const char *key);
 /* Records that `key` breaks a rule; the message is printed behind the key's place. */
 void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) AX_PRINTF(3, 4);
 
+/* A key that the table requires need not be given. */
+void ax_option_waive(ax_option_set *set, const char *key);
+
 /* AX_OK if nothing was wrong, else AX_ERR_USAGE with all errors as the message, one per line: place, key,
  * rule and the nearest legal key or value. */
 AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);

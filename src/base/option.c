@@ -174,11 +174,19 @@ ax_status option_absorb(ax_option_set *set, const ax_option *option, const char 
     return AX_OK;
 }
 
+void ax_option_waive(ax_option_set *set, const char *key)
+{
+    ax_option_state *state = find_state(set, key);
+    if (state)
+        state->waived = true;
+}
+
 ax_status ax_option_finish(ax_option_set *set)
 {
     for (size_t i = 0; i < set->count; i++) {
         const ax_option *option = &set->table[i];
-        if (option->required && !set->broken && !set->states[i].place && !set->states[i].failed)
+        const ax_option_state *state = &set->states[i];
+        if (option->required && !state->waived && !set->broken && !state->place && !state->failed)
             option_report(set, NULL, option->key, "required, but not given (%s)", option->help);
     }
     if (!set->error_count)

@@ -7,6 +7,7 @@
 typedef struct ax_option_state {
     char *place; /* "train.yaml:12:7" or "command line"; NULL: the default stands */
     bool failed; /* an error was recorded for the key */
+    bool waived; /* the key need not be given */
     char *typed; /* what the command line gave for it, right or wrong; NULL: nothing */
 } ax_option_state;
 

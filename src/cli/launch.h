@@ -47,11 +47,12 @@ void cli_world_judge(ax_comm *world, ax_status status);
 /* Leaves it, after telling the error: rank 0 does if all ranks have the same; an error that the others do not
  * share ends the job. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
-/* A verb that does what a configuration says: the file `path` with `overrides` is loaded, `run` is called
- * with the verb's arguments, and the world, which this opens, is left as cli_world_close does. Collective. */
+/* A verb that does what a configuration says: the file `path` with `overrides` is loaded for `use`, `run` is
+ * called with the verb's arguments, and the world, which this opens, is left as cli_world_close does.
+ * Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
-ax_status cli_configured(const char *path, const ax_strings *overrides, cli_configured_fn *run,
-                         const void *args);
+ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
+                         cli_configured_fn *run, const void *args);
 /* Prints the error of `status`, once, unless another rank does. */
 void cli_tell(ax_status status);
 /* The ranks that this process has started did. */

@@ -183,7 +183,7 @@ static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 static ax_status run(const void *raw)
 {
     const args *a = raw;
-    return cli_configured(a->config, &a->overrides, measure, a);
+    return cli_configured(a->config, &a->overrides, AX_CONFIG_TO_MEASURE, measure, a);
 }
 
 const cli_verb verb_bench_step = {

@@ -48,7 +48,7 @@ static ax_status train(ax_comm *world, ax_config *config, const void *raw)
 static ax_status run(const void *raw)
 {
     const args *a = raw;
-    return cli_configured(a->config, &a->overrides, train, a);
+    return cli_configured(a->config, &a->overrides, AX_CONFIG_TO_TRAIN, train, a);
 }
 
 const cli_verb verb_train = {

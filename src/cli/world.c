@@ -71,24 +71,24 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     return status;
 }
 
-static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides,
+static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides, ax_config_use use,
                             cli_configured_fn *run, const void *args)
 {
     const char *isa; /* that AXONN_ISA cannot be had is said before anything takes time */
     ax_config config;
     AX_TRY(ax_comm_agree(world, ax_isa_chosen(&isa)));
     ax_status status =
-        ax_comm_agree(world, ax_config_load(path, overrides->items, overrides->count, &config));
+        ax_comm_agree(world, ax_config_load(path, overrides->items, overrides->count, use, &config));
     if (status == AX_OK)
         status = run(world, &config, args);
     ax_config_fini(&config);
     return status;
 }
 
-ax_status cli_configured(const char *path, const ax_strings *overrides, cli_configured_fn *run,
-                         const void *args)
+ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
+                         cli_configured_fn *run, const void *args)
 {
     ax_comm *world;
     AX_TRY(cli_world_open(&world));
-    return cli_world_close(&world, configured(world, path, overrides, run, args));
+    return cli_world_close(&world, configured(world, path, overrides, use, run, args));
 }

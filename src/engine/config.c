@@ -120,7 +120,8 @@ static ax_status default_dir(const char *path, char **out)
     return status;
 }
 
-ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config *cfg)
+ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
+                         ax_config *cfg)
 {
     memset(cfg, 0, sizeof *cfg);
     AX_TRY(ax_option_set_create(options, AX_COUNT(options), cfg, &cfg->set));
@@ -128,6 +129,8 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
         AX_TRY(ax_option_read_file(cfg->set, path));
     AX_TRY(ax_option_read_overrides(cfg->set, n, overrides));
     config_check(cfg);
+    if (use == AX_CONFIG_TO_MEASURE)
+        ax_option_waive(cfg->set, "data.train");
     AX_TRY(ax_option_finish(cfg->set));
     if (!cfg->run.dir)
         AX_TRY(default_dir(path, &cfg->run.dir));

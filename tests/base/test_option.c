@@ -230,6 +230,20 @@ static void nothing_follows_from_unread_text(void **state)
     }
 }
 
+/* A key that is required may be waived. */
+static void waived(void **state)
+{
+    (void)state;
+    static const ax_option required[] = {{"a", AX_OPT_INT, 0, .required = true, .help = "a number"}};
+    int64_t value;
+    ax_option_set *set;
+    assert_int_equal(ax_option_set_create(required, 1, &value, &set), AX_OK);
+    ax_option_waive(set, "a");
+    ax_option_waive(set, "b");
+    assert_int_equal(ax_option_finish(set), AX_OK);
+    ax_option_set_destroy(&set);
+}
+
 static void keys_given_twice(void **state)
 {
     (void)state;
@@ -454,6 +468,7 @@ int main(void)
         cmocka_unit_test(messages),
         cmocka_unit_test(syntax_errors_have_a_place),
         cmocka_unit_test(nothing_follows_from_unread_text),
+        cmocka_unit_test(waived),
         cmocka_unit_test(keys_given_twice),
         cmocka_unit_test(all_errors_at_once),
         cmocka_unit_test(many_errors_are_cut),

@@ -118,7 +118,7 @@ static inline ax_status train_rank(ax_comm *world, void *arg)
     ax_config config;
     ax_train_result result = {0};
     size_t n = keys_of_rank(text, ax_comm_rank(world), key);
-    ax_status status = ax_comm_agree(world, ax_config_load(NULL, key, n, &config));
+    ax_status status = ax_comm_agree(world, ax_config_load(NULL, key, n, AX_CONFIG_TO_TRAIN, &config));
     if (status == AX_OK)
         status = ax_train(world, &config, &result);
     if (status != AX_OK && (!ax_error_is_shared() || ax_comm_rank(world) == 0))

@@ -15,7 +15,7 @@
 static ax_status load(const char *text, size_t n, const char *const *overrides, ax_config *cfg)
 {
     assert_int_equal(ax_file_write_atomic("t.yaml", text, strlen(text)), AX_OK);
-    return ax_config_load("t.yaml", (char *const *)overrides, n, cfg);
+    return ax_config_load("t.yaml", (char *const *)overrides, n, AX_CONFIG_TO_TRAIN, cfg);
 }
 
 static void contract_defaults(void **state)
@@ -120,11 +120,25 @@ static void unreadable_text(void **state)
     }
 }
 
+/* Only what trains takes data. */
+static void use(void **state)
+{
+    (void)state;
+    static const char *const text = "model: {family: gpt2}\n";
+    ax_config c;
+    assert_int_equal(load(text, 0, NULL, &c), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "data.train: required, but not given"));
+    ax_config_fini(&c);
+    assert_int_equal(ax_config_load("t.yaml", NULL, 0, AX_CONFIG_TO_MEASURE, &c), AX_OK);
+    assert_int_equal(c.data.train.count, 0);
+    ax_config_fini(&c);
+}
+
 static void missing_file(void **state)
 {
     (void)state;
     ax_config c;
-    assert_int_equal(ax_config_load("no/such.yaml", NULL, 0, &c), AX_ERR_DATA);
+    assert_int_equal(ax_config_load("no/such.yaml", NULL, 0, AX_CONFIG_TO_TRAIN, &c), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "no/such.yaml"));
     ax_config_fini(&c);
 }
@@ -176,9 +190,13 @@ static void strategies_are_those_of_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contract_defaults), cmocka_unit_test(rules_over_keys),
-        cmocka_unit_test(unreadable_text),   cmocka_unit_test(missing_file),
-        cmocka_unit_test(dump_loads_back),   cmocka_unit_test(strategies_are_those_of_the_table),
+        cmocka_unit_test(contract_defaults),
+        cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(unreadable_text),
+        cmocka_unit_test(use),
+        cmocka_unit_test(missing_file),
+        cmocka_unit_test(dump_loads_back),
+        cmocka_unit_test(strategies_are_those_of_the_table),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

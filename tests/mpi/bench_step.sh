@@ -19,6 +19,7 @@ check() { # COMMAND…
 }
 
 check "$axonn" bench step a.yaml
+check "$axonn" bench step a.yaml data.train=nothing # data is not asked for, nor looked at
 check "$axonn" bench step a.yaml train.precision=bf16 optim.name=sgd
 check "${launch[@]}" "$axonn" bench step a.yaml grid.x=2
 check "${launch[@]}" "$axonn" bench step a.yaml grid.data=2 zero=1

@@ -21,7 +21,6 @@ die() {
 small_model() {
   cat >a.yaml <<'END'
 model: {family: gpt2, layers: 2, hidden: 48, heads: 4, vocab: 300, seq_len: 32}
-data:  {train: nothing}
 train: {global_batch: 8, micro_batch: 2}
 threads: 1
 END

@@ -119,29 +119,35 @@ bool kc_build_gemm(kernel_case *c, int index)
     };
     /* Several blocks in every direction; too large for all variants. */
     static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};
-    enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3 };
-    enum { PLAIN = ALL + FEW * AX_COUNT(large) };
+    /* Sums over the rows of both, of whole lines: large ones go past a processor's caches. The second twice,
+     * as every third case's operands begin within lines. */
+    static const int64_t gradients[][3] = {{260, 264, 1700}, {264, 260, 40}, {264, 260, 40}};
+    enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3, LARGE = ALL + FEW * AX_COUNT(large) };
+    enum { PLAIN = LARGE + AX_COUNT(gradients), TRANS_A = 1, SUMS = 8 };
     if (index >= PLAIN)
         return build_gemm_then(c, index - PLAIN);
     if (!kc_takes(c, KC_ACTIVATION))
         return false;
-    const int64_t *shape = index < ALL ? shapes[index / 16] : large[(index - ALL) / FEW];
-    int variant = index < ALL ? index % 16 : 5 * ((index - ALL) % 3);
+    bool gradient = index >= LARGE, bias = index % 5 < 2 && !gradient;
+    const int64_t *shape = index < ALL ? shapes[index / 16]
+                           : gradient  ? gradients[index - LARGE]
+                                       : large[(index - ALL) / FEW];
+    int variant = index < ALL ? index % 16 : gradient ? TRANS_A | SUMS : 5 * ((index - ALL) % 3);
     ARGS(gemm);
     int64_t m = shape[0], n = shape[1], k = shape[2], pad = index % 3;
     a->m = m, a->n = n, a->k = k;
-    a->trans_a = variant & 1, a->trans_b = variant & 2, a->accumulate = variant & 4;
+    a->trans_a = variant & TRANS_A, a->trans_b = variant & 2, a->accumulate = variant & 4;
     a->lda = (a->trans_a ? m : k) + pad;
     a->ldb = (a->trans_b ? k : n) + pad;
-    a->ldc = n + pad;
+    a->ldc = gradient ? ax_round_up(n, 16) : n + pad;
     DTYPE(dtype, c->dtype);
-    DTYPE(c_dtype, variant & 8 ? ACCUM : c->dtype);
+    DTYPE(c_dtype, variant & SUMS ? ACCUM : c->dtype);
     kc_name(c, " %dx%dx%d%s%s%s%s to %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",
-            a->trans_b ? " b'" : "", a->accumulate ? " +=" : "", index % 5 < 2 ? " + bias" : "",
+            a->trans_b ? " b'" : "", a->accumulate ? " +=" : "", bias ? " + bias" : "",
             ax_dtype_name(a->c_dtype));
     IN(a, c->dtype, (a->trans_a ? k : m) * a->lda);
     IN(b, c->dtype, (a->trans_b ? n : k) * a->ldb);
-    if (index % 5 < 2)
+    if (bias)
         IN(bias, ACCUM, n);
     if (a->accumulate)
         INOUT(c, a->c_dtype, m * a->ldc, (double)k + 3);

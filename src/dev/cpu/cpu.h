@@ -53,7 +53,7 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     vtype c_type;
     bool add_c;
-    bool past; /* c, which is just the sums, begins with a line, as do its rows: it may go past the caches */
+    bool past; /* the caches c may go, by tiles that store at once: it is just the sums, in whole lines */
     ax_cpu_ask ask[2]; /* by tiles that store at once */
     /* By those with an ax_cpu_gemm.store: */
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
@@ -79,7 +79,7 @@ typedef struct ax_cpu_gemm {
     int64_t a_packed, a_lying;       /* most bytes of a block of a: packed; read as it lies */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    void (*begin)(void), (*end)(void);      /* around a thread's tiles, or NULL */
+    void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL; then all see what they stored */
     void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL where tiles always do so at once */
 } ax_cpu_gemm;
 

@@ -47,17 +47,19 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Units u and u+1 of rows r … r+W-1, the second if `two`, go to the panels of a: two of half a vector, whose
- * lines are written whole, or one. */
+/* Units u and, if `two`, u+1 of rows r … r+W-1, r a multiple of W, go to the panels of a: two of half a
+ * vector, or one. The units of a half together are a line, written whole where panels begin with one. */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
-    float *other = r + TILE_ROWS < rows ? panel + TILE_ROWS * apart : unused;
     if (W / TILE_ROWS == 1) {
         vstore(panel, x);
         if (two)
             vstore(panel + W, y);
-    } else if (two) {
+        return;
+    }
+    float *other = r + TILE_ROWS < rows ? panel + TILE_ROWS * apart : unused; /* rows that are not there */
+    if (two) {
         vstore(panel, vlows(x, y));
         vstore(other, vhighs(x, y));
     } else {
@@ -66,12 +68,14 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
     }
 }
 
-/* Units u … u+W-1 of rows r … r+W-1 at `src`, of so many that there are, transposed. */
-INLINE void block_along_k(pack_kind kind, const char *src, int64_t ld, int64_t rows, int64_t k, vf block[W])
+/* A W x W block of units of rows that are contiguous in k, `stride` bytes apart, transposed. Where less than
+ * W of `rows`, or of k less values than it takes, are left, zeros stand for the others. */
+INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64_t rows, int64_t k,
+                          vf block[W])
 {
     UNROLL
     for (int i = 0; i < W; i++) {
-        const char *row = src + i * ld;
+        const char *row = src + i * stride;
         if (i >= rows)
             block[i] = vset(0);
 #ifdef AX_SIMD_BF16
@@ -86,36 +90,35 @@ INLINE void block_along_k(pack_kind kind, const char *src, int64_t ld, int64_t r
 
 /* A whole block to a panel of b. A function of its own, or the compiler keeps all the rows' addresses in
  * memory from block to block. */
-static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char *src, int64_t ld, float *to,
-                                                     int64_t width)
+static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char *src, int64_t stride,
+                                                     float *to, int64_t width)
 {
     vf block[W];
     if (kind == FROM_BF16)
-        block_along_k(FROM_BF16, src, ld, W, W, block);
+        block_along_k(FROM_BF16, src, stride, W, W, block);
     else if (kind == FROM_F16)
-        block_along_k(FROM_F16, src, ld, W, W, block);
-    else /* 32 bits as they lie */
-        block_along_k(FROM_F32, src, ld, W, W, block);
+        block_along_k(FROM_F16, src, stride, W, W, block);
+    else /* fp32, or pairs of bf16: 32 bits as they lie */
+        block_along_k(FROM_F32, src, stride, W, W, block);
     UNROLL
     for (int i = 0; i < W; i++)
         vstore(to + i * width, block[i]);
 }
 
-/* Unit u of W rows of a source that is contiguous in them, of `n` rows; `pair` has two values of k. */
-INLINE vf units_across_k(pack_kind kind, const char *at, int64_t ld, bool pair, int64_t n)
+/* A unit of W rows, or of `n`, of a source that is contiguous in them and has its values in k `stride` bytes
+ * apart. `whole`: the unit has all its values. */
+INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
-    if (kind == BF16_PAIRS) {
-        const uint16_t *row = (const uint16_t *)(const void *)at;
-        return pairs_of_rows(row, pair ? row + ld : NULL, n);
-    }
+    if (kind == BF16_PAIRS)
+        return pairs_of_rows((const void *)at, whole ? (const void *)(at + stride) : NULL, n);
 #endif
-    (void)ld, (void)pair;
+    (void)stride, (void)whole;
     return units_along_k(kind, at, 0, n);
 }
 
 #ifdef AX_SIMD_BF16
-/* 2·W pairs of two rows, to one panel. */
+/* 2·W pairs of two rows, to a panel that is at least as wide. */
 INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 {
     static const uint16_t order[2 * W * 2] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -130,16 +133,49 @@ INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 }
 #endif
 
-/* What a packed operand's source is like. */
+/* How a source is walked: the rows of op(a), or columns of op(b), and k. */
 typedef struct source {
-    int64_t size, values, units,
-        down; /* bytes of a value, values of a unit, units in k, bytes from unit to unit */
+    int64_t row;    /* bytes from row to row, */
+    int64_t value;  /* from value to value in k, */
+    int64_t unit;   /* and from unit to unit */
+    int64_t values; /* of a unit */
+    int64_t units;  /* in k */
 } source;
 
 INLINE source source_of(pack_kind kind, bool along_k, int64_t ld, int64_t k)
 {
     int64_t size = kind == FROM_F32 ? 4 : 2, values = kind == BF16_PAIRS ? 2 : 1;
-    return (source){size, values, (k + values - 1) / values, values * size * (along_k ? 1 : ld)};
+    int64_t row = size * (along_k ? ld : 1), value = size * (along_k ? 1 : ld);
+    return (source){row, value, values * value, values, (k + values - 1) / values};
+}
+
+INLINE void pack_a_along_k(pack_kind kind, const char *src, const source *s, int64_t rows, int64_t k,
+                           int64_t apart, float *out)
+{
+    for (int64_t r = 0; r < rows; r += W)
+        for (int64_t u = 0; u < s->units; u += W) {
+            vf block[W];
+            block_along_k(kind, src + r * s->row + u * s->unit, s->row, rows - r, k - u * s->values, block);
+            for (int i = 0; i < W && u + i < s->units; i += 2)
+                put_in_a(out, r, rows, u + i, u + i + 1 < s->units, apart, block[i], block[i + 1]);
+        }
+}
+
+INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, int64_t rows, int64_t k,
+                            int64_t apart, float *out)
+{
+    for (int64_t r = 0; r < rows; r += W) {
+        const char *at = src + r * s->row;
+        int64_t u = 0;
+        for (; (u + 2) * s->values <= k; u += 2, at += 2 * s->unit)
+            put_in_a(out, r, rows, u, true, apart, units_across_k(kind, at, s->value, true, rows - r),
+                     units_across_k(kind, at + s->unit, s->value, true, rows - r));
+        for (; u < s->units; u++, at += s->unit) { /* a whole unit, one that lacks a value, or both */
+            bool whole = (u + 1) * s->values <= k;
+            put_in_a(out, r, rows, u, false, apart, units_across_k(kind, at, s->value, whole, rows - r),
+                     vset(0));
+        }
+    }
 }
 
 /* Rows of a into their panels, `apart` units in k each. */
@@ -147,23 +183,43 @@ INLINE void pack_a(pack_kind kind, const char *src, int64_t ld, bool along_k, in
                    int64_t apart, float *out)
 {
     const source s = source_of(kind, along_k, ld, k);
-    for (int64_t r = 0; along_k && r < rows; r += W)
-        for (int64_t u = 0; u < s.units; u += W) {
+    if (along_k)
+        pack_a_along_k(kind, src, &s, rows, k, apart, out);
+    else
+        pack_a_across_k(kind, src, &s, rows, k, apart, out);
+}
+
+INLINE void pack_b_along_k(pack_kind kind, const char *src, const source *s, int64_t cols, int64_t k,
+                           int width, float *out)
+{
+    for (int64_t c = 0; c < cols; c += W)
+        for (int64_t u = 0; u < s->units; u += W) {
+            const char *at = src + c * s->row + u * s->unit;
+            if (c + W <= cols && (u + W) * s->values <= k) {
+                put_block_in_b(kind, at, s->row, out + u * width + c, width);
+                continue;
+            }
             vf block[W];
-            block_along_k(kind, src + r * ld * s.size + u * s.down, ld * s.size, rows - r, k - u * s.values,
-                          block);
-            for (int i = 0; i < W && u + i < s.units; i += 2)
-                put_in_a(out, r, rows, u + i, u + i + 1 < s.units, apart, block[i], block[i + 1]);
+            block_along_k(kind, at, s->row, cols - c, k - u * s->values, block);
+            for (int i = 0; i < W && u + i < s->units; i++)
+                vstore(out + (u + i) * width + c, block[i]);
         }
-    for (int64_t r = 0; !along_k && r < rows; r += W) {
-        const char *at = src + r * s.size;
-        int64_t u = 0;
-        for (; (u + 2) * s.values <= k; u += 2, at += 2 * s.down)
-            put_in_a(out, r, rows, u, true, apart, units_across_k(kind, at, ld, true, rows - r),
-                     units_across_k(kind, at + s.down, ld, true, rows - r));
-        for (; u < s.units; u++, at += s.down)
-            put_in_a(out, r, rows, u, false, apart,
-                     units_across_k(kind, at, ld, (u + 1) * s.values <= k, rows - r), vset(0));
+}
+
+INLINE void pack_b_across_k(pack_kind kind, const char *src, const source *s, int64_t cols, int64_t k,
+                            int width, float *out)
+{
+    for (int64_t u = 0; u < s->units; u++) {
+        const char *at = src + u * s->unit;
+        bool whole = (u + 1) * s->values <= k;
+        int64_t c = 0;
+#ifdef AX_SIMD_BF16
+        for (; kind == BF16_PAIRS && whole && c + 2 * W <= cols; c += 2 * W)
+            put_row_pairs((const void *)(at + c * 2), (const void *)(at + s->value + c * 2),
+                          out + u * width + c);
+#endif
+        for (; c < cols; c += W)
+            vstore(out + u * width + c, units_across_k(kind, at + c * s->row, s->value, whole, cols - c));
     }
 }
 
@@ -172,31 +228,10 @@ INLINE void pack_b(pack_kind kind, const char *src, int64_t ld, bool along_k, in
                    int width, float *out)
 {
     const source s = source_of(kind, along_k, ld, k);
-    for (int64_t c = 0; along_k && c < cols; c += W)
-        for (int64_t u = 0; u < s.units; u += W) {
-            const char *at = src + c * ld * s.size + u * s.down;
-            if (c + W <= cols && (u + W) * s.values <= k) {
-                put_block_in_b(kind, at, ld * s.size, out + u * width + c, width);
-                continue;
-            }
-            vf block[W];
-            block_along_k(kind, at, ld * s.size, cols - c, k - u * s.values, block);
-            for (int i = 0; i < W && u + i < s.units; i++)
-                vstore(out + (u + i) * width + c, block[i]);
-        }
-    for (int64_t u = 0; !along_k && u < s.units; u++) {
-        const char *at = src + u * s.down;
-        bool pair = (u + 1) * s.values <= k;
-        int64_t c = 0;
-#ifdef AX_SIMD_BF16
-        for (; kind == BF16_PAIRS && pair && c + 2 * W <= cols; c += 2 * W) {
-            const uint16_t *row = (const uint16_t *)(const void *)at + c;
-            put_row_pairs(row, row + ld, out + u * width + c);
-        }
-#endif
-        for (; c < cols; c += W)
-            vstore(out + u * width + c, units_across_k(kind, at + c * s.size, ld, pair, cols - c));
-    }
+    if (along_k)
+        pack_b_along_k(kind, src, &s, cols, k, width, out);
+    else
+        pack_b_across_k(kind, src, &s, cols, k, width, out);
 }
 
 /* ---- micro-tiles --------------------------------------------------------------------------------- */
@@ -242,7 +277,7 @@ INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
  */
 enum { LINE = AX_CPU_LINE, ASKS_FOR_STRIPS = W == 16, RUN = ASKS_FOR_STRIPS ? LINE / 4 : LINE / 2 };
 
-/* Past the caches go whole lines only. */
+/* Past the caches go whole lines only: a part of a line is read and written in memory. */
 enum { PAST_CACHES = W * 4 == LINE };
 
 INLINE void ask_lines(ax_cpu_ask *ask, int64_t most)
@@ -280,7 +315,8 @@ INLINE soon soon_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, i
 
 INLINE void ask_for_run(soon *s, const ax_cpu_tile *t, int64_t run)
 {
-    if (run < t->rows && !(PAST_CACHES && t->past)) { /* a tile of few units asks for its first rows only */
+    /* A tile of few units asks for its first rows only. What goes past the caches is not read. */
+    if (run < t->rows && !(PAST_CACHES && t->past)) {
         const char *c = s->c + run * s->c_row;
         for (int64_t at = 0; at < s->c_bytes; at += LINE)
             __builtin_prefetch(c + at, 1, 3);
@@ -428,13 +464,9 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
                                             .pack_a = pack_a_##type,                                         \
                                             .pack_b = pack_b_##type,                                         \
                                             .tile = multiply,                                                \
-                                            .end = tiles_end}
+                                            .end = PAST_CACHES ? tiles_end : NULL}
 
-static void tiles_end(void)
-{
-    if (PAST_CACHES)
-        vstreamed();
-}
+static void tiles_end(void) { vstreamed(); }
 
 static void tile_widened(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *t)
 {

@@ -9,9 +9,9 @@
  * there, stores leave the rest alone. _b are bf16, _h are fp16. Both are rounded to nearest even and keep
  * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
  * range, which the processor's instruction takes for 0. vstream and, for two vectors, vstream_exact write
- * past the caches where processors can, and p is a multiple of what they write; before another thread reads
- * it comes vstreamed. vlows has the lower half of x, then that of y; vhighs the upper halves. vsum4 has the
- * sums of four vectors in its first lanes, of each in one order.
+ * past the caches where processors can, and p is aligned to what they write; before another thread reads
+ * it comes vstreamed. vlows has the lower half of x, then that of y; vhighs likewise the upper halves. vsum4
+ * has the sums of four vectors in its first lanes, of each in one order.
  */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H

@@ -52,7 +52,7 @@ def main():
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--read", default=str(ROOT / "build" / "read"))
     for name, default in [("rounds", 5), ("threads", 2), ("tokens", 200)]:
-        p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+        p.add_argument(f"--{name}", type=scaling.positive, default=default, help=f"default {default}")
     args = p.parse_args()
     if not shutil.which(args.read):
         line = re.search(r"gcc .* -o build/read", READ.read_text()).group()

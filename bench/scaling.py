@@ -29,6 +29,13 @@ TORCH = {
 }
 
 
+def positive(text):
+    """A number from 1, of a command line."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return int(text)
+
+
 def run(command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode:
@@ -70,8 +77,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--axonn", default=str(ROOT / "build" / "axonn"))
     p.add_argument("--torch", help="a Python interpreter with torch")
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--steps", type=int, default=5)
+    p.add_argument("--rounds", type=positive, default=5)
+    p.add_argument("--steps", type=positive, default=5)
     p.add_argument("--json", action="store_true", help="one object per case")
     args = p.parse_args()
     args.axonn = os.path.abspath(args.axonn)

@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """A training step side by side with its limit and with other programs, interleaved in one run.
 
-Parties: limit (what the machine allows, bench/peers/limit.c), axonn, ranks and tensor (axonn, an even number of threads
-shared by two ranks, which halve the batch, with ZeRO 1, or the layers, grid.x=2; without memory, as each rank's pages
-count the other's), torch (at its best, or once with each --torch-with) and llm.c (fp32; cases other than 124m-4x256
-only if --parties names it). They take turns for --rounds rounds; a
-party's figure is the median over the rounds of its own median. Prints markdown tables: ms a step with the least and
-the greatest round, tokens/s, the share of the limit, how many times axonn's step it takes, and peak memory. What is
-measured goes to stderr as it comes. With --isa axonn's kernels use that instruction set, and the libraries of the
-limit and of torch are held to the same.
+Parties:
+  limit    what the machine allows (bench/peers/limit.c)
+  axonn    one rank
+  ranks    axonn on two ranks that share the threads and the rows of a step (grid.data=2, ZeRO 1)
+  tensor   axonn on two ranks that share the threads and each layer's weights (grid.x=2)
+  torch    PyTorch at its best, or once with each --torch-with
+  llm.c    its trainer (fp32; cases other than 124m-4x256 only if --parties names it)
+Cases are layers and width of a GPT-2, rows x tokens: 124m is 12 layers of 768, small 6 of 384. Parties take turns for
+--rounds rounds; a party's figure is the median over the rounds of its own median. Prints markdown tables: ms a step
+with the least and the greatest round, tokens/s, the share of the limit, how many times axonn's step it takes, and peak
+memory (not of two ranks, as each one's pages count the other's). What is measured goes to stderr as it comes. With
+--isa axonn's kernels use that instruction set, and the libraries of the limit and of torch are held to the same. A
+round of all parties takes about five minutes on two cores.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
                               [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--isa avx2] [--json]
 """
@@ -23,6 +28,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+import scaling
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / "peers"
@@ -136,9 +143,9 @@ RUN = {"limit": limit, "axonn": axonn, "ranks": ranks, "tensor": tensor, "torch"
 def takes_part(args, party, case, precision):
     if party == "llm.c":
         return precision == "fp32" and (case == "124m-4x256" or args.named)
-    if party == "ranks" and CASES[case][-1] % 2:
+    if party in ("ranks", "tensor") and args.threads % 2:
         return False
-    return party not in ("ranks", "tensor") or args.threads % 2 == 0
+    return party != "ranks" or CASES[case][-1] % 2 == 0
 
 
 def check(args):
@@ -149,7 +156,8 @@ def check(args):
         line = re.search(r"gcc (.*\\\n)*.*", (PEERS / "limit.c").read_text()).group()
         sys.exit(f"{args.limit} is missing: apt install libdnnl-dev libxsmm-dev, then in {ROOT}\n"
                  + line.replace("\n *", "\n"))
-    if "torch" in args.parties and subprocess.run([args.torch, "-c", "import torch"], capture_output=True).returncode:
+    if "torch" in args.parties and (not shutil.which(args.torch) or subprocess.run(
+            [args.torch, "-c", "import torch"], capture_output=True).returncode):
         sys.exit(f"{args.torch} has no torch: python3 -m venv DIR && DIR/bin/pip install torch, then --torch "
                  "DIR/bin/python; or leave torch out of --parties")
     if "llm.c" in args.parties and not (args.llmc and pathlib.Path(args.llmc, "train_gpt2.c").is_file()):
@@ -166,7 +174,8 @@ def chosen(text, known, parser, option):
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p = argparse.ArgumentParser(description=__doc__.partition("\nUsage")[0],
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--cases", default=",".join(CASES), help="default: all, %(default)s")
     p.add_argument("--precisions", default="bf16,fp32")
     p.add_argument("--parties", help=f"default: all, {','.join(PARTIES)}")
@@ -177,7 +186,7 @@ def arguments():
                    "several: each takes part; a comma: none (torch_gpt2.py --settings lists them)")
     p.add_argument("--llmc", metavar="DIR", help="a checkout of llm.c")
     for name, default in [("rounds", 5), ("steps", 5), ("warmup", 3), ("threads", 2)]:
-        p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+        p.add_argument(f"--{name}", type=scaling.positive, default=default, help=f"default {default}")
     p.add_argument("--isa", choices=ISAS, help="instruction set of all parties but llm.c, which takes no part then; "
                    "default: the best of each")
     p.add_argument("--json", action="store_true", help="one object per row instead of tables")
@@ -231,6 +240,9 @@ def main():
     args = arguments()
     pairs = [(case, precision) for case in args.cases for precision in args.precisions]
     results = {pair: {p: [] for p in args.parties if takes_part(args, p, *pair)} for pair in pairs}
+    for pair in pairs:
+        for party in set(args.parties) - set(results[pair]):
+            print(f"{' '.join(pair)}: {party} takes no part", file=sys.stderr)
     for at in range(args.rounds):
         for pair in pairs:
             for party in results[pair]:

@@ -188,6 +188,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: limit fp32|bf16 THREADS LAYERS WIDTH VOCAB T ROWS\n");
         return 2;
     }
+    bool known = !strcmp(argv[1], "bf16") || !strcmp(argv[1], "fp32");
+    for (int i = 2; i < argc; i++)
+        known = known && atoll(argv[i]) > 0;
+    if (!known) {
+        fprintf(stderr, "limit: fp32 or bf16 (not %s), then six numbers from 1\n", argv[1]);
+        return 2;
+    }
     bench b = {.dtype = strcmp(argv[1], "bf16") ? AX_F32 : AX_BF16, .threads = atoi(argv[2])};
     int64_t layers = atoll(argv[3]), d = atoll(argv[4]), v = atoll(argv[5]), t = atoll(argv[6]),
             rows = atoll(argv[7]);

@@ -54,8 +54,10 @@ int main(int argc, char **argv)
     static const int stretches[] = {1, 4, 8};
     enum { AHEADS = sizeof aheads / sizeof *aheads, WAYS = 3 * AHEADS };
     int threads = argc > 1 ? atoi(argv[1]) : 2;
-    if (threads < 1)
-        threads = 1;
+    if (threads < 1) {
+        fprintf(stderr, "usage: read THREADS MIB\n");
+        return 2;
+    }
     int64_t bytes = (argc > 2 ? atoll(argv[2]) : 256) << 20,
             part = bytes / threads / (MOST * LINE) * (MOST * LINE);
     char *memory = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

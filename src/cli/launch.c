@@ -201,6 +201,13 @@ static void pass_on(int number)
     errno = interrupted;
 }
 
+/* As the parent expects, of a signal that ranks did not make an end of their own of. */
+static void die_of(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
 static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 /* A launcher that is itself started by one would take what that one says for its own. */
@@ -270,13 +277,16 @@ static ax_status judge(const command *c, int status, const cli_note *note)
     char text[1024];
     int noted = note->ended ? note->code : -1;
     int code = noted > 0 ? noted : WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
+    if (came && !told && !note->ended)
+        die_of(came);
     if (note->pid && !note->ended && WIFSIGNALED(status) && !came) /* told by the rank that ended the job */
         return ax_fail(AX_ERR_COMM,
                        "rank 0 has gone, and the launcher did not end: hosts may be out of reach");
     AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,
              "the launcher ended by signal %d (%s), and the job with it", WTERMSIG(status),
              strsignal(WTERMSIG(status)));
-    if (noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL))
+    if (told)
         cli_told_by_ranks();
     AX_CHECK(
         code || !note->pid || note->ended, AX_ERR_COMM, /* MPICH's, after some aborts */

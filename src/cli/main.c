@@ -100,7 +100,7 @@ int main(int argc, char **argv)
     command.words = argv + 1;
     ax_log(AX_LOG_DEBUG, "version %s (%s)", ax_version(), ax_commit());
     ax_status status = run(command.n, command.words);
-    if (fflush(stdout) && status == AX_OK)
+    if ((fflush(stdout) || ferror(stdout)) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");
     cli_tell(status);
     return (int)status;

@@ -187,9 +187,10 @@ const cli_verb verb_bench_gemm = {
         "The products are those that a step really asks for, found by running one without memory and\n"
         "arithmetic; only different ones are timed. N and T say whether an operand is transposed, then\n"
         "come m x n x k, the type of the operands and, where they differ, that of the result; += adds\n"
-        "to it, +bias adds a number to each column, gelu and gelu' become of the sums. Operands come\n"
-        "from memory, as in a step. The last row is what a step's products should take, all calls\n"
-        "together. On several ranks the products are those of rank 0; all measure at the same time.",
+        "to it, +bias adds a number to each column, gelu and gelu' become of the sums; rows of what is\n"
+        "strided do not lie side by side. Operands come from memory, as in a step. The last row is what\n"
+        "a step's products should take, all calls together. On several ranks the products are those of\n"
+        "rank 0; all measure at the same time.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
                 "AXONN_ISA=avx2 axonn bench gemm gpt.yaml --json | jq -r '[.case, .of_peak] | @tsv'",

@@ -92,17 +92,20 @@ static json_t *kernels_json(const ax_step_times *t)
     return all;
 }
 
-static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
+static ax_status print_json(const ax_step_times *t, const char *device, const args *a, int ranks)
 {
     ax_kernel_total sums[PARTS];
+    const char *isa = NULL;
     double rest;
+    if (!strcmp(device, "cpu"))
+        AX_TRY(ax_isa_chosen(&isa));
     add_up(t, sums, &rest);
     json_t *split = json_object();
     for (int p = 0; p < PARTS && split; p++)
         json_object_set_new(split, parts[p].name, part_json(t, (part_kind)p, &sums[p]));
     return cli_print_json(json_pack(
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:f, s:f, s:o, s:o, s:f, s:f, s:o, "
-        "s:o, s:I, s:I}",
+        "s:o, s:I, s:I, s:s, s:s?}",
         "case", a->config, "unit", "ms", "runs", (json_int_t)a->steps, "median", t->seconds.median * 1e3,
         "min", t->seconds.min * 1e3, "max", t->seconds.max * 1e3, "model", t->model, "precision",
         ax_dtype_name(t->compute), "grid", t->grid, "ranks", ranks, "threads", t->threads, "tokens",
@@ -110,7 +113,8 @@ static ax_status print_json(const ax_step_times *t, const args *a, int ranks)
         t->flops / t->seconds.median, "peak_flops_per_s", cli_json_number(t->peak > 0 ? t->peak : NAN),
         "stream_bytes_per_s", cli_json_number(t->stream > 0 ? t->stream : NAN), "exposed_ms",
         t->exposed * 1e3, "rest_ms", rest * 1e3, "parts", split, "kernels", kernels_json(t), "mem_planned",
-        (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held));
+        (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held, "device", device, "isa",
+        isa));
 }
 
 /* ---- as a table ---------------------------------------------------------------------------------- */
@@ -120,10 +124,10 @@ static void print_row(const char *name, double seconds, double step)
     printf("%-16s %9.1f %6.1f %%", name, seconds * 1e3, 100 * seconds / step);
 }
 
-static ax_status report(const ax_step_times *t, const args *a, int ranks)
+static ax_status report(const ax_step_times *t, const char *device, const args *a, int ranks)
 {
     if (a->json)
-        return print_json(t, a, ranks);
+        return print_json(t, device, a, ranks);
     ax_kernel_total sums[PARTS];
     double rest, ideal = 0;
     add_up(t, sums, &rest);
@@ -176,7 +180,8 @@ static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
     ax_step_times times;
     ax_status status = ax_train_time(world, config, a->warm, a->steps, &times);
     if (status == AX_OK)
-        status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&times, a, ax_comm_size(world)));
+        status = ax_comm_agree(
+            world, ax_comm_rank(world) ? AX_OK : report(&times, config->device, a, ax_comm_size(world)));
     return status;
 }
 
@@ -192,8 +197,10 @@ const cli_verb verb_bench_step = {
     .details =
         "Real steps on random tokens; nothing is read but model.from and the tokenizer, and nothing is\n"
         "written. Rates stand beside what this device can do: multiply-adds that wait for nothing, and\n"
-        "an array that is read and written in place; both are measured after the steps. On several\n"
-        "ranks the parts are those of rank 0, a step is that of the slowest.",
+        "an array that is read and written in place; both are measured after the steps, and what stays\n"
+        "in caches is faster than such an array. Parts are means over the steps; tokens/s are those of\n"
+        "the median. On several ranks the parts are those of rank 0, a step is that of the slowest. How\n"
+        "long it takes follows from train.global_batch, model.seq_len and --steps.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
                 "axonn bench step gpt.yaml --json | jq .kernels",

@@ -181,6 +181,18 @@ took=$((($(date +%s%N) - begin) / 1000000))
 ((took < 15000)) || die "a rank that does not answer was waited for $took ms"
 kill -KILL "$stopped" 2>/dev/null
 none_left
+# A verb that has nothing to save ends by the signal, and is no error.
+"$axonn" bench step a.yaml --ranks 2 grid.z=2 --steps 100000 2>log &
+long=$!
+until grep -q '^memory' log; do
+  kill -0 $long || die "a bench ended by itself"
+  sleep 0.05
+done
+kill -TERM $long
+wait $long
+code=$?
+[[ $code == 143 ]] && ! grep -q error log || die "SIGTERM of a bench: exit code $code"
+none_left
 # A rank that is killed ends the job.
 start_long
 kill -KILL "$(left | tail -1)"

@@ -190,7 +190,7 @@ const cli_verb verb_bench_gemm = {
         "to it, +bias adds a number to each column, gelu and gelu' become of the sums; rows of what is\n"
         "strided do not lie side by side. Operands come from memory, as in a step. The last row is what\n"
         "a step's products should take, all calls together. On several ranks the products are those of\n"
-        "rank 0; all measure at the same time.",
+        "rank 0; all measure at the same time. data.train need not be given.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
                 "AXONN_ISA=avx2 axonn bench gemm gpt.yaml --json | jq -r '[.case, .of_peak] | @tsv'",

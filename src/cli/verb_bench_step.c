@@ -195,8 +195,9 @@ const cli_verb verb_bench_step = {
     .name = "bench step",
     .summary = "time a configuration's training steps, and what they spend it on",
     .details =
-        "Real steps on random tokens; nothing is read but model.from and the tokenizer, and nothing is\n"
-        "written. Rates stand beside what this device can do: multiply-adds that wait for nothing, and\n"
+        "Real steps on random tokens; nothing is read but model.from and the tokenizer (data.train need\n"
+        "not be given), and nothing is written. Rates stand beside what this device can do: multiply-adds "
+        "that wait for nothing, and\n"
         "an array that is read and written in place; both are measured after the steps, and what stays\n"
         "in caches is faster than such an array. Parts are means over the steps; tokens/s are those of\n"
         "the median. On several ranks the parts are those of rank 0, a step is that of the slowest. How\n"

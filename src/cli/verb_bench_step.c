@@ -196,12 +196,11 @@ const cli_verb verb_bench_step = {
     .summary = "time a configuration's training steps, and what they spend it on",
     .details =
         "Real steps on random tokens; nothing is read but model.from and the tokenizer (data.train need\n"
-        "not be given), and nothing is written. Rates stand beside what this device can do: multiply-adds "
-        "that wait for nothing, and\n"
-        "an array that is read and written in place; both are measured after the steps, and what stays\n"
-        "in caches is faster than such an array. Parts are means over the steps; tokens/s are those of\n"
-        "the median. On several ranks the parts are those of rank 0, a step is that of the slowest. How\n"
-        "long it takes follows from train.global_batch, model.seq_len and --steps.",
+        "not be given), and nothing is written. Rates stand beside what this device can do:\n"
+        "multiply-adds that wait for nothing, and an array that is read and written in place; both are\n"
+        "measured after the steps, and what stays in caches is faster than such an array. Parts are\n"
+        "means over the steps; tokens/s are those of the median. On several ranks the parts are those\n"
+        "of rank 0, a step is that of the slowest.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
                 "axonn bench step gpt.yaml --json | jq .kernels",

@@ -53,13 +53,29 @@ static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *
     return AX_OK;
 }
 
-/* seconds[i]: of the i-th of `steps` steps after step number `last`, which becomes that of the last of them.
- */
-static ax_status time_some(ax_run *run, int64_t *last, int64_t steps, double *seconds, int64_t *taken)
+/* Nobody is to wait long without knowing for how long. */
+static void say_how_long(const ax_run *run, double first, int64_t more)
+{
+    const double patience = 10;
+    if (first * (double)more > patience && ax_comm_rank(run->world) == 0)
+        ax_log(AX_LOG_INFO, "the first step took %.1f s; %lld more are to come, some %.0f s", first,
+               (long long)more, first * (double)more);
+}
+
+/* Steps that are made, all together and so far. */
+typedef struct progress {
+    int64_t all, last;
+} progress;
+
+/* seconds[i]: of the i-th of `steps` steps. */
+static ax_status time_some(ax_run *run, progress *at, int64_t steps, double *seconds, int64_t *taken)
 {
     *taken = 0;
-    for (int64_t i = 0; i < steps; i++)
-        AX_TRY(time_step(run, ++*last, &seconds[i], taken));
+    for (int64_t i = 0; i < steps; i++) {
+        AX_TRY(time_step(run, ++at->last, &seconds[i], taken));
+        if (at->last == 1)
+            say_how_long(run, seconds[i], at->all - 1);
+    }
     return AX_OK;
 }
 
@@ -69,16 +85,17 @@ static ax_status time_some(ax_run *run, int64_t *last, int64_t steps, double *se
 static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
 {
     ax_device *dev = run->ctx->dev;
-    int64_t last = 0, taken;
+    progress at = {.all = warm + (dev->ops.stamp ? 2 : 1) * steps};
+    int64_t taken;
     for (int64_t left = warm; left > 0; left -= steps)
-        AX_TRY(time_some(run, &last, ax_min(left, steps), seconds, &taken));
+        AX_TRY(time_some(run, &at, ax_min(left, steps), seconds, &taken));
     if (dev->ops.stamp) {
-        AX_TRY(time_some(run, &last, steps, seconds, &taken));
+        AX_TRY(time_some(run, &at, steps, seconds, &taken));
         out->seconds = ax_spread_of(seconds, steps);
     }
     ax_run_begin_traffic(run);
     dev->totals = out->kernel;
-    ax_status status = time_some(run, &last, steps, seconds, &taken);
+    ax_status status = time_some(run, &at, steps, seconds, &taken);
     dev->totals = NULL;
     AX_TRY(status);
     if (!dev->ops.stamp)

@@ -81,6 +81,8 @@ field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,}\"]*\).*/\1/p"; }
 # calc FORMAT EXPRESSION
 calc() { awk "BEGIN { printf \"$1\", $2 }"; }
 thousands() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
+# Of key=value lines, of each key the last.
+last_of_each() { tac | awk -F= '!seen[$1]++' | tac; }
 duration() { if [ "$1" -lt 100 ]; then echo "$1 s"; else calc "%d min %d s" "int($1 / 60), $1 % 60"; fi; }
 
 # ---- what is there already ------------------------------------------------------------------------------
@@ -130,9 +132,19 @@ else
 fi
 SECONDS=0
 
+# A wrong override is told before anything takes time: 2. One that is right lacks its data only.
+check_overrides() {
+    local words said code=0
+    mapfile -t words < <(printf '%s\n' {run.dir,data.train,data.valid,data.tokenizer}="$dir/none" optim.warmup=0 \
+        ${overrides[@]+"${overrides[@]}"} | last_of_each)
+    said=$("$AXONN" train "$config" "${words[@]}" 2>&1) || code=$?
+    [ "$code" -ne 2 ] || { echo "$said" >&2 && exit 2; }
+}
+
 if [ -e "$settings" ]; then
     echo "going on with the interrupted run in $dir (--again starts anew)"
 else
+    check_overrides
     mkdir -p "$dir"
     echo "$wanted" >"$settings"
 fi
@@ -151,9 +163,9 @@ if [ ! -e "$data/tokenizer.json" ]; then
         "$(calc "%.1f MB" "$(field bytes <"$data/tokenizer.json") / 1e6")"
 fi
 
-# split FRACTION: builds the data; prints the tokens for validation.
+# split FRACTION: builds the data; prints the tokens for validation. What is left out was said of the tokenizer.
 split() {
-    "$AXONN" data build --input "$source" --tokenizer "$tokenizer" --out "$data/train.tok" \
+    AXONN_LOG=error "$AXONN" data build --input "$source" --tokenizer "$tokenizer" --out "$data/train.tok" \
         --valid "$data/valid.tok" --valid-fraction "$1" --json >/dev/null ||
         fail "no data from $source: it should hold at least some dozens of text files"
     "$AXONN" data show "$data/valid.tok" --json | field tokens
@@ -202,7 +214,7 @@ median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 # Trains with these key=value words, of each key the last.
 train() {
     local words
-    mapfile -t words < <(printf '%s\n' "$@" | tac | awk -F= '!seen[$1]++' | tac)
+    mapfile -t words < <(printf '%s\n' "$@" | last_of_each)
     "$AXONN" train "$config" "${words[@]}"
 }
 

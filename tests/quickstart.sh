@@ -52,6 +52,10 @@ grep -q "^<svg" "$work/run/loss.svg" || fail "loss.svg is no picture"
 [ "$(wc -c <"$work/text")" -eq "$(sed 's/.*"bytes":\([0-9]*\).*/\1/' "$work/run/eval.json")" ] ||
     fail "the compressors' text is not what was evaluated"
 
+# A wrong key is told before anything is made.
+expect 2 "did you mean model.layers?" "$root/scripts/quickstart.sh" "$root/src" --dir "$work/wrong" model.layer=3
+[ ! -e "$work/wrong" ] || fail "a refused command made a directory"
+
 # A finished run is shown; another one, or something else, is not overwritten.
 before=$(stat -c %y "$work/run/metrics.jsonl")
 expect 0 "was finished before" "${run[@]}"

@@ -185,8 +185,9 @@ def arguments():
     p.add_argument("--torch-with", metavar="LIST", action="append", help="settings for torch in place of its best; "
                    "several: each takes part; a comma: none (torch_gpt2.py --settings lists them)")
     p.add_argument("--llmc", metavar="DIR", help="a checkout of llm.c")
-    for name, default in [("rounds", 5), ("steps", 5), ("warmup", 3), ("threads", 2)]:
+    for name, default in [("rounds", 5), ("steps", 5), ("threads", 2)]:
         p.add_argument(f"--{name}", type=scaling.positive, default=default, help=f"default {default}")
+    p.add_argument("--warmup", type=int, default=3, help="default 3")
     p.add_argument("--isa", choices=ISAS, help="instruction set of all parties but llm.c, which takes no part then; "
                    "default: the best of each")
     p.add_argument("--json", action="store_true", help="one object per row instead of tables")

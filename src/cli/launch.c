@@ -201,13 +201,6 @@ static void pass_on(int number)
     errno = interrupted;
 }
 
-/* As the parent expects, of a signal that ranks did not make an end of their own of. */
-static void die_of(int number)
-{
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
 static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
 /* A launcher that is itself started by one would take what that one says for its own. */
@@ -268,6 +261,13 @@ static cli_note read_note(int fd)
 {
     cli_note note = {0};
     return fd >= 0 && pread(fd, &note, sizeof note, 0) == sizeof note ? note : (cli_note){0};
+}
+
+/* As the parent expects, of a signal that ranks did not make an end of their own of. */
+static void die_of(int number)
+{
+    signal(number, SIG_DFL);
+    raise(number);
 }
 
 /* What an end of the launcher means. The ranks have told their own errors. MPICH's launcher returns the

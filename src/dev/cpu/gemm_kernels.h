@@ -24,10 +24,10 @@ typedef enum { FROM_F32 = VF32, FROM_BF16 = VBF16, FROM_F16 = VF16, BF16_PAIRS }
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* W consecutive units in k, from unit `u` of `left`, of a row that is contiguous in k. */
-INLINE vf units_along_k(pack_kind kind, const void *row, int64_t u, int64_t left)
+/* W consecutive values, or `left` and zeros: units, but for pairs. */
+INLINE vf units_of(pack_kind kind, const void *at, int64_t left)
 {
-    return kind == BF16_PAIRS ? vset(0) : vget(row, u, left, (vtype)kind);
+    return kind == BF16_PAIRS ? vset(0) : vget(at, 0, left, (vtype)kind);
 }
 
 #ifdef AX_SIMD_BF16
@@ -83,7 +83,7 @@ INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64
             block[i] = pairs_along_k((const uint16_t *)(const void *)row, 0, k);
 #endif
         else
-            block[i] = units_along_k(kind, row, 0, k);
+            block[i] = units_of(kind, row, k);
     }
     vtranspose(block);
 }
@@ -114,7 +114,7 @@ INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool wh
         return pairs_of_rows((const void *)at, whole ? (const void *)(at + stride) : NULL, n);
 #endif
     (void)stride, (void)whole;
-    return units_along_k(kind, at, 0, n);
+    return units_of(kind, at, n);
 }
 
 #ifdef AX_SIMD_BF16

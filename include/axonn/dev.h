@@ -101,6 +101,12 @@ typedef struct ax_link_ops {
     ax_status (*await)(ax_link *link, int64_t ticket);
 } ax_link_ops;
 
+/* Some of a device's memory. */
+typedef struct ax_span {
+    const void *at;
+    size_t bytes;
+} ax_span;
+
 typedef struct ax_device_ops {
     const char *name, *help;
     const char *delegate; /* whose entries fill the NULL ones, or NULL */
@@ -151,6 +157,8 @@ typedef struct ax_device_ops {
     /* Floating-point operations per second of products of `compute` at best, seen in about so many seconds:
      * in registers, or where libraries decide what feeds them, of a large product. 0: not known. Optional. */
     double (*peak)(ax_device *dev, ax_dtype compute, double seconds);
+    /* ax_device_read. Optional. */
+    double (*read)(ax_device *dev, const ax_span *span, int64_t n, double seconds);
     /* Bracket every access to device memory by library code on the host, collectives included. Optional. */
     void (*enter)(ax_device *dev);
     void (*leave)(ax_device *dev);
@@ -248,6 +256,11 @@ AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
  * for the while; AX_ERR_MEMORY). */
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
+/* Bytes per second at which the device reads `n` spans of its memory, one after the other, all of them again
+ * and again for so many seconds: the median of these times, by the way of reading that suits this memory
+ * best, which is found out before. For what reads them too, as a token that is generated reads the weights.
+ * 0: not known for this device, or nothing to read. */
+double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 /* The machine's physical cores, and which of them the affinity mask leaves to this process. Cores beyond
  * AX_CORES_MAX are not seen. */

@@ -60,6 +60,7 @@ static void resolve(ax_device_ops *ops)
         INHERIT(stamp);
         INHERIT(between);
         INHERIT(peak);
+        INHERIT(read);
         INHERIT(enter);
         INHERIT(leave);
         INHERIT(launch);

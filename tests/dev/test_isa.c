@@ -62,6 +62,50 @@ static void each_that_can_run_does(void **state)
     assert_string_equal(ax_isa_name(count - 1), "generic");
 }
 
+/* Each way of reading reads every line, once, and nothing beyond (the array ends where its memory does). */
+static void all_of_memory_is_read(void **state)
+{
+    (void)state;
+    enum { LINES = 203, WORDS = AX_CPU_LINE / sizeof(uint64_t), SHIFT = 3 };
+    for (int64_t lines = 0; lines < LINES; lines += lines < 70 ? 1 : 7)
+        for (int64_t more = 0; more < AX_CPU_LINE; more += 21) {
+            int64_t bytes = lines * AX_CPU_LINE + more;
+            char *memory = malloc((size_t)(SHIFT + bytes)), *from = memory + SHIFT;
+            uint64_t sum = 0, word;
+            for (int64_t i = 0; i < bytes; i++)
+                from[i] = (char)(i * 31 + i / 251);
+            for (int64_t i = 0; i < lines * WORDS; i++)
+                memcpy(&word, from + i * (int64_t)sizeof word, sizeof word), sum += word;
+            for (int i = 0; ax_cpu_isa_at(i); i++)
+                for (int way = 0; way < AX_CPU_READ_WAYS; way++)
+                    assert_true(ax_cpu_isa_at(i)->read(way, from, bytes) == sum);
+            free(memory);
+        }
+}
+
+/* A rate is of all spans together, and 0 where there is none. */
+static void reading_has_a_rate(void **state)
+{
+    (void)state;
+    enum { BYTES = 1 << 20 };
+    char *memory = calloc(1, BYTES);
+    ax_span span[] = {{memory, 1}, {memory + 1, 999}, {memory, 0}, {memory + 1000, BYTES - 1000}};
+    ax_device *dev;
+    unsetenv("AXONN_ISA");
+    for (int threads = 1; threads <= 3; threads++) {
+        assert_int_equal(ax_device_open("cpu", threads, &dev), AX_OK);
+        double begin = ax_now(), rate = ax_device_read(dev, span, 4, 1e-3), seconds = ax_now() - begin;
+        assert_true(rate > BYTES / seconds); /* it was read more than once meanwhile */
+        assert_true(ax_device_read(dev, span, 0, 1e-3) == 0);
+        assert_true(ax_device_read(dev, span + 2, 1, 1e-3) == 0);
+        ax_device_close(&dev);
+    }
+    assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK);
+    assert_true(ax_device_read(dev, span, 4, 1e-3) == 0); /* which has no way to tell */
+    ax_device_close(&dev);
+    free(memory);
+}
+
 static void others_are_refused(void **state)
 {
     (void)state;
@@ -83,8 +127,9 @@ static void others_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_best_runs_by_default),
-                                       cmocka_unit_test(each_that_can_run_does),
-                                       cmocka_unit_test(others_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_best_runs_by_default), cmocka_unit_test(each_that_can_run_does),
+        cmocka_unit_test(all_of_memory_is_read), cmocka_unit_test(reading_has_a_rate),
+        cmocka_unit_test(others_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,11 +112,17 @@ typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scr
 /* Runs multiply-adds in registers for so many rounds; how many floating-point operations that were. */
 typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 
+/* Reads the whole lines in `bytes` of memory by one of AX_CPU_READ_WAYS ways and returns the sum of their
+ * words: so none can be left out. */
+enum { AX_CPU_READ_WAYS = 21 };
+typedef uint64_t ax_cpu_read_fn(int way, const char *from, int64_t bytes);
+
 typedef struct ax_cpu_isa {
     const char *name;
     const ax_cpu_gemm *gemm[3]; /* by vtype */
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
+    ax_cpu_read_fn *read;
     ax_cpu_range_fn *norm_grad_cols;          /* norm_grad_apply's dweight and dbias: items are columns */
     ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
 } ax_cpu_isa;
@@ -215,6 +221,7 @@ void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
+double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
 /* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32, bf16 or

@@ -1,6 +1,7 @@
 /* What an open cpu device owns. */
 #include "dev/cpu/cpu.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 size_t ax_cpu_workspace(int threads)
@@ -92,4 +93,72 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
         start = now;
     }
     return best;
+}
+
+/* ---- how fast it reads --------------------------------------------------------------------------- */
+
+/* The spans' bytes, one span after the other; each part of the work has a stretch of them. */
+typedef struct read_job {
+    ax_cpu_read_fn *fn;
+    int way;
+    const ax_span *span;
+    int64_t n, bytes;
+} read_job;
+
+static void read_body(void *arg, int part, int parts, char *scratch)
+{
+    const read_job *j = arg;
+    volatile uint64_t *sink = (uint64_t *)(void *)scratch;
+    int64_t lines = ax_ceil_div(j->bytes, AX_CPU_LINE), lo = lines * part / parts * AX_CPU_LINE,
+            hi = ax_min(lines * (part + 1) / parts * AX_CPU_LINE, j->bytes), before = 0;
+    for (int64_t i = 0; i < j->n && before < hi; before += (int64_t)j->span[i++].bytes) {
+        int64_t from = ax_max(lo - before, 0), to = ax_min(hi - before, (int64_t)j->span[i].bytes);
+        if (from < to)
+            *sink = j->fn(j->way, (const char *)j->span[i].at + from, to - from);
+    }
+}
+
+/* Seconds for the first j->bytes of the spans. Parts are as many as those of a product that is read. */
+static double read_once(const ax_cpu *cpu, read_job *j)
+{
+    enum { EACH = 8 };
+    double begin = ax_now();
+    ax_cpu_parallel(cpu, cpu->threads == 1 ? 1 : EACH * cpu->threads, read_body, j);
+    return ax_now() - begin;
+}
+
+/* The way with the least median over some of the memory, the ways by turns. */
+static int best_way(const ax_cpu *cpu, const read_job *all)
+{
+    enum { TURNS = 5, MOST = 256 << 20 };
+    double seconds[AX_CPU_READ_WAYS][TURNS], best = INFINITY;
+    read_job j = *all;
+    int way = 0;
+    j.bytes = ax_min(j.bytes, MOST);
+    for (int turn = 0; turn < TURNS; turn++)
+        for (j.way = 0; j.way < AX_CPU_READ_WAYS; j.way++)
+            seconds[j.way][turn] = read_once(cpu, &j);
+    for (int w = 0; w < AX_CPU_READ_WAYS; w++) {
+        double median = ax_spread_of(seconds[w], TURNS).median;
+        if (median < best)
+            best = median, way = w;
+    }
+    return way;
+}
+
+double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds)
+{
+    enum { LEAST = 5, MOST = 1000 };
+    const ax_cpu *cpu = dev->impl;
+    read_job j = {.fn = cpu->isa->read, .span = span, .n = n};
+    double times[MOST];
+    int64_t passes = 0;
+    for (int64_t i = 0; i < n; i++)
+        j.bytes += (int64_t)span[i].bytes;
+    if (!j.bytes)
+        return 0;
+    j.way = best_way(cpu, &j);
+    for (double begin = ax_now(); passes < LEAST || (passes < MOST && ax_now() - begin < seconds); passes++)
+        times[passes] = read_once(cpu, &j);
+    return (double)j.bytes / ax_spread_of(times, passes).median;
 }

@@ -15,6 +15,7 @@ const ax_cpu_isa AX_ISA_TABLE = {
     .gemv = gemv,
     .peak_f32 = peak_f32,
     .peak_bf16 = peak_bf16,
+    .read = read_lines,
     .norm_grad_cols = norm_grad_cols,
     .kernel =
         {

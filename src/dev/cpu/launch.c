@@ -271,6 +271,7 @@ const ax_device_ops ax_backend_cpu = {
     .workspace = ax_cpu_workspace,
     .touch = ax_cpu_touch,
     .peak = ax_cpu_peak,
+    .read = ax_cpu_read,
     .kernel =
         {
             [AX_K_gemm] = ax_cpu_gemm_run,

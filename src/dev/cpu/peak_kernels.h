@@ -1,5 +1,5 @@
-/* How fast the processor multiplies and adds when nothing holds it up: as many independent sums in registers
- * as hide the latency, and no memory. What a kernel is compared with. */
+/* What kernels are compared with: how fast the processor multiplies and adds when nothing holds it up, with
+ * as many independent sums in registers as hide the latency and no memory, and how fast it reads. */
 #ifndef AX_DEV_CPU_PEAK_KERNELS_H
 #define AX_DEV_CPU_PEAK_KERNELS_H
 
@@ -66,5 +66,53 @@ static double peak_bf16(int64_t rounds, float *sink)
 /* bf16 is widened and multiplied as fp32. */
 static double peak_bf16(int64_t rounds, float *sink) { return peak_f32(rounds, sink); }
 #endif
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+typedef uint64_t words __attribute__((vector_size(sizeof(vf)), aligned(1), may_alias));
+
+INLINE words line_sum(const char *line)
+{
+    words sum = *(const words *)(const void *)line;
+    UNROLL
+    for (size_t at = sizeof sum; at < LINE; at += sizeof sum)
+        sum += *(const words *)(const void *)(line + at);
+    return sum;
+}
+
+/* `lines` lines at a time of each of `stretches` parts that lie one behind the other, asking for what is
+ * `ahead` of them, and the lines that are left. */
+INLINE uint64_t read_by(const char *from, int64_t bytes, int stretches, int lines, int64_t ahead)
+{
+    enum { MOST = 8 };
+    words sum[MOST] = {{0}};
+    int64_t each = bytes / (stretches * lines * LINE) * (lines * LINE), at = 0;
+    for (; at < each; at += lines * LINE) {
+        UNROLL
+        for (int i = 0; i < stretches * lines; i++) {
+            const char *p = from + i / lines * each + at + i % lines * LINE;
+            if (ahead)
+                __builtin_prefetch(p + ahead);
+            sum[i] += line_sum(p);
+        }
+    }
+    for (at = each * stretches; at + LINE <= bytes; at += LINE)
+        sum[0] += line_sum(from + at);
+    uint64_t all = 0;
+    for (int i = 0; i < stretches * lines; i++)
+        for (size_t w = 0; w < sizeof *sum / sizeof all; w++)
+            all += sum[i][w];
+    return all;
+}
+
+static uint64_t read_lines(int way, const char *from, int64_t bytes)
+{
+    static const int64_t aheads[AX_CPU_READ_WAYS / 3] = {0,       1 << 10,  2 << 10, 4 << 10,
+                                                         8 << 10, 12 << 10, 16 << 10};
+    const int64_t ahead = aheads[way / 3];
+    return way % 3 == 0   ? read_by(from, bytes, 1, 4, ahead)
+           : way % 3 == 1 ? read_by(from, bytes, 4, 1, ahead)
+                          : read_by(from, bytes, 8, 1, ahead);
+}
 
 #endif

@@ -108,14 +108,25 @@ static bool build_gemm_then(kernel_case *c, int index)
 bool kc_build_gemm(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {
-        {0, 3, 4},       {3, 0, 4},
-        {3, 4, 0},       {1, 1, 1},
-        {1, 17, 33},     {17, 1, 5},
-        {5, 7, 1},       {2, 3, 97},
-        {31, 29, 37},    {64, 64, 64},
-        {97, 130, 61},   {33, 257, 300},
-        {131, 67, 1031}, {8, 48, 300} /* one tile for all threads */,
-        {65, 40, 200},   {95, 16, 32},
+        {0, 3, 4},
+        {3, 0, 4},
+        {3, 4, 0},
+        {1, 1, 1},
+        {1, 17, 33},
+        {17, 1, 5},
+        {5, 7, 1},
+        {2, 3, 97},
+        {31, 29, 37},
+        {64, 64, 64},
+        {97, 130, 61},
+        {33, 257, 300},
+        {131, 67, 1031},
+        {8, 48, 300} /* one tile for all threads */,
+        {65, 40, 200},
+        {95, 16, 32},
+        {1, 150, 64},
+        {3, 70, 40},
+        {4, 139, 193} /* few rows, which are read beside several blocks of columns */,
     };
     /* Several blocks in every direction; too large for all variants. */
     static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};

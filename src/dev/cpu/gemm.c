@@ -484,8 +484,8 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
  * multiplies to be one of many. */
 static int parts_of(const job *j, int threads)
 {
-    enum { ELEMENTS = 256 << 10, PANELS = 8 }; /* that a part has, at least */
-    enum { EACH = 8 };                         /* parts of a thread, at most */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* that a part has, at least */
+    enum { EACH = 8 };                       /* parts of a thread, at most */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;
     if (!j->gemm)

@@ -4,31 +4,35 @@
 
 #include "gemm_kernels.h"
 
-/* c in row i takes `sums`, n of them at most four, for columns j, j + apart, … */
-INLINE void gemv_store(const ax_gemm_args *g, int64_t i, int64_t j, int64_t apart, int n, vf sums)
+/* Columns j … j + cols - 1 of c take sums; those of row i begin at i·width. */
+INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols, const float *sums,
+                       int64_t width)
 {
     const vtype type = vtype_of(g->c_dtype);
-    const int64_t size = vsize(type);
-    char *c = (char *)g->c + (i * g->ldc + j) * size, out[4 * sizeof(float)];
-    if (g->bias || g->accumulate) {
-        float more[W] = {0};
-        UNROLL
-        for (int v = 0; v < n; v++)
-            more[v] = (g->bias ? ((const float *)g->bias)[j + v * apart] : 0) +
-                      (g->accumulate ? vget_one(c, v * apart, type) : 0);
-        sums = sums + vload(more);
-    }
-    vput(out, 0, 4, type, sums);
-    UNROLL
-    for (int v = 0; v < n; v++)
-        memcpy(c + v * apart * size, out + v * size, (size_t)size);
+    char *c = (char *)g->c + j * vsize(type);
+    tile_store(&(ax_cpu_tile){.c = c,
+                              .c_type = type,
+                              .rows = rows,
+                              .cols = cols,
+                              .c_ld = g->ldc,
+                              .prior_ld = g->ldc,
+                              .bias = g->bias ? (const float *)g->bias + j : NULL,
+                              .prior = g->accumulate && type == VF32 ? (const float *)(void *)c : NULL,
+                              .add_c = g->accumulate && type != VF32},
+               sums, width);
 }
 
-/* Columns of b ahead of one in work that are asked for: so many bytes are on their way. */
-INLINE int64_t gemv_ahead(const ax_gemm_args *g, vtype type)
+/* Bytes of a stream of memory that are asked for ahead. The processor sees streams and asks by itself, far
+ * enough if the loads of many lines are among the instructions that it looks at, as where a step takes a
+ * whole line. Processors with tiles read faster with requests all the same. */
+INLINE int64_t gemv_ahead(int64_t step_bytes)
 {
-    enum { BYTES = 3 << 10 };
-    return BYTES / ax_max(1, g->ldb * vsize(type)) + 1;
+#ifdef AX_SIMD_AMX
+    (void)step_bytes;
+    return 4 << 10;
+#else
+    return step_bytes < LINE ? 2 << 10 : 0;
+#endif
 }
 
 /* The next values of k of a row: pairs where the processor multiplies such. */
@@ -42,14 +46,15 @@ INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype 
     return vget(row, k, rest, type);
 }
 
-/* Adds the products of a vector of a's rows and one of each column of b; `rest` values of k are left. */
-INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *const b[4], int64_t k,
+/* Adds the products of a vector of a's rows from k on and one of each column of b, which are `far` bytes from
+ * one another; `rest` values of k are left. */
+INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *b, int64_t far, int64_t k,
                       int64_t rest, bool pairs, vtype type, vf sum[AX_CPU_GEMV_ROWS][4])
 {
     vf x[4];
     UNROLL
     for (int c = 0; c < cols; c++)
-        x[c] = gemv_load(pairs, b[c], k, rest, type);
+        x[c] = gemv_load(pairs, b + c * far, 0, rest, type);
     UNROLL
     for (int i = 0; i < rows; i++) {
         vf a = gemv_load(pairs, (const char *)g->a + i * g->lda * vsize(type), k, rest, type);
@@ -59,14 +64,11 @@ INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *con
     }
 }
 
-/* b is [n,k]: a dot product per column, of four columns at a time that are `apart`: with the columns after
- * them, which lie behind them, they are four long streams of memory. A request at every half of a line keeps
- * up with it; more take the time of what multiplies. */
-INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t apart, int64_t ahead,
-                      vtype type)
+/* sum[i][c]: the product of row i of a and column j + c·apart of b. */
+INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t apart, vtype type,
+                      vf sum[AX_CPU_GEMV_ROWS][4])
 {
-    const int64_t size = vsize(type);
-    vf sum[AX_CPU_GEMV_ROWS][4];
+    const int64_t size = vsize(type), column = g->ldb * size, far = apart * column;
     UNROLL
     for (int i = 0; i < rows; i++) {
         UNROLL
@@ -78,25 +80,46 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
 #else
     const bool pairs = false;
 #endif
-    const int64_t step = pairs ? 2 * W : W, run = step < LINE / 2 / size ? LINE / 2 / size : step;
-    const char *b[4];
-    UNROLL
-    for (int c = 0; c < cols; c++)
-        b[c] = (const char *)g->b + (j + c * apart) * g->ldb * size;
+    const int64_t step = pairs ? 2 * W : W, run = 2 * step, whole = g->k / run * run;
+    const int64_t ahead = gemv_ahead(step * size);
+    const char *b = (const char *)g->b + j * column;
     int64_t k = 0;
-    for (; k + run <= g->k; k += run) {
-        UNROLL
-        for (int c = 0; c < cols; c++)
-            __builtin_prefetch(b[c] + (ahead * g->ldb + k) * size);
+    for (; k < whole; k += run, b += run * size) {
+        for (int64_t at = 0; ahead && at < run * size; at += LINE) {
+            UNROLL
+            for (int c = 0; c < cols; c++)
+                __builtin_prefetch(b + c * far + at + ahead);
+        }
         UNROLL
         for (int64_t at = 0; at < run; at += step)
-            gemv_step(g, rows, cols, b, k + at, run, pairs, type, sum);
+            gemv_step(g, rows, cols, b + at * size, far, k + at, run, pairs, type, sum);
     }
-    for (; k < g->k; k += step)
-        gemv_step(g, rows, cols, b, k, g->k - k, pairs, type, sum);
-    UNROLL
-    for (int i = 0; i < rows; i++)
-        gemv_store(g, i, j, apart, cols, vsum4(sum[i]));
+    for (; k < g->k; k += step, b += step * size)
+        gemv_step(g, rows, cols, b, far, k, g->k - k, pairs, type, sum);
+}
+
+/* b is [n,k]: columns j … j + n - 1 and as many `apart`, in all `cols` times, n <= W. With the columns after
+ * them, which lie behind them, four are four long streams of memory. Sums are stored when there is a vector
+ * of them: each by itself would take a tenth of the time. */
+INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,
+                         vtype type)
+{
+    float sums[AX_CPU_GEMV_ROWS][4][W];
+    memset(sums, 0, (size_t)rows * sizeof *sums);
+    for (int64_t at = 0; at < n; at++) {
+        vf sum[AX_CPU_GEMV_ROWS][4];
+        gemv_dots(g, rows, cols, j + at, apart, type, sum);
+        UNROLL
+        for (int i = 0; i < rows; i++) {
+            float four[W];
+            vstore(four, vsum4(sum[i]));
+            UNROLL
+            for (int c = 0; c < cols; c++)
+                sums[i][c][at] = four[c];
+        }
+    }
+    for (int c = 0; c < cols; c++)
+        gemv_store(g, rows, j + c * apart, n, sums[0][c], 4 * W);
 }
 
 /* b is [k,n]: rows of b, `nv` vectors of columns at a time, are scaled and added. */
@@ -123,31 +146,25 @@ INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64
                 sum[i][v] = vfma(a, x[v], sum[i][v]);
         }
     }
-    const vtype c_type = vtype_of(g->c_dtype);
-    ax_cpu_tile tile = {.bias = g->bias ? (const float *)g->bias + j : NULL, .rows = 1, .c_type = c_type};
-    tile.cols = ax_min(nv * W, hi - j);
-    tile.add_c = g->accumulate && c_type != VF32;
+    float out[AX_CPU_GEMV_ROWS][4 * W];
     UNROLL
     for (int i = 0; i < rows; i++) {
-        float out[4 * W];
         UNROLL
         for (int v = 0; v < nv; v++)
-            vstore(out + v * W, sum[i][v]);
-        tile.c = (char *)g->c + (i * g->ldc + j) * vsize(c_type);
-        tile.prior = g->accumulate && c_type == VF32 ? tile.c : NULL;
-        tile_store(&tile, out, nv * W);
+            vstore(&out[i][v * W], sum[i][v]);
     }
+    gemv_store(g, rows, j, ax_min(nv * W, hi - j), out[0], 4 * W);
 }
 
 INLINE void gemv_rows(const ax_gemm_args *g, int rows, int64_t lo, int64_t hi, vtype type)
 {
     int64_t j = lo;
     if (g->trans_b) {
-        int64_t ahead = gemv_ahead(g, type), apart = (hi - lo) / 4;
-        for (; j < lo + apart; j++)
-            gemv_dots(g, rows, 4, j, apart, ahead, type);
-        for (j = lo + 4 * apart; j < hi; j++)
-            gemv_dots(g, rows, 1, j, 0, ahead, type);
+        int64_t apart = (hi - lo) / 4;
+        for (; j < lo + apart; j += W)
+            gemv_columns(g, rows, 4, j, ax_min(W, lo + apart - j), apart, type);
+        if (lo + 4 * apart < hi)
+            gemv_columns(g, rows, 1, lo + 4 * apart, hi - lo - 4 * apart, 0, type);
     } else {
         for (; j + 3 * W < hi; j += 4 * W)
             gemv_axpys(g, rows, 4, j, hi, type);

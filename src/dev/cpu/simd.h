@@ -330,7 +330,12 @@ INLINE vf vless(vf a, vf b, vf x, vf y) { return vselect(a < b, x, y); }
 INLINE float vsum(vf a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 INLINE vf vsum4(const vf x[4]) { return (vf){vsum(x[0]), vsum(x[1]), vsum(x[2]), vsum(x[3])}; }
 INLINE float vhmax(vf a) { return fmaxf(fmaxf(a[0], a[2]), fmaxf(a[1], a[3])); }
-INLINE vf vload_b(const uint16_t *p) { return (vf)((vi){p[0], p[1], p[2], p[3]} << 16); }
+INLINE vf vload_b(const uint16_t *p)
+{
+    uint16_t half __attribute__((vector_size(4 * sizeof *p)));
+    memcpy(&half, p, sizeof half);
+    return (vf)(__builtin_convertvector(half, vi) << 16);
+}
 INLINE vf vload_b_n(const uint16_t *p, int64_t n)
 {
     vi x = {0};

@@ -172,10 +172,35 @@ const ax_memory *ax_generator_memory(const ax_generator *generator);
 AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
                                           const float **logits);
 
+/* Forgets all but the first `positions` tokens (AX_ERR_USAGE if there are fewer): to go on otherwise after a
+ * prompt that was fed once, or with 0 to begin with another prompt. */
+AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
+
 /* Logits of all positions of a sequence: host [n, vocab], given to `take` row by row. */
 typedef ax_status ax_take_logits_fn(void *user, int64_t position, const float *logits, int64_t vocab);
 AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens,
                                              int64_t n, ax_take_logits_fn *take, void *user);
+
+/* What the tokens take by which a generator continues a prompt. Times in seconds. */
+typedef struct ax_generate_times {
+    ax_spread prompt; /* of a whole prompt, up to its last position's logits */
+    ax_spread token;  /* of a token: the one before it is fed, and the likeliest is drawn */
+    /* This rank's: */
+    double weights;  /* bytes of the matrices that a token's products read */
+    ax_spread read;  /* bytes per second at which the device reads them (ax_device_read); 0: not known */
+    ax_spread share; /* of a round: the time that reading the weights takes over its median token's; 0: not
+                        known */
+    ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means of a token */
+    ax_memory memory;                        /* planned */
+    int64_t held;                            /* taken of the device's memory at most (ax_device_held) */
+} ax_generate_times;
+
+/* Feeds `prompt` random tokens, draws `tokens` more, reads the weights where they lie, and this for `rounds`
+ * rounds, after one that does not count: what the machine is busy with besides, and how fast its memory is,
+ * is then the same for both. On a device with a clock of its own the times of kernels are those of a round
+ * that follows. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
+                                         int64_t tokens, int64_t rounds, ax_generate_times *out);
 
 /* ---- training runs ------------------------------------------------------------------------------- */
 

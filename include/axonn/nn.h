@@ -158,6 +158,8 @@ void ax_kv_cache_destroy(ax_kv_cache **cache);
  * The caller advances once the whole tree has run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
+/* Keeps the first `positions` of those it holds. */
+void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions);
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */

@@ -219,6 +219,16 @@ ax_status ax_generator_feed(ax_generator *g, const int32_t *tokens, int64_t n, c
     return AX_OK;
 }
 
+ax_status ax_generator_rewind(ax_generator *g, int64_t positions)
+{
+    int64_t length = ax_kv_cache_length(g->cache);
+    AX_CHECK(positions >= 0 && positions <= length, AX_ERR_USAGE,
+             "a generator that holds %lld positions cannot go back to %lld", (long long)length,
+             (long long)positions);
+    ax_kv_cache_truncate(g->cache, positions);
+    return AX_OK;
+}
+
 ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens, int64_t n,
                                ax_take_logits_fn *take, void *user)
 {

@@ -76,6 +76,11 @@ void ax_kv_cache_destroy(ax_kv_cache **cache)
 
 int64_t ax_kv_cache_length(const ax_kv_cache *cache) { return cache->length; }
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions) { cache->length += positions; }
+void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions)
+{
+    AX_ASSERT(positions >= 0 && positions <= cache->length);
+    cache->length = positions;
+}
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache) { return cache->bytes; }
 
 ax_status ax_kv_cache_find(const ax_kv_cache *cache, const ax_layer *layer, ax_tensor *k, ax_tensor *v)

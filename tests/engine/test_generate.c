@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -40,12 +41,14 @@ static ax_status keep(void *user, int64_t position, const float *logits, int64_t
     return AX_OK;
 }
 
-/* Feeds a prompt, then single tokens until no position is left, and one too many. */
-static ax_status feed_all(job *j, ax_generator *generator, int64_t prompt, int64_t capacity)
+/* Feeds a prompt, or goes back to where `from` tokens had been fed, then single tokens until no position is
+ * left, and one too many. */
+static ax_status feed_from(job *j, ax_generator *generator, int64_t from, int64_t prompt, int64_t capacity)
 {
     const float *logits;
-    AX_TRY(ax_generator_feed(generator, j->ids, prompt, &logits));
-    for (int64_t end = prompt;; end++) {
+    AX_TRY(ax_generator_rewind(generator, from));
+    AX_TRY(ax_generator_feed(generator, j->ids + from, from ? 1 : prompt, &logits));
+    for (int64_t end = from ? from + 1 : prompt;; end++) {
         for (int64_t v = 0; v < j->model.config.vocab; v++)
             EXPECT(fabs(logits[v] - j->whole[end - 1][v]) <= j->setup->tolerance * j->largest);
         if (end == capacity)
@@ -53,7 +56,18 @@ static ax_status feed_all(job *j, ax_generator *generator, int64_t prompt, int64
         AX_TRY(ax_generator_feed(generator, j->ids + end, 1, &logits));
     }
     EXPECT(ax_generator_feed(generator, j->ids, 1, &logits) == AX_ERR_USAGE);
+    EXPECT(ax_generator_rewind(generator, capacity + 1) == AX_ERR_USAGE);
+    EXPECT(ax_generator_rewind(generator, -1) == AX_ERR_USAGE);
     return AX_OK;
+}
+
+static ax_status feed_all(job *j, ax_generator *generator, int64_t prompt, int64_t capacity)
+{
+    EXPECT(ax_generator_rewind(generator, 1) == AX_ERR_USAGE); /* it holds nothing yet */
+    AX_TRY(feed_from(j, generator, 0, prompt, capacity));
+    if (prompt < capacity)
+        AX_TRY(feed_from(j, generator, (prompt + capacity) / 2, prompt, capacity));
+    return feed_from(j, generator, 0, prompt, capacity);
 }
 
 static ax_status every_length(job *j)
@@ -143,9 +157,46 @@ static void what_cannot_be_is_refused(void **state)
         assert_ranks(grid_ranks(setups[i].grid), refused_rank, &setups[i]);
 }
 
+/* What ax_generate_time says of a model of d = 8, 1 layer, 11 words: its products read 12·d² + 11·d numbers
+ * of each token, in 7 calls, and the share is the rate's and the token's. */
+static ax_status timed(job *j)
+{
+    enum { D = 8, WORDS = 11, PRODUCTS = 7, TOKENS = 5 };
+    ax_generate_times t;
+    AX_TRY(ax_generate_time(j->ctx, &j->model, 3, TOKENS, 1, &t));
+    int ranks = ax_grid_ranks(j->ctx->grid);
+    if (ranks == 1)
+        EXPECT(t.weights == (double)(12 * D * D + WORDS * D) * (double)ax_dtype_size(j->ctx->compute));
+    EXPECT(t.kernel[AX_K_gemm].calls == PRODUCTS && t.kernel[AX_K_attention].calls == 1);
+    EXPECT(t.kernel[AX_K_gemm].seconds > 0 && t.kernel[AX_K_gemm].seconds <= t.token.mean);
+    EXPECT(t.prompt.median > 0 && t.token.min > 0 && t.token.min <= t.token.median);
+    EXPECT(ax_memory_total(&t.memory) > 0 && t.held > 0);
+    bool known = t.read.median > 0;
+    EXPECT(known == (strcmp(j->setup->device, "cpu") == 0));
+    EXPECT(!known || fabs(t.share.median - t.weights / t.read.median / t.token.median) < 1e-9);
+    EXPECT(ax_generate_time(j->ctx, &j->model, 3, 0, 1, &t) == AX_ERR_USAGE);
+    EXPECT(ax_generate_time(j->ctx, &j->model, 0, 1, 1, &t) == AX_ERR_USAGE);
+    EXPECT(ax_generate_time(j->ctx, &j->model, 3, 1, 0, &t) == AX_ERR_USAGE);
+    EXPECT(ax_generate_time(j->ctx, &j->model, 3, j->model.config.seq_len, 1, &t) == AX_ERR_USAGE);
+    return AX_OK;
+}
+
+static ax_status timed_rank(ax_comm *world, void *arg) { return with_model(world, arg, timed); }
+
+static void tokens_are_timed(void **state)
+{
+    (void)state;
+    static const setup setups[] = {{"tiny", "cpu", {1, 1, 1, 1, 1}, AX_BF16, 0},
+                                   {"tiny", "ref", {1, 1, 1, 1, 1}, AX_F32, 0},
+                                   {"tiny", "cpu", {1, 2, 1, 1, 1}, AX_F32, 0}};
+    for (size_t i = 0; i < AX_COUNT(setups); i++)
+        assert_ranks(grid_ranks(setups[i].grid), timed_rank, &setups[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_cache_changes_nothing),
-                                       cmocka_unit_test(what_cannot_be_is_refused)};
+                                       cmocka_unit_test(what_cannot_be_is_refused),
+                                       cmocka_unit_test(tokens_are_timed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,183 @@
+/* axonn bench generate: what the tokens take that a model generates, and what of it is reading its weights.
+ */
+#include "model.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct args {
+    model_args common;
+    int64_t prompt, tokens, rounds;
+} args;
+
+static const ax_option options[] = {
+    MODEL_OPTIONS(args, common),
+    {"prompt", AX_OPT_INT, offsetof(args, prompt), "8", "[1, 16777216]", .meta = "N",
+     .help = "tokens of the prompt"},
+    {"tokens", AX_OPT_INT, offsetof(args, tokens), "64", "[1, 16777216]", .meta = "N",
+     .help = "tokens generated after it in a round"},
+    {"rounds", AX_OPT_INT, offsetof(args, rounds), "8", "[1, 100000]", .meta = "N",
+     .help = "rounds that are timed"},
+    MODEL_DEVICE_OPTIONS(args, common),
+};
+
+typedef struct measured {
+    const args *a;
+    const opened_model *m;
+    ax_generate_times t;
+    int ranks;
+    char model[96], grid[96];
+} measured;
+
+static void describe(measured *r)
+{
+    const ax_model_config *c = &r->m->model.config;
+    ax_grid_size g = ax_grid_sizes(r->m->ctx->grid);
+    snprintf(r->model, sizeof r->model, "%s %lld x %lld", ax_model_config_family(c), (long long)c->layers,
+             (long long)c->hidden);
+    snprintf(r->grid, sizeof r->grid, "data=%d pipe=%d x=%d y=%d z=%d", g.data, g.pipe, g.x, g.y, g.z);
+}
+
+static json_t *spread_json(const ax_spread *s, double unit)
+{
+    return json_pack("{s:f, s:f, s:f}", "median", s->median * unit, "min", s->min * unit, "max",
+                     s->max * unit);
+}
+
+static json_t *kernels_json(const ax_generate_times *t)
+{
+    json_t *all = json_object();
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        if (t->kernel[k].calls && all)
+            json_object_set_new(all, ax_kernel_name((ax_kernel)k),
+                                json_pack("{s:f, s:I, s:f, s:f}", "ms", t->kernel[k].seconds * 1e3, "calls",
+                                          (json_int_t)t->kernel[k].calls, "flops", t->kernel[k].flops,
+                                          "bytes", t->kernel[k].bytes));
+    return all;
+}
+
+static ax_status print_json(const measured *r)
+{
+    const ax_generate_times *t = &r->t;
+    const args *a = r->a;
+    const char *isa = NULL;
+    bool known = t->read.median > 0;
+    if (!strcmp(a->common.device, "cpu"))
+        AX_TRY(ax_isa_chosen(&isa));
+    return cli_print_json(json_pack(
+        "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:o, "
+        "s:o, "
+        "s:o, s:I, s:I, s:s, s:s?}",
+        "case", a->common.model, "unit", "ms", "runs", (json_int_t)(a->rounds * a->tokens), "median",
+        t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "model", r->model,
+        "precision", ax_dtype_name(r->m->ctx->compute), "grid", r->grid, "ranks", r->ranks, "threads",
+        r->m->ctx->dev->threads, "prompt", (json_int_t)a->prompt, "tokens", (json_int_t)a->tokens, "rounds",
+        (json_int_t)a->rounds, "prompt_ms", spread_json(&t->prompt, 1e3), "tokens_per_s", 1 / t->token.median,
+        "weights_bytes", t->weights, "weights_bytes_per_s", t->weights / t->token.median, "read_bytes_per_s",
+        known ? spread_json(&t->read, 1) : json_null(), "of_reading",
+        known ? spread_json(&t->share, 1) : json_null(), "kernels", kernels_json(t), "mem_planned",
+        (json_int_t)ax_memory_total(&t->memory), "mem_held", (json_int_t)t->held, "device", a->common.device,
+        "isa", isa));
+}
+
+/* Milliseconds with three digits that count. */
+static void print_ms(double seconds)
+{
+    double ms = seconds * 1e3;
+    printf("%.*f", ms < 10 ? 2 : ms < 100 ? 1 : 0, ms);
+}
+
+static void print_spread(const char *name, const ax_spread *s)
+{
+    printf("%-14s ", name);
+    print_ms(s->median);
+    printf(" ms, from ");
+    print_ms(s->min);
+    printf(" to ");
+    print_ms(s->max);
+}
+
+static void print_part(const char *name, double seconds, double token)
+{
+    printf("  %-14s %8.3f %6.1f %%\n", name, seconds * 1e3, 100 * seconds / token);
+}
+
+static ax_status print_table(const measured *r)
+{
+    const ax_generate_times *t = &r->t;
+    const args *a = r->a;
+    int threads = r->m->ctx->dev->threads;
+    printf("%s in %s, %d rank%s of %d thread%s (%s)\n\n", r->model, ax_dtype_name(r->m->ctx->compute),
+           r->ranks, r->ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", r->grid);
+    print_spread("prompt", &t->prompt);
+    printf(" in %lld rounds: %lld tokens, %.1f tokens/s\n", (long long)a->rounds, (long long)a->prompt,
+           (double)a->prompt / t->prompt.median);
+    print_spread("token", &t->token);
+    printf(" in %lld x %lld, after %lld to %lld others: %.1f tokens/s\n", (long long)a->rounds,
+           (long long)a->tokens, (long long)a->prompt, (long long)(a->prompt + a->tokens - 1),
+           1 / t->token.median);
+    printf("%-14s %.1f MB a token%s: %.1f GB/s\n", "weights", t->weights * 1e-6,
+           r->ranks > 1 ? " and rank" : "", t->weights / t->token.median * 1e-9);
+    if (t->read.median > 0)
+        printf("%-14s %.1f GB/s, from %.1f to %.1f, of the same weights; generation reaches %.2f of it, from "
+               "%.2f to %.2f\n",
+               "reading", t->read.median * 1e-9, t->read.min * 1e-9, t->read.max * 1e-9, t->share.median,
+               t->share.min, t->share.max);
+    double products = t->kernel[AX_K_gemm].seconds, attention = t->kernel[AX_K_attention].seconds,
+           kernels = 0;
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        kernels += t->kernel[k].seconds;
+    printf("\n  %-14s %8s %8s\n", "of a token", "ms", "share");
+    print_part("products", products, t->token.mean);
+    print_part("attention", attention, t->token.mean);
+    print_part("other kernels", kernels - products - attention, t->token.mean);
+    print_part("the rest", fmax(0, t->token.mean - kernels), t->token.mean);
+    print_part("mean", t->token.mean, t->token.mean);
+    char planned[32], held[32];
+    printf("\n%-14s %s planned, %s taken at most\n", "memory",
+           ax_format_bytes((double)ax_memory_total(&t->memory), planned),
+           ax_format_bytes((double)t->held, held));
+    return AX_OK;
+}
+
+static ax_status report(const measured *r) { return r->a->common.json ? print_json(r) : print_table(r); }
+
+static ax_status measure(const args *a, const opened_model *m)
+{
+    int64_t positions = m->model.config.seq_len;
+    AX_CHECK(a->prompt + a->tokens <= positions, AX_ERR_USAGE,
+             "--prompt %lld and --tokens %lld do not fit the model's %lld positions", (long long)a->prompt,
+             (long long)a->tokens, (long long)positions);
+    measured r = {.a = a, .m = m, .ranks = ax_comm_size(m->world)};
+    describe(&r);
+    AX_TRY(ax_generate_time(m->ctx, &m->model, a->prompt, a->tokens, a->rounds, &r.t));
+    return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);
+}
+
+static ax_status run(const void *raw)
+{
+    const args *a = raw;
+    opened_model m;
+    ax_status status = model_open(&a->common, MODEL_SEQUENCE, &m);
+    if (status == AX_OK)
+        status = measure(a, &m);
+    return model_close(&m, status);
+}
+
+const cli_verb verb_bench_generate = {
+    .name = "bench generate",
+    .summary = "time the tokens that a model generates, beside the reading of its weights",
+    .details =
+        "Feeds random tokens as a prompt and draws the likeliest ones after it, in rounds. A token of one\n"
+        "sequence reads all matrices of the model, so reading bounds it: after each round the same weights\n"
+        "are read where they lie, by the same threads, in the best of 21 ways. On several ranks the\n"
+        "figures are those of rank 0.",
+    .examples = "axonn bench generate path/to/gpt2 --precision bf16\n"
+                "axonn bench generate runs/name --prompt 1000 --tokens 16\n"
+                "axonn bench generate runs/name --ranks 2 --json | jq .of_reading.median",
+    .options = options,
+    .option_count = AX_COUNT(options),
+    .args_size = sizeof(args),
+    .run = run,
+    .launches = true,
+};

@@ -1,0 +1,165 @@
+/* What a generator's tokens take, beside the reading of the weights that each of them needs. */
+#include "axonn/engine.h"
+
+#include <stdlib.h>
+
+typedef struct timing {
+    ax_ctx *ctx;
+    const ax_model_config *model;
+    int64_t prompt, tokens, rounds;
+    ax_generator *generator;
+    int32_t *ids; /* the prompt */
+    double *first, *each, *sorted, *read,
+        *share;    /* [rounds], [rounds · tokens], [tokens], [rounds], [rounds] */
+    ax_span *span; /* what a token's products read, in their order */
+    int64_t spans;
+    ax_status watched;
+} timing;
+
+/* ---- what is read -------------------------------------------------------------------------------- */
+
+static ax_status add_span(timing *t, const ax_gemm_args *g)
+{
+    int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
+    ax_span *span = realloc(t->span, (size_t)(t->spans + 1) * sizeof *span);
+    AX_CHECK(span, AX_ERR_MEMORY, "no memory to note another product");
+    t->span = span;
+    span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
+    return AX_OK;
+}
+
+static void watch(void *user, ax_kernel kernel, const void *raw)
+{
+    timing *t = user;
+    const ax_gemm_args *g = raw;
+    if (kernel == AX_K_gemm && t->watched == AX_OK && g->m && g->n && g->k)
+        t->watched = add_span(t, g);
+}
+
+/* ---- rounds -------------------------------------------------------------------------------------- */
+
+/* Feeds `n` tokens and draws one. */
+static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, double *seconds)
+{
+    static const ax_sampling likeliest = {.top_p = 1};
+    const float *logits;
+    double begin = ax_now();
+    AX_TRY(ax_generator_feed(t->generator, ids, n, &logits));
+    AX_TRY(ax_sample(logits, (int)t->model->vocab, &likeliest, 0, NULL, next));
+    *seconds = ax_now() - begin;
+    return AX_OK;
+}
+
+/* A text of all tokens: times to *first and each[]. */
+static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
+{
+    int32_t id;
+    AX_TRY(ax_generator_rewind(t->generator, 0));
+    AX_TRY(feed(t, t->ids, t->prompt, &id, first));
+    t->ctx->dev->totals = totals;
+    ax_status status = AX_OK;
+    for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
+        status = feed(t, &id, 1, &id, &each[i]);
+    t->ctx->dev->totals = NULL;
+    return status;
+}
+
+/* Nobody is to wait long without knowing for how long. */
+static void say_how_long(const timing *t, double prompt, double token)
+{
+    const double patience = 10, all = (double)(t->rounds + 1) * (prompt + (double)t->tokens * token);
+    if (all > patience && ax_comm_rank(t->ctx->world) == 0)
+        ax_log(AX_LOG_INFO, "the first token took %.2f s; %lld rounds are to come, some %.0f s", token,
+               (long long)t->rounds + 1, all);
+}
+
+/* One that only shows what a token reads. */
+static ax_status warm_up(timing *t)
+{
+    int32_t id;
+    double prompt, token;
+    ax_device *dev = t->ctx->dev;
+    AX_TRY(feed(t, t->ids, t->prompt, &id, &prompt));
+    dev->watch = watch;
+    dev->watch_user = t;
+    ax_status status = feed(t, &id, 1, &id, &token);
+    dev->watch = NULL;
+    AX_TRY(status);
+    AX_TRY(ax_comm_agree(t->ctx->world, t->watched));
+    say_how_long(t, prompt, token);
+    return generate(t, NULL, t->first, t->each);
+}
+
+/* Ranks read at the same time, as they generate at the same time. */
+static ax_status time_round(timing *t, int64_t round, double weights, ax_kernel_total *totals)
+{
+    const double patience = 0.2;
+    double *each = t->each + round * t->tokens;
+    AX_TRY(generate(t, totals, &t->first[round], each));
+    AX_TRY(ax_barrier(t->ctx->world));
+    t->read[round] = ax_device_read(t->ctx->dev, t->span, t->spans, patience);
+    for (int64_t i = 0; i < t->tokens; i++)
+        t->sorted[i] = each[i];
+    double token = ax_spread_of(t->sorted, t->tokens).median;
+    t->share[round] = t->read[round] > 0 ? weights / t->read[round] / token : 0;
+    return AX_OK;
+}
+
+static ax_status time_rounds(timing *t, ax_generate_times *out)
+{
+    bool stamps = t->ctx->dev->ops.stamp != NULL;
+    AX_TRY(warm_up(t));
+    for (int64_t i = 0; i < t->spans; i++)
+        out->weights += (double)t->span[i].bytes;
+    for (int64_t round = 0; round < t->rounds; round++)
+        AX_TRY(time_round(t, round, out->weights, stamps ? NULL : out->kernel));
+    out->prompt = ax_spread_of(t->first, t->rounds);
+    out->token = ax_spread_of(t->each, t->rounds * t->tokens);
+    out->read = ax_spread_of(t->read, t->rounds);
+    out->share = ax_spread_of(t->share, t->rounds);
+    if (stamps)
+        AX_TRY(generate(t, out->kernel, t->first, t->each));
+    double n = (double)t->tokens * (double)(stamps ? 1 : t->rounds);
+    for (int k = 0; k < AX_KERNEL_COUNT; k++) {
+        ax_kernel_total *sum = &out->kernel[k];
+        *sum = (ax_kernel_total){sum->calls / (int64_t)n, sum->seconds / n, sum->flops / n, sum->bytes / n};
+    }
+    return AX_OK;
+}
+
+/* ---- in all -------------------------------------------------------------------------------------- */
+
+static ax_status make_room(timing *t)
+{
+    AX_TRY(ax_calloc((size_t)t->prompt, sizeof *t->ids, &t->ids));
+    AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->first, &t->first));
+    AX_TRY(ax_calloc((size_t)(t->rounds * t->tokens), sizeof *t->each, &t->each));
+    AX_TRY(ax_calloc((size_t)t->tokens, sizeof *t->sorted, &t->sorted));
+    AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->read, &t->read));
+    AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->share, &t->share));
+    for (int64_t i = 0; i < t->prompt; i++)
+        t->ids[i] = (int32_t)(ax_rng_uniform(1, (uint64_t)i) * (double)t->model->vocab);
+    return AX_OK;
+}
+
+ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t tokens,
+                           int64_t rounds, ax_generate_times *out)
+{
+    timing t = {.ctx = ctx, .model = &model->config, .prompt = prompt, .tokens = tokens, .rounds = rounds};
+    *out = (ax_generate_times){.weights = 0};
+    AX_CHECK(prompt > 0 && tokens > 0 && rounds > 0, AX_ERR_USAGE,
+             "%lld rounds of %lld tokens after %lld cannot be timed", (long long)rounds, (long long)tokens,
+             (long long)prompt);
+    ax_status status = ax_generator_create(ctx, model, prompt, prompt + tokens, &t.generator);
+    if (status == AX_OK)
+        status = ax_comm_agree(ctx->world, make_room(&t));
+    if (status == AX_OK)
+        status = time_rounds(&t, out);
+    if (status == AX_OK) {
+        out->memory = *ax_generator_memory(t.generator);
+        out->held = ax_device_held(ctx->dev);
+    }
+    ax_generator_destroy(&t.generator);
+    free(t.ids), free(t.first), free(t.each), free(t.sorted), free(t.read), free(t.share), free(t.span);
+    return status;
+}

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# axonn bench generate on one rank and on two: what it prints of a model is what the model says, rates and shares belong
+# together, nothing is written; what does not fit ends all ranks.
+# Usage: bench_generate.sh AXONN LAUNCHER [FLAG…]
+source "$(dirname "$0")/program.sh"
+
+small_model
+for ((i = 0; i < 400; i++)); do echo "line $i of some text"; done >text.txt
+"$axonn" tok train --input text.txt --vocab 280 --out tok >out 2>log || die "no tokenizer"
+"$axonn" train a.yaml data.train=text.txt data.tokenizer=tok train.steps=1 run.dir=run run.checkpoint_interval=1 \
+  run.eval_start=false model.vocab=320 >out 2>log || die "no model"
+files() { find . -type f | grep -v -e '/out$' -e '/log$' | sort; }
+before=$(files)
+
+number() { grep -o "\"$1\":[-0-9.e+]*" out | head -1 | cut -d: -f2; }
+inner() { grep -o "\"$1\":{[^}]*}" out | grep -o "\"$2\":[-0-9.e+]*" | cut -d: -f2; }
+
+# check BYTES COMMAND…: the matrices of a token are so large.
+check() {
+  local bytes=$1
+  shift
+  "$@" bench generate run --prompt 4 --tokens 6 --rounds 3 --json "${more[@]}" >out 2>log || die "exit code $?: $* ${more[*]}"
+  [[ $(wc -l <out) == 1 && $(number runs) == 18 && $(number prompt) == 4 && $(number rounds) == 3 ]] || die "another output: $*"
+  awk -v got="$(number weights_bytes)" -v want="$bytes" -v ms="$(number median)" -v min="$(number min)" \
+    -v max="$(number max)" -v rate="$(number weights_bytes_per_s)" -v per="$(number tokens_per_s)" \
+    'function near(a, b) { return a > b * 0.999999 && a < b * 1.000001 }
+     BEGIN { exit !(got == want && min > 0 && min <= ms && ms <= max && near(rate, got / ms * 1e3) && near(per, 1e3 / ms)) }' ||
+    die "figures that do not fit: $* ${more[*]}"
+  [[ $(inner gemm calls) == 13 && $(inner attention calls) == 2 ]] || die "other kernels: $* ${more[*]}"
+}
+
+matrices=$((2 * 12 * 48 * 48 + 320 * 48)) # of two layers and the head, which is the embedding
+more=()
+check $((4 * matrices)) "$axonn"
+awk -v share="$(inner of_reading median)" -v read="$(inner read_bytes_per_s median)" \
+  'BEGIN { exit !(share > 0 && read > 0) }' || die "no rate of reading"
+more=(--precision bf16 --threads 2)
+check $((2 * matrices)) "$axonn"
+more=(--device ref)
+check $((4 * matrices)) "$axonn"
+grep -q '"read_bytes_per_s":null,"of_reading":null' out || die "a rate that nobody measured"
+more=(--threads 1) # of two ranks each has half
+check $((2 * matrices)) "${launch[@]}" "$axonn"
+"$axonn" bench generate run --prompt 4 --tokens 6 --rounds 1 >out 2>log || die "exit code $?"
+for line in prompt token weights reading '  products' '  attention' '  other kernels' '  the rest' '  mean' memory; do
+  grep -q "^$line " out || die "no line \"$line\""
+done
+"$axonn" bench generate run --prompt 30 --tokens 3 >out 2>log
+[[ $? == 2 && ! -s out ]] && grep -q -- "--prompt 30 and --tokens 3 do not fit the model's 32 positions" log || die "too long"
+"${launch[@]}" "$axonn" bench generate run --prompt 33 --tokens 1 >out 2>log
+[[ $? == 2 ]] || die "too long, on two ranks: exit code $?"
+"$axonn" bench generate nothing >out 2>log
+[[ $? == 4 && ! -s out ]] && grep -q nothing log || die "a model that is not there"
+[[ $(files) == "$before" ]] || die "files were made: $(files)"

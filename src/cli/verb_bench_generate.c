@@ -68,7 +68,7 @@ static ax_status print_json(const measured *r)
         "{s:s, s:s, s:I, s:f, s:f, s:f, s:s, s:s, s:s, s:i, s:i, s:I, s:I, s:I, s:o, s:f, s:f, s:f, s:o, "
         "s:o, "
         "s:o, s:I, s:I, s:s, s:s?}",
-        "case", a->common.model, "unit", "ms", "runs", (json_int_t)(a->rounds * a->tokens), "median",
+        "case", a->common.model, "unit", "ms", "runs", (json_int_t)a->rounds * a->tokens, "median",
         t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "model", r->model,
         "precision", ax_dtype_name(r->m->ctx->compute), "grid", r->grid, "ranks", r->ranks, "threads",
         r->m->ctx->dev->threads, "prompt", (json_int_t)a->prompt, "tokens", (json_int_t)a->tokens, "rounds",

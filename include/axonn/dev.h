@@ -256,10 +256,11 @@ AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
  * for the while; AX_ERR_MEMORY). */
 AX_MUST_CHECK ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops);
 AX_MUST_CHECK ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes);
-/* Bytes per second at which the device reads `n` spans of its memory, one after the other, all of them again
- * and again for so many seconds: the median of these times, by the way of reading that suits this memory
- * best, which is found out before. For what reads them too, as a token that is generated reads the weights.
- * 0: not known for this device, or nothing to read. */
+/* Bytes per second at which the device reads `n` spans of its memory, one after the other: the median of 5 or
+ * more passes over all of them, as many as begin within `seconds` but at most 1000. By the way of reading
+ * that is fastest there, which a device's first call finds out before (105 passes over up to 256 MiB). What
+ * else reads them all, as a token that is generated reads the weights, may be compared with it. 0: not known
+ * for this device, or nothing to read. */
 double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 /* The machine's physical cores, and which of them the affinity mask leaves to this process. Cores beyond

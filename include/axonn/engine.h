@@ -173,7 +173,7 @@ AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t
                                           const float **logits);
 
 /* Forgets all but the first `positions` tokens (AX_ERR_USAGE if there are fewer): to go on otherwise after a
- * prompt that was fed once, or with 0 to begin with another prompt. */
+ * prompt that was fed once, or with 0 to begin with another prompt of the same length. */
 AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
 
 /* Logits of all positions of a sequence: host [n, vocab], given to `take` row by row. */

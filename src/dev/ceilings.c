@@ -7,11 +7,6 @@ ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, doubl
     return AX_OK;
 }
 
-double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds)
-{
-    return dev->ops.read ? dev->ops.read(dev, span, n, seconds) : 0;
-}
-
 /* One array read and written where it stands. */
 ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
 {

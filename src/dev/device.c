@@ -216,6 +216,14 @@ void ax_device_touch(ax_device *dev, void *memory, size_t bytes)
     leave(dev);
 }
 
+double ax_device_read(ax_device *dev, const ax_span *span, int64_t n, double seconds)
+{
+    enter(dev);
+    double rate = dev->ops.read ? dev->ops.read(dev, span, n, seconds) : 0;
+    leave(dev);
+    return rate;
+}
+
 ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     const ax_device_ops *ops = &stream->dev->ops;

@@ -50,11 +50,12 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
     return AX_OK;
 }
 
-/* A text of all tokens: times to *first and each[]. */
+/* A text of all tokens: times to *first and each[]. Ranks begin together. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;
     AX_TRY(ax_generator_rewind(t->generator, 0));
+    AX_TRY(ax_barrier(t->ctx->world));
     AX_TRY(feed(t, t->ids, t->prompt, &id, first));
     t->ctx->dev->totals = totals;
     ax_status status = AX_OK;
@@ -64,40 +65,50 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
     return status;
 }
 
-/* Nobody is to wait long without knowing for how long. */
-static void say_how_long(const timing *t, double prompt, double token)
+/* Ranks read at the same time, as they generate at the same time. */
+static ax_status read_weights(timing *t, double *rate)
 {
-    const double patience = 10, all = (double)(t->rounds + 1) * (prompt + (double)t->tokens * token);
-    if (all > patience && ax_comm_rank(t->ctx->world) == 0)
-        ax_log(AX_LOG_INFO, "the first token took %.2f s; %lld rounds are to come, some %.0f s", token,
-               (long long)t->rounds + 1, all);
+    const double patience = 0.2;
+    AX_TRY(ax_barrier(t->ctx->world));
+    *rate = ax_device_read(t->ctx->dev, t->span, t->spans, patience);
+    return AX_OK;
 }
 
-/* One that only shows what a token reads. */
+/* Nobody is to wait long without knowing for how long. */
+static void say_how_long(const timing *t, double round)
+{
+    const double patience = 10, all = (double)t->rounds * round;
+    if (all > patience && ax_comm_rank(t->ctx->world) == 0)
+        ax_log(AX_LOG_INFO, "a round takes %.1f s; %lld are to come, some %.0f s", round,
+               (long long)t->rounds, all);
+}
+
+/* A round that does not count, after what shows what a token reads. */
 static ax_status warm_up(timing *t)
 {
     int32_t id;
-    double prompt, token;
+    double seconds;
     ax_device *dev = t->ctx->dev;
-    AX_TRY(feed(t, t->ids, t->prompt, &id, &prompt));
+    AX_TRY(feed(t, t->ids, t->prompt, &id, &seconds));
     dev->watch = watch;
     dev->watch_user = t;
-    ax_status status = feed(t, &id, 1, &id, &token);
+    ax_status status = feed(t, &id, 1, &id, &seconds);
     dev->watch = NULL;
     AX_TRY(status);
     AX_TRY(ax_comm_agree(t->ctx->world, t->watched));
-    say_how_long(t, prompt, token);
-    return generate(t, NULL, t->first, t->each);
+    AX_TRY(read_weights(t, t->read)); /* which finds out how */
+    double begin = ax_now();
+    AX_TRY(generate(t, NULL, t->first, t->each));
+    AX_TRY(read_weights(t, t->read));
+    say_how_long(t, ax_now() - begin);
+    return AX_OK;
 }
 
-/* Ranks read at the same time, as they generate at the same time. */
 static ax_status time_round(timing *t, int64_t round, double weights, ax_kernel_total *totals)
 {
-    const double patience = 0.2;
     double *each = t->each + round * t->tokens;
     AX_TRY(generate(t, totals, &t->first[round], each));
-    AX_TRY(ax_barrier(t->ctx->world));
-    t->read[round] = ax_device_read(t->ctx->dev, t->span, t->spans, patience);
+    AX_TRY(read_weights(t, &t->read[round]));
     for (int64_t i = 0; i < t->tokens; i++)
         t->sorted[i] = each[i];
     double token = ax_spread_of(t->sorted, t->tokens).median;

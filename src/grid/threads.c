@@ -74,7 +74,7 @@ static void judge_binding(const member *all, int n, int rank)
     together t = add_up(all, n, all[rank].host);
     bool launched = n > 1 || ax_launcher_find().launcher;
     bool bound = count(all[rank].cores.usable) < t.machine;
-    if (t.first != rank || !launched)
+    if (t.first != rank || (!launched && t.threads <= t.machine))
         return;
     gethostname(name, sizeof name - 1);
     if (t.threads > t.machine && all[rank].wanted == 1)

@@ -94,6 +94,7 @@ static void reading_has_a_rate(void **state)
     unsetenv("AXONN_ISA");
     for (int threads = 1; threads <= 3; threads++) {
         assert_int_equal(ax_device_open("cpu", threads, &dev), AX_OK);
+        assert_true(ax_device_read(dev, span, 4, 0) > 0); /* how is found out */
         double begin = ax_now(), rate = ax_device_read(dev, span, 4, 1e-3), seconds = ax_now() - begin;
         assert_true(rate > BYTES / seconds); /* it was read more than once meanwhile */
         assert_true(ax_device_read(dev, span, 0, 1e-3) == 0);
@@ -102,6 +103,12 @@ static void reading_has_a_rate(void **state)
     }
     assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK);
     assert_true(ax_device_read(dev, span, 4, 1e-3) == 0); /* which has no way to tell */
+    ax_device_close(&dev);
+    void *guarded; /* that the host may not touch */
+    assert_int_equal(ax_device_open("check:cpu", 2, &dev), AX_OK);
+    assert_int_equal(ax_device_alloc(dev, BYTES, &guarded), AX_OK);
+    assert_true(ax_device_read(dev, &(ax_span){guarded, BYTES}, 1, 1e-3) > 0);
+    ax_device_free(dev, guarded, BYTES);
     ax_device_close(&dev);
     free(memory);
 }

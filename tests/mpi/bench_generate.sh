@@ -46,7 +46,8 @@ for line in prompt token weights reading '  products' '  attention' '  other ker
   grep -q "^$line " out || die "no line \"$line\""
 done
 "$axonn" bench generate run --prompt 30 --tokens 3 >out 2>log
-[[ $? == 2 && ! -s out ]] && grep -q -- "--prompt 30 and --tokens 3 do not fit the model's 32 positions" log || die "too long"
+[[ $? == 2 && ! -s out ]] && grep -q -- "--prompt 30 and --tokens 3 need more than the model's 32 positions: --tokens 2 at most" log || die "too long"
+"$axonn" bench generate run --prompt 30 --rounds 1 --json >out 2>log && [[ $(number tokens) == 2 ]] || die "not as many tokens as fit"
 "${launch[@]}" "$axonn" bench generate run --prompt 33 --tokens 1 >out 2>log
 [[ $? == 2 ]] || die "too long, on two ranks: exit code $?"
 "$axonn" bench generate nothing >out 2>log

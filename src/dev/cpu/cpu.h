@@ -157,6 +157,8 @@ typedef struct ax_cpu {
     ax_cpu_pool *pool;
     ax_cpu_places *places; /* of the threads, or NULL */
     ax_region scratch;     /* a block per thread, then the partial sums of reductions */
+    int way;               /* of reading, that is fastest here, if it was found out */
+    bool way_found;
 } ax_cpu;
 
 enum {

@@ -118,7 +118,7 @@ static void read_body(void *arg, int part, int parts, char *scratch)
     }
 }
 
-/* Seconds for the first j->bytes of the spans. Parts are as many as those of a product that is read. */
+/* Seconds for the first j->bytes of the spans, in as many parts as a long product of one row has. */
 static double read_once(const ax_cpu *cpu, read_job *j)
 {
     enum { EACH = 8 };
@@ -128,7 +128,7 @@ static double read_once(const ax_cpu *cpu, read_job *j)
 }
 
 /* The way with the least median over some of the memory, the ways by turns. */
-static int best_way(const ax_cpu *cpu, const read_job *all)
+static int find_way(const ax_cpu *cpu, const read_job *all)
 {
     enum { TURNS = 5, MOST = 256 << 20 };
     double seconds[AX_CPU_READ_WAYS][TURNS], best = INFINITY;
@@ -149,7 +149,7 @@ static int best_way(const ax_cpu *cpu, const read_job *all)
 double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds)
 {
     enum { LEAST = 5, MOST = 1000 };
-    const ax_cpu *cpu = dev->impl;
+    ax_cpu *cpu = dev->impl;
     read_job j = {.fn = cpu->isa->read, .span = span, .n = n};
     double times[MOST];
     int64_t passes = 0;
@@ -157,7 +157,10 @@ double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double second
         j.bytes += (int64_t)span[i].bytes;
     if (!j.bytes)
         return 0;
-    j.way = best_way(cpu, &j);
+    if (!cpu->way_found)
+        cpu->way = find_way(cpu, &j);
+    cpu->way_found = true;
+    j.way = cpu->way;
     for (double begin = ax_now(); passes < LEAST || (passes < MOST && ax_now() - begin < seconds); passes++)
         times[passes] = read_once(cpu, &j);
     return (double)j.bytes / ax_spread_of(times, passes).median;

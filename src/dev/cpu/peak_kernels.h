@@ -107,8 +107,8 @@ INLINE uint64_t read_by(const char *from, int64_t bytes, int stretches, int line
 
 static uint64_t read_lines(int way, const char *from, int64_t bytes)
 {
-    static const int64_t aheads[AX_CPU_READ_WAYS / 3] = {0,       1 << 10,  2 << 10, 4 << 10,
-                                                         8 << 10, 12 << 10, 16 << 10};
+    static const int64_t aheads[] = {0, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 12 << 10, 16 << 10};
+    _Static_assert(AX_CPU_READ_WAYS == 3 * AX_COUNT(aheads), "three ways for each distance");
     const int64_t ahead = aheads[way / 3];
     return way % 3 == 0   ? read_by(from, bytes, 1, 4, ahead)
            : way % 3 == 1 ? read_by(from, bytes, 4, 1, ahead)

@@ -23,15 +23,15 @@ INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols,
 }
 
 /* Bytes of a stream of memory that are asked for ahead. The processor sees streams and asks by itself, far
- * enough if the loads of many lines are among the instructions that it looks at, as where a step takes a
- * whole line. Processors with tiles read faster with requests all the same. */
-INLINE int64_t gemv_ahead(int64_t step_bytes)
+ * enough if the loads of many lines are among the instructions that it looks at: where a step takes a whole
+ * line, and few rows are multiplied by it. Processors with tiles read faster with requests all the same. */
+INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 {
 #ifdef AX_SIMD_AMX
-    (void)step_bytes;
+    (void)rows, (void)step_bytes;
     return 4 << 10;
 #else
-    return step_bytes < LINE ? 2 << 10 : 0;
+    return rows > 2 || step_bytes < LINE ? 2 << 10 : 0;
 #endif
 }
 
@@ -81,7 +81,7 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
     const bool pairs = false;
 #endif
     const int64_t step = pairs ? 2 * W : W, run = 2 * step, whole = g->k / run * run;
-    const int64_t ahead = gemv_ahead(step * size);
+    const int64_t ahead = gemv_ahead(rows, step * size);
     const char *b = (const char *)g->b + j * column;
     int64_t k = 0;
     for (; k < whole; k += run, b += run * size) {

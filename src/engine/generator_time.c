@@ -9,9 +9,11 @@ typedef struct timing {
     int64_t prompt, tokens, rounds;
     ax_generator *generator;
     int32_t *ids; /* the prompt */
-    double *first, *each, *sorted, *read,
-        *share;    /* [rounds], [rounds · tokens], [tokens], [rounds], [rounds] */
-    ax_span *span; /* what a token's products read, in their order */
+    double *first, *read,
+        *share;     /* of each round: seconds of its prompt, ax_device_read, what is reached of it */
+    double *each;   /* [rounds · tokens] */
+    double *sorted; /* [tokens] */
+    ax_span *span;  /* what a token's products read, in their order */
     int64_t spans;
     ax_status watched;
 } timing;
@@ -61,6 +63,8 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
     ax_status status = AX_OK;
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
         status = feed(t, &id, 1, &id, &each[i]);
+    if (status == AX_OK)
+        status = ax_stream_wait(t->ctx->stream); /* with which the last times are added */
     t->ctx->dev->totals = NULL;
     return status;
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # axonn bench generate on one rank and on two: what it prints of a model is what the model says, rates and shares belong
-# together, nothing is written; what does not fit ends all ranks.
+# together, nothing is written; what does not fit ends all ranks. On device cuda too where AXONN_PLUGINS leads to one.
 # Usage: bench_generate.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
 
@@ -39,6 +39,11 @@ check $((2 * matrices)) "$axonn"
 more=(--device ref)
 check $((4 * matrices)) "$axonn"
 grep -q '"read_bytes_per_s":null,"of_reading":null' out || die "a rate that nobody measured"
+if [[ -n ${AXONN_PLUGINS:-} ]]; then # a device with a clock of its own, whose times come later
+  more=(--device cuda)
+  check $((4 * matrices)) "$axonn"
+  awk -v ms="$(inner gemm ms)" 'BEGIN { exit !(ms > 0) }' || die "products that take no time"
+fi
 more=(--threads 1) # of two ranks each has half
 check $((2 * matrices)) "${launch[@]}" "$axonn"
 "$axonn" bench generate run --prompt 4 --tokens 6 --rounds 1 >out 2>log || die "exit code $?"

@@ -24,7 +24,8 @@ INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols,
 
 /* Bytes of a stream of memory that are asked for ahead. The processor sees streams and asks by itself, far
  * enough if the loads of many lines are among the instructions that it looks at: where a step takes a whole
- * line, and few rows are multiplied by it. Processors with tiles read faster with requests all the same. */
+ * line, and few rows are multiplied by it. Processors with tiles keep the requests
+ * that they were measured with. */
 INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 {
 #ifdef AX_SIMD_AMX

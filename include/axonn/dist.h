@@ -182,7 +182,8 @@ typedef struct ax_param {
     char *name;        /* path in the model, "h.0.attn.q.weight"; owned */
     ax_layout use;     /* U */
     ax_tensor rest;    /* compute dtype if ndim >= 2, else accum */
-    ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints hold */
+    ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints hold; of the
+                          dtype  of rest where there is no optimizer (ax_param_set_create) */
     ax_tensor rounded; /* the part of rest that is this rank's master, rounded; master itself if that has the
                           dtype of rest */
     ax_tensor sum;     /* accum dtype, gradient layout: of this step's contributions so far */
@@ -242,14 +243,15 @@ typedef struct ax_param_set {
 } ax_param_set;
 
 /* Gives memory to `n` parameters (duplicates, as tying makes them, are dropped). slots < 0: no gradients
- * either (inference). Optimizer state is zero, all else is undefined. The caller owns *out; the parameters
- * must outlive it. AX_ERR_INTERNAL if two have one name. */
+ * either, and weights are just what kernels read (inference). Optimizer state is zero, all else is undefined.
+ * The caller owns *out; the parameters must outlive it. AX_ERR_INTERNAL if two have one name. */
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
 /* The parameter of that name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
-/* Draws initial values, the same on every grid: element i of a parameter is a function of (seed, name, i). */
+/* Draws initial values, the same on every grid: element i of a parameter is a function of (seed, name, i).
+ * Not for weights that are kept in 16 bits alone. */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
 /* To be called when master weights were written: rounds and publishes all of them, and awaits that. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);

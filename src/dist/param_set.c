@@ -152,6 +152,8 @@ static ax_status make_flow(ax_param_set *set)
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
         p->set = set;
+        /* What nobody updates is kept as kernels read it. */
+        p->master.dtype = set->slots < 0 ? p->rest.dtype : set->ctx->accum;
     }
     return AX_OK;
 }

@@ -183,7 +183,7 @@ typedef struct ax_param {
     ax_layout use;     /* U */
     ax_tensor rest;    /* compute dtype if ndim >= 2, else accum */
     ax_tensor master;  /* accum dtype, state layout: what the optimizer updates and checkpoints hold; of the
-                          dtype  of rest where there is no optimizer (ax_param_set_create) */
+                          dtype of rest where there is no optimizer (ax_param_set_create) */
     ax_tensor rounded; /* the part of rest that is this rank's master, rounded; master itself if that has the
                           dtype of rest */
     ax_tensor sum;     /* accum dtype, gradient layout: of this step's contributions so far */

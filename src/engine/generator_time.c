@@ -8,10 +8,11 @@ typedef struct timing {
     const ax_model_config *model;
     int64_t prompt, tokens, rounds;
     ax_generator *generator;
-    int32_t *ids; /* the prompt */
-    double *first, *read,
-        *share;     /* of each round: seconds of its prompt, ax_device_read, what is reached of it */
-    double *each;   /* [rounds · tokens] */
+    int32_t *ids;   /* the prompt */
+    double *first;  /* [rounds]: seconds of its prompt */
+    double *read;   /* [rounds]: ax_device_read */
+    double *share;  /* [rounds]: what is reached of it */
+    double *each;   /* [rounds · tokens]: seconds of a token */
     double *sorted; /* [tokens] */
     ax_span *span;  /* what a token's products read, in their order */
     int64_t spans;

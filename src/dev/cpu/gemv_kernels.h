@@ -101,7 +101,7 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
 
 /* b is [n,k]: columns j … j + n - 1 and as many `apart`, in all `cols` times, n <= W. With the columns after
  * them, which lie behind them, four are four long streams of memory. Sums are stored when there is a vector
- * of them: each by itself would take a tenth of the time. */
+ * of them. */
 INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,
                          vtype type)
 {

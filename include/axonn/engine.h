@@ -193,6 +193,7 @@ typedef struct ax_generate_times {
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means of a token */
     ax_memory memory;                        /* planned */
     int64_t held;                            /* taken of the device's memory at most (ax_device_held) */
+    char model[96], grid[96];                /* as ax_step_times has them */
 } ax_generate_times;
 
 /* Feeds `prompt` random tokens, draws `tokens` more, reads the weights where they lie, and this for `rounds`

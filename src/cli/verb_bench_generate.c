@@ -27,17 +27,7 @@ typedef struct measured {
     ax_generate_times t;
     int64_t tokens; /* of a round */
     int ranks;
-    char model[96], grid[96];
 } measured;
-
-static void describe(measured *r)
-{
-    const ax_model_config *c = &r->m->model.config;
-    ax_grid_size g = ax_grid_sizes(r->m->ctx->grid);
-    snprintf(r->model, sizeof r->model, "%s %lld x %lld", ax_model_config_family(c), (long long)c->layers,
-             (long long)c->hidden);
-    snprintf(r->grid, sizeof r->grid, "data=%d pipe=%d x=%d y=%d z=%d", g.data, g.pipe, g.x, g.y, g.z);
-}
 
 static json_t *spread_json(const ax_spread *s, double unit)
 {
@@ -72,8 +62,8 @@ static ax_status print_json(const measured *r)
                   "s:o, s:I, s:I, s:s, s:s?}",
                   "case", a->common.model, "unit", "ms", "runs", (json_int_t)a->rounds * r->tokens, "median",
                   t->token.median * 1e3, "min", t->token.min * 1e3, "max", t->token.max * 1e3, "mean",
-                  t->token.mean * 1e3, "model", r->model, "precision", ax_dtype_name(r->m->ctx->compute),
-                  "grid", r->grid, "ranks", r->ranks, "threads", r->m->ctx->dev->threads, "prompt",
+                  t->token.mean * 1e3, "model", t->model, "precision", ax_dtype_name(r->m->ctx->compute),
+                  "grid", t->grid, "ranks", r->ranks, "threads", r->m->ctx->dev->threads, "prompt",
                   (json_int_t)a->prompt, "tokens", (json_int_t)r->tokens, "rounds", (json_int_t)a->rounds,
                   "prompt_ms", spread_json(&t->prompt, 1e3), "tokens_per_s", 1 / t->token.median,
                   "weights_bytes", t->weights, "weights_bytes_per_s", t->weights / t->token.median,
@@ -112,8 +102,8 @@ static ax_status print_table(const measured *r)
     const ax_generate_times *t = &r->t;
     const args *a = r->a;
     int threads = r->m->ctx->dev->threads;
-    printf("%s in %s, %d rank%s of %d thread%s (%s)\n\n", r->model, ax_dtype_name(r->m->ctx->compute),
-           r->ranks, plural(r->ranks), threads, plural(threads), r->grid);
+    printf("%s in %s, %d rank%s of %d thread%s (%s)\n\n", t->model, ax_dtype_name(r->m->ctx->compute),
+           r->ranks, plural(r->ranks), threads, plural(threads), t->grid);
     print_spread("prompt", &t->prompt);
     printf(" in %lld round%s: %lld token%s, %.1f tokens/s\n", (long long)a->rounds, plural(a->rounds),
            (long long)a->prompt, plural(a->prompt), (double)a->prompt / t->prompt.median);
@@ -167,7 +157,6 @@ static ax_status measure(const args *a, const opened_model *m)
 {
     measured r = {.a = a, .m = m, .ranks = ax_comm_size(m->world)};
     AX_TRY(choose_tokens(a, m->model.config.seq_len, &r.tokens));
-    describe(&r);
     AX_TRY(ax_generate_time(m->ctx, &m->model, a->prompt, r.tokens, a->rounds, &r.t));
     return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);
 }

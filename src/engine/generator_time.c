@@ -1,5 +1,5 @@
 /* What a generator's tokens take, beside the reading of the weights that each of them needs. */
-#include "axonn/engine.h"
+#include "engine/train.h"
 
 #include <stdlib.h>
 
@@ -174,6 +174,7 @@ ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prom
     if (status == AX_OK) {
         out->memory = *ax_generator_memory(t.generator);
         out->held = ax_device_held(ctx->dev);
+        ax_run_describe(&model->config, ax_grid_sizes(ctx->grid), out->model, out->grid);
     }
     ax_generator_destroy(&t.generator);
     free(t.ids), free(t.first), free(t.each), free(t.sorted), free(t.read), free(t.share), free(t.span);

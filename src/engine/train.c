@@ -88,13 +88,11 @@ static ax_status write_trace(const ax_run *run)
     return status;
 }
 
-void ax_run_describe(const ax_run *run, char model[96], char grid[96])
+void ax_run_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96])
 {
-    const ax_config *c = run->config;
-    snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(&run->model), (long long)run->model.layers,
-             (long long)run->model.hidden);
-    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", (int)c->grid.data, (int)c->grid.pipe, (int)c->grid.x,
-             (int)c->grid.y, (int)c->grid.z);
+    snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(config), (long long)config->layers,
+             (long long)config->hidden);
+    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
 }
 
 static ax_status open_metrics(ax_run *run)
@@ -103,7 +101,7 @@ static ax_status open_metrics(ax_run *run)
     char grid[96], model[96];
     int64_t parameters, matmul;
     ax_model_config_params(&run->model, &parameters, &matmul);
-    ax_run_describe(run, model, grid);
+    ax_run_describe(&run->model, ax_run_grid(c), model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
     return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,

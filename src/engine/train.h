@@ -66,7 +66,7 @@ typedef struct ax_run {
 typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_STEPS, AX_RUN_TRAINS } ax_run_purpose;
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
-void ax_run_describe(const ax_run *run, char model[96], char grid[96]);
+void ax_run_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 void ax_run_settle(const ax_run *run, ax_status status); /* ends the job if the others may be waiting */
 void ax_run_finish(ax_run *run);
 

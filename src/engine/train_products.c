@@ -255,7 +255,7 @@ static ax_status measure(ax_run *run, int64_t runs, ax_step_products *out)
     out->threads = run->ctx->dev->threads;
     out->compute = run->ctx->compute;
     out->device = run->ctx->dev->ops.name;
-    ax_run_describe(run, out->model, out->grid);
+    ax_run_describe(&run->model, ax_run_grid(run->config), out->model, out->grid);
     return AX_OK;
 }
 

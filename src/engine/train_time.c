@@ -132,7 +132,7 @@ static ax_status measure(ax_run *run, int64_t warm, int64_t steps, ax_step_times
     out->memory = run->plan.memory;
     out->held = ax_device_held(run->ctx->dev);
     out->compute = run->ctx->compute;
-    ax_run_describe(run, out->model, out->grid);
+    ax_run_describe(&run->model, ax_run_grid(run->config), out->model, out->grid);
     return measure_device(run, out);
 }
 

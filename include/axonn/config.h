@@ -43,7 +43,7 @@ typedef struct ax_config {
     struct {
         char *name, *schedule; /* words of the table */
         double lr, betas[2], eps, momentum, weight_decay, clip, min_lr, decay;
-        int64_t warmup;
+        ax_quota warmup; /* of train.steps */
     } optim;
     struct {
         int64_t data, pipe, x, y, z;

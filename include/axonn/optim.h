@@ -21,8 +21,10 @@ typedef enum ax_schedule_kind {
 /* "constant", "linear", "cosine", "wsd"; AX_ERR_USAGE for others. */
 AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
 
-/* Steps count from 1. Step s <= warmup uses lr·s/warmup. After it, linear and cosine fall from lr to min_lr,
- * reached at step `steps`; wsd stays at lr and falls linearly over the last `decay` share of the steps. */
+/* Steps count from 1. Step s <= warmup uses lr·s/warmup, also where the warm-up is longer than the run. After
+ * it, linear and cosine fall from lr to min_lr, reached at step `steps`; wsd stays at lr and falls linearly
+ * to min_lr over the last `decay` share of the steps, or what the warm-up leaves of it. docs/training.md has
+ * the formulas. */
 typedef struct ax_schedule {
     ax_schedule_kind kind;
     int64_t steps, warmup;

@@ -37,12 +37,22 @@ typedef struct ax_paths {
     size_t count;
 } ax_paths;
 
+/* A number of steps (or of anything else that is counted), or a percentage of all of them. */
+typedef struct ax_quota {
+    int64_t number; /* counts if percent is 0 */
+    double percent;
+} ax_quota;
+
+/* The number that a quota means where there are `whole`: percentages are rounded to the nearest integer. */
+int64_t ax_quota_of(const ax_quota *quota, int64_t whole);
+
 /* The type of an option and, behind it, the C type of its field. Strings and lists belong to the struct;
  * ax_option_fini frees them. A string without default that nobody gave is NULL. */
 typedef enum ax_option_type {
     AX_OPT_BOOL,    /* bool: true | false */
     AX_OPT_INT,     /* int64_t; word i of `choices`, where there are any, stands for -1 - i */
     AX_OPT_FLOAT,   /* double, finite */
+    AX_OPT_QUOTA,   /* ax_quota: N, or P% with P from 0 to 100; `range` is N's */
     AX_OPT_STRING,  /* char *; one of `choices`, where there are any */
     AX_OPT_PATH,    /* char *; a word of `choices` is kept as it is, "./word" is the file of that name */
     AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */

@@ -60,6 +60,13 @@ static ax_status dump_list(const ax_option *option, const void *field, ax_buf *o
     return ax_buf_add(out, "]", 1);
 }
 
+static ax_status dump_quota(const ax_quota *quota, ax_buf *out)
+{
+    char number[32];
+    return quota->percent > 0 ? ax_buf_printf(out, "%s%%", option_format_double(quota->percent, number))
+                              : ax_buf_printf(out, "%" PRId64, quota->number);
+}
+
 static ax_status dump_value(const ax_option *option, const void *field, ax_buf *out)
 {
     char word[64];
@@ -74,6 +81,8 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     }
     case AX_OPT_FLOAT:
         return ax_buf_printf(out, "%s", option_format_double(*(const double *)field, word));
+    case AX_OPT_QUOTA:
+        return dump_quota(field, out);
     case AX_OPT_STRING:
     case AX_OPT_PATH:
         return dump_string(*(char *const *)field, out);
@@ -143,10 +152,10 @@ ax_status ax_option_print(const ax_option_set *set, ax_buf *out)
 static const char *meta(const ax_option *option)
 {
     static const char *const names[] = {
-        [AX_OPT_BOOL] = "true|false", [AX_OPT_INT] = "N",      [AX_OPT_FLOAT] = "X",
-        [AX_OPT_STRING] = "TEXT",     [AX_OPT_PATH] = "PATH",  [AX_OPT_ENUM] = "WORD",
-        [AX_OPT_FLOATS] = "X,...",    [AX_OPT_INTS] = "N,...", [AX_OPT_STRINGS] = "TEXT...",
-        [AX_OPT_PATHS] = "PATH..."};
+        [AX_OPT_BOOL] = "true|false", [AX_OPT_INT] = "N",        [AX_OPT_FLOAT] = "X",
+        [AX_OPT_STRING] = "TEXT",     [AX_OPT_PATH] = "PATH",    [AX_OPT_ENUM] = "WORD",
+        [AX_OPT_QUOTA] = "N|P%",      [AX_OPT_FLOATS] = "X,...", [AX_OPT_INTS] = "N,...",
+        [AX_OPT_STRINGS] = "TEXT...", [AX_OPT_PATHS] = "PATH..."};
     if (option->meta)
         return option->meta;
     return names[option->type == AX_OPT_STRING && option->choices ? AX_OPT_ENUM : option->type];

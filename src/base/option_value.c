@@ -246,6 +246,24 @@ static ax_status item_float(const item *it, void *field)
     return check_range(it->option, *(double *)field, it->text);
 }
 
+static ax_status item_quota(const item *it, void *field)
+{
+    ax_quota *quota = field;
+    size_t n = strlen(it->text);
+    char number[32], quoted[80];
+    if (!n || it->text[n - 1] != '%') {
+        AX_TRY(parse_int(it->text, &quota->number));
+        return check_range(it->option, (double)quota->number, it->text);
+    }
+    snprintf(number, sizeof number, "%.*s", (int)(n - 1), it->text);
+    AX_CHECK(n <= sizeof number && is_decimal(number), AX_ERR_USAGE,
+             "must be an integer or a percentage, not %s", option_quote(it->text, quoted));
+    quota->percent = strtod(number, NULL);
+    AX_CHECK(quota->percent >= 0 && quota->percent <= 100, AX_ERR_USAGE, "must be from 0%% to 100%%, not %s",
+             option_quote(it->text, quoted));
+    return AX_OK;
+}
+
 static ax_status item_string(const item *it, void *field)
 {
     if (it->option->choices && find_word(it->option->choices, it->text) < 0)
@@ -347,6 +365,7 @@ static const struct type_row {
     [AX_OPT_BOOL] = {"true or false", sizeof(bool), item_bool, NULL, false, false},
     [AX_OPT_INT] = {"an integer", sizeof(int64_t), item_int, NULL, false, false},
     [AX_OPT_FLOAT] = {"a number", sizeof(double), item_float, NULL, false, false},
+    [AX_OPT_QUOTA] = {"an integer or a percentage", sizeof(ax_quota), item_quota, NULL, false, false},
     [AX_OPT_STRING] = {"a text", sizeof(char *), item_string, fini_string, false, false},
     [AX_OPT_PATH] = {"a path", sizeof(char *), item_path, fini_string, false, false},
     [AX_OPT_ENUM] = {"a word", sizeof(int), item_enum, NULL, false, false},
@@ -404,6 +423,11 @@ ax_status option_value(const ax_option *option, const char *text, const char *di
         rest = rest[length] ? rest + length + 1 : NULL;
     }
     return option_items_end(option, n);
+}
+
+int64_t ax_quota_of(const ax_quota *quota, int64_t whole)
+{
+    return quota->percent > 0 ? (int64_t)llround(quota->percent / 100 * (double)whole) : quota->number;
 }
 
 /* ---- paths --------------------------------------------------------------------------------------- */

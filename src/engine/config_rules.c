@@ -90,21 +90,9 @@ static void check_batch(ax_config *cfg)
 
 static void check_schedule(ax_config *cfg)
 {
-    int64_t steps = cfg->train.steps, warmup = cfg->optim.warmup;
     if (both_ok(cfg, "optim.lr", "optim.min_lr") && cfg->optim.min_lr > cfg->optim.lr)
         ax_option_error(cfg->set, "optim.min_lr", "%g must be at most optim.lr (%g)", cfg->optim.min_lr,
                         cfg->optim.lr);
-    if (!both_ok(cfg, "optim.warmup", "train.steps"))
-        return;
-    if (warmup > steps)
-        ax_option_error(cfg->set, "optim.warmup", "%" PRId64 " must be at most train.steps (%" PRId64 ")",
-                        warmup, steps);
-    else if (both_ok(cfg, "optim.schedule", "optim.decay") && !strcmp(cfg->optim.schedule, "wsd") &&
-             (double)warmup + cfg->optim.decay * (double)steps > (double)steps)
-        ax_option_error(cfg->set, "optim.decay",
-                        "%g of train.steps (%" PRId64 ") leaves no room for optim.warmup (%" PRId64
-                        "); at most %g",
-                        cfg->optim.decay, steps, warmup, (double)(steps - warmup) / (double)steps);
 }
 
 /* ---- the grid ------------------------------------------------------------------------------------ */

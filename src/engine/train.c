@@ -24,7 +24,7 @@ static ax_status choose_optimizer(ax_run *run)
     const ax_config *c = run->config;
     AX_TRY(ax_optim_find(c->optim.name, &run->optim));
     run->schedule = (ax_schedule){.steps = c->train.steps,
-                                  .warmup = c->optim.warmup,
+                                  .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
                                   .lr = c->optim.lr,
                                   .min_lr = c->optim.min_lr,
                                   .decay = c->optim.decay};
@@ -95,6 +95,20 @@ void ax_run_describe(const ax_model_config *config, ax_grid_size size, char mode
     snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
 }
 
+/* Schedules that the length of the run cuts short, as in a trial of a few steps. */
+static void say_schedule(const ax_run *run)
+{
+    const ax_schedule *s = &run->schedule;
+    long long falling = llround(s->decay * (double)s->steps), left = (long long)(s->steps - s->warmup);
+    if (left < 0)
+        ax_log(AX_LOG_INFO,
+               "optim.warmup (%lld steps) is longer than the run (%lld): the learning rate only rises, to %g",
+               (long long)s->warmup, (long long)s->steps, ax_schedule_lr(s, s->steps));
+    else if (s->kind == AX_SCHEDULE_WSD && left < falling)
+        ax_log(AX_LOG_INFO, "optim.warmup (%lld steps) leaves %lld of the %lld steps of optim.decay",
+               (long long)s->warmup, left, falling);
+}
+
 static ax_status open_metrics(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -104,6 +118,7 @@ static ax_status open_metrics(ax_run *run)
     ax_run_describe(&run->model, ax_run_grid(c), model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
+    say_schedule(run);
     return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
                                              .device = c->device,
                                              .threads = run->ctx->dev->threads,

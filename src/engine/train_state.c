@@ -51,7 +51,7 @@ static json_t *settings_of(const ax_run *run)
         "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1], "optim.eps",
         c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay", c->optim.weight_decay,
         "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule, "optim.warmup",
-        (json_int_t)c->optim.warmup, "optim.min_lr", c->optim.min_lr, "optim.decay", c->optim.decay);
+        (json_int_t)run->schedule.warmup, "optim.min_lr", c->optim.min_lr, "optim.decay", c->optim.decay);
 }
 
 static ax_status print_state(const ax_run *run, char **out)

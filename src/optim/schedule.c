@@ -29,8 +29,9 @@ double ax_schedule_lr(const ax_schedule *s, int64_t step)
     case AX_SCHEDULE_COSINE:
         return s->min_lr + 0.5 * span * (1 + cos(3.141592653589793 * gone));
     case AX_SCHEDULE_WSD: {
-        int64_t falling = (int64_t)llround(s->decay * (double)s->steps), start = s->steps - falling;
-        return step <= start ? s->lr : s->lr - span * fmin((double)(step - start) / (double)falling, 1);
+        int64_t start = ax_max(s->steps - (int64_t)llround(s->decay * (double)s->steps), s->warmup);
+        return step <= start ? s->lr
+                             : s->lr - span * fmin((double)(step - start) / (double)(s->steps - start), 1);
     }
     case AX_SCHEDULE_CONSTANT:
         break;

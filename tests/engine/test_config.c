@@ -35,7 +35,8 @@ static void contract_defaults(void **state)
     assert_true(c.optim.lr == 6e-4 && c.optim.betas[0] == 0.9 && c.optim.betas[1] == 0.95);
     assert_true(c.optim.eps == 1e-8 && c.optim.weight_decay == 0.1 && c.optim.clip == 1);
     assert_string_equal(c.optim.schedule, "cosine");
-    assert_true(c.optim.warmup == 0 && c.optim.min_lr == 0 && c.optim.decay == 0.2);
+    assert_true(c.optim.warmup.number == 0 && c.optim.warmup.percent == 0 && c.optim.min_lr == 0 &&
+                c.optim.decay == 0.2);
     assert_true(c.run.checkpoint_interval == 200 && c.run.keep_latest == 3 && c.run.eval_interval == 100);
     assert_true(c.run.save_dtype == AX_CONFIG_FP32 && c.threads == 0);
     assert_string_equal(c.device, "cpu");
@@ -68,10 +69,12 @@ static void rules_over_keys(void **state)
          "t.yaml:3:23: train.global_batch: 3 must be a multiple of train.micro_batch (4); the nearest is 4"},
         {"model: {family: gpt2}\ndata: {train: x}\noptim: {lr: 1e-4, min_lr: 2e-4}\n",
          "t.yaml:3:27: optim.min_lr: 0.0002 must be at most optim.lr (0.0001)"},
-        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {steps: 5}\noptim: {warmup: 6}\n",
-         "t.yaml:4:17: optim.warmup: 6 must be at most train.steps (5)"},
-        {"model: {family: gpt2}\ndata: {train: x}\ntrain: {steps: 10}\noptim: {warmup: 9, schedule: wsd}\n",
-         "default: optim.decay: 0.2 of train.steps (10) leaves no room for optim.warmup (9); at most 0.1"},
+        {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: 101%}\n",
+         "t.yaml:3:17: optim.warmup: must be from 0% to 100%, not \"101%\""},
+        {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: x%}\n",
+         "t.yaml:3:17: optim.warmup: must be an integer or a percentage, not \"x%\""},
+        {"model: {family: gpt2}\ndata: {train: x}\noptim: {warmup: -1}\n",
+         "t.yaml:3:17: optim.warmup: must be from 0 to 1000000000, not \"-1\""},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 24}\ngrid: {data: 4, z: 2}\n",
          "t.yaml:3:23: train.global_batch: 24 must be a multiple of train.micro_batch x grid.data x grid.z "
          "(4 x 4 x 2 = 32); the nearest is 32"},
@@ -173,6 +176,33 @@ static void dump_loads_back(void **state)
     ax_buf_fini(&second);
 }
 
+/* Steps, or a percentage of the steps, which may be fewer than the warm-up. */
+static void warmups(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *keys[2];
+        int64_t steps;
+    } cases[] = {{{"optim.warmup=5", "train.steps=3"}, 5},
+                 {{"optim.warmup=2%", "train.steps=1000"}, 20},
+                 {{"optim.warmup=2.5%", "train.steps=100"}, 3},
+                 {{"optim.warmup=100%", "train.steps=7"}, 7},
+                 {{"optim.warmup=0%", "train.steps=7"}, 0}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_config a, b;
+        ax_buf text = {0};
+        assert_int_equal(load("model: {family: gpt2}\ndata: {train: x}\n", 2, cases[i].keys, &a), AX_OK);
+        assert_int_equal(ax_quota_of(&a.optim.warmup, a.train.steps), cases[i].steps);
+        assert_int_equal(ax_config_dump(&a, &text), AX_OK);
+        assert_int_equal(load(text.data, 0, NULL, &b), AX_OK);
+        assert_true(a.optim.warmup.number == b.optim.warmup.number &&
+                    a.optim.warmup.percent == b.optim.warmup.percent);
+        ax_config_fini(&a);
+        ax_config_fini(&b);
+        ax_buf_fini(&text);
+    }
+}
+
 /* The words of the key are the rows of the table. */
 static void strategies_are_those_of_the_table(void **state)
 {
@@ -190,13 +220,10 @@ static void strategies_are_those_of_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contract_defaults),
-        cmocka_unit_test(rules_over_keys),
-        cmocka_unit_test(unreadable_text),
-        cmocka_unit_test(use),
-        cmocka_unit_test(missing_file),
-        cmocka_unit_test(dump_loads_back),
-        cmocka_unit_test(strategies_are_those_of_the_table),
+        cmocka_unit_test(contract_defaults), cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(unreadable_text),   cmocka_unit_test(use),
+        cmocka_unit_test(missing_file),      cmocka_unit_test(dump_loads_back),
+        cmocka_unit_test(warmups),           cmocka_unit_test(strategies_are_those_of_the_table),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

@@ -230,6 +230,19 @@ static void keys_that_contradict_the_model(void **state)
     run_expect(4, "nowhere", FROM_KEYS "model.from=nowhere");
 }
 
+/* A trial of a few steps of a configuration with a long warm-up. */
+static void warm_up_beyond_the_end(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(0, "optim.warmup (5 steps) is longer than the run (3): the learning rate only rises, to 0.006",
+               BASE_KEYS "train.steps=3 optim.warmup=5");
+    char *rows = metrics_of("run", true);
+    assert_non_null(strstr(rows, "\"lr\": 0.002"));
+    assert_non_null(strstr(rows, "\"lr\": 0.006"));
+    free(rows);
+}
+
 /* Paths that lead nowhere are all named, with their keys, before anything is planned or created. */
 static void inputs_that_are_missing(void **state)
 {
@@ -395,6 +408,7 @@ int main(void)
         cmocka_unit_test(evaluation_of_a_part),
         cmocka_unit_test(from_an_existing_model),
         cmocka_unit_test(keys_that_contradict_the_model),
+        cmocka_unit_test(warm_up_beyond_the_end),
         cmocka_unit_test(inputs_that_are_missing),
         cmocka_unit_test(a_file_cannot_grow),
         cmocka_unit_test(a_full_disk),

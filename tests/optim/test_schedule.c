@@ -49,6 +49,23 @@ static void middles(void **state)
     assert_true(ax_schedule_lr(&constant, 100) == 1);
 }
 
+/* A warm-up that is longer than the run only rises; wsd falls in what the warm-up leaves of its decay. */
+static void long_warmups(void **state)
+{
+    (void)state;
+    static const ax_schedule_kind kinds[] = {AX_SCHEDULE_CONSTANT, AX_SCHEDULE_LINEAR, AX_SCHEDULE_COSINE,
+                                             AX_SCHEDULE_WSD};
+    for (size_t i = 0; i < AX_COUNT(kinds); i++) {
+        ax_schedule s = {kinds[i], 3, 5, 1, 0, 0.2};
+        assert_true(ax_schedule_lr(&s, 1) == 0.2 && ax_schedule_lr(&s, 3) == 0.6);
+    }
+    ax_schedule wsd = {AX_SCHEDULE_WSD, 10, 8, 1, 0, 0.5};
+    assert_true(ax_schedule_lr(&wsd, 7) == 0.875 && ax_schedule_lr(&wsd, 8) == 1);
+    assert_true(ax_schedule_lr(&wsd, 9) == 0.5 && ax_schedule_lr(&wsd, 10) == 0);
+    ax_schedule full = {AX_SCHEDULE_WSD, 10, 10, 1, 0, 0.5};
+    assert_true(ax_schedule_lr(&full, 10) == 1);
+}
+
 /* Halved by each overflow, doubled after 2000 good steps in a row, never beyond its bounds. */
 static void loss_scale(void **state)
 {
@@ -76,6 +93,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(warmup_counts_from_one),
                                        cmocka_unit_test(ends_at_min_lr), cmocka_unit_test(middles),
-                                       cmocka_unit_test(loss_scale)};
+                                       cmocka_unit_test(long_warmups), cmocka_unit_test(loss_scale)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@
  *       72  u64   offset of the document index: 256 + N*w rounded up to 8
  *       80  u64   XXH3-64 of all bytes from 256 to the end of the file
  *       88  u64   XXH3-64 of bytes 0 ... 87
- *       96        zeros up to 256
+ *       96        zeros up to 256; anything else is damage
  *      256  u16 or u32 tokens[N], then zeros up to a multiple of 8
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
  *                 strictly increasing, for there are no empty documents; here the file ends
@@ -74,7 +74,8 @@ typedef struct ax_data_info {
     int64_t file_bytes;      /* all files of the source together */
     int64_t end_id;          /* end-of-text token; -1: none or unknown */
     uint64_t tokenizer_hash; /* 0: unknown */
-    uint64_t checksum;       /* of the contents; 0: the format has none */
+    uint64_t checksum;       /* of the contents, as the file says; where its format has none, of the files' */
+                             /* lengths and of 64 blocks of 4 KiB of each, which tells files apart */
 } ax_data_info;
 
 /* Opens a token source and maps it; no token is read yet. `end_id` tells where documents end in formats

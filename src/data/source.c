@@ -135,6 +135,19 @@ static ax_status read_coarse(ax_data *data)
 
 /* ---- formats ------------------------------------------------------------------------------------- */
 
+/* What the header's own checksum does not cover must be zero. */
+static ax_status check_zeros(const ax_data *data, const tok_header *h)
+{
+    size_t i = 0;
+    while (i < sizeof h->zero && !h->zero[i])
+        i++;
+    AX_CHECK(i == sizeof h->zero, AX_ERR_DATA,
+             "%s is damaged: byte %zu of its header is 0x%02x, bytes %zu to %d are zeros", data->path,
+             offsetof(tok_header, zero) + i, (unsigned char)h->zero[i], offsetof(tok_header, zero),
+             TOK_HEADER_BYTES - 1);
+    return AX_OK;
+}
+
 static ax_status open_tok(ax_data *data)
 {
     tok_header h;
@@ -146,6 +159,7 @@ static ax_status open_tok(ax_data *data)
              TOK_VERSION);
     AX_CHECK(h.header_hash == tok_header_hash(&h), AX_ERR_DATA,
              "%s is damaged: the checksum of its header (offset 88) does not match", data->path);
+    AX_TRY(check_zeros(data, &h));
     const uint64_t sane = UINT64_C(1) << 56;
     uint64_t index_at = TOK_HEADER_BYTES + (h.tokens * h.token_bytes + 7) / 8 * 8;
     AX_CHECK((h.token_bytes == 2 || h.token_bytes == 4) && h.tokens < sane && h.documents < sane &&
@@ -308,6 +322,7 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
     if (format != AX_DATA_TOK) {
         data->info.text_bytes = -1;
         data->info.end_id = end_id;
+        data->info.checksum = data_sampled_sum(&data->main, &data->side);
     }
     if (data->index_kind == INDEX_NONE) {
         data->info.documents = -1;

@@ -87,6 +87,10 @@ void data_map_close(data_map *map);
 /* The .idx and .bin of a Megatron data set from either of them or their common prefix; the caller frees. */
 AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
 
+/* Checksum of the lengths of a source's files and of blocks sampled from them, never 0; `side` may be empty.
+ */
+uint64_t data_sampled_sum(const data_map *main, const data_map *side);
+
 bool data_has_suffix(const char *path, const char *suffix);
 
 #endif

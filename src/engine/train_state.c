@@ -321,6 +321,19 @@ static ax_status read_loss_scale(ax_run *run, const json_t *state)
     return AX_OK;
 }
 
+/* Runs of earlier versions wrote a checksum of 0 for token files whose format has none: it fits any file. */
+static void fill_unknown_checksums(const ax_run *run, const json_t *state)
+{
+    json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
+    for (size_t i = 0; i < json_array_size(saved) && i < json_array_size(now); i++) {
+        json_t *source = json_array_get(saved, i);
+        const char *checksum = json_string_value(json_object_get(source, "checksum"));
+        if (checksum && strspn(checksum, "0") == strlen(checksum))
+            json_object_set(source, "checksum", json_object_get(json_array_get(now, i), "checksum"));
+    }
+    json_decref(now);
+}
+
 /* The sampler goes on where it was, unless a new run has other data: that starts from its beginning. */
 static ax_status restore_position(ax_run *run, const json_t *state)
 {
@@ -352,6 +365,7 @@ ax_status ax_run_restore_position(ax_run *run)
     json_t *state = json_loads(text, 0, &error);
     free(text);
     AX_CHECK(state, AX_ERR_DATA, "%s/training/state.json:%d: %s", run->resume_dir, error.line, error.text);
+    fill_unknown_checksums(run, state);
     ax_status status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state);

@@ -317,19 +317,17 @@ static void damaged_packed(void **state)
                 assert_true(read == AX_OK || read == AX_ERR_DATA);
             }
             rows_free(&out);
-            if (at < 96 || at >= 256) /* the zeros of the header carry nothing */
-                status = ax_data_check(data);
-            else
-                status = AX_ERR_DATA;
+            status = ax_data_check(data);
             ax_data_close(&data);
         }
         assert_int_equal(status, AX_ERR_DATA);
     }
     for (size_t cut = 1; cut < size; cut++) {
-        assert_int_equal(ax_data_open(damage(s, good, "cut.tok", 200, cut), -1, &data), AX_ERR_DATA);
+        assert_int_equal(ax_data_open(damage(s, good, "cut.tok", size - 1, cut), -1, &data), AX_ERR_DATA);
         assert_null(data);
     }
-    FAILS(AX_ERR_DATA, "truncated", ax_data_open(damage(s, good, "cut.tok", 200, size - 1), -1, &data));
+    FAILS(AX_ERR_DATA, "truncated", ax_data_open(damage(s, good, "cut.tok", size - 1, size - 1), -1, &data));
+    FAILS(AX_ERR_DATA, "byte 200 of its header", ax_data_open(damage(s, good, "bad.tok", 200, 0), -1, &data));
     FAILS(AX_ERR_DATA, "offset 88", ax_data_open(damage(s, good, "bad.tok", 40, 0), -1, &data));
     OK(ax_data_open(damage(s, good, "bad.tok", 256 + 6, 0), -1, &data)); /* 9 -> 24 at token 3 */
     FAILS(AX_ERR_DATA, "offset 262", ax_data_check(data));
@@ -407,6 +405,52 @@ static void expectations(void **state)
     assert_null(w);
 }
 
+/* The checksum of a file that is `bytes` long and zero but for byte `at`. Holes make it cheap. */
+static uint64_t checksum_of(scratch *s, off_t bytes, off_t at)
+{
+    ax_data *data;
+    const char *path = put_file(s, "sparse.bin", "", 0);
+    FILE *file = fopen(path, "r+b");
+    assert_int_equal(ftruncate(fileno(file), bytes), 0);
+    if (at >= 0)
+        assert_int_equal(pwrite(fileno(file), "x", 1, at), 1);
+    fclose(file);
+    OK(ax_data_open(path, -1, &data));
+    uint64_t checksum = ax_data_describe(data)->checksum;
+    ax_data_close(&data);
+    return checksum;
+}
+
+/* Formats without a checksum: each byte of a small file counts, of a large one the length and the blocks. */
+static void sampled_checksums(void **state)
+{
+    scratch *s = *state;
+    const off_t small = 1000, large = (off_t)100 << 30;
+    uint64_t zeros = checksum_of(s, small, -1);
+    assert_int_not_equal(zeros, 0);
+    assert_int_equal(zeros, checksum_of(s, small, -1));
+    for (off_t at = 0; at < small; at += 37)
+        assert_int_not_equal(zeros, checksum_of(s, small, at));
+    double start = ax_now();
+    zeros = checksum_of(s, large, -1);
+    assert_int_not_equal(zeros, checksum_of(s, large + 2, -1));
+    assert_int_not_equal(zeros, checksum_of(s, large, 0));
+    assert_int_not_equal(zeros, checksum_of(s, large, large - 1));
+    assert_int_not_equal(zeros, checksum_of(s, large, (large - 4096) / 63));
+    assert_true(ax_now() - start < 20); /* reading all of it would take many times that */
+
+    ax_data *data;
+    put_megatron(s, "m", 8, 2);
+    OK(ax_data_open(in_scratch(s, "m"), -1, &data));
+    zeros = ax_data_describe(data)->checksum;
+    ax_data_close(&data);
+    damage(s, damage(s, in_scratch(s, "m.bin"), "e.bin", 0, 0), "d.bin", 0, 0); /* the same bytes again */
+    damage(s, in_scratch(s, "m.idx"), "d.idx", 42, 0);                          /* the length of a sequence */
+    OK(ax_data_open(in_scratch(s, "d"), -1, &data));
+    assert_int_not_equal(zeros, ax_data_describe(data)->checksum);
+    ax_data_close(&data);
+}
+
 /* Reading 64 MiB of tokens and their index leaves nothing of them resident. */
 static void resident_memory(void **state)
 {
@@ -447,6 +491,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damaged_packed, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(damaged_others, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(expectations, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(sampled_checksums, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(resident_memory, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

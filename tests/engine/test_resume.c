@@ -1,5 +1,6 @@
 /* Stopping and resuming: at every step, bit for bit, whatever the precision, the order and the sources; what
  * a resumed run may change and what it may not. */
+#include "ckpt/ckpt.h"
 #include "engine/run_test.h"
 
 /* ---- the same bits ------------------------------------------------------------------------------- */
@@ -204,6 +205,57 @@ static void refused_changes(void **state)
     free(log);
 }
 
+/* Copies the tokens of a packed file to a nanoGPT file, each increased by `more`. */
+static void make_nanogpt(const char *from, const char *to, int more)
+{
+    ax_data *data;
+    FILE *file = fopen(to, "wb");
+    assert_non_null(file);
+    OK(ax_data_open(from, -1, &data));
+    for (int64_t i = 0; i < ax_data_describe(data)->tokens; i++) {
+        int32_t token;
+        OK(ax_data_tokens(data, i, 1, &token));
+        uint16_t word = (uint16_t)((token + more) % VOCAB);
+        assert_int_equal(fwrite(&word, sizeof word, 1, file), 1);
+    }
+    ax_data_close(&data);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Gives a checkpoint's state the checksum of token files that earlier versions wrote for nanoGPT's. */
+static void forget_checksum(const char *dir)
+{
+    manifest m;
+    char path[4096];
+    snprintf(path, sizeof path, "%s/training/state.json", dir);
+    char *text = text_of(path), *checksum = strstr(text, "\"checksum\": \"");
+    assert_non_null(checksum);
+    memset(checksum + 13, '0', 16);
+    OK(ax_file_write_atomic(path, text, strlen(text)));
+    free(text);
+    OK(manifest_read(dir, &m));
+    for (int i = 0; i < m.n; i++)
+        if (!strcmp(m.file[i].name, "training/state.json"))
+            OK(manifest_hash_file(path, &m.file[i].bytes, &m.file[i].xxh3));
+    OK(manifest_write(dir, &m));
+    manifest_fini(&m);
+}
+
+/* Formats without a checksum of their own: another file of the same length is another run. */
+static void a_swapped_file(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    make_nanogpt("train.tok", "plain.bin", 0);
+    run_expect(0, NULL, BASE_KEYS "data.train=plain.bin train.steps=2");
+    run_expect(0, "after step 2", BASE_KEYS "data.train=plain.bin train.steps=3");
+    make_nanogpt("train.tok", "plain.bin", 1);
+    run_expect(2, "data.train was", BASE_KEYS "data.train=plain.bin train.steps=4");
+    forget_checksum("run/ckpt/step-3");
+    run_expect(0, "after step 3", BASE_KEYS "data.train=plain.bin train.steps=4");
+    run_expect(0, "after step 4", BASE_KEYS "data.train=plain.bin train.steps=5");
+}
+
 /* ---- a new run from a checkpoint ----------------------------------------------------------------- */
 
 static void a_checkpoint_by_name(void **state)
@@ -274,6 +326,7 @@ int main(void)
         cmocka_unit_test(allowed_changes),
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),
+        cmocka_unit_test(a_swapped_file),
         cmocka_unit_test(a_checkpoint_by_name),
         cmocka_unit_test(back_to_an_earlier_step),
     };

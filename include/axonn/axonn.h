@@ -3,6 +3,7 @@
 #define AXONN_AXONN_H
 
 #include "axonn/base.h"   /* errors, log, files, random numbers */
+#include "axonn/json.h"   /* JSON with numbers of any size */
 #include "axonn/option.h" /* tables of options */
 #include "axonn/trace.h"  /* metrics of a run */
 

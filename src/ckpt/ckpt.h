@@ -3,6 +3,7 @@
 #define AXONN_CKPT_PRIVATE_H
 
 #include "axonn/ckpt.h"
+#include "axonn/json.h"
 
 #include <jansson.h>
 

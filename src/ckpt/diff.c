@@ -184,12 +184,10 @@ static ax_status compare_members(ax_ckpt_diff *diff, json_t *a, json_t *b)
 static ax_status load_config(const char *dir, json_t **out)
 {
     char *path;
-    json_error_t error;
     AX_TRY(ckpt_path(&path, "%s/config.json", dir));
-    *out = json_load_file(path, 0, &error);
-    ax_status status = json_is_object(*out)
-                           ? AX_OK
-                           : ax_fail(AX_ERR_DATA, "%s: %s at line %d", path, error.text, error.line);
+    ax_status status = ax_json_read_file(path, 0, out);
+    if (status == AX_OK && !json_is_object(*out))
+        status = ax_fail(AX_ERR_DATA, "%s: not a JSON object", path);
     free(path);
     return status;
 }

@@ -168,12 +168,13 @@ static ax_status parse_header(ax_st *st, st_file *f, const char *text, size_t si
 {
     AX_CHECK(size > 0 && text[0] == '{', AX_ERR_DATA,
              "%s: its header does not begin with '{': not safetensors", f->path);
-    json_error_t error;
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-    AX_CHECK(root, AX_ERR_DATA, "%s: damaged header: %s at byte %d", f->path, error.text, error.position + 8);
-    ax_status status = json_is_object(root)
-                           ? add_entries(st, root, f->data, f->size - f->data, f->path)
-                           : ax_fail(AX_ERR_DATA, "%s: its header is not a JSON object", f->path);
+    json_t *root;
+    ax_status status = ax_json_parse(NULL, text, size, JSON_REJECT_DUPLICATES, &root);
+    if (status != AX_OK)
+        ax_error_context("%s: damaged header", f->path);
+    AX_TRY(status);
+    status = json_is_object(root) ? add_entries(st, root, f->data, f->size - f->data, f->path)
+                                  : ax_fail(AX_ERR_DATA, "%s: its header is not a JSON object", f->path);
     json_decref(root);
     return status;
 }

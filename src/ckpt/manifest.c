@@ -153,9 +153,8 @@ static ax_status parse(const char *text, size_t size, const char *path, manifest
     seal(text, size - tail, end);
     AX_CHECK(!memcmp(text + size - tail, end, tail), AX_ERR_DATA, "%s is damaged: its own checksum differs",
              path);
-    json_error_t error;
-    json_t *root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-    AX_CHECK(root, AX_ERR_DATA, "%s: %s at line %d", path, error.text, error.line);
+    json_t *root;
+    AX_TRY(ax_json_parse(path, text, size, JSON_REJECT_DUPLICATES, &root));
     ax_status status = from_json(root, path, out);
     json_decref(root);
     return status;

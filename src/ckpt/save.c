@@ -83,11 +83,12 @@ static ax_status saver_init(saver *s, const ax_ckpt_save_args *args)
 
 static ax_status check_args(const ax_ckpt_save_args *a)
 {
-    json_error_t error;
-    json_t *state = json_loads(a->state, JSON_REJECT_DUPLICATES, &error);
+    json_t *state;
+    bool parsed = ax_json_parse(NULL, a->state, strlen(a->state), JSON_REJECT_DUPLICATES, &state) == AX_OK;
     bool object = json_is_object(state);
     json_decref(state);
-    AX_CHECK(object, AX_ERR_USAGE, "the state of a checkpoint is not a JSON object: %s", error.text);
+    AX_CHECK(object, AX_ERR_USAGE, "the state of a checkpoint is not a JSON object: %s",
+             parsed ? "it is another value" : ax_error_message());
     AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint of step %lld", (long long)a->step);
     for (int i = 0; i < a->n_files; i++) {
         const char *name = a->files[i].name;

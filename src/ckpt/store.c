@@ -149,9 +149,8 @@ static ax_status open_shards(ax_st *st, const char *dir, json_t *map)
 
 static ax_status open_index(ax_st *st, const char *dir)
 {
-    json_error_t error;
-    json_t *root = json_load_file(st->index, JSON_REJECT_DUPLICATES, &error);
-    AX_CHECK(root, AX_ERR_DATA, "%s: %s at line %d", st->index, error.text, error.line);
+    json_t *root;
+    AX_TRY(ax_json_read_file(st->index, JSON_REJECT_DUPLICATES, &root));
     ax_status status = open_shards(st, dir, json_object_get(root, "weight_map"));
     json_decref(root);
     return status;

@@ -16,6 +16,7 @@
 #ifndef AXONN_DATA_TOK_H
 #define AXONN_DATA_TOK_H
 
+#include "axonn/json.h"
 #include "axonn/tokenizer.h"
 
 #include <jansson.h>

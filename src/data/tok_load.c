@@ -358,9 +358,7 @@ static ax_status parse_roots(loader *l, const json_t *root, const json_t *config
 
 static ax_status parse_json(const char *where, const char *text, size_t size, json_t **root)
 {
-    json_error_t error;
-    *root = json_loadb(text, size, 0, &error);
-    AX_CHECK(*root, AX_ERR_DATA, "%s:%d: not valid JSON: %s", where, error.line, error.text);
+    AX_TRY(ax_json_parse(where, text, size, 0, root));
     AX_CHECK(json_is_object(*root), AX_ERR_DATA, "%s holds %s, not an object", where, tok_json_kind(*root));
     return AX_OK;
 }

@@ -92,16 +92,15 @@ static ax_status check_class(const char *path, const json_t *config)
 
 static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
 {
-    json_error_t error;
-    json_t *vocab = json_load_file(paths[0], 0, &error), *config = NULL;
-    AX_CHECK(vocab, AX_ERR_DATA, "%s:%d: not valid JSON: %s", paths[0], error.line, error.text);
+    json_t *vocab, *config = NULL;
+    AX_TRY(ax_json_read_file(paths[0], 0, &vocab));
     json_t *merges = json_array(), *added = json_array();
     ax_status status = merges && added ? read_merges(paths[1], merges)
                                        : ax_fail(AX_ERR_MEMORY, "out of memory reading %s", paths[0]);
     if (status == AX_OK && ax_path_exists(paths[2])) {
-        config = json_load_file(paths[2], 0, &error);
-        status = config ? check_class(paths[2], config)
-                        : ax_fail(AX_ERR_DATA, "%s:%d: not valid JSON: %s", paths[2], error.line, error.text);
+        status = ax_json_read_file(paths[2], 0, &config);
+        if (status == AX_OK)
+            status = check_class(paths[2], config);
     }
     const json_t *end = json_object_get(vocab, "<|endoftext|>");
     if (status == AX_OK && end &&

@@ -1,6 +1,7 @@
 /* A model directory as inference wants it: configuration, tokenizer, weights. */
 #include "axonn/ckpt.h"
 #include "axonn/engine.h"
+#include "axonn/json.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -24,7 +25,8 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     if (status == AX_OK)
         status = ax_model_config_parse(text, size, path, &out->config);
     if (status == AX_OK) {
-        json_t *json = json_loadb(text, size, 0, NULL);
+        json_t *json;
+        status = ax_json_parse(path, text, size, 0, &json);
         out->identity =
             (ax_model_identity){token_id(json, "bos_token_id"), token_id(json, "eos_token_id"), AX_F32};
         json_decref(json);

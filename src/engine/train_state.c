@@ -1,4 +1,5 @@
 /* Checkpoints of a run: what is saved beside the weights, and what a resumed run may not change. */
+#include "axonn/json.h"
 #include "engine/train.h"
 
 #include <jansson.h>
@@ -358,15 +359,17 @@ static ax_status restore_position(ax_run *run, const json_t *state)
 ax_status ax_run_restore_position(ax_run *run)
 {
     char *text;
-    json_error_t error;
+    json_t *state;
     if (!run->resume_dir)
         return AX_OK;
     AX_TRY(ax_ckpt_read_state(run->resume_dir, &text));
-    json_t *state = json_loads(text, 0, &error);
+    ax_status status = ax_json_parse("training/state.json", text, strlen(text), 0, &state);
     free(text);
-    AX_CHECK(state, AX_ERR_DATA, "%s/training/state.json:%d: %s", run->resume_dir, error.line, error.text);
+    if (status != AX_OK)
+        ax_error_context("%s", run->resume_dir);
+    AX_TRY(status);
     fill_unknown_checksums(run, state);
-    ax_status status = check_same_run(run, state);
+    status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state);
     if (status == AX_OK)

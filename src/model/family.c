@@ -84,9 +84,8 @@ static ax_status parse(const json_t *json, const char *path, ax_model_config *ou
 ax_status ax_model_config_parse(const char *json, size_t size, const char *path, ax_model_config *out)
 {
     *out = (ax_model_config){0};
-    json_error_t error;
-    json_t *root = json_loadb(json, size, JSON_REJECT_DUPLICATES, &error);
-    AX_CHECK(root, AX_ERR_DATA, "%s:%d: %s", path, error.line, error.text);
+    json_t *root;
+    AX_TRY(ax_json_parse(path, json, size, JSON_REJECT_DUPLICATES, &root));
     ax_status status = parse(root, path, out);
     if (status == AX_OK)
         status = ax_strndup(json, size, &out->source);
@@ -118,16 +117,40 @@ static ax_status fill(const ax_model_config *c, const ax_model_identity *id, jso
     return c->family->write(c, json);
 }
 
+/* Members of `json` that are still those of the source get the source's digits. */
+static ax_status restore_digits(const char *source, json_t *json)
+{
+    json_t *before, *verbatim, *value;
+    const char *key;
+    int failed = 0;
+    AX_TRY(ax_json_parse("config.json", source, strlen(source), 0, &before));
+    ax_status status = ax_json_parse_verbatim("config.json", source, strlen(source), &verbatim);
+    json_object_foreach(json, key, value) if (json_equal(value, json_object_get(before, key))) failed |=
+        json_object_set(json, key, json_object_get(verbatim, key));
+    json_decref(before);
+    json_decref(verbatim);
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "cannot build config.json");
+    return status;
+}
+
+static ax_status fill_and_print(const ax_model_config *c, const ax_model_identity *id, json_t *json,
+                                ax_buf *out)
+{
+    AX_TRY(fill(c, id, json));
+    if (c->source)
+        AX_TRY(restore_digits(c->source, json));
+    AX_TRY(ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17), out));
+    return ax_buf_add(out, "\n", 1);
+}
+
 ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identity *identity, ax_buf *out)
 {
-    json_t *json = c->source ? json_loads(c->source, 0, NULL) : json_object();
-    AX_CHECK(json, AX_ERR_INTERNAL, "the config.json that the model came from can no longer be parsed");
-    ax_status status = fill(c, identity, json);
-    char *text =
-        status == AX_OK ? json_dumps(json, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) : NULL;
-    if (status == AX_OK)
-        status = text ? ax_buf_printf(out, "%s\n", text) : ax_fail(AX_ERR_MEMORY, "cannot print config.json");
-    free(text);
+    json_t *json = NULL;
+    if (c->source)
+        AX_TRY(ax_json_parse("config.json", c->source, strlen(c->source), 0, &json));
+    else
+        AX_CHECK(json = json_object(), AX_ERR_MEMORY, "cannot build config.json");
+    ax_status status = fill_and_print(c, identity, json, out);
     json_decref(json);
     return status;
 }

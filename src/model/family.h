@@ -2,6 +2,7 @@
 #ifndef AXONN_MODEL_FAMILY_H
 #define AXONN_MODEL_FAMILY_H
 
+#include "axonn/json.h"
 #include "axonn/model.h"
 
 #include <jansson.h>

@@ -1,4 +1,5 @@
 /* Reads metrics.jsonl back. */
+#include "axonn/json.h"
 #include "axonn/trace.h"
 
 #include <jansson.h>
@@ -41,10 +42,12 @@ static ax_status read_rows(const char *path, const char *data, size_t size, ax_h
         end = memchr(line, '\n', (size_t)(data + size - line));
         if (!end)
             break; /* being written, or torn by a kill */
-        json_error_t error;
-        json_t *row = json_loadb(line, (size_t)(end - line), 0, &error);
-        AX_CHECK(row, AX_ERR_DATA, "%s:%d: %s", path, line_number, error.text);
-        ax_status status = add_point(out, &capacity, row);
+        json_t *row;
+        ax_status status = ax_json_parse(NULL, line, (size_t)(end - line), 0, &row);
+        if (status != AX_OK)
+            ax_error_context("%s:%d", path, line_number);
+        AX_TRY(status);
+        status = add_point(out, &capacity, row);
         json_decref(row);
         AX_TRY(status);
     }

@@ -1,5 +1,6 @@
 /* A run's report of itself, step by step: metrics.jsonl, TensorBoard events, the progress line. After
  * opening, each row is built in a fixed buffer and leaves in one write. */
+#include "axonn/json.h"
 #include "axonn/trace.h"
 #include "trace/tfevents.h"
 
@@ -65,8 +66,10 @@ static ax_status row_write(ax_metrics *m, row *r)
 /* The step of a row; 0 for the rows that describe the run, -1 if the line is not a whole JSON object. */
 static int64_t row_step(const char *line, size_t n)
 {
-    json_t *json = json_loadb(line, n, 0, NULL);
-    int64_t step = json_is_object(json) ? json_integer_value(json_object_get(json, "step")) : -1;
+    json_t *json;
+    int64_t step = ax_json_parse(NULL, line, n, 0, &json) == AX_OK && json_is_object(json)
+                       ? json_integer_value(json_object_get(json, "step"))
+                       : -1;
     json_decref(json);
     return step;
 }

@@ -349,6 +349,28 @@ static void older_files(void **state)
     free(vocab);
 }
 
+/* As transformers saves a tokenizer: what the program does not need may be a number of any size. */
+static void saved_by_transformers(void **state)
+{
+    const fixture *f = *state;
+    static const char config[] = "{\"eos_token\": \"!\", \"clean\": 1e-05,\n"
+                                 "\"model_max_length\": 1000000000000000019884624838656}\n";
+    ax_tokenizer *tok;
+    char *text, dir[64];
+    size_t size;
+    write_text(f, "tokenizer_config.json", config);
+    assert_int_equal(load_value(f, json_object_get(variant(f, 0), "tokenizer"), &tok), AX_OK);
+    assert_int_equal(ax_tokenizer_eos(tok), 1);
+    snprintf(dir, sizeof dir, "%s/saved", f->dir);
+    assert_int_equal(ax_tokenizer_save(tok, dir), AX_OK);
+    assert_int_equal(ax_file_read(path_in(f, "saved/tokenizer_config.json"), &text, &size), AX_OK);
+    assert_string_equal(text, config);
+    free(text);
+    ax_tokenizer_destroy(&tok);
+    assert_int_equal(ax_remove_tree(dir), AX_OK);
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
+}
+
 static void end_of_text(void **state)
 {
     const fixture *f = *state;
@@ -544,6 +566,7 @@ int main(void)
         cmocka_unit_test(fingerprint),
         cmocka_unit_test(saved_as_loaded),
         cmocka_unit_test(older_files),
+        cmocka_unit_test(saved_by_transformers),
         cmocka_unit_test(end_of_text),
         cmocka_unit_test(unknown_bytes),
         cmocka_unit_test(damaged_files),

@@ -47,6 +47,33 @@ static void round_trip_keeps_unknown_keys(void **state)
     ax_model_config_fini(&again);
 }
 
+/* Numbers that the program does not need, or does not change, keep their digits whatever their size. */
+static void digits_come_back(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 12, \"n_head\": 3, \"n_positions\": 16,"
+        " \"vocab_size\": 50, \"layer_norm_epsilon\": 1e-05, \"initializer_range\": 0.020,"
+        " \"max\": 1000000000000000019884624838656, \"limit\": [0.10, Infinity], \"task\": {\"p\": 1E+400}}";
+    static const char *const kept[] = {"\"layer_norm_epsilon\": 1e-05,", "\"initializer_range\": 0.020,",
+                                       "\"max\": 1000000000000000019884624838656,",
+                                       "    0.10,\n    Infinity\n", "\"p\": 1E+400\n"};
+    ax_model_config c;
+    ax_buf out = {0};
+    ax_model_identity id = {1, 2, AX_F32};
+    assert_int_equal(parse(text, &c), AX_OK);
+    assert_int_equal(ax_model_config_print(&c, &id, &out), AX_OK);
+    for (size_t i = 0; i < AX_COUNT(kept); i++)
+        if (!strstr(out.data, kept[i]))
+            fail_msg("%s is not in %s", kept[i], out.data);
+    c.norm_eps = 1e-6; /* what changes is written anew */
+    out.size = 0;
+    assert_int_equal(ax_model_config_print(&c, &id, &out), AX_OK);
+    assert_null(strstr(out.data, "1e-05"));
+    ax_buf_fini(&out);
+    ax_model_config_fini(&c);
+}
+
 /* Parameters of GPT-2 124M, as transformers counts them. */
 static void parameters_are_counted(void **state)
 {
@@ -84,6 +111,8 @@ static void mistakes_are_named(void **state)
     refused("{\"model_type\": \"mamba\"}", "mamba");
     refused("{\"model_type\": \"gpt2\"}", "n_layer");
     refused("{\"model_type\": \"gpt2\", \"n_layer\": \"2\"}", "n_layer");
+    refused("{\"model_type\": \"gpt2\", \"n_layer\": 100000000000000000000}", "n_layer");
+    refused("{\"model_type\": \"gpt2\", \"n_layer\": 1e999}", "n_layer");
     refused("{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 10, \"n_head\": 3, \"n_positions\": 16, "
             "\"vocab_size\": 5}",
             "heads");
@@ -97,8 +126,8 @@ static void mistakes_are_named(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip_keeps_unknown_keys),
-                                       cmocka_unit_test(parameters_are_counted),
-                                       cmocka_unit_test(mistakes_are_named)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(round_trip_keeps_unknown_keys), cmocka_unit_test(digits_come_back),
+        cmocka_unit_test(parameters_are_counted), cmocka_unit_test(mistakes_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

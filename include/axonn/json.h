@@ -1,0 +1,41 @@
+/* json: reading JSON whose numbers have any size, and writing numbers back digit for digit.
+ *
+ * All JSON that the program reads comes through these functions. The values are those of the library Jansson,
+ * whose integers have 64 bits and whose reals are finite doubles; other programs write more than that:
+ * transformers' tokenizers have "model_max_length": 1000000000000000019884624838656, and Python's json module
+ * writes NaN and Infinity. Not collective. */
+#ifndef AXONN_JSON_H
+#define AXONN_JSON_H
+
+#include "axonn/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct json_t; /* of <jansson.h> */
+
+/* Parses `size` bytes of text, for values that are looked at. An integer beyond 64 bits reads as a real; a
+ * number beyond the range of a double, or Infinity, as the largest double of its sign; NaN as null. `flags`
+ * are Jansson's (JSON_REJECT_DUPLICATES, JSON_ALLOW_NUL). The caller releases *out, NULL after a failure,
+ * with json_decref. AX_ERR_DATA: the message is "WHERE:LINE: not valid JSON: REASON", or where `where` is
+ * NULL "not valid JSON: REASON (line L, column C)". */
+AX_MUST_CHECK ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags,
+                                      struct json_t **out);
+
+/* ax_json_parse of a whole file. AX_ERR_DATA also if the file cannot be read. */
+AX_MUST_CHECK ax_status ax_json_read_file(const char *path, size_t flags, struct json_t **out);
+
+/* Parses text for ax_json_print, which writes each number as it stands in the text. Numbers that Jansson
+ * would spell in another way are strings in this tree: take values from a tree of ax_json_parse. AX_ERR_DATA.
+ */
+AX_MUST_CHECK ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size,
+                                               struct json_t **out);
+
+/* Appends a value as text; `flags` are those of Jansson's json_dumps. AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_json_print(const struct json_t *value, size_t flags, ax_buf *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,199 @@
+/* Numbers that Jansson cannot hold are rewritten in the text before Jansson reads it. A number to be kept as
+ * it stands becomes the string MARK NUMBER; no other string begins so, because Jansson refuses a NUL in the
+ * strings of a text that is looked at, and a text is looked at before it is written. Printing takes the mark
+ * and the quotes away again. */
+#include "axonn/json.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MARK "\\u0000"
+
+/* Behind the string whose opening quote is at `at`; `end` if it has no closing one. */
+static const char *skip_string(const char *at, const char *end)
+{
+    for (at++; at < end && *at != '"'; at++)
+        at += *at == '\\';
+    return at < end ? at + 1 : end;
+}
+
+/* The next byte that may begin a string or a number. */
+static const char *skip_other(const char *at, const char *end)
+{
+    while (at < end && (!*at || !strchr("\"-0123456789NI", *at)))
+        at++;
+    return at;
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------- */
+
+typedef enum number_kind { NOT_A_NUMBER, INTEGER, REAL, NAN_WORD, INFINITY_WORD } number_kind;
+
+static const char *skip_digits(const char *at, const char *end)
+{
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
+    return at;
+}
+
+static bool has_word(const char *at, const char *end, const char *word)
+{
+    size_t n = strlen(word);
+    return (size_t)(end - at) >= n && !memcmp(at, word, n);
+}
+
+/* The number at `at` by JSON's grammar, or one of Python's words; *next is behind it. */
+static number_kind scan_number(const char *at, const char *end, const char **next)
+{
+    const char *digits = at + (*at == '-'), *p = skip_digits(digits, end);
+    number_kind kind = INTEGER;
+    if (has_word(at, end, "NaN")) {
+        *next = at + 3;
+        return NAN_WORD;
+    }
+    if (has_word(digits, end, "Infinity")) {
+        *next = digits + 8;
+        return INFINITY_WORD;
+    }
+    if (p == digits || (*digits == '0' && p > digits + 1))
+        return NOT_A_NUMBER;
+    if (p < end && *p == '.') {
+        const char *fraction = p + 1;
+        kind = REAL;
+        if ((p = skip_digits(fraction, end)) == fraction)
+            return NOT_A_NUMBER;
+    }
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        const char *power = p + 1;
+        power += power < end && (*power == '+' || *power == '-');
+        kind = REAL;
+        if ((p = skip_digits(power, end)) == power)
+            return NOT_A_NUMBER;
+    }
+    *next = p;
+    return kind;
+}
+
+/* True if n bytes at `at`, an integer by JSON's grammar, fit into 64 bits. */
+static bool fits_integer(const char *at, size_t n)
+{
+    bool negative = *at == '-';
+    const char *limit = negative ? "9223372036854775808" : "9223372036854775807";
+    size_t digits = n - negative;
+    return digits < 19 || (digits == 19 && memcmp(at + negative, limit, 19) <= 0);
+}
+
+/* Appends a number as Jansson can hold it, for values that are looked at. */
+static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_buf *out)
+{
+    char *text;
+    if (kind == NAN_WORD)
+        return ax_buf_add(out, "null", 4);
+    AX_TRY(ax_strndup(at, n, &text));
+    bool huge = isinf(strtod(text, NULL));
+    free(text);
+    if (huge)
+        return ax_buf_printf(out, "%s1.7976931348623157e308", *at == '-' ? "-" : "");
+    AX_TRY(ax_buf_add(out, at, n));
+    return kind == INTEGER && !fits_integer(at, n) ? ax_buf_add(out, ".0", 2) : AX_OK;
+}
+
+/* Appends a number that is to be written as it stands. */
+static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_buf *out)
+{
+    bool minus_zero = n == 2 && !memcmp(at, "-0", 2);
+    if (kind == INTEGER && fits_integer(at, n) && !minus_zero)
+        return ax_buf_add(out, at, n);
+    return ax_buf_printf(out, "\"" MARK "%.*s\"", (int)n, at);
+}
+
+typedef ax_status (*write_number_fn)(number_kind kind, const char *at, size_t n, ax_buf *out);
+
+/* Appends the text with its numbers written by `write_number`. What is no JSON stays as it is. */
+static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn write_number, ax_buf *out)
+{
+    const char *end = text + size;
+    for (const char *at = text, *next; at < end; at = next) {
+        number_kind kind = scan_number(at, end, &next);
+        if (kind == NOT_A_NUMBER)
+            next = *at == '"' ? skip_string(at, end) : skip_other(at + 1, end);
+        AX_TRY(kind == NOT_A_NUMBER ? ax_buf_add(out, at, (size_t)(next - at))
+                                    : write_number(kind, at, (size_t)(next - at), out));
+    }
+    return AX_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+static ax_status fail(const char *where, const json_error_t *error)
+{
+    if (!where)
+        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %d, column %d)", error->text, error->line,
+                       error->column);
+    return ax_fail(AX_ERR_DATA, "%s:%d: not valid JSON: %s", where, error->line, error->text);
+}
+
+static ax_status parse_rewritten(const char *where, const char *text, size_t size, size_t flags,
+                                 write_number_fn write_number, json_t **out)
+{
+    ax_buf rewritten = {0};
+    json_error_t error = {0};
+    ax_status status = rewrite_numbers(text, size, write_number, &rewritten);
+    if (status == AX_OK &&
+        !(*out = json_loadb(rewritten.data ? rewritten.data : "", rewritten.size, flags, &error)))
+        status = fail(where, &error);
+    ax_buf_fini(&rewritten);
+    return status;
+}
+
+ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags, json_t **out)
+{
+    json_error_t error;
+    *out = json_loadb(text, size, flags, &error); /* as it is, for speed: nearly all texts need no more */
+    return *out ? AX_OK : parse_rewritten(where, text, size, flags, write_readable, out);
+}
+
+ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size, json_t **out)
+{
+    *out = NULL;
+    return parse_rewritten(where, text, size, JSON_ALLOW_NUL, write_verbatim, out);
+}
+
+ax_status ax_json_read_file(const char *path, size_t flags, json_t **out)
+{
+    char *text;
+    size_t size;
+    *out = NULL;
+    AX_TRY(ax_file_read(path, &text, &size));
+    ax_status status = ax_json_parse(path, text, size, flags, out);
+    free(text);
+    return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------- */
+
+/* Appends Jansson's text without the marks and quotes of numbers. */
+static ax_status add_unmarked(const char *text, ax_buf *out)
+{
+    const size_t opening = strlen("\"" MARK);
+    const char *end = text + strlen(text);
+    for (const char *at = text, *next; at < end; at = next) {
+        next = *at == '"' ? skip_string(at, end) : at + strcspn(at, "\"");
+        bool marked = !strncmp(at, "\"" MARK, opening);
+        const char *from = marked ? at + opening : at, *to = marked ? next - 1 : next;
+        AX_TRY(ax_buf_add(out, from, (size_t)(to - from)));
+    }
+    return AX_OK;
+}
+
+ax_status ax_json_print(const json_t *value, size_t flags, ax_buf *out)
+{
+    char *text = json_dumps(value, flags);
+    AX_CHECK(text, AX_ERR_MEMORY, "no memory to print JSON");
+    ax_status status = add_unmarked(text, out);
+    free(text);
+    return status;
+}

@@ -120,6 +120,8 @@ typedef struct ax_pretrained {
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
+    ax_ids ends; /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
+                    of config.json, else the tokenizer's end of text */
 } ax_pretrained;
 
 /* `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases with

@@ -29,9 +29,11 @@ static const ax_option options[] = {
     {"seed", AX_OPT_INT, offsetof(args, seed), "0", "[0, inf)", .meta = "S",
      .help = "the same seed draws the same text"},
     {"stop", AX_OPT_INTS, offsetof(args, stop), .meta = "ID,ID,...",
-     .help = "token ids that end the text, beside the model's end-of-text token"},
+     .help = "token ids that end the text, beside those of the model"},
     {"ignore-end", AX_OPT_BOOL, offsetof(args, ignore_end), "false",
-     .help = "go on after the model's end-of-text token"},
+     .help =
+         "go on after a token that ends the model's texts (eos_token_id of generation_config.json, else of "
+         "config.json, else the tokenizer's end of text)"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -89,7 +91,10 @@ static bool ends(const session *s, int32_t id)
     for (size_t i = 0; i < s->a->stop.count; i++)
         if (s->a->stop.items[i] == id)
             return true;
-    return !s->a->ignore_end && id == s->m.model.identity.eos;
+    for (size_t i = 0; i < s->m.model.ends.size && !s->a->ignore_end; i++)
+        if (s->m.model.ends.data[i] == id)
+            return true;
+    return false;
 }
 
 /* Prints what is new and complete: text where there is a tokenizer, ids where there is none. */

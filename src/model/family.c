@@ -93,13 +93,21 @@ ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
     return status;
 }
 
+/* A list that already has the id stays as it is: a model may have several tokens that end a text. */
+static int set_id(json_t *json, const char *key, int64_t id)
+{
+    const json_t *list = json_object_get(json, key);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) == id)
+            return 0;
+    return json_object_set_new(json, key, id >= 0 ? json_integer(id) : json_null());
+}
+
 static ax_status set_identity(json_t *json, const ax_model_identity *id)
 {
     static const char *const dtypes[AX_DTYPE_COUNT] = {
         [AX_F64] = "float64", [AX_F32] = "float32", [AX_BF16] = "bfloat16", [AX_F16] = "float16"};
-    int failed =
-        json_object_set_new(json, "bos_token_id", id->bos >= 0 ? json_integer(id->bos) : json_null()) |
-        json_object_set_new(json, "eos_token_id", id->eos >= 0 ? json_integer(id->eos) : json_null());
+    int failed = set_id(json, "bos_token_id", id->bos) | set_id(json, "eos_token_id", id->eos);
     json_object_del(json, "torch_dtype");
     failed |= json_object_set_new(json, "dtype", json_string(dtypes[id->dtype]));
     AX_CHECK(!failed, AX_ERR_MEMORY, "cannot build config.json");

@@ -39,6 +39,12 @@ static void round_trip_keeps_unknown_keys(void **state)
     assert_string_equal(json_string_value(json_object_get(json, "dtype")), "bfloat16");
     assert_true(json_is_null(json_object_get(json, "n_inner")));
     json_decref(json);
+    text.size = 0;
+    id.eos = 8; /* one of the list, which stays */
+    assert_int_equal(ax_model_config_print(&c, &id, &text), AX_OK);
+    json = json_loads(text.data, 0, NULL);
+    assert_int_equal(json_array_size(json_object_get(json, "eos_token_id")), 2);
+    json_decref(json);
     assert_int_equal(parse(text.data, &again), AX_OK);
     assert_true(again.layers == c.layers && again.ffn == c.ffn && again.dropout == c.dropout &&
                 again.vocab == c.vocab);

@@ -262,6 +262,7 @@ typedef struct ax_data_build_options {
     const char *valid_output; /* with valid_fraction > 0: where the validation part goes */
     double valid_fraction;    /* a document is validation if a hash of its text falls below this share, so */
                               /* equal documents fall on the same side, whatever else the corpus holds */
+    bool dedup;               /* each text once: a document equal to an earlier one is left out */
     int threads;              /* 0: all processors */
     ax_data_progress_fn progress; /* may be NULL */
     void *user;
@@ -269,14 +270,16 @@ typedef struct ax_data_build_options {
 
 typedef struct ax_data_build_report {
     int64_t files, skipped;    /* files read, and files left out: unreadable or no text */
+    int64_t copies;            /* documents left out by dedup */
     ax_data_info train, valid; /* what was written; valid is zero without a split */
 } ax_data_build_report;
 
 /* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of
  * threads. Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents
- * larger than that. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split
- * without documents, disk full; AX_ERR_USAGE: an output that is the other output or an input;
- * AX_ERR_SIGNAL: stopped by `progress`. No unfinished file is left behind. */
+ * larger than that; with dedup, which compares hashes of texts (XXH3-64), also 16 to 32 bytes a document.
+ * *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split without documents, disk
+ * full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL: stopped by `progress`.
+ * No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file

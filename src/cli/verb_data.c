@@ -53,7 +53,7 @@ typedef struct build_args {
     char *tokenizer, *out, *valid, *text_key;
     double valid_fraction;
     int64_t threads;
-    bool json;
+    bool dedup, json;
 } build_args;
 
 static const ax_option build_options[] = {
@@ -67,6 +67,8 @@ static const ax_option build_options[] = {
      .help = "a second token file for validation"},
     {"valid-fraction", AX_OPT_FLOAT, offsetof(build_args, valid_fraction), "0.01", "(0, 1)",
      .help = "share of the documents that goes to --valid, chosen by a hash of their text"},
+    {"dedup", AX_OPT_BOOL, offsetof(build_args, dedup), "false",
+     .help = "each text once: leave out documents that are copies of an earlier one"},
     {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
      .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
     {"text-key", AX_OPT_STRING, offsetof(build_args, text_key), "text", .meta = "KEY",
@@ -86,15 +88,19 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
 {
     char time[32];
     if (a->json)
-        return cli_print_json(json_pack("{s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files,
-                                        "skipped", (json_int_t)report->skipped, "seconds", seconds, "train",
+        return cli_print_json(json_pack("{s:I, s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files,
+                                        "skipped", (json_int_t)report->skipped, "copies",
+                                        (json_int_t)report->copies, "seconds", seconds, "train",
                                         info_json(a->out, &report->train), "valid",
                                         a->valid ? info_json(a->valid, &report->valid) : NULL));
     print_info(a->out, &report->train);
     if (a->valid)
         print_info(a->valid, &report->valid);
-    printf("%" PRId64 " file%s read, %" PRId64 " left out, %s\n", report->files,
-           report->files == 1 ? "" : "s", report->skipped, ax_format_seconds(seconds, time));
+    printf("%" PRId64 " file%s read, %" PRId64 " left out, ", report->files, report->files == 1 ? "" : "s",
+           report->skipped);
+    if (a->dedup)
+        printf("%" PRId64 " copies of documents left out, ", report->copies);
+    printf("%s\n", ax_format_seconds(seconds, time));
     return AX_OK;
 }
 
@@ -118,6 +124,7 @@ static ax_status run_build(const void *raw)
         .output = a->out,
         .valid_output = a->valid,
         .valid_fraction = a->valid ? a->valid_fraction : 0,
+        .dedup = a->dedup,
         .threads = (int)a->threads,
         .progress = show_build,
         .user = &progress,

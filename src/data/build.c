@@ -5,6 +5,7 @@
  * the number of threads, and memory is bounded: a unit is handed out only while there is a free slot and
  * the units in flight hold less than IN_FLIGHT_BYTES of text (a single larger one goes alone). */
 #include "corpus.h"
+#include "hash_set.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
 typedef struct built_document {
     size_t end;
     int64_t text_bytes;
-    bool valid; /* it belongs to the validation part */
+    uint64_t hash; /* of its text */
 } built_document;
 
 typedef struct slot {
@@ -35,6 +36,8 @@ typedef struct build {
     ax_corpus *corpus;
     ax_token_writer *train, *valid; /* valid: NULL without a split */
     int64_t counts[2];              /* documents of train and valid */
+    hash_set seen;                  /* with `dedup`: texts written so far */
+    int64_t copies;                 /* documents left out because their text was seen */
     pthread_mutex_t lock;           /* guards what follows, but a slot between hand-out and `done` */
     pthread_cond_t changed;
     corpus_unit next;
@@ -58,9 +61,9 @@ typedef struct worker {
 } worker;
 
 /* Uniform in [0, 1) by the text alone: neither place nor neighbours of a document decide its side. */
-static bool falls_to_validation(const char *text, size_t bytes, double fraction)
+static bool falls_to_validation(const built_document *document, double fraction)
 {
-    return (double)(XXH3_64bits(text, bytes) >> 11) * 0x1p-53 < fraction;
+    return (double)(document->hash >> 11) * 0x1p-53 < fraction;
 }
 
 static ax_status encode_document(void *user, const char *text, size_t bytes)
@@ -71,8 +74,7 @@ static ax_status encode_document(void *user, const char *text, size_t bytes)
     if (status != AX_OK)
         ax_error_context("%s", ax_corpus_path(w->b->corpus, s->unit.file));
     AX_TRY(status);
-    built_document document = {s->ids.size, (int64_t)bytes,
-                               falls_to_validation(text, bytes, w->b->options->valid_fraction)};
+    built_document document = {s->ids.size, (int64_t)bytes, XXH3_64bits(text, bytes)};
     return ax_buf_add(&s->documents, &document, sizeof document);
 }
 
@@ -89,17 +91,29 @@ static void fill_slot(worker *w, slot *s)
 
 /* ---- writing in order ---------------------------------------------------------------------------- */
 
+static ax_status write_document(build *b, const built_document *d, const int32_t *ids, int64_t n)
+{
+    bool valid = falls_to_validation(d, b->options->valid_fraction), fresh = true;
+    if (b->options->dedup)
+        AX_TRY(hash_set_add(&b->seen, d->hash, &fresh));
+    if (!fresh) {
+        b->copies++;
+        return AX_OK;
+    }
+    AX_TRY(ax_token_writer_add(valid ? b->valid : b->train, ids, n, d->text_bytes));
+    b->counts[valid]++;
+    b->progress.tokens += n;
+    b->progress.documents++;
+    return AX_OK;
+}
+
 static ax_status write_documents(build *b, const slot *s)
 {
     const built_document *documents = (const void *)s->documents.data;
     size_t n = s->documents.size / sizeof *documents, begin = 0;
     for (size_t i = 0; i < n; i++) {
         const built_document *d = &documents[i];
-        AX_TRY(ax_token_writer_add(d->valid ? b->valid : b->train, s->ids.data + begin,
-                                   (int64_t)(d->end - begin), d->text_bytes));
-        b->counts[d->valid]++;
-        b->progress.tokens += (int64_t)(d->end - begin);
-        b->progress.documents++;
+        AX_TRY(write_document(b, d, s->ids.data + begin, (int64_t)(d->end - begin)));
         begin = d->end;
     }
     return AX_OK;
@@ -288,6 +302,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     AX_TRY(finish_writers(b, report));
     report->files = ax_corpus_files(b->corpus);
     report->skipped = b->corpus->skipped;
+    report->copies = b->copies;
     tell_progress(b, true);
     return AX_OK;
 }
@@ -297,6 +312,7 @@ static void build_destroy(build *b)
     ax_token_writer_abandon(&b->train);
     ax_token_writer_abandon(&b->valid);
     ax_corpus_destroy(&b->corpus);
+    hash_set_fini(&b->seen);
     for (int i = 0; i < SLOTS; i++) {
         ax_ids_fini(&b->slots[i].ids);
         ax_buf_fini(&b->slots[i].documents);

@@ -187,6 +187,44 @@ static void threads_change_nothing(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
+/* A corpus in which most documents occur more than once is the corpus of its distinct documents. */
+static void each_text_once(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    ax_buf many = {0}, once = {0};
+    for (int i = 0; i < 3000; i++)
+        OK(ax_buf_printf(&many, "{\"text\":\"ab %d\"}\n", i % 1000 * (i % 3 + 1)));
+    for (int i = 0, seen; i < 3000; i++) {
+        seen = 0;
+        for (int j = 0; j < i && !seen; j++)
+            seen = j % 1000 * (j % 3 + 1) == i % 1000 * (i % 3 + 1);
+        if (!seen)
+            OK(ax_buf_printf(&once, "{\"text\":\"ab %d\"}\n", i % 1000 * (i % 3 + 1)));
+    }
+    const char *copies = put_file(s, "many.jsonl", many.data, many.size);
+    const char *distinct = put_file(s, "once.jsonl", once.data, once.size);
+    ax_buf_fini(&many);
+    ax_buf_fini(&once);
+    ax_data_build_options o = options_for(&distinct, tok, in_scratch(s, "once.tok"));
+    ax_data_build_report want, got;
+    o.valid_output = in_scratch(s, "once.valid");
+    o.valid_fraction = 0.3;
+    OK(ax_data_build(&o, &want));
+    o.corpus.inputs = &copies;
+    o.output = in_scratch(s, "many.tok");
+    o.valid_output = in_scratch(s, "many.valid");
+    OK(ax_data_build(&o, &got));
+    assert_int_equal(got.train.documents + got.valid.documents, 3000);
+    assert_int_equal(got.copies, 0);
+    o.dedup = true;
+    OK(ax_data_build(&o, &got));
+    assert_int_equal(got.copies, 3000 - want.train.documents - want.valid.documents);
+    expect_same_file(in_scratch(s, "once.tok"), o.output);
+    expect_same_file(in_scratch(s, "once.valid"), o.valid_output);
+    ax_tokenizer_destroy(&tok);
+}
+
 /* Number of entries in the scratch directory whose name holds `part`. */
 static int count_entries(scratch *s, const char *part)
 {
@@ -371,6 +409,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(tokens_by_hand, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(threads_change_nothing, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(each_text_once, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(outputs_are_files_of_their_own, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(failures_leave_nothing, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(cache, scratch_setup, scratch_teardown),

@@ -58,7 +58,7 @@ typedef struct ax_plan_step {
  * gathers where the nesting of axes allows, so that less travels. Axes of size 1 take no step. */
 typedef struct ax_plan {
     int n;
-    ax_plan_step step[2 * AX_MAX_AXES + 2];
+    ax_plan_step step[2 * AX_LAYOUT_AXES + 2];
 } ax_plan;
 
 /* Plans `tensor` (its layout is the source) → `target`. Partial axes of the target must be partial in the
@@ -91,23 +91,27 @@ AX_MUST_CHECK ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data,
 /* ---- roles --------------------------------------------------------------------------------------- */
 
 /* What a dim is to the model; a strategy says which axes split it. Layers name roles, never axes. */
-typedef enum ax_role {
+enum {
     AX_ROLE_NONE,   /* never split */
     AX_ROLE_BATCH,  /* samples */
     AX_ROLE_MODEL,  /* residual width */
     AX_ROLE_HIDDEN, /* MLP inner width, heads */
     AX_ROLE_VOCAB,
-    AX_ROLE_HEADS,    /* query heads that share fewer key heads than there are ranks: see ax_heads_split */
-    AX_ROLE_KV_HEADS, /* those key heads, replicated among the ranks that share them */
     AX_ROLE_COUNT
-} ax_role;
+};
+/* One of these, or one of these with factors in the place of the axis that they make up. */
+typedef uint16_t ax_role;
+/* `role` with its axis split by both factors of a factoring (ax_grid_factor), or by the major one only and
+ * replicated along the minor one. */
+ax_role ax_role_both(ax_role role, int factoring);
+ax_role ax_role_major(ax_role role, int factoring);
 
 /* A parallel strategy: which axes split a dim, by its role, and which split a weight further while it is not
  * in use. A context names its row (ax_parallel); layers know none. */
 typedef struct ax_strategy {
     const char *name, *help;
     ax_axisset axes;           /* the others must have size 1 */
-    ax_axes of[AX_ROLE_COUNT]; /* role → axes, major first; heads lie where AX_ROLE_HIDDEN does */
+    ax_axes of[AX_ROLE_COUNT]; /* role → axes, major first */
     ax_axes rest;              /* fine, on dim 0 of weights */
 } ax_strategy;
 
@@ -141,7 +145,7 @@ int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 /* How `heads` query heads, each group of heads / kv_heads of which shares a key head, lie on the ranks that
  * split the hidden width, so that every rank holds the key heads of its queries. */
 typedef struct ax_heads {
-    ax_role q, kv;  /* roles of the two widths */
+    ax_role q, kv;  /* roles of the two widths: hidden, where need be with factors */
     int64_t q_unit; /* query heads that stay together; key heads split one by one */
 } ax_heads;
 /* Up to as many ranks as key heads: groups are split in whole. More: key heads are split along x.kv, one

@@ -12,14 +12,29 @@
 extern "C" {
 #endif
 
-enum { AX_MAX_AXES = 8 };
+enum { AX_MAX_AXES = 16 }; /* of a grid, factors included */
 
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
 typedef uint16_t ax_axisset; /* bit a = axis a */
 
-/* The axes every grid has, in rank order, x innermost; then the factors of x, once ax_grid_factor has made
- * them. */
-enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD, AX_X_KV = AX_AXES_STANDARD, AX_X_REP, AX_AXES };
+/* The axes that every grid has, in rank order, x innermost. Factors of them follow (ax_grid_factor). */
+enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
+
+/* What an axis may be a product of, one row each: FACTOR(id, axis, suffix of the major factor, of the minor
+ * one). Factor KV of x names the axes x.kv and x.rep. */
+#define AX_FACTORS(FACTOR) FACTOR(KV, AX_X, "kv", "rep")
+typedef enum ax_factor {
+#define AX_FACTOR_ENUM(id, axis, major, minor) AX_FACTOR_##id,
+    AX_FACTORS(AX_FACTOR_ENUM)
+#undef AX_FACTOR_ENUM
+        AX_FACTOR_COUNT
+} ax_factor;
+
+/* axis = major · minor: a coordinate along `axis` is (that along major) · (size of minor) + (that along
+ * minor). */
+typedef struct ax_factoring {
+    ax_axis axis, major, minor;
+} ax_factoring;
 
 typedef struct ax_grid ax_grid;
 
@@ -38,9 +53,13 @@ void ax_grid_destroy(ax_grid **grid);
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
+/* The size along a standard axis, and all of them in a struct. */
+int ax_grid_size_along(ax_grid_size size, ax_axis axis);
+ax_grid_size ax_grid_size_of(const int size[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* ranks along it */
-const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x" … */
+const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x", "x.kv", … */
+const char *ax_axis_name(ax_axis axis);                           /* of a standard axis */
 int ax_grid_ranks(const ax_grid *grid);
 int ax_grid_rank(const ax_grid *grid);
 /* Coordinate of a rank along an axis. */
@@ -49,15 +68,20 @@ int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 /* The axis of that name, or AX_ERR_USAGE naming those that exist. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
-/* Declares x = x.kv · x.rep with x.kv of `kv` ranks, major: a rank's coordinate along x is (its coordinate
- * along x.kv) · (size of x.rep) + (that along x.rep). From then on layouts and sets of axes may name the
- * factors. A dim split by x.kv and then x.rep lies on the same ranks in the same order as one split by x, in
- * equal boxes where the sizes divide its extent: one split after the other where they do not. Declaring the
- * same again, or a kv of all of x, changes nothing. AX_ERR_USAGE if kv does not divide x, or other factors of
- * x are in use. Collective along the grid. */
-AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, int kv);
-/* Axes as they do not overlap: x is replaced by x.kv and x.rep where those exist. */
+/* Declares that the axis of `factor` is a product whose major factor has `size` ranks. From then on layouts
+ * and sets of axes may name the factors. A dim split by x.kv and then x.rep lies on the same ranks in the
+ * same order as one split by x, in equal boxes where the sizes divide its extent: one split after the other
+ * where they do not. A factor of all ranks of the axis is the axis itself. Declaring the same again changes
+ * nothing; one axis may have several factorings if, of each two major sizes, one divides the other: a later
+ * factoring is named with its sizes ("x.kv4", "x.rep2"). *out: an index for ax_grid_factoring. AX_ERR_USAGE
+ * if `size` does not divide the axis, or fits no factoring that is in use. Collective along the grid. */
+AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out);
+ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
+/* Axes as they do not overlap: an axis that has factors is replaced by them, down to those that have none. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
+/* The axes of a set by name, "z.data"; an axis all of whose factors are in it by its own. Returns out. */
+enum { AX_AXISSET_TEXT = 128 };
+char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT]);
 /* The atoms of `axes` whose size is above 1: two sets that are equal so have the same groups. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
 /* Ranks of a group along `axes`: the product of the sizes of their atoms. */
@@ -67,6 +91,9 @@ int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
  * grid. Its ax_comm_traffic_get is what travelled along exactly this set, whatever it was called. Not
  * collective: pipeline stages, which do different things, ask for different ones. */
 ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
+/* The communicators that there are: group `index` of ax_grid_groups, and the atoms that it is along. */
+int ax_grid_groups(const ax_grid *grid);
+ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
 /* That of all ranks of the grid. */
 ax_comm *ax_grid_comm_all(const ax_grid *grid);
 
@@ -88,6 +115,8 @@ AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const a
 
 /* Whether a grid would do; `arg` is the caller's. */
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
+/* "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
+char *ax_grid_size_print(ax_grid_size size, char out[80]);
 /* Prints the up to three grids of `ranks` ranks that are legal (NULL: all are) and nearest to `wanted`, as
  * "x=2 y=1 z=1 pipe=1 data=4; …", or "none". Returns out. */
 char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg,

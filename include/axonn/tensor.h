@@ -20,12 +20,12 @@
 extern "C" {
 #endif
 
-enum { AX_MAX_DIMS = 4 };
+enum { AX_MAX_DIMS = 4, AX_LAYOUT_AXES = 8 }; /* of a tensor; of a layout, over all its dims */
 
 /* Ordered axes that split one dim, major first; the last `fine` of them ignore units. */
 typedef struct ax_axes {
     uint8_t n, fine;
-    ax_axis a[AX_MAX_AXES];
+    ax_axis a[AX_LAYOUT_AXES];
 } ax_axes;
 
 /* An axis appears at most once in a layout, `partial` included, nor with it its factors. Zero-initialised:

@@ -132,13 +132,8 @@ char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256])
         ADD("%s%s(", i ? " " : "", names[s->kind]);
         if (s->kind != AX_STEP_REDUCE)
             ADD("d%d@", s->dim);
-        const char *dot = "";
-        for (int a = 0; a < ax_grid_axes(grid); a++)
-            if (s->axes >> a & 1) {
-                ADD("%s%s", dot, ax_grid_axis_name(grid, (ax_axis)a));
-                dot = ".";
-            }
-        ADD(")");
+        char axes[AX_AXISSET_TEXT];
+        ADD("%s)", ax_grid_set_print(grid, s->axes, axes));
     }
 #undef ADD
     return out;

@@ -78,9 +78,8 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx)
 
 bool ax_strategy_fits(const ax_strategy *strategy, ax_grid_size size)
 {
-    const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (n[a] > 1 && !(strategy->axes >> a & 1))
+        if (ax_grid_size_along(size, (ax_axis)a) > 1 && !(strategy->axes >> a & 1))
             return false;
     return true;
 }
@@ -101,27 +100,45 @@ ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size)
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Heads lie where the hidden width does: query heads on x.kv and then x.rep, key heads on x.kv. */
-static ax_axes heads_axes(const ax_ctx *ctx, ax_axes hidden, bool kv)
+/* Above the role: 0, or 1 + 2 · factoring + (1: split by the major factor only). */
+enum { ROLE_BITS = 8, MAJOR_ONLY = 1 };
+
+ax_role ax_role_both(ax_role role, int factoring)
 {
-    ax_axes axes = {0};
-    for (int i = 0; i < hidden.n; i++)
-        if (hidden.a[i] != AX_X || ax_grid_axes(ctx->grid) < AX_AXES) {
-            axes.a[axes.n++] = hidden.a[i];
-        } else {
-            axes.a[axes.n++] = AX_X_KV;
-            if (!kv)
-                axes.a[axes.n++] = AX_X_REP;
-        }
-    return axes;
+    return (ax_role)(role | (1 + 2 * factoring) << ROLE_BITS);
+}
+
+ax_role ax_role_major(ax_role role, int factoring)
+{
+    return (ax_role)(role | (1 + 2 * factoring + MAJOR_ONLY) << ROLE_BITS);
 }
 
 static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
 {
-    const ax_axes *of = ax_strategy_of(ctx)->of;
-    if (role == AX_ROLE_HEADS || role == AX_ROLE_KV_HEADS)
-        return heads_axes(ctx, of[AX_ROLE_HIDDEN], role == AX_ROLE_KV_HEADS);
-    return of[role];
+    int factored = (role >> ROLE_BITS) - 1;
+    const ax_axes *of = &ax_strategy_of(ctx)->of[role & ((1 << ROLE_BITS) - 1)];
+    if (factored < 0)
+        return *of;
+    ax_factoring f = ax_grid_factoring(ctx->grid, factored / 2);
+    ax_axes axes = {0};
+    for (int i = 0; i < of->n; i++)
+        if (of->a[i] != f.axis) {
+            axes.a[axes.n++] = of->a[i];
+        } else {
+            if (ax_grid_axis_size(ctx->grid, f.major) > 1)
+                axes.a[axes.n++] = f.major;
+            if (ax_grid_axis_size(ctx->grid, f.minor) > 1 && !(factored & MAJOR_ONLY))
+                axes.a[axes.n++] = f.minor;
+        }
+    return axes;
+}
+
+/* The axes along which a dim of this role is replicated because it is split by a major factor only. */
+static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
+{
+    int factored = (role >> ROLE_BITS) - 1;
+    return factored >= 0 && (factored & MAJOR_ONLY) ? AXES_1(ax_grid_factoring(ctx->grid, factored / 2).minor)
+                                                    : 0;
 }
 
 /* The axes that `taken` has not. */
@@ -163,11 +180,8 @@ ax_axisset ax_batch_axes(const ax_ctx *ctx)
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim)
 {
     ax_axisset axes = ax_batch_axes(ctx);
-    ax_layout q = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_HEADS}, 1);
-    ax_layout kv = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_KV_HEADS}, 1);
     for (int d = 0; d < ndim; d++)
-        if (roles[d] == AX_ROLE_KV_HEADS)
-            axes |= ax_layout_split_axes(&q, 1) & (ax_axisset)~ax_layout_split_axes(&kv, 1);
+        axes |= sharing_axes(ctx, roles[d]);
     return axes;
 }
 
@@ -190,6 +204,8 @@ ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads 
              (long long)(ranks / kv_heads * kv_heads), (long long)ax_round_up(ranks, kv_heads));
     if (ranks <= kv_heads || heads == kv_heads)
         return AX_OK;
-    *out = (ax_heads){AX_ROLE_HEADS, AX_ROLE_KV_HEADS, 1};
-    return ax_grid_factor(ctx->grid, (int)kv_heads);
+    int factoring;
+    AX_TRY(ax_grid_factor(ctx->grid, AX_FACTOR_KV, (int)kv_heads, &factoring));
+    *out = (ax_heads){ax_role_both(AX_ROLE_HIDDEN, factoring), ax_role_major(AX_ROLE_HIDDEN, factoring), 1};
+    return AX_OK;
 }

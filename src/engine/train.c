@@ -53,7 +53,7 @@ static ax_status allocate(ax_run *run)
     AX_TRY(ax_run_average_peak(run));
     ax_memory_restart_peak();
     AX_TRY(ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine));
-    ax_run_find_axes(run); /* the model may have factored one */
+    AX_TRY(ax_run_find_axes(run)); /* the model may have factored one */
     return AX_OK;
 }
 
@@ -339,6 +339,9 @@ void ax_run_finish(ax_run *run)
     ax_model_config_fini(&run->model);
     ax_tokenizer_destroy(&run->tokenizer);
     free(run->resume_dir);
+    free(run->axes);
+    free(run->row_axes);
+    free(run->exchanged);
     if (run->lock)
         close(run->lock);
 }

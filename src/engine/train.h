@@ -16,12 +16,10 @@ typedef struct ax_sources {
 
 /* A set of axes of the grid along which ranks talk. */
 typedef struct ax_run_axes {
-    char name[48]; /* "x", "z.data" */
+    char name[AX_AXISSET_TEXT]; /* "x", "z.data" */
     const ax_comm *comm;
     ax_comm_traffic before; /* this step */
 } ax_run_axes;
-
-enum { AX_RUN_AXES = (1 << (AX_AXES - 1)) - 1 }; /* x, or its factors */
 
 typedef struct ax_run {
     ax_config *config;
@@ -47,8 +45,9 @@ typedef struct ax_run {
     ax_trace *trace;     /* NULL: nothing is noted */
     double trace_origin; /* a moment that all ranks share */
     int n_axes;
-    ax_run_axes axes[AX_RUN_AXES];
-    ax_metrics_axes row_axes[AX_RUN_AXES];
+    ax_run_axes *axes;
+    ax_metrics_axes *row_axes;
+    double *exchanged; /* what ax_run_exchange reduces */
     int signal;        /* that some rank had at the last exchange, or 0 */
     ax_status trouble; /* of this rank's own work, told at the next exchange */
     char trouble_message[1024];
@@ -94,7 +93,7 @@ ax_status ax_run_average_peak(ax_run *run);
 ax_status ax_run_compare_configs(ax_run *run); /* one configuration, which fits the ranks */
 /* One rank works, the others call this until it says done; all learn of signals to any of them. */
 ax_status ax_run_beat(ax_run *run, bool *done);
-void ax_run_find_axes(ax_run *run);
+AX_MUST_CHECK ax_status ax_run_find_axes(ax_run *run);
 void ax_run_begin_traffic(ax_run *run);
 double ax_run_exposed(const ax_run *run); /* seconds since then in which this rank waited for others */
 void ax_run_note_trouble(ax_run *run, ax_status status);

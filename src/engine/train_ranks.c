@@ -80,28 +80,26 @@ ax_status ax_run_beat(ax_run *run, bool *done)
 
 /* ---- once a step --------------------------------------------------------------------------------- */
 
-/* "z.data"; both factors of x are x. */
-static void print_axes(const ax_grid *grid, ax_axisset set, char *out, size_t room)
-{
-    enum { FACTORS = 1 << AX_X_KV | 1 << AX_X_REP };
-    if ((set & FACTORS) == FACTORS)
-        set = (ax_axisset)((set & ~FACTORS) | 1 << AX_X);
-    for (int axis = 0; axis < ax_grid_axes(grid); axis++)
-        if (set >> axis & 1)
-            snprintf(out + strlen(out), room - strlen(out), "%s%s", *out ? "." : "",
-                     ax_grid_axis_name(grid, (ax_axis)axis));
-}
+/* What ranks tell one another at the end of a step, before the bytes along each set of axes. */
+enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, AXES };
 
-void ax_run_find_axes(ax_run *run)
+ax_status ax_run_find_axes(ax_run *run)
 {
     const ax_grid *grid = run->ctx->grid;
-    for (unsigned set = 1; set < 1u << ax_grid_axes(grid); set++) {
-        if (ax_grid_effective(grid, (ax_axisset)set) != set)
+    int groups = ax_grid_groups(grid);
+    AX_TRY(ax_calloc((size_t)groups, sizeof *run->axes, &run->axes));
+    AX_TRY(ax_calloc((size_t)groups, sizeof *run->row_axes, &run->row_axes));
+    AX_TRY(ax_calloc((size_t)(AXES + groups), sizeof *run->exchanged, &run->exchanged));
+    for (int i = 0; i < groups; i++) {
+        ax_axisset set;
+        const ax_comm *comm = ax_grid_group(grid, i, &set);
+        if (!set)
             continue;
         ax_run_axes *a = &run->axes[run->n_axes++];
-        a->comm = ax_grid_comm(grid, (ax_axisset)set);
-        print_axes(grid, (ax_axisset)set, a->name, sizeof a->name);
+        a->comm = comm;
+        ax_grid_set_print(grid, set, a->name);
     }
+    return AX_OK;
 }
 
 void ax_run_begin_traffic(ax_run *run)
@@ -135,9 +133,11 @@ ax_status ax_run_agree(ax_run *run)
 /* One small reduction for all that is a maximum, and one for the sum, started together. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
 {
-    enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, AXES };
-    double max[AXES + AX_RUN_AXES] = {
-        [SIGNAL] = ax_signal_pending(), [TROUBLE] = run->trouble, [MEMORY] = (double)row->mem_bytes};
+    double *max = run->exchanged;
+    max[SIGNAL] = ax_signal_pending();
+    max[TROUBLE] = run->trouble;
+    max[MEMORY] = (double)row->mem_bytes;
+    max[WIRE] = 0;
     for (int i = 0; i < run->n_axes; i++) {
         ax_comm_traffic now = ax_comm_traffic_get(run->axes[i].comm), before = run->axes[i].before;
         max[AXES + i] = (double)(now.bytes - before.bytes);

@@ -1,142 +1,98 @@
 /* Ranks as a grid of named axes, and the communicators along them. */
 #include "axonn/grid.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const axis_names[AX_AXES] = {"x", "y", "z", "pipe", "data", "x.kv", "x.rep"};
+static const char *const axis_names[AX_AXES_STANDARD] = {"x", "y", "z", "pipe", "data"};
+
+static const struct {
+    ax_axis axis;
+    const char *major, *minor;
+} factors[AX_FACTOR_COUNT] = {
+#define ROW(id, axis, major, minor) [AX_FACTOR_##id] = {axis, major, minor},
+    AX_FACTORS(ROW)
+#undef ROW
+};
+
+_Static_assert(AX_MAX_AXES <= 8 * sizeof(ax_axisset), "a set has a bit for each axis");
+_Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES, "each axis with factors can have them");
+
+/* An axis covers the ranks whose numbers differ by multiples of `stride`, `size` of them. */
+typedef struct grid_axis {
+    char name[24];
+    int size, stride;
+    ax_axis of;       /* the standard axis that it is a factor of, or itself */
+    ax_axisset atoms; /* those that it is the product of; itself if it has no factors */
+} grid_axis;
+
+/* The group along a set of atoms. */
+typedef struct group {
+    ax_axisset atoms;
+    ax_comm *comm;
+} group;
 
 struct ax_grid {
     ax_comm *world;
-    int axes, ranks; /* axes: AX_AXES once x has factors */
-    int size[AX_AXES], stride[AX_AXES];
-    ax_comm *comm[1 << AX_AXES]; /* by effective set of axes; the others are NULL */
-    ax_device *dev;              /* that they are connected with, where that is possible; or NULL */
-    bool said;                   /* that it is not */
+    int axes, ranks, factorings, comms;
+    grid_axis axis[AX_MAX_AXES];
+    ax_factoring factoring[AX_MAX_AXES];
+    group *along;
+    ax_device *dev; /* that communicators are connected with, where that is possible; or NULL */
+    bool said;      /* that it is not */
 };
 
-/* ---- legal neighbours of a grid that does not fit ------------------------------------------------ */
+/* ---- sizes --------------------------------------------------------------------------------------- */
 
-enum { NEIGHBOURS = 3 };
+int ax_grid_size_along(ax_grid_size size, ax_axis axis)
+{
+    const int n[AX_AXES_STANDARD] = {
+        [AX_X] = size.x, [AX_Y] = size.y, [AX_Z] = size.z, [AX_PIPE] = size.pipe, [AX_DATA] = size.data};
+    return n[axis];
+}
 
-typedef struct candidate {
-    int size[AX_AXES_STANDARD];
-    double distance;
-} candidate;
-
-typedef struct search {
-    int wanted[AX_AXES_STANDARD];
-    ax_grid_legal_fn *legal; /* or NULL */
-    const void *arg;
-    candidate now, best[NEIGHBOURS];
-    int n;
-} search;
-
-static ax_grid_size size_of(const int *n)
+ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD])
 {
     return (ax_grid_size){.x = n[AX_X], .y = n[AX_Y], .z = n[AX_Z], .pipe = n[AX_PIPE], .data = n[AX_DATA]};
 }
 
-/* How far two grids are apart: the factors by which axes differ; splitting what was not split costs more. */
-static double distance(const int *wanted, const int *size)
-{
-    double sum = 0;
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
-        sum += fabs(log((double)size[a] / wanted[a])) * (wanted[a] == 1 ? 2.0 : 1.0);
-    return sum;
-}
+const char *ax_axis_name(ax_axis axis) { return axis_names[axis]; }
 
-static void keep_best(search *s)
+static ax_status refuse(ax_grid_size size, int ranks, int64_t product)
 {
-    if (s->legal && !s->legal(s->arg, size_of(s->now.size)))
-        return;
-    s->now.distance = distance(s->wanted, s->now.size);
-    int at = s->n;
-    while (at > 0 && s->now.distance < s->best[at - 1].distance)
-        at--;
-    for (int i = s->n < NEIGHBOURS ? s->n : NEIGHBOURS - 1; i > at; i--)
-        s->best[i] = s->best[i - 1];
-    if (at < NEIGHBOURS)
-        s->best[at] = s->now;
-    if (s->n < NEIGHBOURS)
-        s->n++;
-}
-
-/* All ways to write `ranks` as a product over the axes from `axis` on. */
-static void factorize(search *s, int axis, int ranks)
-{
-    if (axis == AX_AXES_STANDARD - 1) {
-        s->now.size[axis] = ranks;
-        keep_best(s);
-        return;
-    }
-    for (int f = 1; f <= ranks; f++)
-        if (ranks % f == 0) {
-            s->now.size[axis] = f;
-            factorize(s, axis + 1, ranks / f);
-        }
-}
-
-static void print_sizes(const int *size, char *out, size_t room)
-{
-    size_t len = 0;
-    for (int a = 0; a < AX_AXES_STANDARD && len < room; a++)
-        len += (size_t)snprintf(out + len, room - len, "%s%s=%d", a ? " " : "", axis_names[a], size[a]);
-}
-
-char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg, char out[320])
-{
-    search s = {
-        .wanted = {wanted.x, wanted.y, wanted.z, wanted.pipe, wanted.data}, .legal = legal, .arg = arg};
-    factorize(&s, 0, ranks);
-    size_t len = (size_t)snprintf(out, 320, "%s", s.n ? "" : "none");
-    for (int i = 0; i < s.n; i++) {
-        char one[100];
-        print_sizes(s.best[i].size, one, sizeof one);
-        len += (size_t)snprintf(out + len, 320 - len, "%s%s", i ? "; " : "", one);
-    }
-    return out;
-}
-
-static ax_status refuse(const int *size, int ranks, int64_t product)
-{
-    char wanted[128], text[320];
-    print_sizes(size, wanted, sizeof wanted);
-    ax_grid_nearest(size_of(size), ranks, NULL, NULL, text);
+    char wanted[80], nearest[320];
     return ax_fail(AX_ERR_USAGE, "grid %s needs %lld ranks but there %s %d; the nearest grids that fit: %s",
-                   wanted, (long long)product, ranks == 1 ? "is" : "are", ranks, text);
+                   ax_grid_size_print(size, wanted), (long long)product, ranks == 1 ? "is" : "are", ranks,
+                   ax_grid_nearest(size, ranks, NULL, NULL, nearest));
 }
 
-/* ---- grids --------------------------------------------------------------------------------------- */
+/* ---- communicators ------------------------------------------------------------------------------- */
 
-/* A group is named by its lowest rank: the one with coordinate 0 along all the axes, which do not overlap. */
-static ax_status make_comm(ax_grid *grid, ax_axisset axes)
+static group *find_along(const ax_grid *grid, ax_axisset atoms)
+{
+    for (int i = 0; i < grid->comms; i++)
+        if (grid->along[i].atoms == atoms)
+            return &grid->along[i];
+    return NULL;
+}
+
+/* A group is named by its lowest rank: the one with coordinate 0 along all the atoms. */
+static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int rank = ax_grid_rank(grid), lowest = rank;
-    if (!axes)
-        return ax_comm_self_create(&grid->comm[axes]);
+    if (!atoms)
+        return ax_comm_self_create(out);
     for (int a = 0; a < grid->axes; a++)
-        if (axes >> a & 1)
-            lowest -= ax_grid_coord(grid, rank, (ax_axis)a) * grid->stride[a];
-    return ax_comm_split(grid->world, lowest, rank, &grid->comm[axes]);
+        if (atoms >> a & 1)
+            lowest -= ax_grid_coord(grid, rank, (ax_axis)a) * grid->axis[a].stride;
+    return ax_comm_split(grid->world, lowest, rank, out);
 }
 
-/* "x.data" */
-static void name_axes(const ax_grid *grid, ax_axisset axes, char *out, size_t size)
+static ax_status connect(ax_grid *grid, const group *to)
 {
-    size_t len = 0;
-    for (int a = 0; a < grid->axes && len < size; a++)
-        if (axes >> a & 1)
-            len += (size_t)snprintf(out + len, size - len, "%s%s", len ? "." : "", axis_names[a]);
-}
-
-static ax_status connect(ax_grid *grid, ax_axisset axes)
-{
-    char name[64] = "", why[AX_COMM_WHY];
-    name_axes(grid, axes, name, sizeof name);
-    AX_TRY(ax_comm_connect(grid->comm[axes], grid->dev, name, why));
+    char name[AX_AXISSET_TEXT], why[AX_COMM_WHY];
+    AX_TRY(ax_comm_connect(to->comm, grid->dev, ax_grid_set_print(grid, to->atoms, name), why));
     if (*why)
         ax_log(grid->said ? AX_LOG_DEBUG : AX_LOG_INFO,
                "collectives of device %s along %s go through host memory: %s", grid->dev->ops.name, name,
@@ -148,46 +104,78 @@ static ax_status connect(ax_grid *grid, ax_axisset axes)
 ax_status ax_grid_connect(ax_grid *grid, ax_device *dev)
 {
     grid->dev = dev;
-    for (unsigned axes = 0; axes < AX_COUNT(grid->comm); axes++)
-        if (grid->comm[axes])
-            AX_TRY(connect(grid, (ax_axisset)axes));
+    for (int i = 0; i < grid->comms; i++)
+        AX_TRY(connect(grid, &grid->along[i]));
     return AX_OK;
+}
+
+static ax_status add_comm(ax_grid *grid, ax_axisset atoms)
+{
+    group *more = realloc(grid->along, (size_t)(grid->comms + 1) * sizeof *more);
+    AX_CHECK(more, AX_ERR_MEMORY, "no memory for another communicator");
+    grid->along = more;
+    AX_TRY(make_comm(grid, atoms, &more[grid->comms].comm));
+    more[grid->comms++].atoms = atoms;
+    return grid->dev ? connect(grid, &more[grid->comms - 1]) : AX_OK;
+}
+
+int ax_grid_groups(const ax_grid *grid) { return grid->comms; }
+
+ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes)
+{
+    *axes = grid->along[index].atoms;
+    return grid->along[index].comm;
 }
 
 /* All that are missing, while all ranks do the same: later, ranks differ in which they use first. */
 static ax_status make_comms(ax_grid *grid)
 {
     for (unsigned axes = 0; axes < 1u << grid->axes; axes++)
-        if (!grid->comm[axes] && ax_grid_effective(grid, (ax_axisset)axes) == axes) {
-            AX_TRY(make_comm(grid, (ax_axisset)axes));
-            if (grid->dev)
-                AX_TRY(connect(grid, (ax_axisset)axes));
-        }
+        if (ax_grid_effective(grid, (ax_axisset)axes) == axes && !find_along(grid, (ax_axisset)axes))
+            AX_TRY(add_comm(grid, (ax_axisset)axes));
     return AX_OK;
+}
+
+ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes)
+{
+    return find_along(grid, ax_grid_effective(grid, axes))->comm;
+}
+
+ax_comm *ax_grid_comm_all(const ax_grid *grid)
+{
+    return ax_grid_comm(grid, (ax_axisset)((1u << grid->axes) - 1));
+}
+
+/* ---- grids --------------------------------------------------------------------------------------- */
+
+static ax_axis add_axis(ax_grid *grid, ax_axis of, const char *name, int size, int stride)
+{
+    grid_axis *a = &grid->axis[grid->axes];
+    *a = (grid_axis){.size = size, .stride = stride, .of = of, .atoms = (ax_axisset)(1u << grid->axes)};
+    snprintf(a->name, sizeof a->name, "%s", name);
+    return (ax_axis)grid->axes++;
 }
 
 ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out)
 {
     *out = NULL;
-    const int sizes[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
     int64_t product = 1;
     for (int a = 0; a < AX_AXES_STANDARD; a++) {
-        AX_CHECK(sizes[a] >= 1, AX_ERR_USAGE, "grid axis %s has size %d; it must be at least 1",
-                 axis_names[a], sizes[a]);
-        product = ax_min(product * sizes[a], INT32_MAX);
+        int n = ax_grid_size_along(size, (ax_axis)a);
+        AX_CHECK(n >= 1, AX_ERR_USAGE, "grid axis %s has size %d; it must be at least 1", axis_names[a], n);
+        product = ax_min(product * n, INT32_MAX);
     }
     int ranks = ax_comm_size(world);
     if (product != ranks)
-        return refuse(sizes, ranks, product);
+        return refuse(size, ranks, product);
     ax_grid *grid;
     AX_TRY(ax_calloc(1, sizeof *grid, &grid));
     grid->world = world;
-    grid->axes = AX_AXES_STANDARD;
     grid->ranks = ranks;
     for (int a = 0, stride = 1; a < AX_AXES_STANDARD; a++) {
-        grid->size[a] = sizes[a];
-        grid->stride[a] = stride;
-        stride *= sizes[a];
+        int n = ax_grid_size_along(size, (ax_axis)a);
+        add_axis(grid, (ax_axis)a, axis_names[a], n, stride);
+        stride *= n;
     }
     ax_status status = make_comms(grid);
     if (status != AX_OK)
@@ -200,94 +188,199 @@ void ax_grid_destroy(ax_grid **grid)
 {
     if (!*grid)
         return;
-    for (size_t i = 0; i < AX_COUNT((*grid)->comm); i++)
-        ax_comm_destroy(&(*grid)->comm[i]);
+    for (int i = 0; i < (*grid)->comms; i++)
+        ax_comm_destroy(&(*grid)->along[i].comm);
+    free((*grid)->along);
     free(*grid);
     *grid = NULL;
 }
 
-ax_grid_size ax_grid_sizes(const ax_grid *grid) { return size_of(grid->size); }
+ax_grid_size ax_grid_sizes(const ax_grid *grid)
+{
+    int size[AX_AXES_STANDARD];
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        size[a] = grid->axis[a].size;
+    return ax_grid_size_of(size);
+}
 
 int ax_grid_axes(const ax_grid *grid) { return grid->axes; }
-int ax_grid_axis_size(const ax_grid *grid, ax_axis axis) { return grid->size[axis]; }
+int ax_grid_axis_size(const ax_grid *grid, ax_axis axis) { return grid->axis[axis].size; }
 int ax_grid_ranks(const ax_grid *grid) { return grid->ranks; }
 int ax_grid_rank(const ax_grid *grid) { return ax_comm_rank(grid->world); }
 
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis)
 {
-    return axis < grid->axes ? axis_names[axis] : "?";
+    return axis < grid->axes ? grid->axis[axis].name : "?";
 }
 
 int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis)
 {
-    return rank / grid->stride[axis] % grid->size[axis];
+    return rank / grid->axis[axis].stride % grid->axis[axis].size;
 }
 
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord)
 {
     int rank = ax_grid_rank(grid);
-    return rank + (coord - ax_grid_coord(grid, rank, axis)) * grid->stride[axis];
+    return rank + (coord - ax_grid_coord(grid, rank, axis)) * grid->axis[axis].stride;
 }
 
 ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out)
 {
-    char all[64] = "";
+    char all[AX_MAX_AXES * 26] = "";
     for (int a = 0; a < grid->axes; a++) {
-        if (strlen(axis_names[a]) == len && !memcmp(axis_names[a], name, len)) {
+        const char *is = grid->axis[a].name;
+        if (strlen(is) == len && !memcmp(is, name, len)) {
             *out = (ax_axis)a;
             return AX_OK;
         }
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", a ? ", " : "", axis_names[a]);
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", a ? ", " : "", is);
     }
     return ax_fail(AX_ERR_USAGE, "the grid has no axis \"%.*s\"; its axes are %s", (int)len, name, all);
 }
 
 /* ---- factors ------------------------------------------------------------------------------------- */
 
-enum { X = 1 << AX_X, X_FACTORS = 1 << AX_X_KV | 1 << AX_X_REP };
-
-ax_status ax_grid_factor(ax_grid *grid, int kv)
+/* The factor of `of` that covers these ranks, or AX_MAX_AXES. */
+static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 {
-    int x = grid->size[AX_X];
-    AX_CHECK(kv >= 1 && x % kv == 0, AX_ERR_USAGE, "x = %d cannot be x.kv = %d times anything", x, kv);
-    if (kv == x)
-        return AX_OK;
-    if (grid->axes == AX_AXES) {
-        AX_CHECK(grid->size[AX_X_KV] == kv, AX_ERR_USAGE,
-                 "x = %d is x.kv = %d times x.rep = %d already and cannot be x.kv = %d too: one grid serves "
-                 "layers of one number of key heads",
-                 x, grid->size[AX_X_KV], grid->size[AX_X_REP], kv);
-        return AX_OK;
+    int a = 0;
+    while (a < grid->axes &&
+           (grid->axis[a].of != of || grid->axis[a].size != size || grid->axis[a].stride != stride))
+        a++;
+    return a < grid->axes ? a : AX_MAX_AXES;
+}
+
+/* The atom that a boundary between factors, `stride` ranks apart, cuts in two; AX_MAX_AXES: it is one
+ * between atoms already. */
+static int atom_across(const ax_grid *grid, ax_axis of, int stride)
+{
+    for (int a = 0; a < grid->axes; a++) {
+        const grid_axis *x = &grid->axis[a];
+        if (grid->axis[of].atoms >> a & 1 && x->stride < stride && stride < x->stride * x->size)
+            return a;
     }
-    grid->size[AX_X_KV] = kv;
-    grid->size[AX_X_REP] = x / kv;
-    grid->stride[AX_X_REP] = grid->stride[AX_X];
-    grid->stride[AX_X_KV] = grid->stride[AX_X] * (x / kv);
-    grid->axes = AX_AXES;
-    /* The groups along x are those along both factors, by their new name. */
-    for (unsigned axes = 0; axes < 1u << AX_AXES_STANDARD; axes++)
-        if (axes & X) {
-            grid->comm[(axes & ~(unsigned)X) | X_FACTORS] = grid->comm[axes];
-            grid->comm[axes] = NULL;
-        }
+    return AX_MAX_AXES;
+}
+
+/* "x.kv", or if there is such an axis, of another size, "x.kv4". */
+static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size, int stride)
+{
+    int known = find_axis(grid, of, size, stride);
+    char name[24];
+    if (known < AX_MAX_AXES)
+        return (ax_axis)known;
+    snprintf(name, sizeof name, "%s.%s", axis_names[of], suffix);
+    for (int a = 0; a < grid->axes; a++)
+        if (!strcmp(grid->axis[a].name, name))
+            snprintf(name, sizeof name, "%s.%s%d", axis_names[of], suffix, size);
+    return add_axis(grid, of, name, size, stride);
+}
+
+/* Replaces the atom by its parts in all that it is part of. */
+static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
+{
+    for (int a = 0; a < grid->axes; a++)
+        if (grid->axis[a].atoms >> atom & 1)
+            grid->axis[a].atoms = (ax_axisset)((grid->axis[a].atoms & ~(1u << atom)) | parts);
+    for (int i = 0; i < grid->comms; i++)
+        if (grid->along[i].atoms >> atom & 1)
+            grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
+}
+
+/* The atoms of `of` between two strides. */
+static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
+{
+    ax_axisset atoms = 0;
+    for (int a = 0; a < grid->axes; a++)
+        if (grid->axis[of].atoms >> a & 1 && grid->axis[a].stride >= from && grid->axis[a].stride < to)
+            atoms |= (ax_axisset)(1u << a);
+    return atoms;
+}
+
+static ax_factoring cut(ax_grid *grid, ax_factor factor, int size)
+{
+    ax_axis of = factors[factor].axis;
+    int low = grid->axis[of].stride, minor = grid->axis[of].size / size, boundary = low * minor;
+    int atom = atom_across(grid, of, boundary);
+    ax_factoring f = {of, name_axis(grid, of, factors[factor].major, size, boundary),
+                      name_axis(grid, of, factors[factor].minor, minor, low)};
+    if (atom < AX_MAX_AXES) {
+        const grid_axis *a = &grid->axis[atom];
+        int below_size = boundary / a->stride, above_size = a->size / below_size;
+        ax_axis above = name_axis(grid, of, factors[factor].major, above_size, boundary);
+        ax_axis below = name_axis(grid, of, factors[factor].minor, below_size, a->stride);
+        cut_atom(grid, atom, (ax_axisset)(1u << above | 1u << below));
+    }
+    if (size > 1)
+        grid->axis[f.major].atoms = atoms_between(grid, of, boundary, low * grid->axis[of].size);
+    if (minor > 1)
+        grid->axis[f.minor].atoms = atoms_between(grid, of, low, boundary);
+    return f;
+}
+
+static ax_status check_factor(const ax_grid *grid, ax_factor factor, int size)
+{
+    ax_axis of = factors[factor].axis;
+    int all = grid->axis[of].size;
+    AX_CHECK(size >= 1 && all % size == 0, AX_ERR_USAGE, "%s = %d cannot be %s.%s = %d times anything",
+             axis_names[of], all, axis_names[of], factors[factor].major, size);
+    for (int i = 0; i < grid->factorings; i++) {
+        int other = grid->axis[grid->factoring[i].major].size;
+        AX_CHECK(grid->factoring[i].axis != of || size % other == 0 || other % size == 0, AX_ERR_USAGE,
+                 "%s = %d is %d times %d for one layer and cannot be %d times %d for another: of the two "
+                 "numbers, %d and %d, one must divide the other",
+                 axis_names[of], all, other, all / other, size, all / size, other, size);
+    }
+    AX_CHECK(grid->axes + 4 <= AX_MAX_AXES, AX_ERR_USAGE, "the axes of the grid have too many factors");
+    return AX_OK;
+}
+
+ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out)
+{
+    AX_TRY(check_factor(grid, factor, size));
+    for (*out = 0; *out < grid->factorings; ++*out) {
+        const ax_factoring *f = &grid->factoring[*out];
+        if (f->axis == factors[factor].axis && grid->axis[f->major].size == size)
+            return AX_OK;
+    }
+    grid->factoring[grid->factorings++] = cut(grid, factor, size);
     return make_comms(grid);
 }
 
-ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes)
-{
-    if (grid->axes < AX_AXES || !(axes & X))
-        return axes;
-    return (ax_axisset)((axes & ~X) | X_FACTORS);
-}
+ax_factoring ax_grid_factoring(const ax_grid *grid, int index) { return grid->factoring[index]; }
 
 /* ---- sets of axes -------------------------------------------------------------------------------- */
 
+ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes)
+{
+    ax_axisset atoms = 0;
+    for (int a = 0; a < grid->axes; a++)
+        if (axes >> a & 1)
+            atoms |= grid->axis[a].atoms;
+    return atoms;
+}
+
+char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT])
+{
+    ax_axisset left = ax_grid_atoms(grid, axes);
+    size_t len = 0;
+    *out = 0;
+    for (int a = 0; a < grid->axes; a++) {
+        ax_axisset atoms = grid->axis[a].atoms;
+        if ((atoms & ~left) || len >= AX_AXISSET_TEXT)
+            continue;
+        len += (size_t)snprintf(out + len, AX_AXISSET_TEXT - len, "%s%s", len ? "." : "", grid->axis[a].name);
+        left &= (ax_axisset)~atoms;
+    }
+    return out;
+}
+
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes)
 {
-    ax_axisset effective = 0, atoms = ax_grid_atoms(grid, axes);
+    ax_axisset effective = ax_grid_atoms(grid, axes);
     for (int a = 0; a < grid->axes; a++)
-        if ((atoms >> a & 1) && grid->size[a] > 1)
-            effective |= (ax_axisset)(1u << a);
+        if (grid->axis[a].size == 1)
+            effective &= (ax_axisset) ~(1u << a);
     return effective;
 }
 
@@ -297,16 +390,6 @@ int ax_grid_group_size(const ax_grid *grid, ax_axisset axes)
     axes = ax_grid_effective(grid, axes);
     for (int a = 0; a < grid->axes; a++)
         if (axes >> a & 1)
-            size *= grid->size[a];
+            size *= grid->axis[a].size;
     return size;
-}
-
-ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes)
-{
-    return grid->comm[ax_grid_effective(grid, axes)];
-}
-
-ax_comm *ax_grid_comm_all(const ax_grid *grid)
-{
-    return ax_grid_comm(grid, (ax_axisset)((1u << grid->axes) - 1));
 }

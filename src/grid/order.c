@@ -8,13 +8,11 @@
 
 const ax_grid_order ax_grid_order_default = {{AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA}};
 
-static const char *const names[AX_AXES_STANDARD] = {"x", "y", "z", "pipe", "data"};
-
 char *ax_grid_order_print(const ax_grid_order *order, char out[32])
 {
     *out = 0;
     for (int i = 0; i < AX_AXES_STANDARD; i++)
-        snprintf(out + strlen(out), 32 - strlen(out), "%s%s", i ? "," : "", names[order->axis[i]]);
+        snprintf(out + strlen(out), 32 - strlen(out), "%s%s", i ? "," : "", ax_axis_name(order->axis[i]));
     return out;
 }
 
@@ -25,7 +23,8 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
     for (int i = 0; i < AX_AXES_STANDARD; i++) {
         size_t n = strcspn(at, ",");
         int a = 0;
-        while (a < AX_AXES_STANDARD && (strlen(names[a]) != n || memcmp(names[a], at, n) != 0))
+        while (a < AX_AXES_STANDARD &&
+               (strlen(ax_axis_name((ax_axis)a)) != n || memcmp(ax_axis_name((ax_axis)a), at, n) != 0))
             a++;
         bool more = i + 1 < AX_AXES_STANDARD;
         AX_CHECK(a < AX_AXES_STANDARD && !(seen >> a & 1) && (at[n] == ',') == more, AX_ERR_USAGE,
@@ -40,14 +39,14 @@ ax_status ax_grid_order_parse(const char *text, ax_grid_order *out)
 
 int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD])
 {
-    const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
     int place = 0;
     for (int i = 0; i < AX_AXES_STANDARD; i++) {
-        coord[order->axis[i]] = rank % n[order->axis[i]];
-        rank /= n[order->axis[i]];
+        int n = ax_grid_size_along(size, order->axis[i]);
+        coord[order->axis[i]] = rank % n;
+        rank /= n;
     }
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--)
-        place = place * n[a] + coord[a];
+        place = place * ax_grid_size_along(size, (ax_axis)a) + coord[a];
     return place;
 }
 

@@ -6,10 +6,9 @@
 /* Ranks along axes, by the sizes of a grid that does not exist. */
 static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
 {
-    const int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
     int64_t ranks = 1;
     for (int i = 0; i < axes->n; i++)
-        ranks *= n[axes->a[i]];
+        ranks *= ax_grid_size_along(size, axes->a[i]);
     return ranks;
 }
 

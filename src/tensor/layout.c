@@ -75,7 +75,7 @@ static ax_status parse_dim_axes(parser *p, ax_axes *axes)
     do {
         ax_axis axis;
         AX_TRY(parse_axis(p, &axis));
-        if (axes->n == AX_MAX_AXES)
+        if (axes->n == AX_LAYOUT_AXES)
             return parse_error(p, "too many axes on one dim");
         axes->a[axes->n++] = axis;
         axes->fine = (uint8_t)(axes->fine + fine);
@@ -154,20 +154,13 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
 
 /* ---- questions ----------------------------------------------------------------------------------- */
 
-/* The one factor of x that is all of x, or x itself. */
-static ax_axis whole(const ax_grid *grid, ax_axis axis)
-{
-    ax_axisset set = ax_grid_effective(grid, (ax_axisset)(1u << axis));
-    return axis == AX_X && set == 1u << AX_X_REP ? AX_X_REP : axis;
-}
-
 /* The axes of a dim that split anything. */
 static ax_axes effective(const ax_grid *grid, const ax_axes *axes)
 {
     ax_axes kept = {0};
     for (int i = 0; i < axes->n; i++)
         if (ax_grid_axis_size(grid, axes->a[i]) > 1) {
-            kept.a[kept.n++] = whole(grid, axes->a[i]);
+            kept.a[kept.n++] = axes->a[i];
             kept.fine = (uint8_t)(kept.fine + (i >= axes->n - axes->fine));
         }
     return kept;
@@ -207,12 +200,14 @@ ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim)
 ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim)
 {
     ax_axisset seen = ax_grid_atoms(grid, layout->partial);
+    int count = 0;
     char text[128];
     AX_CHECK(layout->partial >> ax_grid_axes(grid) == 0, AX_ERR_INTERNAL,
              "a layout is partial along axes that the grid does not have");
     for (int d = 0; d < ndim; d++) {
         const ax_axes *axes = &layout->dim[d];
-        AX_CHECK(axes->n <= AX_MAX_AXES && axes->fine <= axes->n, AX_ERR_INTERNAL,
+        count += axes->n;
+        AX_CHECK(count <= AX_LAYOUT_AXES && axes->fine <= axes->n, AX_ERR_INTERNAL,
                  "dim %d of a layout has %d axes, %d of them fine", d, axes->n, axes->fine);
         for (int i = 0; i < axes->n; i++) {
             ax_axis axis = axes->a[i];

@@ -20,32 +20,34 @@ typedef struct test_case {
     ax_layout target;
 } test_case;
 
-enum { X = 1 << AX_X, FACTORS = 1 << AX_X_KV | 1 << AX_X_REP };
+enum { FACTORINGS = 2 };
 
 /* Deals the axes out to dims (major first, in random order), to nobody, and, within `partial`, to partial.
- * Where x has factors they take its place every other time. */
-static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial, bool factored)
+ * Where x has factors, those of one of its factorings take its place now and then. */
+static ax_layout random_layout(const ax_grid *grid, uint64_t *state, int ndim, ax_axisset partial,
+                               int factorings)
 {
     ax_layout layout = {0};
-    ax_axis order[] = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_X_KV, AX_X_REP};
-    int n = AX_AXES_STANDARD, first = 0;
-    if (factored && random_below(state, 2)) {
-        n = AX_AXES;
-        first = 1;
+    ax_axis order[] = {AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, 0};
+    int n = AX_AXES_STANDARD, by = random_below(state, factorings + 1);
+    if (by) {
+        ax_factoring f = ax_grid_factoring(grid, by - 1);
+        order[0] = f.major;
+        order[n++] = f.minor;
     }
-    for (int i = n - 1; i > first; i--) {
-        int j = first + random_below(state, i + 1 - first);
+    for (int i = n - 1; i > 0; i--) {
+        int j = random_below(state, i + 1);
         ax_axis axis = order[i];
         order[i] = order[j];
         order[j] = axis;
     }
-    for (int i = first; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         int to = random_below(state, ndim + 2);
-        ax_axisset atoms = factored && order[i] == AX_X ? FACTORS : (ax_axisset)(1u << order[i]);
+        ax_axisset axis = (ax_axisset)(1u << order[i]);
         if (to < ndim)
             layout.dim[to].a[layout.dim[to].n++] = order[i];
-        else if (to == ndim && !(atoms & ~partial))
-            layout.partial |= (ax_axisset)(1u << order[i]);
+        else if (to == ndim && !(ax_grid_atoms(grid, axis) & ~ax_grid_atoms(grid, partial)))
+            layout.partial |= axis;
     }
     for (int d = 0; d < ndim; d++)
         if (random_below(state, 3) == 0)
@@ -53,7 +55,7 @@ static ax_layout random_layout(uint64_t *state, int ndim, ax_axisset partial, bo
     return layout;
 }
 
-static test_case random_case(uint64_t *state, bool factored)
+static test_case random_case(const ax_grid *grid, uint64_t *state, int factorings)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5, 7, 8, 9, 12};
     static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16, AX_I32};
@@ -65,11 +67,11 @@ static test_case random_case(uint64_t *state, bool factored)
         dim[d] = extents[from + random_below(state, (ndim > 2 ? 6 : 10) - from)];
         unit[d] = random_below(state, 4);
     }
-    ax_layout layout = random_layout(state, ndim, 0xffff, factored);
-    ax_axisset partial = layout.partial & X && factored ? layout.partial | FACTORS : layout.partial;
+    const ax_axisset all = (ax_axisset)((1u << ax_grid_axes(grid)) - 1);
+    ax_layout layout = random_layout(grid, state, ndim, all, factorings);
     test_case c = {
         .src = ax_tensor_make(dtypes[random_below(state, AX_COUNT(dtypes))], ndim, dim, unit, &layout)};
-    c.target = random_layout(state, ndim, partial, factored);
+    c.target = random_layout(grid, state, ndim, layout.partial, factorings);
     c.src.align = random_below(state, 3) ? 0 : ROW;
     return c;
 }
@@ -161,7 +163,7 @@ static int64_t oracle_local(const ax_grid *grid, const ax_tensor *t, ax_axisset 
 typedef struct world_case {
     ax_grid_size grid;
     const char *device;
-    int kv; /* ranks along x.kv; 0: x has no factors */
+    int kv[FACTORINGS]; /* ranks along x.kv; 0: x has no (other) factors */
     bool lazy;
 } world_case;
 
@@ -239,12 +241,15 @@ static ax_status cases_on(ax_comm *world, const world_case *w)
     ax_ctx *ctx;
     ax_frame *frame = NULL;
     AX_TRY(ax_ctx_create(world, w->grid, w->device, 1, AX_F32, 1, &ctx));
-    ax_status status = w->kv ? ax_grid_factor(ctx->grid, w->kv) : AX_OK;
+    int n = 0, factoring;
+    ax_status status = AX_OK;
+    for (; n < FACTORINGS && w->kv[n] && status == AX_OK; n++)
+        status = ax_grid_factor(ctx->grid, AX_FACTOR_KV, w->kv[n], &factoring);
     if (status == AX_OK)
         status = ax_frame_create(ctx, (size_t)1 << 18, &frame);
     for (int i = 0; i < CASES && status == AX_OK; i++) {
         uint64_t state = (uint64_t)(i * 1000 + grid_ranks(w->grid) * 1000000);
-        test_case c = random_case(&state, w->kv > 0);
+        test_case c = random_case(ctx->grid, &state, n);
         status = run_case(ctx, frame, &c);
         if (status != AX_OK)
             describe_failure(ctx, &c, i);
@@ -271,10 +276,13 @@ static const ax_grid_size grids[] = {
     {1, 2, 2, 1, 2}, {4, 1, 1, 1, 2}, {1, 1, 2, 4, 1}, {8, 1, 1, 1, 1},
 };
 
-/* With an x of two factors, that layouts name. */
-static const world_case factored[] = {{.grid = {4, 1, 1, 1, 1}, .kv = 2}, {.grid = {4, 2, 1, 1, 1}, .kv = 2},
-                                      {.grid = {6, 1, 1, 1, 1}, .kv = 3}, {.grid = {6, 1, 1, 1, 1}, .kv = 2},
-                                      {.grid = {4, 1, 1, 1, 2}, .kv = 2}, {.grid = {8, 1, 1, 1, 1}, .kv = 4}};
+/* With an x that is a product, of whose factors layouts are made. */
+static const world_case factored[] = {
+    {.grid = {4, 1, 1, 1, 1}, .kv = {2}},    {.grid = {4, 2, 1, 1, 1}, .kv = {2}},
+    {.grid = {6, 1, 1, 1, 1}, .kv = {3}},    {.grid = {6, 1, 1, 1, 1}, .kv = {2}},
+    {.grid = {4, 1, 1, 1, 2}, .kv = {2}},    {.grid = {8, 1, 1, 1, 1}, .kv = {4}},
+    {.grid = {8, 1, 1, 1, 1}, .kv = {2, 4}}, {.grid = {8, 1, 1, 1, 1}, .kv = {4, 2}},
+    {.grid = {4, 2, 1, 1, 1}, .kv = {2, 1}}};
 
 static void on_all_grids(const char *device, bool lazy)
 {
@@ -360,16 +368,17 @@ static ax_status plans_of_factors(ax_comm *world, void *arg)
     (void)arg;
     ax_grid *grid;
     AX_TRY(ax_grid_create(world, (ax_grid_size){4, 2, 1, 1, 1}, &grid));
-    AX_TRY(ax_grid_factor(grid, 2));
+    int factoring;
+    AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 2, &factoring));
     /* The sum along both factors is the one along x, whatever it is called. */
-    AX_TRY(plan_reads(grid, "b, d +x", "b, d", "all_reduce(x.kv.x.rep)"));
-    AX_TRY(plan_reads(grid, "b, d +x.kv.x.rep", "b, d@x", "reduce_scatter(d1@x.kv.x.rep)"));
+    AX_TRY(plan_reads(grid, "b, d +x", "b, d", "all_reduce(x)"));
+    AX_TRY(plan_reads(grid, "b, d +x.kv.x.rep", "b, d@x", "reduce_scatter(d1@x)"));
     AX_TRY(plan_reads(grid, "b, d +x", "b, d +x.rep", "all_reduce(x.kv)"));
     AX_TRY(plan_reads(grid, "o@x.kv, i@y +x.rep", "o@x.kv, i@y", "all_reduce(x.rep)"));
     AX_TRY(plan_reads(grid, "b, d@x.kv +x.rep", "b, d@x.kv.x.rep", "reduce_scatter(d1@x.rep)"));
     /* What is partial along one factor only cannot be scattered along x. */
-    AX_TRY(plan_reads(grid, "b, d@x.kv +x.rep", "b@x, d",
-                      "all_reduce(x.rep) all_gather(d1@x.kv) slice(d0@x.kv.x.rep)"));
+    AX_TRY(
+        plan_reads(grid, "b, d@x.kv +x.rep", "b@x, d", "all_reduce(x.rep) all_gather(d1@x.kv) slice(d0@x)"));
     ax_grid_destroy(&grid);
     return AX_OK;
 }

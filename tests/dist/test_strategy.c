@@ -109,10 +109,14 @@ static ax_status heads_of_six(ax_comm *world, void *arg)
     if (fits) {
         EXPECT(split.q_unit == (shared ? 1 : 6 / *kv_heads));
         ax_layout q = ax_layout_of_roles(ctx, &split.q, 1), kv = ax_layout_of_roles(ctx, &split.kv, 1);
-        EXPECT(!strcmp(ax_layout_print(ctx->grid, &q, 1, "h", text), shared ? "h@x.kv.x.rep" : "h@x"));
-        EXPECT(!strcmp(ax_layout_print(ctx->grid, &kv, 1, "h", text), shared ? "h@x.kv" : "h@x"));
+        EXPECT(!strcmp(ax_layout_print(ctx->grid, &q, 1, "h", text),
+                       shared && *kv_heads > 1 ? "h@x.kv.x.rep" : "h@x"));
+        EXPECT(!strcmp(ax_layout_print(ctx->grid, &kv, 1, "h", text), !shared         ? "h@x"
+                                                                      : *kv_heads > 1 ? "h@x.kv"
+                                                                                      : "h"));
         ax_axisset parts = ax_grad_axes_of_roles(ctx, &split.kv, 1);
-        EXPECT(ax_grid_effective(ctx->grid, parts) == (shared ? 1 << AX_X_REP : 0));
+        EXPECT(ax_grid_effective(ctx->grid, parts) ==
+               (shared ? 1 << ax_grid_factoring(ctx->grid, 0).minor : 0));
         EXPECT(!ax_grid_effective(ctx->grid, ax_grad_axes_of_roles(ctx, &split.q, 1)));
     }
     ax_ctx_destroy(&ctx);

@@ -84,9 +84,11 @@ static ax_status grid_of_eight(ax_comm *world, void *arg)
     ax_ctx *ctx;
     (void)arg;
     AX_TRY(ax_ctx_create(world, (ax_grid_size){4, 1, 2, 1, 1}, "cuda", 1, AX_F32, 1, &ctx));
-    ax_status status = ax_grid_factor(ctx->grid, 2);
-    for (unsigned axes = 0; axes < 1u << AX_AXES && status == AX_OK; axes++) {
-        ax_comm *c = ax_grid_comm(ctx->grid, (ax_axisset)axes);
+    int factoring;
+    ax_status status = ax_grid_factor(ctx->grid, AX_FACTOR_KV, 2, &factoring);
+    for (int i = 0; i < ax_grid_groups(ctx->grid) && status == AX_OK; i++) {
+        ax_axisset axes;
+        ax_comm *c = ax_grid_group(ctx->grid, i, &axes);
         if (ax_comm_size(c) > 1 && strcmp(ax_comm_path(c, ctx->stream, &any), path))
             status = ax_fail(AX_ERR_INTERNAL, "axes %x: %s", axes, ax_comm_path(c, ctx->stream, &any));
     }

@@ -85,52 +85,106 @@ static ax_status on_eight_ranks(ax_comm *world, void *arg)
     return status;
 }
 
+/* Whether axis `name` splits x = 8 into groups of `size` ranks that are `stride` apart. */
+static ax_status covers(const ax_grid *grid, const char *name, int size, int stride)
+{
+    ax_axis axis;
+    AX_TRY(ax_grid_axis_find(grid, name, strlen(name), &axis));
+    EXPECT(ax_grid_axis_size(grid, axis) == size);
+    for (int r = 0; r < ax_grid_ranks(grid); r++)
+        EXPECT(ax_grid_coord(grid, r, axis) == r / stride % size);
+    const ax_comm *comm = ax_grid_comm(grid, (ax_axisset)(1u << axis));
+    EXPECT(ax_comm_size(comm) == size && ax_comm_rank(comm) == ax_grid_rank(grid) / stride % size);
+    return AX_OK;
+}
+
 /* x = 6 as x.kv = 3 times x.rep = 2, beside y = 1 and data = 1. */
 static ax_status factors_of_x(ax_comm *world, void *arg)
 {
     (void)arg;
     ax_grid *grid;
+    int f, again;
+    char text[AX_AXISSET_TEXT];
     AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
     int me = ax_grid_rank(grid);
-    AX_TRY(ax_grid_factor(grid, 6));
-    EXPECT(ax_grid_axes(grid) == AX_AXES_STANDARD && ax_grid_effective(grid, 31) == 1 << AX_X);
-    EXPECT(ax_grid_factor(grid, 4) == AX_ERR_USAGE &&
+    AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 6, &f));
+    EXPECT(ax_grid_factoring(grid, f).major == AX_X && ax_grid_effective(grid, 31) == 1 << AX_X);
+    EXPECT(ax_grid_factor(grid, AX_FACTOR_KV, 4, &f) == AX_ERR_USAGE &&
            !strcmp(ax_error_message(), "x = 6 cannot be x.kv = 4 times anything"));
-    AX_TRY(ax_grid_factor(grid, 3));
-    AX_TRY(ax_grid_factor(grid, 3));
-    EXPECT(ax_grid_factor(grid, 2) == AX_ERR_USAGE && strstr(ax_error_message(), "one number of key heads"));
-    EXPECT(ax_grid_axes(grid) == AX_AXES && ax_grid_axis_size(grid, AX_X) == 6 &&
-           ax_grid_axis_size(grid, AX_X_KV) == 3 && ax_grid_axis_size(grid, AX_X_REP) == 2);
-    for (int r = 0; r < 6; r++)
-        EXPECT(ax_grid_coord(grid, r, AX_X_KV) == r / 2 && ax_grid_coord(grid, r, AX_X_REP) == r % 2);
-    EXPECT(ax_grid_peer(grid, AX_X_KV, 0) == me % 2 && ax_grid_peer(grid, AX_X_REP, 0) == me - me % 2);
-    enum { KV = 1 << AX_X_KV, REP = 1 << AX_X_REP, X = 1 << AX_X };
-    EXPECT(ax_grid_effective(grid, X) == (KV | REP) && ax_grid_effective(grid, X | KV) == (KV | REP));
-    EXPECT(ax_grid_comm(grid, X) == ax_grid_comm(grid, KV | REP) &&
-           ax_grid_comm(grid, X) == ax_grid_comm_all(grid));
-    static const struct {
-        ax_axisset axes;
-        int size;
-    } sets[] = {{X, 6}, {KV, 3}, {REP, 2}, {X | REP, 6}};
-    for (size_t i = 0; i < AX_COUNT(sets); i++) {
-        ax_comm *comm = ax_grid_comm(grid, sets[i].axes);
-        EXPECT(ax_comm_size(comm) == sets[i].size && ax_grid_group_size(grid, sets[i].axes) == sets[i].size);
-    }
+    ax_grid_destroy(&grid);
+    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
+    AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 3, &f));
+    AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 3, &again));
+    EXPECT(f == again && ax_grid_axes(grid) == AX_AXES_STANDARD + 2);
+    EXPECT(ax_grid_factor(grid, AX_FACTOR_KV, 2, &again) == AX_ERR_USAGE &&
+           strstr(ax_error_message(), "one must divide the other"));
+    AX_TRY(covers(grid, "x", 6, 1));
+    AX_TRY(covers(grid, "x.kv", 3, 2));
+    AX_TRY(covers(grid, "x.rep", 2, 1));
+    ax_factoring by = ax_grid_factoring(grid, f);
+    EXPECT(by.axis == AX_X && ax_grid_peer(grid, by.major, 0) == me % 2 &&
+           ax_grid_peer(grid, by.minor, 0) == me - me % 2);
+    const ax_axisset kv = (ax_axisset)(1u << by.major), rep = (ax_axisset)(1u << by.minor), x = 1 << AX_X;
+    EXPECT(ax_grid_effective(grid, x) == (kv | rep) && ax_grid_effective(grid, x | kv) == (kv | rep));
+    EXPECT(ax_grid_comm(grid, x) == ax_grid_comm(grid, kv | rep) &&
+           ax_grid_comm(grid, x) == ax_grid_comm_all(grid));
+    EXPECT(!strcmp(ax_grid_set_print(grid, kv | rep, text), "x") &&
+           !strcmp(ax_grid_set_print(grid, rep | 1 << AX_Z, text), "z.x.rep"));
+    EXPECT(ax_grid_group_size(grid, x) == 6 && ax_grid_group_size(grid, kv) == 3 &&
+           ax_grid_group_size(grid, x | rep) == 6);
     int64_t sum = me;
     ax_work *work;
-    AX_TRY(ax_all_reduce(ax_grid_comm(grid, KV), NULL, &sum, 1, AX_I64, AX_SUM, &work));
+    AX_TRY(ax_all_reduce(ax_grid_comm(grid, kv), NULL, &sum, 1, AX_I64, AX_SUM, &work));
     AX_TRY(ax_wait(&work));
     EXPECT(sum == (me % 2 ? 1 + 3 + 5 : 0 + 2 + 4));
-    ax_axis axis;
-    AX_TRY(ax_grid_axis_find(grid, "x.rep", 5, &axis));
-    EXPECT(axis == AX_X_REP);
     ax_grid_destroy(&grid);
     AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 3, .y = 2, .z = 1, .pipe = 1, .data = 1}, &grid));
-    AX_TRY(ax_grid_factor(grid, 1));
-    EXPECT(ax_grid_effective(grid, 31) == (REP | 1 << AX_Y) && ax_comm_size(ax_grid_comm(grid, X)) == 3 &&
-           ax_comm_size(ax_grid_comm(grid, KV)) == 1);
+    AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 1, &f));
+    EXPECT(ax_grid_factoring(grid, f).minor == AX_X && ax_grid_effective(grid, 31) == (x | 1 << AX_Y) &&
+           ax_comm_size(ax_grid_comm(grid, x)) == 3 &&
+           ax_comm_size(ax_grid_comm(grid, (ax_axisset)(1u << ax_grid_factoring(grid, f).major))) == 1);
     ax_grid_destroy(&grid);
     return AX_OK;
+}
+
+/* x = 8 for layers of 2, 4 and again 2 key heads, in either order. */
+static ax_status factors_of_two_layers(ax_comm *world, void *arg)
+{
+    const int *first = arg;
+    ax_grid *grid;
+    int f[3];
+    AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 8, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
+    for (int i = 0; i < 3; i++)
+        AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, i == 1 ? 8 / *first : *first, &f[i]));
+    EXPECT(f[0] == f[2] && f[0] != f[1]);
+    int two = *first == 2 ? f[0] : f[1], four = *first == 2 ? f[1] : f[0];
+    ax_factoring by2 = ax_grid_factoring(grid, two), by4 = ax_grid_factoring(grid, four);
+    AX_TRY(covers(grid, "x", 8, 1));
+    AX_TRY(covers(grid, ax_grid_axis_name(grid, by2.major), 2, 4));
+    AX_TRY(covers(grid, ax_grid_axis_name(grid, by2.minor), 4, 1));
+    AX_TRY(covers(grid, ax_grid_axis_name(grid, by4.major), 4, 2));
+    AX_TRY(covers(grid, ax_grid_axis_name(grid, by4.minor), 2, 1));
+    EXPECT(!strcmp(ax_grid_axis_name(grid, by2.major), *first == 2 ? "x.kv" : "x.kv2"));
+    /* Both factorings make up x, and the minor factor of one lies within that of the other. */
+    const ax_axisset x = 1 << AX_X;
+    ax_axisset rep2 = ax_grid_effective(grid, (ax_axisset)(1u << by2.minor)),
+               rep4 = ax_grid_effective(grid, (ax_axisset)(1u << by4.minor));
+    EXPECT((rep2 & rep4) == rep4 && rep2 != rep4);
+    EXPECT(ax_grid_effective(grid, (ax_axisset)(1u << by2.major | 1u << by2.minor)) ==
+           ax_grid_effective(grid, x));
+    EXPECT(ax_grid_effective(grid, (ax_axisset)(1u << by4.major | 1u << by4.minor)) ==
+           ax_grid_effective(grid, x));
+    /* The minor factor of one and the major factor of the other are apart where the product is 8 or less. */
+    EXPECT(!(ax_grid_effective(grid, (ax_axisset)(1u << by2.major)) & rep4));
+    ax_grid_destroy(&grid);
+    return AX_OK;
+}
+
+static void an_axis_has_several_factorings(void **state)
+{
+    (void)state;
+    for (int first = 2; first <= 4; first += 2)
+        assert_ranks(8, factors_of_two_layers, &first);
 }
 
 static void an_axis_has_factors(void **state)
@@ -175,6 +229,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(axes_and_groups),
         cmocka_unit_test(an_axis_has_factors),
+        cmocka_unit_test(an_axis_has_several_factorings),
         cmocka_unit_test(misfits_name_neighbours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

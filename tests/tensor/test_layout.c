@@ -104,7 +104,8 @@ static ax_status factors_as_text(ax_comm *world, void *arg)
     ax_grid *grid;
     AX_TRY(ax_grid_create(world, eight, &grid));
     AX_TRY(refused(grid, "b@x.kv", "the grid has no axis \"kv\""));
-    AX_TRY(ax_grid_factor(grid, 2));
+    int factoring;
+    AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 2, &factoring));
     AX_TRY(reprint(grid, "b@x.kv.x.rep, t@z", "b@x.kv.x.rep, t@z"));
     AX_TRY(reprint(grid, "b@z.x.kv/x.rep +y", "b@z.x.kv/x.rep +y"));
     AX_TRY(reprint(grid, "b@x.kv +z+x.rep", "b@x.kv +z.x.rep"));
@@ -230,7 +231,8 @@ static ax_status round_trips(ax_comm *world, void *arg)
                                           "a, b@x.kv/x.rep"};
     ax_ctx *ctx;
     AX_TRY(ax_ctx_create(world, eight, arg, 1, AX_F32, 1, &ctx));
-    AX_TRY(ax_grid_factor(ctx->grid, 2));
+    int factoring;
+    AX_TRY(ax_grid_factor(ctx->grid, AX_FACTOR_KV, 2, &factoring));
     ax_status status = AX_OK;
     for (size_t i = 0; i < AX_COUNT(layouts) && status == AX_OK; i++)
         for (int dtype = 0; dtype < AX_DTYPE_COUNT && status == AX_OK; dtype++)

@@ -1,0 +1,81 @@
+/* The grids nearest to one that does not fit: what messages offer instead. */
+#include "axonn/grid.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { NEIGHBOURS = 3 };
+
+typedef struct candidate {
+    int size[AX_AXES_STANDARD];
+    double distance;
+} candidate;
+
+typedef struct search {
+    int wanted[AX_AXES_STANDARD];
+    ax_grid_legal_fn *legal; /* or NULL */
+    const void *arg;
+    candidate now, best[NEIGHBOURS];
+    int n;
+} search;
+
+/* How far two grids are apart: the factors by which axes differ; splitting what was not split costs more. */
+static double distance(const int *wanted, const int *size)
+{
+    double sum = 0;
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        sum += fabs(log((double)size[a] / wanted[a])) * (wanted[a] == 1 ? 2.0 : 1.0);
+    return sum;
+}
+
+static void keep_best(search *s)
+{
+    if (s->legal && !s->legal(s->arg, ax_grid_size_of(s->now.size)))
+        return;
+    s->now.distance = distance(s->wanted, s->now.size);
+    int at = s->n;
+    while (at > 0 && s->now.distance < s->best[at - 1].distance)
+        at--;
+    for (int i = s->n < NEIGHBOURS ? s->n : NEIGHBOURS - 1; i > at; i--)
+        s->best[i] = s->best[i - 1];
+    if (at < NEIGHBOURS)
+        s->best[at] = s->now;
+    if (s->n < NEIGHBOURS)
+        s->n++;
+}
+
+/* All ways to write `ranks` as a product over the axes from `axis` on. */
+static void factorize(search *s, int axis, int ranks)
+{
+    if (axis == AX_AXES_STANDARD - 1) {
+        s->now.size[axis] = ranks;
+        keep_best(s);
+        return;
+    }
+    for (int f = 1; f <= ranks; f++)
+        if (ranks % f == 0) {
+            s->now.size[axis] = f;
+            factorize(s, axis + 1, ranks / f);
+        }
+}
+
+char *ax_grid_size_print(ax_grid_size size, char out[80])
+{
+    snprintf(out, 80, "x=%d y=%d z=%d pipe=%d data=%d", size.x, size.y, size.z, size.pipe, size.data);
+    return out;
+}
+
+char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, const void *arg, char out[320])
+{
+    search s = {.legal = legal, .arg = arg};
+    for (int a = 0; a < AX_AXES_STANDARD; a++)
+        s.wanted[a] = ax_grid_size_along(wanted, (ax_axis)a);
+    factorize(&s, 0, ranks);
+    size_t len = (size_t)snprintf(out, 320, "%s", s.n ? "" : "none");
+    for (int i = 0; i < s.n; i++) {
+        char one[80];
+        ax_grid_size_print(ax_grid_size_of(s.best[i].size), one);
+        len += (size_t)snprintf(out + len, 320 - len, "%s%s", i ? "; " : "", one);
+    }
+    return out;
+}

@@ -123,11 +123,9 @@ AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **o
 extern const ax_strategy ax_strategy_inference;
 /* The context's row. */
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
-/* Whether the grid is 1 along all axes that the strategy lacks. */
-bool ax_strategy_fits(const ax_strategy *strategy, ax_grid_size size);
-/* AX_ERR_USAGE if the grid is larger than 1 along an axis that the strategy lacks, with the nearest grids of
- * as many ranks that fit. Not collective. */
-AX_MUST_CHECK ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size);
+/* The axes along which the grid is larger than 1 and which the strategy does not have: none if it fits.
+ * Whether a grid is legal for a model and a batch too, ax_model_check_grid says. */
+ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 
 /* The layout of a tensor whose dims have these roles, by the context's strategy. An axis splits the first dim
  * whose role asks for it: [vocab, width] is [v@x.y, d]. */

@@ -62,7 +62,7 @@ double ax_model_config_flops_per_token(const ax_model_config *config, int64_t se
 
 /* What a grid is to carry. */
 typedef struct ax_grid_load {
-    const ax_model_config *model;
+    const ax_model_config *model; /* NULL: not known yet; any */
     const ax_strategy *strategy;
     int64_t micro_batch;  /* rows per rank of the batch axes and micro-step */
     int64_t global_batch; /* rows of a step; 0: any */
@@ -73,8 +73,9 @@ typedef struct ax_grid_load {
  * and which grids of as many ranks are nearest and fit in all of these. Any other size fits: dims that do not
  * divide are split unevenly. Not collective; needs no ranks. */
 AX_MUST_CHECK ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int ranks);
-/* The same question but for the number of ranks: for ax_grid_nearest and for searches. */
-bool ax_model_fits_grid(const ax_grid_load *load, ax_grid_size size);
+/* The same question but for the number of ranks, for searches; `load` is an ax_grid_load (ax_grid_legal_fn).
+ * Whatever asks whether a grid is legal asks one of these two. */
+bool ax_model_fits_grid(const void *load, ax_grid_size size);
 
 typedef struct ax_model {
     ax_ctx *ctx;

@@ -7,6 +7,9 @@
 #define AXES_1(a) ((ax_axisset)(1u << (a)))
 #define AXES_2(a, b) ((ax_axisset)(1u << (a) | 1u << (b)))
 
+/* There is no pipeline yet: no strategy has the axis pipe. */
+#define ALL_AXES (AXES_2(AX_X, AX_Y) | AXES_2(AX_Z, AX_DATA))
+
 /* Weights rest split along z, in single elements, and are gathered before use (2502.08145, Alg. 1). */
 #define REST_Z                                                                                               \
     {                                                                                                        \
@@ -20,7 +23,7 @@ static const ax_strategy table[] = {
      * half of what a GPT-2 moves. */
     {"axonn",
      "3D tensor parallelism (x, y, z) times data parallelism",
-     (1u << AX_AXES_STANDARD) - 1,
+     ALL_AXES,
      {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
       [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
@@ -48,7 +51,7 @@ static const ax_strategy table[] = {
 
 const ax_strategy ax_strategy_inference = {"inference",
                                            "every rank has the whole batch, weights are held gathered",
-                                           (1u << AX_AXES_STANDARD) - 1,
+                                           ALL_AXES,
                                            {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
                                             [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
                                             [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
@@ -76,26 +79,13 @@ const ax_strategy *ax_strategy_of(const ax_ctx *ctx)
 
 /* ---- grids that fit ------------------------------------------------------------------------------ */
 
-bool ax_strategy_fits(const ax_strategy *strategy, ax_grid_size size)
+ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size)
 {
+    ax_axisset lacking = 0;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (ax_grid_size_along(size, (ax_axis)a) > 1 && !(strategy->axes >> a & 1))
-            return false;
-    return true;
-}
-
-static bool fits(const void *strategy, ax_grid_size size) { return ax_strategy_fits(strategy, size); }
-
-ax_status ax_strategy_check(const ax_strategy *strategy, ax_grid_size size)
-{
-    char nearest[320];
-    AX_CHECK(
-        ax_strategy_fits(strategy, size), AX_ERR_USAGE,
-        "grid x=%d y=%d z=%d pipe=%d data=%d does not fit the strategy %s, %s: the other axes must be 1; the "
-        "nearest grids that fit: %s",
-        size.x, size.y, size.z, size.pipe, size.data, strategy->name, strategy->help,
-        ax_grid_nearest(size, size.x * size.y * size.z * size.pipe * size.data, fits, strategy, nearest));
-    return AX_OK;
+        if (ax_grid_size_along(size, (ax_axis)a) > 1)
+            lacking |= AXES_1(a) & (ax_axisset)~strategy->axes;
+    return lacking;
 }
 
 /* ---- layouts ------------------------------------------------------------------------------------- */

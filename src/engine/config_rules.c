@@ -1,7 +1,7 @@
 /* Rules over several keys of a configuration. */
 #include "config_private.h"
 
-#include "axonn/dist.h"
+#include "engine/train.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -97,69 +97,50 @@ static void check_schedule(ax_config *cfg)
 
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
-static const char *const axis_keys[AX_AXES_STANDARD] = {"grid.x", "grid.y", "grid.z", "grid.pipe",
-                                                        "grid.data"};
-
-/* By axis, as axis_keys. */
-static void axis_sizes(const ax_config *cfg, int64_t size[AX_AXES_STANDARD])
+/* "grid.x" */
+static const char *axis_key(ax_axis axis, char out[16])
 {
-    const int64_t n[AX_AXES_STANDARD] = {cfg->grid.x, cfg->grid.y, cfg->grid.z, cfg->grid.pipe,
-                                         cfg->grid.data};
-    memcpy(size, n, sizeof n);
+    snprintf(out, 16, "grid.%s", ax_axis_name(axis));
+    return out;
 }
 
 static void check_grid(ax_config *cfg)
 {
     const ax_strategy *s;
     ax_grid_order order;
+    char key[16];
     if (ax_option_ok(cfg->set, "grid.order") && ax_grid_order_parse(cfg->grid.order, &order) != AX_OK)
         ax_option_error(cfg->set, "grid.order", "%s", ax_error_message());
-    int64_t size[AX_AXES_STANDARD];
-    axis_sizes(cfg, size);
-    if (ax_option_ok(cfg->set, "grid.pipe") && cfg->grid.pipe != 1)
-        ax_option_error(cfg->set, "grid.pipe", "must be 1, not %" PRId64 ": this version has no pipeline",
-                        cfg->grid.pipe);
     if (!ax_option_ok(cfg->set, "strategy") || ax_strategy_find(cfg->strategy, &s) != AX_OK)
         return;
     for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (a != AX_PIPE && ax_option_ok(cfg->set, axis_keys[a]) && size[a] != 1 && !(s->axes >> a & 1))
-            ax_option_error(cfg->set, axis_keys[a], "must be 1, not %" PRId64 ", with strategy %s: %s",
-                            size[a], s->name, s->help);
-}
-
-static bool legal(const void *arg, ax_grid_size size)
-{
-    const ax_config *cfg = arg;
-    const ax_strategy *s;
-    int n[AX_AXES_STANDARD] = {size.x, size.y, size.z, size.pipe, size.data};
-    if (size.pipe != 1 || ax_strategy_find(cfg->strategy, &s) != AX_OK)
-        return false;
-    for (int a = 0; a < AX_AXES_STANDARD; a++)
-        if (n[a] > 1 && !(s->axes >> a & 1))
-            return false;
-    return cfg->train.global_batch % (cfg->train.micro_batch * size.data * size.z) == 0;
+        if (ax_strategy_lacks(s, ax_run_grid(cfg)) >> a & 1 &&
+            ax_option_ok(cfg->set, axis_key((ax_axis)a, key)))
+            ax_option_error(cfg->set, key, "must be 1, not %d, with strategy %s: %s",
+                            ax_grid_size_along(ax_run_grid(cfg), (ax_axis)a), s->name, s->help);
 }
 
 ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
 {
-    int64_t size[AX_AXES_STANDARD], product = 1;
-    const char *key = "grid.data"; /* or the first that was given */
-    axis_sizes(cfg, size);
+    ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
+    ax_grid_size wanted = ax_run_grid(cfg);
+    int64_t product = 1;
+    char key[16] = "grid.data", grid[80], nearest[320]; /* or the first key that was given */
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
-        product = ax_min(product * size[a], INT32_MAX);
-        key = size[a] > 1 ? axis_keys[a] : key;
+        int n = ax_grid_size_along(wanted, (ax_axis)a);
+        product = ax_min(product * n, INT32_MAX);
+        if (n > 1)
+            axis_key((ax_axis)a, key);
     }
     if (product == ranks)
         return AX_OK;
-    char nearest[320];
-    ax_grid_size wanted = {(int)size[AX_X], (int)size[AX_Y], (int)size[AX_Z], (int)size[AX_PIPE],
-                           (int)size[AX_DATA]};
-    ax_grid_nearest(wanted, ranks, legal, cfg, nearest);
+    AX_TRY(ax_strategy_find(cfg->strategy, &load.strategy));
     ax_option_error(cfg->set, key,
-                    "the grid x=%d y=%d z=%d pipe=%d data=%d needs %" PRId64 " rank%s but there %s %d: start "
+                    "the grid %s needs %" PRId64 " rank%s but there %s %d: start "
                     "as many (--ranks %" PRId64 "), or choose one of the nearest grids that fit: %s",
-                    wanted.x, wanted.y, wanted.z, wanted.pipe, wanted.data, product, product == 1 ? "" : "s",
-                    ranks == 1 ? "is" : "are", ranks, product, nearest);
+                    ax_grid_size_print(wanted, grid), product, product == 1 ? "" : "s",
+                    ranks == 1 ? "is" : "are", ranks, product,
+                    ax_grid_nearest(wanted, ranks, ax_model_fits_grid, &load, nearest));
     return ax_option_finish(cfg->set);
 }
 

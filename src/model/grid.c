@@ -26,7 +26,8 @@ static int64_t rows_of(const ax_grid_load *load, ax_grid_size size)
 static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
 {
     const ax_model_config *m = load->model;
-    return ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_HIDDEN]));
+    return !m ||
+           ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_HIDDEN]));
 }
 
 static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
@@ -34,12 +35,10 @@ static bool batch_fits(const ax_grid_load *load, ax_grid_size size)
     return load->global_batch % rows_of(load, size) == 0;
 }
 
-static bool fits(const void *load, ax_grid_size size) { return ax_model_fits_grid(load, size); }
-
-bool ax_model_fits_grid(const ax_grid_load *load, ax_grid_size size)
+bool ax_model_fits_grid(const void *of, ax_grid_size size)
 {
-    return size.pipe == 1 && ax_strategy_fits(load->strategy, size) && heads_fit(load, size) &&
-           batch_fits(load, size);
+    const ax_grid_load *load = of;
+    return !ax_strategy_lacks(load->strategy, size) && heads_fit(load, size) && batch_fits(load, size);
 }
 
 /* What is wrong first, into `why`. */
@@ -50,9 +49,7 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
     if (product(size) != ranks)
         snprintf(why, 256, "it has %lld rank%s, not %d", (long long)product(size),
                  product(size) == 1 ? "" : "s", ranks);
-    else if (size.pipe != 1)
-        snprintf(why, 256, "this version has no pipeline: pipe must be 1");
-    else if (!ax_strategy_fits(load->strategy, size))
+    else if (ax_strategy_lacks(load->strategy, size))
         snprintf(why, 256, "strategy %s is %s: the other axes must be 1", load->strategy->name,
                  load->strategy->help);
     else if (!heads_fit(load, size))
@@ -76,12 +73,9 @@ ax_status ax_model_check_grid(const ax_grid_load *load, ax_grid_size size, int r
 {
     if (product(size) == ranks && ax_model_fits_grid(load, size))
         return AX_OK;
-    char why[256], nearest[320];
+    char why[256], grid[80], nearest[320];
     explain(load, size, ranks, why);
-    return ax_fail(
-        AX_ERR_USAGE,
-        "the grid x=%d y=%d z=%d pipe=%d data=%d does not fit: %s; the nearest grids of %d ranks that "
-        "do: %s",
-        size.x, size.y, size.z, size.pipe, size.data, why, ranks,
-        ax_grid_nearest(size, ranks, fits, load, nearest));
+    return ax_fail(AX_ERR_USAGE, "the grid %s does not fit: %s; the nearest grids of %d ranks that do: %s",
+                   ax_grid_size_print(size, grid), why, ranks,
+                   ax_grid_nearest(size, ranks, ax_model_fits_grid, load, nearest));
 }

@@ -84,7 +84,8 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 25}\ngrid: {data: 4}\n",
          "(4 x 4 x 1 = 16); the nearest are 16 and 32"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {pipe: 2}\n",
-         "t.yaml:3:14: grid.pipe: must be 1, not 2: this version has no pipeline"},
+         "t.yaml:3:14: grid.pipe: must be 1, not 2, with strategy axonn: 3D tensor parallelism (x, y, z) "
+         "times data parallelism"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {y: 2, x: 4}\nstrategy: megatron\n",
          "t.yaml:3:11: grid.y: must be 1, not 2, with strategy megatron: 1D tensor parallelism (x)"},
         {"model: {family: gpt2}\ndata: {train: x}\ngrid: {x: 2, data: 2}\nstrategy: fsdp\n",

@@ -62,7 +62,8 @@ static void what_does_not_is_refused(void **state)
     /* The neighbours fit in every respect: x = 6 and data = 6 are both out. */
     refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
             "x=3 y=1 z=1 pipe=1 data=2");
-    refused(load, (ax_grid_size){1, 1, 1, 2, 1}, 2, "no pipeline", "x=1 y=1 z=1 pipe=1 data=2; ");
+    refused(load, (ax_grid_size){1, 1, 1, 2, 1}, 2, "the other axes must be 1",
+            "x=1 y=1 z=1 pipe=1 data=2; ");
     refused(load_of("ddp", 1, 16), (ax_grid_size){1, 1, 1, 1, 3}, 3, "micro-steps of 3 rows", "none");
 }
 

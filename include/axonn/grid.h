@@ -55,7 +55,7 @@ AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
 /* The size along a standard axis, and all of them in a struct. */
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
-ax_grid_size ax_grid_size_of(const int size[AX_AXES_STANDARD]);
+ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
 int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* ranks along it */
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x", "x.kv", … */

@@ -157,6 +157,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"optimizer", choose_optimizer, EACH, AX_RUN_PLANS},
                  {"memory plan", ax_run_plan_memory, EACH, AX_RUN_PLANS},
                  {"checkpoints", ax_run_find_resume, EACH, AX_RUN_TRAINS},
+                 {"files beside the model", ax_run_find_files, FIRST, AX_RUN_TRAINS},
                  {"data", ax_run_open_data, EACH, AX_RUN_TRAINS},
                  {"position", ax_run_restore_position, EACH, AX_RUN_TRAINS},
                  {"allocation", allocate, EACH, AX_RUN_STEPS},
@@ -338,6 +339,8 @@ void ax_run_finish(ax_run *run)
     ax_sources_close(&run->valid);
     ax_model_config_fini(&run->model);
     ax_tokenizer_destroy(&run->tokenizer);
+    ax_run_files_fini(&run->beside);
+    free(run->model_dir);
     free(run->resume_dir);
     free(run->axes);
     free(run->row_axes);

@@ -21,14 +21,27 @@ typedef struct ax_run_axes {
     ax_comm_traffic before; /* this step */
 } ax_run_axes;
 
+/* A small file of a checkpoint; owns both. */
+typedef struct ax_run_file {
+    char *name, *data;
+    size_t size;
+} ax_run_file;
+
+typedef struct ax_run_files {
+    int n;
+    ax_run_file *file;
+} ax_run_files;
+
 typedef struct ax_run {
     ax_config *config;
     int lock; /* file descriptor of run.dir/lock, 0: none */
     ax_tokenizer *tokenizer;
     ax_model_config model;
     ax_model_identity identity;
-    char *resume_dir; /* checkpoint to continue, or NULL */
-    bool new_run;     /* it was named to start another run from */
+    char *model_dir;     /* what model.from means, or NULL */
+    char *resume_dir;    /* checkpoint to continue, or NULL */
+    bool new_run;        /* it was named to start another run from */
+    ax_run_files beside; /* rank 0's: copied along with the weights that the run began with */
     ax_sources train, valid;
     ax_row_shape shape;
     ax_sampler *sampler;
@@ -86,6 +99,11 @@ ax_status ax_run_find_resume(ax_run *run);
 ax_status ax_run_restore_position(ax_run *run); /* refuses what would be another run */
 ax_status ax_run_start_weights(ax_run *run);    /* drawn, read from model.from, or resumed */
 ax_status ax_run_save(ax_run *run);
+
+/* train_files.c: the small files of a checkpoint. */
+ax_status ax_run_find_files(ax_run *run);
+ax_status ax_run_write_files(const ax_run *run, ax_run_files *out); /* the run's own; released either way */
+void ax_run_files_fini(ax_run_files *files);
 
 /* train_ranks.c: what ranks tell one another. All are collective but for those that note. */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] <- the largest of any rank */

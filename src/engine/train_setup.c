@@ -143,6 +143,8 @@ static ax_status open_pretrained(ax_run *run)
     AX_TRY(ax_pretrained_open(c->model.from, &from));
     ax_status status = ax_model_config_copy(&from.config, &run->model);
     run->identity = from.identity;
+    run->model_dir = from.dir;
+    from.dir = NULL;
     if (status == AX_OK && !c->data.tokenizer) {
         run->tokenizer = from.tokenizer;
         from.tokenizer = NULL;

@@ -82,89 +82,39 @@ static ax_status print_state(const ax_run *run, char **out)
 
 /* ---- saving -------------------------------------------------------------------------------------- */
 
-enum { MAX_FILES = 8 };
-
-typedef struct side_files {
-    int n;
-    ax_ckpt_file file[MAX_FILES];
-    void *owned[MAX_FILES];
-} side_files;
-
-static ax_status add_file(side_files *files, const char *name, char *data, size_t size)
-{
-    AX_ASSERT(files->n < MAX_FILES);
-    files->owned[files->n] = data;
-    files->file[files->n++] = (ax_ckpt_file){name, data, size};
-    return AX_OK;
-}
-
-/* The tokenizer as it writes itself, by way of run.dir/tokenizer. */
-static ax_status add_tokenizer(const ax_run *run, side_files *files)
-{
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
-    char *dir;
-    if (!run->tokenizer)
-        return AX_OK;
-    AX_TRY(ax_path_join(run->config->run.dir, "tokenizer", &dir));
-    ax_status status = ax_tokenizer_save(run->tokenizer, dir);
-    for (size_t i = 0; status == AX_OK && i < AX_COUNT(names); i++) {
-        char *path, *data;
-        size_t size;
-        status = ax_path_join(dir, names[i], &path);
-        if (status != AX_OK)
-            break;
-        if (ax_path_exists(path)) {
-            status = ax_file_read(path, &data, &size);
-            if (status == AX_OK)
-                status = add_file(files, names[i], data, size);
-        }
-        free(path);
-    }
-    free(dir);
-    return status;
-}
-
-static ax_status add_config(const ax_run *run, side_files *files)
-{
-    ax_buf text = {0};
-    ax_model_identity identity = run->identity;
-    identity.dtype = ax_run_dtype(run->config->run.save_dtype);
-    ax_status status = ax_model_config_print(&run->model, &identity, &text);
-    if (status != AX_OK) {
-        ax_buf_fini(&text);
-        return status;
-    }
-    return add_file(files, "config.json", text.data, text.size);
-}
-
 /* What stands beside the arrays: rank 0's. */
-static ax_status collect_files(const ax_run *run, side_files *files, char **state)
+static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt_file **out, char **state)
 {
-    AX_TRY(add_config(run, files));
-    AX_TRY(add_tokenizer(run, files));
+    AX_TRY(ax_run_write_files(run, written));
+    AX_TRY(ax_calloc((size_t)(written->n + run->beside.n), sizeof **out, out));
+    for (int i = 0; i < written->n + run->beside.n; i++) {
+        const ax_run_file *f = i < written->n ? &written->file[i] : &run->beside.file[i - written->n];
+        (*out)[i] = (ax_ckpt_file){f->name, f->data, f->size};
+    }
     return print_state(run, state);
 }
 
 static ax_status save(ax_run *run)
 {
     const ax_config *c = run->config;
-    side_files files = {0};
+    ax_run_files written = {0};
+    ax_ckpt_file *files = NULL;
     char *state = NULL;
     double start = ax_now();
     ax_status status =
-        ax_comm_agree(run->world, ax_run_first(run) ? collect_files(run, &files, &state) : AX_OK);
+        ax_comm_agree(run->world, ax_run_first(run) ? collect_files(run, &written, &files, &state) : AX_OK);
     if (status == AX_OK)
         status = ax_ckpt_save(&(ax_ckpt_save_args){.run_dir = c->run.dir,
                                                    .step = run->step,
                                                    .params = ax_engine_params(run->engine),
                                                    .dtype = ax_run_dtype(c->run.save_dtype),
                                                    .slot_names = run->optim->slot_names,
-                                                   .files = files.file,
-                                                   .n_files = files.n,
+                                                   .files = files,
+                                                   .n_files = written.n + run->beside.n,
                                                    .state = state,
                                                    .keep_latest = (int)c->run.keep_latest});
-    for (int i = 0; i < files.n; i++)
-        free(files.owned[i]);
+    ax_run_files_fini(&written);
+    free(files);
     free(state);
     AX_TRY(status);
     run->saved_step = run->step;

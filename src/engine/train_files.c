@@ -1,0 +1,171 @@
+/* The small files of a checkpoint: those that the run writes, and those that lay beside the weights it began
+ * with. */
+#include "engine/train.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST_BYTES = 16 << 20 }; /* of a file that is copied along */
+
+void ax_run_files_fini(ax_run_files *files)
+{
+    for (int i = 0; i < files->n; i++) {
+        free(files->file[i].name);
+        free(files->file[i].data);
+    }
+    free(files->file);
+    *files = (ax_run_files){0};
+}
+
+/* Takes `data`, whatever the result. */
+static ax_status add(ax_run_files *files, const char *name, char *data, size_t size)
+{
+    ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
+    ax_run_file *file = grown ? &grown[files->n] : NULL;
+    files->file = grown ? grown : files->file;
+    ax_status status =
+        grown ? ax_strdup(name, &file->name) : ax_fail(AX_ERR_MEMORY, "no memory for the file %s", name);
+    if (status != AX_OK) {
+        free(data);
+        return status;
+    }
+    file->data = data;
+    file->size = size;
+    files->n++;
+    return AX_OK;
+}
+
+static ax_status add_from(ax_run_files *files, const char *dir, const char *name)
+{
+    char *path, *data;
+    size_t size;
+    AX_TRY(ax_path_join(dir, name, &path));
+    ax_status status = ax_file_read(path, &data, &size);
+    free(path);
+    return status == AX_OK ? add(files, name, data, size) : status;
+}
+
+/* ---- what the run writes ------------------------------------------------------------------------- */
+
+/* The tokenizer as it writes itself, by way of run.dir/tokenizer. */
+static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+    char *dir;
+    if (!run->tokenizer)
+        return AX_OK;
+    AX_TRY(ax_path_join(run->config->run.dir, "tokenizer", &dir));
+    ax_status status = ax_tokenizer_save(run->tokenizer, dir);
+    for (size_t i = 0; status == AX_OK && i < AX_COUNT(names); i++) {
+        char *path;
+        status = ax_path_join(dir, names[i], &path);
+        if (status == AX_OK && ax_path_exists(path))
+            status = add_from(files, dir, names[i]);
+        free(path);
+    }
+    free(dir);
+    return status;
+}
+
+static ax_status add_config(const ax_run *run, ax_run_files *files)
+{
+    ax_buf text = {0};
+    ax_model_identity identity = run->identity;
+    identity.dtype = ax_run_dtype(run->config->run.save_dtype);
+    ax_status status = ax_model_config_print(&run->model, &identity, &text);
+    if (status == AX_OK)
+        return add(files, "config.json", text.data, text.size);
+    ax_buf_fini(&text);
+    return status;
+}
+
+ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
+{
+    AX_TRY(add_config(run, out));
+    return add_tokenizer(run, out);
+}
+
+/* ---- what lies beside the weights ---------------------------------------------------------------- */
+
+static bool matches(const char *name, const char *const *patterns, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!fnmatch(patterns[i], name, 0))
+            return true;
+    return false;
+}
+
+/* Weights in any format, their indices, and the state of trainers; what the run writes itself; and the files
+ * of a tokenizer that the run does not use. */
+static bool stays_behind(const ax_run *run, const char *name)
+{
+    static const char *const weights[] = {"*.safetensors",
+                                          "*.index.json",
+                                          "*.bin",
+                                          "*.pt",
+                                          "*.pth",
+                                          "*.ckpt",
+                                          "*.h5",
+                                          "*.msgpack",
+                                          "*.gguf",
+                                          "*.onnx",
+                                          "*.ot",
+                                          "*.npz",
+                                          "*.tflite",
+                                          "trainer_state.json",
+                                          "events.out.tfevents.*"};
+    static const char *const written[] = {"config.json", "tokenizer.json", "tokenizer_config.json"};
+    static const char *const tokenizer[] = {"vocab.json", "merges.txt", "special_tokens_map.json",
+                                            "added_tokens.json", "tokenizer.model"};
+    return name[0] == '.' || !strcmp(name, "training") || matches(name, weights, AX_COUNT(weights)) ||
+           matches(name, written, AX_COUNT(written)) ||
+           (run->config->data.tokenizer && matches(name, tokenizer, AX_COUNT(tokenizer)));
+}
+
+static ax_status take(const ax_run *run, const char *dir, const char *name, ax_run_files *out)
+{
+    char *path;
+    struct stat info;
+    if (stays_behind(run, name))
+        return AX_OK;
+    AX_TRY(ax_path_join(dir, name, &path));
+    bool regular = !stat(path, &info) && S_ISREG(info.st_mode), small = regular && info.st_size <= MOST_BYTES;
+    if (regular && !small)
+        ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied into checkpoints", path);
+    free(path);
+    return small ? add_from(out, dir, name) : AX_OK;
+}
+
+static ax_status say(const char *dir, const ax_run_files *files)
+{
+    ax_buf names = {0};
+    ax_status status = AX_OK;
+    for (int i = 0; i < files->n && status == AX_OK; i++)
+        status = ax_buf_printf(&names, "%s%s", i ? ", " : "", files->file[i].name);
+    if (status == AX_OK && files->n)
+        ax_log(AX_LOG_INFO, "checkpoints will hold what lies beside the weights in %s: %s", dir, names.data);
+    ax_buf_fini(&names);
+    return status;
+}
+
+ax_status ax_run_find_files(ax_run *run)
+{
+    const char *dir = run->resume_dir ? run->resume_dir : run->model_dir;
+    struct dirent **entry;
+    if (!dir)
+        return AX_OK;
+    int n = scandir(dir, &entry, NULL, alphasort);
+    AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list %s: %s", dir, strerror(errno));
+    ax_status status = AX_OK;
+    for (int i = 0; i < n; i++) {
+        if (status == AX_OK)
+            status = take(run, dir, entry[i]->d_name, &run->beside);
+        free(entry[i]);
+    }
+    free(entry);
+    return status == AX_OK && !run->resume_dir ? say(dir, &run->beside) : status;
+}

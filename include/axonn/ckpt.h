@@ -102,6 +102,11 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
 
+/* Whether arrays `a` and `b` of `path` have the same shape and values, or one of them is missing. `prefix`:
+ * as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
+                                            const char *prefix, bool *same);
+
 /* A checksum of each parameter's master weights that no grid changes: Σ over elements of a hash of (global
  * index, bits) mod 2^64. `sums` has set->n items, the same on every rank. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums);
@@ -159,6 +164,9 @@ AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *res
 /* The model directory that a MODEL argument means: a Hugging Face directory, a checkpoint (which must
  * verify), or a run (its newest checkpoint). */
 AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
+
+/* Whether a directory holds model.safetensors or its index. Not collective. */
+bool ax_ckpt_has_weights(const char *dir);
 
 /* One checkpoint of a run. */
 typedef struct ax_ckpt_info {

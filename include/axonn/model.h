@@ -40,6 +40,9 @@ const char *ax_family_name(int index);
 const char *ax_family_prefix(const ax_family *family);
 const char *const *ax_family_ignored(const ax_family *family, int *count);
 
+/* The arrays that are one where the head is tied to the token table, as keys of files. */
+void ax_family_tied(const ax_family *family, const char **head, const char **table);
+
 /* Reads a Hugging Face config.json. `path` serves messages. The caller releases *out with
  * ax_model_config_fini. AX_ERR_DATA names the key that is missing, of the wrong type, or asks for what is not
  * implemented. Not collective. */

@@ -118,6 +118,8 @@ ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *d
 /* This rank's part. Not collective. */
 ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
+/* The file's array for a key, which may lack or have the prefix (NULL: none), or NULL. */
+const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix);
 /* sums[i] of item i over all ranks. Collective along the grid. */
 ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);
 

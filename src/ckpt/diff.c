@@ -207,6 +207,43 @@ static ax_status compare_configs(ax_ckpt_diff *diff, const char *a, const char *
     return status;
 }
 
+/* ---- two arrays of one model --------------------------------------------------------------------- */
+
+/* Both as the type of the first: a copy in other precision is not the same. */
+static ax_status compare_values(ax_st *st, const ax_st_array *a, const ax_st_array *b, char *chunk,
+                                bool *same)
+{
+    ckpt_pieces p;
+    size_t size = ax_dtype_size(a->dtype);
+    ckpt_pieces_begin(&p, a->ndim, a->dim, CHUNK_BYTES / (int64_t)size);
+    while (*same && ckpt_pieces_next(&p)) {
+        AX_TRY(ax_st_read(st, a, p.lo, p.n, false, a->dtype, chunk));
+        AX_TRY(ax_st_read(st, b, p.lo, p.n, false, a->dtype, chunk + CHUNK_BYTES));
+        *same = !memcmp(chunk, chunk + CHUNK_BYTES, (size_t)p.count * size);
+    }
+    return AX_OK;
+}
+
+ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, const char *prefix, bool *same)
+{
+    ax_st *st;
+    char *chunk = NULL;
+    AX_TRY(ax_st_open(path, &st));
+    const ax_st_array *x = ckpt_find_array(st, a, prefix), *y = ckpt_find_array(st, b, prefix);
+    *same = !x || !y ||
+            (x->dtype < AX_DTYPE_COUNT && x->dtype == y->dtype && x->ndim == y->ndim &&
+             !memcmp(x->dim, y->dim, (size_t)x->ndim * sizeof *x->dim));
+    ax_status status = AX_OK;
+    if (x && y && *same) {
+        status = ax_calloc(2, CHUNK_BYTES, &chunk);
+        if (status == AX_OK)
+            status = compare_values(st, x, y, chunk, same);
+    }
+    free(chunk);
+    ax_st_close(&st);
+    return status;
+}
+
 /* ---- both sides ---------------------------------------------------------------------------------- */
 
 /* What is compared may be damaged: only a run's newest checkpoint is chosen by verifying. */

@@ -254,14 +254,17 @@ ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **di
     return AX_OK;
 }
 
+bool ax_ckpt_has_weights(const char *dir)
+{
+    return ckpt_has(dir, "model.safetensors") || ckpt_has(dir, "model.safetensors.index.json");
+}
+
 ax_status ax_ckpt_find_model(const char *path, char **dir)
 {
     AX_TRY(find_in(path, dir));
     if (*dir)
         return AX_OK;
-    AX_CHECK(ckpt_has(path, "config.json") || ckpt_has(path, "model.safetensors") ||
-                 ckpt_has(path, "model.safetensors.index.json"),
-             AX_ERR_DATA,
+    AX_CHECK(ckpt_has(path, "config.json") || ax_ckpt_has_weights(path), AX_ERR_DATA,
              "%s is neither a model directory (config.json, model.safetensors) nor a run (ckpt/)", path);
     return ax_strdup(path, dir);
 }

@@ -312,7 +312,7 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
 /* ---- matching foreign files ---------------------------------------------------------------------- */
 
 /* The file's array for a key, which may lack or have the family's prefix. */
-static const ax_st_array *find_array(const ax_st *st, const char *key, const char *prefix)
+const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix)
 {
     const ax_st_array *a = ax_st_find(st, key);
     if (a || !prefix)
@@ -366,7 +366,7 @@ static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_
     char has[128], wants[128];
     for (int i = 0; i < items->n; i++) {
         const ckpt_item *it = &items->item[i];
-        const ax_st_array *a = found[i] = find_array(st, it->key, rules ? rules->prefix : NULL);
+        const ax_st_array *a = found[i] = ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
         if (!a) {
             complain(text, count, "%s is missing (parameter %s)", it->key, it->name);
             continue;

@@ -78,6 +78,25 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     return status;
 }
 
+/* A head in the files that is not the table which config.json ties it to is one of its own, as transformers
+ * takes it. */
+static ax_status find_head(ax_pretrained *m)
+{
+    const char *head, *table;
+    bool same = true;
+    ax_family_tied(m->config.family, &head, &table);
+    if (m->config.tie && ax_ckpt_has_weights(m->dir))
+        AX_TRY(ax_ckpt_same_arrays(m->dir, head, table, ax_family_prefix(m->config.family), &same));
+    if (!same) {
+        m->config.tie = false;
+        ax_log(AX_LOG_INFO,
+               "%s: %s differs from %s, to which config.json ties it: it is read as an untied head "
+               "(tie_word_embeddings: false)",
+               m->dir, head, table);
+    }
+    return AX_OK;
+}
+
 /* Loads the tokenizer if the directory has one. */
 static ax_status read_tokenizer(const char *dir, ax_tokenizer **out)
 {
@@ -100,6 +119,8 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
         status = read_generation(out->dir, out);
     if (status == AX_OK)
         status = read_config(out->dir, out);
+    if (status == AX_OK)
+        status = find_head(out);
     if (status == AX_OK)
         status = read_tokenizer(out->dir, &out->tokenizer);
     int32_t eos = out->tokenizer ? ax_tokenizer_eos(out->tokenizer) : -1;

@@ -348,9 +348,6 @@ ax_status ax_run_start_weights(ax_run *run)
         return load_checkpoint(run);
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(run->engine));
-    ax_pretrained from;
-    AX_TRY(ax_comm_agree(run->world, ax_pretrained_open(run->config->model.from, &from)));
-    ax_status status = ax_pretrained_load(&from, ax_engine_params(run->engine));
-    ax_pretrained_close(&from);
-    return status;
+    const ax_pretrained from = {.dir = run->model_dir, .config = run->model};
+    return ax_pretrained_load(&from, ax_engine_params(run->engine));
 }

@@ -26,6 +26,12 @@ const char *const *ax_family_ignored(const ax_family *family, int *count)
     return family->ignored;
 }
 
+void ax_family_tied(const ax_family *family, const char **head, const char **table)
+{
+    *head = family->head;
+    *table = family->table;
+}
+
 ax_status ax_family_find(const char *name, const ax_family **out)
 {
     char known[256] = "";

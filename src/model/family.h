@@ -17,6 +17,7 @@ struct ax_family {
     /* Adds embedding, blocks and final norm to model->body and makes model->head; sets the parameters' places
      * in files. */
     ax_status (*build)(ax_model *model, int64_t recompute);
+    const char *head, *table; /* keys of the output layer's weight and of the token table */
     const char *prefix;
     const char *const *ignored;
     int n_ignored;

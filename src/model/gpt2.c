@@ -32,7 +32,8 @@ static const ax_key_map keys[] = {
     {"head.weight", "lm_head.weight", false, 0, 1},
 };
 
-/* The tied head as some writers store it again, and the causal masks that old ones stored. */
+/* The head, which some writers store although it is tied (where it differs from the token table the model is
+ * read as untied), and the causal masks that old ones stored. */
 static const char *const ignored[] = {"lm_head.weight", "*h.*.attn.bias", "*h.*.attn.masked_bias"};
 
 static const struct {
@@ -202,6 +203,8 @@ const ax_family ax_family_gpt2 = {.name = "gpt2",
                                   .read = gpt2_read,
                                   .write = gpt2_write,
                                   .build = gpt2_build,
+                                  .head = "lm_head.weight",
+                                  .table = "transformer.wte.weight",
                                   .prefix = "transformer.",
                                   .ignored = ignored,
                                   .n_ignored = AX_COUNT(ignored)};

@@ -80,6 +80,103 @@ static void files_are_copied_along(void **state)
     expect_files("run3/ckpt/step-5");
 }
 
+/* ---- a head of its own --------------------------------------------------------------------------- */
+
+/* GOLDEN as `dir`, whose file has a head too: the token table, with its last value changed by `change`. */
+static void make_headed(const char *dir, float change, bool tie)
+{
+    ax_st *from, *to;
+    ax_st_array array[64];
+    sh("rm -rf %s && mkdir %s", dir, dir);
+    OK(ax_st_open(GOLDEN, &from));
+    int n = ax_st_count(from), table = -1;
+    for (int i = 0; i < n; i++) {
+        array[i] = *ax_st_at(from, i);
+        table = strstr(array[i].key, "wte.weight") ? i : table;
+    }
+    assert_true(table >= 0 && n < 64);
+    array[n] = array[table];
+    array[n].key = "lm_head.weight";
+    OK(ax_st_plan(dir, "model", array, n + 1, 0, &to));
+    OK(ax_st_make(to));
+    for (int i = 0; i <= n; i++) {
+        const ax_st_array *a = i < n ? ax_st_at(from, i) : ax_st_at(from, table);
+        int64_t count = ax_st_elements(a), lo[AX_ST_MAX_DIMS] = {0};
+        float *values = calloc((size_t)count, sizeof *values);
+        OK(ax_st_read(from, a, NULL, NULL, false, AX_F32, values));
+        values[count - 1] += i < n ? 0 : change;
+        OK(ax_st_write(to, ax_st_find(to, array[i].key), lo, array[i].dim, false, AX_F32, values));
+        free(values);
+    }
+    ax_st_close(&from);
+    ax_st_close(&to);
+    sh("sed 's/\"tie_word_embeddings\": true/\"tie_word_embeddings\": %s/' " GOLDEN
+       "/config.json > %s/config.json",
+       tie ? "true" : "false", dir);
+}
+
+static bool is_tied(const char *dir)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *config = json_load_file(path, 0, NULL), *tie = json_object_get(config, "tie_word_embeddings");
+    assert_true(json_is_boolean(tie));
+    bool tied = json_is_true(tie);
+    json_decref(config);
+    return tied;
+}
+
+static double last_loss(const char *run)
+{
+    char *text = metrics_of(run, true), *at = NULL;
+    for (char *next = text; (next = strstr(next, "\"loss\": ")); next++)
+        at = next;
+    assert_non_null(at);
+    double loss = strtod(at + 8, NULL);
+    free(text);
+    return loss;
+}
+
+/* It trains as the same weights do where config.json says that the head is not tied, on grids too, and goes
+ * on. */
+static void a_head_that_differs_is_untied(void **state)
+{
+    (void)state;
+    sh("rm -rf run run2 run3 run4");
+    make_headed("says_tied", 0.5F, true);
+    make_headed("says_untied", 0.5F, false);
+    run_expect(0,
+               "says_tied: lm_head.weight differs from transformer.wte.weight, to which config.json ties it: "
+               "it is read as an untied head (tie_word_embeddings: false)",
+               FROM_KEYS "model.from=says_tied");
+    assert_false(is_tied("run/ckpt/step-6"));
+    run_expect(0, "done: step 6", FROM_KEYS "model.from=says_untied run.dir=run2");
+    same_text(metrics_of("run", true), metrics_of("run2", true));
+    same_file("run/ckpt/step-6/model.safetensors", "run2/ckpt/step-6/model.safetensors");
+    run_expect(0, "done: step 3",
+               FROM_KEYS "model.from=says_tied run.dir=run3 train.steps=3 ranks=2 grid.x=2 "
+                         "optim.schedule=constant");
+    run_expect(0, "done: step 6",
+               FROM_KEYS "model.from=says_tied run.dir=run3 ranks=4 grid.y=2 grid.z=2 "
+                         "train.micro_batch=1 optim.schedule=constant");
+    run_expect(0, "done: step 6", FROM_KEYS "model.from=says_tied run.dir=run4 optim.schedule=constant");
+    assert_true(fabs(last_loss("run3") - last_loss("run4")) < 1e-5 * last_loss("run4"));
+    assert_false(is_tied("run3/ckpt/step-6"));
+    run_expect(2, "model.tie: is false in model.from", FROM_KEYS "model.from=says_tied model.tie=true");
+}
+
+/* A copy of the table is no other head. */
+static void a_head_that_is_the_table_is_tied(void **state)
+{
+    (void)state;
+    sh("rm -rf run run2");
+    make_headed("copied", 0, true);
+    run_expect(0, "done: step 6", FROM_KEYS "model.from=copied");
+    assert_true(is_tied("run/ckpt/step-6"));
+    run_expect(0, "done: step 6", FROM_KEYS "model.from=" GOLDEN " run.dir=run2");
+    same_text(metrics_of("run", true), metrics_of("run2", true));
+}
+
 static int set_up(void **state)
 {
     if (scratch_setup(state))
@@ -94,6 +191,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_are_copied_along),
+        cmocka_unit_test(a_head_that_differs_is_untied),
+        cmocka_unit_test(a_head_that_is_the_table_is_tied),
     };
     return cmocka_run_group_tests_name("engine.tune", tests, set_up, scratch_teardown);
 }

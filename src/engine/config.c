@@ -132,7 +132,12 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     config_check(cfg);
     if (use == AX_CONFIG_TO_MEASURE)
         ax_option_waive(cfg->set, "data.train");
-    AX_TRY(ax_option_finish(cfg->set));
+    ax_status status = ax_option_finish(cfg->set);
+    if (status == AX_ERR_USAGE) { /* what is wrong with files that keys name is told with it */
+        AX_TRY(config_check_files(cfg));
+        status = ax_option_finish(cfg->set);
+    }
+    AX_TRY(status);
     if (!cfg->run.dir)
         AX_TRY(default_dir(path, &cfg->run.dir));
     if (!cfg->model.ffn)

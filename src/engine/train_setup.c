@@ -1,4 +1,5 @@
 /* Before anything is allocated: run directory, model configuration, tokenizer, data. */
+#include "engine/config_private.h"
 #include "engine/train.h"
 
 #include <errno.h>
@@ -99,43 +100,6 @@ ax_status ax_run_write_config(ax_run *run)
 
 /* ---- model and tokenizer ------------------------------------------------------------------------- */
 
-/* One key that both the user and the model's config.json may set. */
-typedef struct shape_key {
-    const char *key;
-    int64_t *config; /* the user's; overwritten by the model's */
-    int64_t model;
-} shape_key;
-
-/* The model's own configuration decides; a key that contradicts it is an error of the user. */
-static ax_status merge_shape(ax_run *run)
-{
-    ax_config *c = run->config;
-    const ax_model_config *m = &run->model;
-    const shape_key keys[] = {{"model.layers", &c->model.layers, m->layers},
-                              {"model.hidden", &c->model.hidden, m->hidden},
-                              {"model.heads", &c->model.heads, m->heads},
-                              {"model.ffn", &c->model.ffn, m->ffn},
-                              {"model.vocab", &c->model.vocab, m->vocab}};
-    for (size_t i = 0; i < AX_COUNT(keys); i++) {
-        if (ax_config_given(c, keys[i].key) && *keys[i].config != keys[i].model)
-            ax_option_error(c->set, keys[i].key, "is %lld in model.from; leave the key out",
-                            (long long)keys[i].model);
-        *keys[i].config = keys[i].model;
-    }
-    if (ax_config_given(c, "model.activation") && c->model.activation != (int)m->activation)
-        ax_option_error(c->set, "model.activation", "is another in model.from; leave the key out");
-    if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
-        ax_option_error(c->set, "model.tie", "is another in model.from; leave the key out");
-    if (!ax_config_given(c, "model.seq_len"))
-        c->model.seq_len = m->seq_len;
-    if (c->model.seq_len > m->seq_len)
-        ax_option_error(c->set, "model.seq_len", "must be at most the %lld positions of model.from",
-                        (long long)m->seq_len);
-    c->model.activation = (int)m->activation;
-    c->model.tie = m->tie;
-    return ax_option_finish(c->set);
-}
-
 static ax_status open_pretrained(ax_run *run)
 {
     ax_config *c = run->config;
@@ -151,7 +115,7 @@ static ax_status open_pretrained(ax_run *run)
     }
     ax_pretrained_close(&from);
     AX_TRY(status);
-    AX_TRY(merge_shape(run));
+    config_merge_model(c, &run->model);
     double *const mine[] = {&run->model.dropout, &run->model.init_std, &run->model.norm_eps};
     double *const theirs[] = {&c->model.dropout, &c->model.init_std, &c->model.norm_eps};
     static const char *const keys[] = {"model.dropout", "model.init_std", "model.norm_eps"};
@@ -195,20 +159,14 @@ ax_status ax_run_open_model(ax_run *run)
 {
     ax_config *c = run->config;
     AX_TRY(c->model.from ? open_pretrained(run) : new_model(run));
-    AX_TRY(check_grid(run));
     if (c->data.tokenizer)
         AX_TRY(ax_tokenizer_load(c->data.tokenizer, &run->tokenizer));
+    if (run->tokenizer)
+        config_check_tokenizer(c, ax_tokenizer_vocab_size(run->tokenizer));
+    AX_TRY(ax_option_finish(c->set));
+    AX_TRY(check_grid(run));
     if (!run->tokenizer)
         return AX_OK;
-    int32_t size = ax_tokenizer_vocab_size(run->tokenizer);
-    if (size > c->model.vocab && c->model.from)
-        ax_option_error(c->set, "data.tokenizer",
-                        "does not fit model.from: it has %d tokens, the model a vocabulary of %lld", size,
-                        (long long)c->model.vocab);
-    else if (size > c->model.vocab)
-        ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
-                        size);
-    AX_TRY(ax_option_finish(c->set));
     int32_t eos = ax_tokenizer_eos(run->tokenizer);
     if (eos >= 0)
         run->identity.eos = eos;

@@ -177,6 +177,31 @@ static void a_head_that_is_the_table_is_tied(void **state)
     same_text(metrics_of("run", true), metrics_of("run2", true));
 }
 
+/* ---- mistakes ------------------------------------------------------------------------------------ */
+
+/* Keys that are wrong by themselves, keys that contradict the model, and files that do not fit it, at once.
+ */
+static void mistakes_are_told_together(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    run_expect(2, NULL,
+               FROM_KEYS "model.from=" GOLDEN " model.layers=9 model.seq_len=25 optim.lrr=1 train.steps=-1 "
+                         "data.tokenizer=tok");
+    static const char *const said[] = {"optim.lrr: unknown key", "train.steps: must be from 1",
+                                       "model.layers: is 2 in model.from; leave the key out",
+                                       "model.seq_len: must be at most the 24 positions of model.from",
+                                       "data.tokenizer: does not fit model.from: it has 280 tokens"};
+    char *log = text_of("log");
+    for (size_t i = 0; i < AX_COUNT(said); i++)
+        if (!strstr(log, said[i]))
+            fail_msg("\"%s\" is not in:\n%s", said[i], log);
+    free(log);
+    run_expect(2, "model.from: ", FROM_KEYS "model.from=nowhere optim.lrr=1");
+    run_expect(2, "model.vocab: must be at least 280", BASE_KEYS "data.tokenizer=tok optim.lrr=1");
+    assert_false(ax_path_exists("run"));
+}
+
 static int set_up(void **state)
 {
     if (scratch_setup(state))
@@ -193,6 +218,7 @@ int main(void)
         cmocka_unit_test(files_are_copied_along),
         cmocka_unit_test(a_head_that_differs_is_untied),
         cmocka_unit_test(a_head_that_is_the_table_is_tied),
+        cmocka_unit_test(mistakes_are_told_together),
     };
     return cmocka_run_group_tests_name("engine.tune", tests, set_up, scratch_teardown);
 }

@@ -1,0 +1,90 @@
+/* Rules between the keys of a configuration and the files that some of them name. */
+#include "config_private.h"
+
+#include "axonn/engine.h"
+
+/* One key that both the user and the model's config.json may set. */
+typedef struct shape_key {
+    const char *key;
+    int64_t *config; /* the user's; overwritten by the model's */
+    int64_t model;
+} shape_key;
+
+void config_merge_model(ax_config *c, const ax_model_config *m)
+{
+    const shape_key keys[] = {{"model.layers", &c->model.layers, m->layers},
+                              {"model.hidden", &c->model.hidden, m->hidden},
+                              {"model.heads", &c->model.heads, m->heads},
+                              {"model.ffn", &c->model.ffn, m->ffn},
+                              {"model.vocab", &c->model.vocab, m->vocab}};
+    for (size_t i = 0; i < AX_COUNT(keys); i++) {
+        if (ax_config_given(c, keys[i].key) && *keys[i].config != keys[i].model)
+            ax_option_error(c->set, keys[i].key, "is %lld in model.from; leave the key out",
+                            (long long)keys[i].model);
+        *keys[i].config = keys[i].model;
+    }
+    if (ax_config_given(c, "model.activation") && c->model.activation != (int)m->activation)
+        ax_option_error(c->set, "model.activation", "is another in model.from; leave the key out");
+    if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
+        ax_option_error(c->set, "model.tie", "is %s in model.from; leave the key out",
+                        m->tie ? "true" : "false");
+    if (!ax_config_given(c, "model.seq_len"))
+        c->model.seq_len = m->seq_len;
+    if (c->model.seq_len > m->seq_len)
+        ax_option_error(c->set, "model.seq_len", "must be at most the %lld positions of model.from",
+                        (long long)m->seq_len);
+    c->model.activation = (int)m->activation;
+    c->model.tie = m->tie;
+}
+
+void config_check_tokenizer(ax_config *c, int32_t size)
+{
+    if (size <= c->model.vocab)
+        return;
+    if (c->model.from)
+        ax_option_error(c->set, "data.tokenizer",
+                        "does not fit model.from: it has %d tokens, the model a vocabulary of %lld", size,
+                        (long long)c->model.vocab);
+    else
+        ax_option_error(c->set, "model.vocab", "must be at least %d, the size of the tokenizer's vocabulary",
+                        size);
+}
+
+/* What cannot be read is an error of the key that names it. */
+static ax_status blame(ax_config *c, const char *key, ax_status status)
+{
+    if (status == AX_OK || status == AX_ERR_MEMORY)
+        return status;
+    ax_option_error(c->set, key, "%s", ax_error_message());
+    return AX_OK;
+}
+
+static ax_status check_from(ax_config *c)
+{
+    ax_pretrained from;
+    ax_status status = ax_pretrained_open(c->model.from, &from);
+    if (status != AX_OK)
+        return blame(c, "model.from", status);
+    config_merge_model(c, &from.config);
+    ax_pretrained_close(&from);
+    return AX_OK;
+}
+
+static ax_status check_tokenizer(ax_config *c)
+{
+    ax_tokenizer *tokenizer = NULL;
+    ax_status status = ax_tokenizer_load(c->data.tokenizer, &tokenizer);
+    if (status != AX_OK)
+        return blame(c, "data.tokenizer", status);
+    if (ax_option_ok(c->set, "model.from") && ax_option_ok(c->set, "model.vocab"))
+        config_check_tokenizer(c, ax_tokenizer_vocab_size(tokenizer));
+    ax_tokenizer_destroy(&tokenizer);
+    return AX_OK;
+}
+
+ax_status config_check_files(ax_config *c)
+{
+    if (c->model.from && ax_option_ok(c->set, "model.from"))
+        AX_TRY(check_from(c));
+    return c->data.tokenizer && ax_option_ok(c->set, "data.tokenizer") ? check_tokenizer(c) : AX_OK;
+}

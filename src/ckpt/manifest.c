@@ -116,6 +116,19 @@ static bool parse_hex(const json_t *value, uint64_t *out)
     return !*end;
 }
 
+/* A relative path that does not lead out of the checkpoint. */
+static bool is_inside(const char *name)
+{
+    if (!*name || *name == '/')
+        return false;
+    for (const char *part = name; part; part = strchr(part, '/')) {
+        part += *part == '/';
+        if (!strncmp(part, "..", 2) && (part[2] == '/' || !part[2]))
+            return false;
+    }
+    return true;
+}
+
 static ax_status from_json(const json_t *root, const char *path, manifest *out)
 {
     json_t *files, *params;
@@ -135,6 +148,8 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
     json_object_foreach(files, name, entry)
     {
         manifest_file *f = &out->file[out->n];
+        AX_CHECK(is_inside(name), AX_ERR_DATA, "%s names %s, which is not a file of the checkpoint", path,
+                 name);
         f->bytes = json_integer_value(json_object_get(entry, "bytes"));
         AX_CHECK(parse_hex(json_object_get(entry, "xxh3"), &f->xxh3), AX_ERR_DATA, "%s: %s has no checksum",
                  path, name);
@@ -186,6 +201,8 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
     ax_status status = AX_OK;
     if (stat(path, &info))
         status = ax_fail(AX_ERR_DATA, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(info.st_mode))
+        status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
     else if (info.st_size != f->bytes) /* without reading it */
         status = ax_fail(AX_ERR_DATA, "%s has %lld bytes, the manifest says %lld", path,
                          (long long)info.st_size, (long long)f->bytes);

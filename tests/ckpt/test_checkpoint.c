@@ -1,5 +1,6 @@
 /* ckpt: checkpoints on thread-ranks: written on one grid and read on another, chosen, kept, damaged,
  * compared. */
+#include "ckpt/ckpt.h"
 #include "grid_test.h"
 
 #include <math.h>
@@ -310,6 +311,29 @@ static void any_flipped_bit_is_found(void **state)
     }
 }
 
+/* A manifest that somebody made names a device, or files elsewhere: nothing of that is read. */
+static void manifests_name_files_of_the_checkpoint(void **state)
+{
+    const char *run = *state;
+    static const char *const names[] = {"/dev/zero", "../../../x", "training/../../x", "..", ""};
+    char dir[256];
+    manifest m, read;
+    save_steps(run, 0, (const int64_t[]){1}, 1);
+    snprintf(dir, sizeof dir, "%s", at(run, "ckpt/step-1"));
+    OK(manifest_read(dir, &m));
+    char *good = m.file[0].name;
+    for (size_t i = 0; i < AX_COUNT(names); i++) {
+        m.file[0].name = (char *)names[i];
+        OK(manifest_write(dir, &m));
+        FAILS(AX_ERR_DATA, "is not a file of the checkpoint", manifest_read(dir, &read));
+    }
+    manifest_file link = {(char *)"link", 0, 0};
+    assert_int_equal(symlink("/dev/zero", at(dir, "link")), 0);
+    FAILS(AX_ERR_DATA, "is not a regular file", manifest_check_file(dir, &link));
+    m.file[0].name = good;
+    manifest_fini(&m);
+}
+
 static ax_status load_altered(ax_comm *world, void *arg)
 {
     const job *j = arg;
@@ -431,6 +455,7 @@ int main(void)
         TEST(keeps_and_finds),
         TEST(falls_back_from_damage),
         TEST(any_flipped_bit_is_found),
+        TEST(manifests_name_files_of_the_checkpoint),
         TEST(loading_compares_values),
         TEST(what_loading_refuses),
         TEST(differences),

@@ -127,7 +127,12 @@ step "build release" build release gcc && {
 }
 step "build bare" build_bare
 step "build mpich" build_mpich && run_tests "test mpich" build-mpich -R '^mpi\..*_2$|^mpi\.(cli|ends_fail|ends_kill)$'
-step "build dev" build dev clang && run_tests "test dev" build-dev -LE long
+step "build dev" build dev clang && {
+    run_tests "test dev" build-dev -LE long
+    if $long; then
+        run_tests "test fuzzing" build-dev -L long -R '^fuzz\.'
+    fi
+}
 step "build tsan" build tsan clang && run_tests "test tsan" build-tsan -LE long -R "$threaded"
 step "check tidy" scripts/check-tidy.sh
 

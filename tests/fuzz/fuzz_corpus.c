@@ -1,0 +1,59 @@
+/* Files of text. The first byte says under which name, and in a directory for capitals; each further part is
+ * another file of that directory. */
+#include "axonn/data.h"
+#include "fuzz/fuzz.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char letters[] = "ljtm";
+static const char *const suffixes[] = {"jsonl", "json", "txt", "md", "c"};
+
+void fuzz_make_seeds(void)
+{
+    fuzz_seed_texts(
+        (const char *[]){"l{\"text\":\"one\"}\n\n{\"text\":\"two\\u0000\\ud83d\\ude00\",\"n\":1e400}\n"
+                         "{\"text\":null}\n{\"x\":NaN}\n{\"text\":\"\"}",
+                         NULL});
+    fuzz_seed_texts(
+        (const char *[]){"L\xef\xbb\xbf{\"text\":\"one\",\"id\":123456789012345678901234567890}\r\n", "{}",
+                         "[1,2]\n{\"text\":\"\\ud800\"}", NULL});
+    fuzz_seed_texts((const char *[]){"j[{\"text\":\"one\"},{\"text\":\"two\"}]", NULL});
+    fuzz_seed_texts((const char *[]){"J{\"text\":\"one\"}\n{\"text\":\"two\"}\n", "[]", NULL});
+    fuzz_seed_texts((const char *[]){"t\xef\xbb\xbfSome text.\n", NULL});
+    fuzz_seed_texts((const char *[]){"MSome text.\n", "more", "\x1f\x8b\x08", NULL});
+    fuzz_seed((fuzz_part[]){{(char *)"ta\0b", 4}, {NULL, 0}});
+}
+
+static void read_all(const char *path)
+{
+    ax_corpus *corpus;
+    ax_buf document = {0};
+    ax_corpus_options options = {.inputs = &path, .n_inputs = 1};
+    if (!fuzz_read(ax_corpus_create(&options, &corpus)))
+        return;
+    for (bool end = false; !end && fuzz_read(ax_corpus_next(corpus, &document, &end)); document.size = 0)
+        FUZZ_HOLDS(end || document.size);
+    FUZZ_HOLDS(ax_corpus_files(corpus) >= 0 && ax_corpus_bytes(corpus) >= 0);
+    ax_corpus_destroy(&corpus);
+    ax_buf_fini(&document);
+}
+
+void fuzz_one(const fuzz_part *part, int n)
+{
+    char name[64];
+    if (!part->size)
+        return;
+    const char *letter = strchr(letters, tolower((unsigned char)part->data[0]));
+    const char *suffix = suffixes[letter && *letter ? letter - letters : (ptrdiff_t)AX_COUNT(suffixes) - 1];
+    if (ax_remove_tree(fuzz_path("tree")) != AX_OK || ax_mkdirs(fuzz_path("tree")) != AX_OK)
+        abort();
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "tree/%d.%s", i, suffix);
+        fuzz_file(name, part[i].data + !i, part[i].size - !i);
+    }
+    snprintf(name, sizeof name, "tree/0.%s", suffix);
+    read_all(fuzz_path(isupper((unsigned char)part->data[0]) ? "tree" : name));
+}

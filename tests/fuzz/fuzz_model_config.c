@@ -1,0 +1,66 @@
+/* config.json of a model, with generation_config.json as a second part. What is read is printed and read
+ * again. */
+#include "axonn/engine.h"
+#include "fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void fuzz_make_seeds(void)
+{
+    static const char *const folders[] = {"exact", "tanh", "tiny"};
+    for (size_t i = 0; i < AX_COUNT(folders); i++) {
+        char path[64];
+        snprintf(path, sizeof path, "tests/golden/gpt2/%s/config.json", folders[i]);
+        fuzz_seed_file(path);
+    }
+    fuzz_seed_texts(
+        (const char *[]){"{\"model_type\":\"gpt2\",\"n_embd\":8,\"n_layer\":1000000,\"n_head\":2,"
+                         "\"vocab_size\":7,\"n_positions\":16,\"n_inner\":null,\"eos_token_id\":[1,2],"
+                         "\"activation_function\":\"gelu_new\",\"resid_pdrop\":0.1,\"attn_pdrop\":0,"
+                         "\"embd_pdrop\":0.5,\"tie_word_embeddings\":false}",
+                         "{\"eos_token_id\":[3,4],\"bos_token_id\":1,\"temperature\":0.7}", NULL});
+}
+
+/* What stands in a printed configuration is what was read. */
+static void print_and_read(const ax_model_config *config)
+{
+    ax_model_identity identity = {-1, -1, AX_F32};
+    ax_buf first = {0}, second = {0};
+    ax_model_config again;
+    if (fuzz_read(ax_model_config_print(config, &identity, &first))) {
+        FUZZ_HOLDS(ax_model_config_parse(first.data, first.size, "printed", &again) == AX_OK);
+        FUZZ_HOLDS(ax_model_config_print(&again, &identity, &second) == AX_OK);
+        FUZZ_HOLDS(first.size == second.size && !memcmp(first.data, second.data, first.size));
+        ax_model_config_fini(&again);
+    }
+    ax_buf_fini(&first);
+    ax_buf_fini(&second);
+}
+
+static void read_config(const fuzz_part *part)
+{
+    ax_model_config config, copy;
+    int64_t total, matmul;
+    if (!fuzz_read(ax_model_config_parse(part->data, part->size, "config.json", &config)))
+        return;
+    if (fuzz_read(ax_model_config_check(&config))) {
+        ax_model_config_params(&config, &total, &matmul);
+        FUZZ_HOLDS(total >= matmul && matmul >= 0);
+    }
+    print_and_read(&config);
+    FUZZ_HOLDS(ax_model_config_copy(&config, &copy) == AX_OK);
+    ax_model_config_fini(&copy);
+    ax_model_config_fini(&config);
+}
+
+void fuzz_one(const fuzz_part *part, int n)
+{
+    ax_pretrained model;
+    read_config(part);
+    fuzz_file("config.json", part->data, part->size);
+    fuzz_file("generation_config.json", n > 1 ? part[1].data : NULL, n > 1 ? part[1].size : 0);
+    if (fuzz_read(ax_pretrained_open(fuzz_path(""), &model)))
+        ax_pretrained_close(&model);
+}

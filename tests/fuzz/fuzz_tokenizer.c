@@ -1,0 +1,134 @@
+/* Tokenizers: one or two parts are tokenizer.json and tokenizer_config.json, three are vocab.json, merges.txt
+ * and tokenizer_config.json. What loads encodes and decodes some texts, and loads again as it saves itself.
+ */
+#include "axonn/tokenizer.h"
+#include "fuzz/fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- seeds --------------------------------------------------------------------------------------- */
+
+/* As training makes one. */
+static void seed_trained(const char *pattern, const char *name)
+{
+    static const char text[] = "the cat sat on the mat; the cats sat. 12345 Über naïve <s>\n\n  the end";
+    static const char *const specials[] = {"<|endoftext|>", "<s>"};
+    char *json, *config;
+    size_t json_size, config_size;
+    ax_tokenizer *tok;
+    const char *path = fuzz_file("text", text, sizeof text - 1);
+    ax_tokenizer_training training = {.vocab = 270,
+                                      .pattern = pattern,
+                                      .specials = specials,
+                                      .n_specials = 2,
+                                      .paths = &path,
+                                      .n_paths = 1,
+                                      .threads = 1};
+    if (ax_tokenizer_train(&training, &tok) != AX_OK || ax_tokenizer_save(tok, fuzz_path(name)) != AX_OK)
+        abort();
+    ax_tokenizer_destroy(&tok);
+    char whole[2][64];
+    snprintf(whole[0], sizeof whole[0], "%s/tokenizer.json", name);
+    snprintf(whole[1], sizeof whole[1], "%s/tokenizer_config.json", name);
+    if (ax_file_read(fuzz_path(whole[0]), &json, &json_size) != AX_OK ||
+        ax_file_read(fuzz_path(whole[1]), &config, &config_size) != AX_OK)
+        abort();
+    fuzz_seed((fuzz_part[]){{json, json_size}, {config, config_size}, {NULL, 0}});
+    free(json);
+    free(config);
+}
+
+void fuzz_make_seeds(void)
+{
+    seed_trained("gpt2", "one");
+    seed_trained("qwen2", "two");
+    fuzz_seed_texts((const char *[]){
+        "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":4,\"content\":\"<s>\",\"single_word\":false,"
+        "\"lstrip\":true,"
+        "\"rstrip\":true,\"normalized\":true,\"special\":true}],\"normalizer\":{\"type\":\"Sequence\","
+        "\"normalizers\":"
+        "[{\"type\":\"NFC\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"_\"}]},"
+        "\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
+        "\"Regex\":"
+        "\"\\\\s+|\\\\p{L}+|(a+)+$\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
+        "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":false}]},\"post_processor\":{\"type\":"
+        "\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},{\"Sequence\":{"
+        "\"id\":"
+        "\"A\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"<s>\":{\"id\":\"<s>\",\"ids\":[4],"
+        "\"tokens\":"
+        "[\"<s>\"]}}},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
+        "\"unk_token\":null,\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"abab\":3},\"merges\":[\"a "
+        "b\",[\"ab\",\"ab\"]]}}",
+        "{\"eos_token\":{\"content\":\"<s>\"},\"model_max_length\":1000000000000000019884624838656}", NULL});
+    fuzz_seed_texts((const char *[]){"{\"a\":0,\"b\":1,\"ab\":2,\"<|endoftext|>\":3}", "#version: 0.2\na b\n",
+                                     "{\"eos_token\":\"<|endoftext|>\",\"add_prefix_space\":true}", NULL});
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+static void encode(const ax_tokenizer *tok, ax_encoder *encoder, const char *text, size_t n)
+{
+    ax_ids ids = {0};
+    ax_buf back = {0};
+    for (unsigned flags = 0; flags < 4; flags++)
+        if (fuzz_read(ax_encode(encoder, text, n, flags, &ids)))
+            (void)fuzz_read(ax_decode(tok, ids.data, ids.size, flags & 1, &back));
+    for (size_t i = 0; i < ids.size; i++)
+        FUZZ_HOLDS(ids.data[i] >= 0 && ids.data[i] < ax_tokenizer_vocab_size(tok));
+    ax_tokenizer_report report = {0};
+    if (fuzz_read(ax_tokenizer_check(encoder, text, n, &report)))
+        FUZZ_HOLDS(report.documents == 1 && report.tokens >= 0);
+    ax_tokenizer_report_fini(&report);
+    ax_ids_fini(&ids);
+    ax_buf_fini(&back);
+}
+
+static void ask(const ax_tokenizer *tok)
+{
+    int32_t vocab = ax_tokenizer_vocab_size(tok);
+    FUZZ_HOLDS(vocab > 0 && ax_tokenizer_eos(tok) >= -1 && ax_tokenizer_eos(tok) < vocab);
+    for (int32_t id = -1; id <= ax_min(vocab, 1000); id++) {
+        size_t n;
+        const char *piece = ax_tokenizer_piece(tok, id, &n);
+        if (piece && n)
+            FUZZ_HOLDS(ax_tokenizer_id(tok, piece, n) >= 0);
+        (void)ax_tokenizer_is_special(tok, id);
+    }
+}
+
+static void save_and_load(const ax_tokenizer *tok)
+{
+    ax_tokenizer *again;
+    if (!fuzz_read(ax_tokenizer_save(tok, fuzz_path("saved"))))
+        return;
+    FUZZ_HOLDS(ax_tokenizer_load(fuzz_path("saved"), &again) == AX_OK);
+    FUZZ_HOLDS(ax_tokenizer_hash(again) == ax_tokenizer_hash(tok));
+    ax_tokenizer_destroy(&again);
+}
+
+void fuzz_one(const fuzz_part *part, int n)
+{
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json",
+                                        "merges.txt"};
+    static const int places[2][3] = {{0, 1, -1}, {2, 3, 1}};
+    static const char *const texts[] = {"the cat  <s> ababab\n\xff\xc3 naïve 12345", "",
+                                        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"};
+    ax_tokenizer *tok;
+    ax_encoder *encoder;
+    for (size_t i = 0; i < AX_COUNT(names); i++)
+        fuzz_file(names[i], NULL, 0);
+    for (int i = 0; i < n && i < 3; i++)
+        if (places[n > 2][i] >= 0)
+            fuzz_file(names[places[n > 2][i]], part[i].data, part[i].size);
+    if (!fuzz_read(ax_tokenizer_load(fuzz_path(""), &tok)))
+        return;
+    ask(tok);
+    FUZZ_HOLDS(ax_encoder_create(tok, &encoder) == AX_OK);
+    for (size_t i = 0; i < AX_COUNT(texts); i++)
+        encode(tok, encoder, texts[i], strlen(texts[i]));
+    ax_encoder_destroy(&encoder);
+    save_and_load(tok);
+    ax_tokenizer_destroy(&tok);
+}

@@ -103,8 +103,13 @@ AX_MUST_CHECK ax_status ax_data_check(const ax_data *data);
  * outside the vocabulary. */
 AX_MUST_CHECK ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
 
-/* The tokens of document `index`: first ... end-1. AX_ERR_USAGE if there is no such document or no index. */
+/* The tokens of document `index`: first ... end-1. Where the format has no index, the source is read from its
+ * beginning. AX_ERR_USAGE if there is no such document, or neither an index nor an end_id. */
 AX_MUST_CHECK ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end);
+
+/* How many documents there are; where the format has no index, the whole source is read. AX_ERR_USAGE:
+ * neither an index nor an end_id. */
+AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *count);
 
 /* Bytes of the text that a source was made from, for bits per byte: as its file says, or else the sum of what
  * its tokens stand for, special tokens left out; this reads the whole source once. AX_ERR_DATA: a token that

@@ -241,12 +241,39 @@ static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64
     return status;
 }
 
+/* All tokens but those that end documents. Decoding is token by token, so that it may be done in pieces. */
+static ax_status print_without_ends(const ax_data *data, const ax_tokenizer *tok)
+{
+    const ax_data_info *info = ax_data_describe(data);
+    int32_t ids[4096];
+    ax_buf text = {0};
+    ax_status status = AX_OK;
+    for (int64_t at = 0, n; at < info->tokens && status == AX_OK; at += n) {
+        size_t kept = 0;
+        n = ax_min((int64_t)AX_COUNT(ids), info->tokens - at);
+        text.size = 0;
+        status = ax_data_tokens(data, at, n, ids);
+        for (int64_t i = 0; i < n; i++)
+            if (ids[i] != info->end_id)
+                ids[kept++] = ids[i];
+        if (status == AX_OK)
+            status = ax_decode(tok, ids, kept, 0, &text);
+        if (status == AX_OK && text.size)
+            status = cli_print(text.data, text.size);
+    }
+    ax_buf_fini(&text);
+    return status;
+}
+
 /* All documents without the token that closes each: the same token inside one was in its text. */
 static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
 {
     const ax_data_info *info = ax_data_describe(data);
-    AX_CHECK(info->documents >= 0, AX_ERR_USAGE, "--text: %s files do not tell where documents end",
+    AX_CHECK(info->documents >= 0 || info->end_id >= 0, AX_ERR_USAGE,
+             "--text: %s files do not tell where documents end: give --end-id",
              ax_data_format_name(info->format));
+    if (info->documents < 0)
+        return print_without_ends(data, tok);
     for (int64_t d = 0; d < info->documents; d++) {
         int64_t first, end;
         int32_t last;
@@ -274,7 +301,10 @@ static ax_status show_text(const show_args *a, ax_data *data)
 static ax_status show(const show_args *a, const ax_data *data)
 {
     bool tokens = a->document >= 0 || a->count > 0;
-    json_t *info = info_json(a->data, ax_data_describe(data));
+    ax_data_info about = *ax_data_describe(data);
+    if (a->end_id >= 0)
+        AX_TRY(ax_data_count_documents(data, &about.documents));
+    json_t *info = info_json(a->data, &about);
     ax_status status = AX_OK;
     if (tokens)
         status = show_tokens(a, data, info);

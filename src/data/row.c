@@ -77,10 +77,48 @@ ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int3
     return status;
 }
 
+/* Without an index a document ends with each end token, and with the source. Finds document `index`, and how
+ * many there are up to it; -1: how many there are. */
+static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *first, int64_t *end,
+                                int64_t *count)
+{
+    int32_t ids[1024];
+    int64_t tokens = data->info.tokens;
+    AX_CHECK(data->info.end_id >= 0, AX_ERR_USAGE,
+             "%s (%s) has no index of documents: --end-id tells which token ends them", data->path,
+             ax_data_format_name(data->info.format));
+    *first = *count = 0;
+    for (int64_t at = 0, n; at < tokens; at += n) {
+        n = ax_min((int64_t)AX_COUNT(ids), tokens - at);
+        AX_TRY(ax_data_tokens(data, at, n, ids));
+        for (int64_t i = 0; i < n; i++) {
+            if (ids[i] != data->info.end_id && at + i + 1 < tokens)
+                continue;
+            *end = at + i + 1;
+            if ((*count)++ == index)
+                return AX_OK;
+            *first = *end;
+        }
+    }
+    return index < 0 ? AX_OK
+                     : ax_fail(AX_ERR_USAGE, "%s has %lld documents: there is no number %lld", data->path,
+                               (long long)*count, (long long)index);
+}
+
+ax_status ax_data_count_documents(const ax_data *data, int64_t *count)
+{
+    int64_t first, end;
+    if (data->index_kind == INDEX_NONE)
+        return scan_documents(data, -1, &first, &end, count);
+    *count = data->info.documents;
+    return AX_OK;
+}
+
 ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end)
 {
-    AX_CHECK(data->index_kind != INDEX_NONE, AX_ERR_USAGE, "%s (%s) has no index of documents", data->path,
-             ax_data_format_name(data->info.format));
+    int64_t count;
+    if (data->index_kind == INDEX_NONE && index >= 0)
+        return scan_documents(data, index, first, end, &count);
     AX_CHECK(index >= 0 && index < data->info.documents, AX_ERR_USAGE,
              "%s has %lld documents: there is no number %lld", data->path, (long long)data->info.documents,
              (long long)index);

@@ -129,6 +129,29 @@ static void missing_input(void **state)
     ax_buf_fini(&out);
 }
 
+/* Where a format has no index, an end token that is given tells documents apart. */
+static void documents_without_an_index(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell("printf '\\107\\000\\000\\000\\110\\000\\111\\000' >plain.bin", &out), 0);
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 0", &out), 0);
+    assert_contains(out.data, "documents   2\n");
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --document 0", &out), 0);
+    assert_string_equal(out.data, "71,0\n");
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --document 1", &out), 0);
+    assert_string_equal(out.data, "72,73\n");
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --document 2 2>&1", &out), 2);
+    assert_contains(out.data, "plain.bin has 2 documents: there is no number 2");
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --text --tokenizer tok", &out), 0);
+    assert_string_equal(out.data, "ghi");
+    assert_int_equal(shell(AXONN " data show plain.bin --document 0 2>&1", &out), 2);
+    assert_contains(out.data, "--end-id tells which token ends them");
+    assert_int_equal(shell(AXONN " data show plain.bin --text --tokenizer tok 2>&1", &out), 2);
+    assert_contains(out.data, "give --end-id");
+    ax_buf_fini(&out);
+}
+
 /* A signal leaves no temporary file and is what the parent sees. */
 static void interrupted(void **state)
 {
@@ -149,9 +172,10 @@ static void interrupted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encode_and_decode), cmocka_unit_test(check_tokenizer),
-        cmocka_unit_test(build_show_check),  cmocka_unit_test(missing_input),
-        cmocka_unit_test(interrupted),
+        cmocka_unit_test(encode_and_decode),          cmocka_unit_test(check_tokenizer),
+        cmocka_unit_test(build_show_check),           cmocka_unit_test(missing_input),
+
+        cmocka_unit_test(documents_without_an_index), cmocka_unit_test(interrupted),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

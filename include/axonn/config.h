@@ -29,8 +29,10 @@ typedef struct ax_config {
     } model;
     struct {
         ax_paths train, valid;
-        char *tokenizer; /* or NULL */
-        int order;       /* ax_config_order */
+        char *tokenizer;   /* or NULL */
+        char *text_key;    /* of objects of JSON */
+        int64_t bad_lines; /* of JSON, which may be left out */
+        int order;         /* ax_config_order */
         bool mask_documents;
     } data;
     struct {

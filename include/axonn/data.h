@@ -42,7 +42,8 @@ extern "C" {
 typedef enum ax_data_format {
     AX_DATA_TEXT,     /* a plain text file: one document */
     AX_DATA_TREE,     /* a directory of text and JSONL files */
-    AX_DATA_JSONL,    /* one {"text": ...} per line, each a document (.jsonl, .ndjson) */
+    AX_DATA_JSONL,    /* one {"text": ...} per line, each a document (.jsonl, .ndjson, or .json) */
+    AX_DATA_JSON,     /* an array of such objects (.json) */
     AX_DATA_TOK,      /* the packed token file above */
     AX_DATA_LLMC,     /* llm.c: 1024-byte header with magic 20240520, u16 tokens */
     AX_DATA_LLMC32,   /* llm.c, Llama 3: magic 20240801, u32 tokens */
@@ -54,10 +55,11 @@ typedef enum ax_data_format {
 const char *ax_data_format_name(ax_data_format format);
 
 /* Formats that hold text and need a tokenizer before they can be read. */
-static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSONL; }
+static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSON; }
 
 /* Tells what `path` holds, from its first bytes, its suffix and its neighbours. For Megatron, `path` may be
- * the .bin, the .idx or their common prefix. AX_ERR_DATA: missing, unreadable, or nothing known. */
+ * the .bin, the .idx or their common prefix. A pipe is text until a corpus has read it. AX_ERR_DATA: missing,
+ * unreadable, or nothing known. */
 AX_MUST_CHECK ax_status ax_data_detect(const char *path, ax_data_format *out);
 
 /* ---- token sources ------------------------------------------------------------------------------- */
@@ -219,18 +221,24 @@ void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* What to read as text: files, JSONL files and directories. Directories are walked recursively
  * (names that begin with a dot are left out, links to files are followed, links to directories are not) and
- * their files taken in byte order of their paths. */
+ * their files taken in byte order of their paths. A .json file is JSONL if its first line is an object, an
+ * array of documents if it is an array of objects, else text. A pipe or terminal (/dev/stdin, process
+ * substitution) is read to its end at once, and told apart in the same way. A byte order mark before text is
+ * no part of it. */
 typedef struct ax_corpus_options {
     const char *const *inputs;
     int n_inputs;
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
-    const char *text_key;       /* of JSONL objects; NULL: "text" */
+    const char *text_key;       /* of objects of JSON; NULL: "text" */
+    int64_t bad_lines; /* so many objects may be left out whose text is null or not valid Unicode, as */
+                       /* lone surrogates; the first is told, more are an error */
 } ax_corpus_options;
 
 typedef struct ax_corpus ax_corpus;
 
-/* Lists the files; reads none. The caller destroys. AX_ERR_DATA: an input is missing, or nothing is left. */
+/* Lists the files, and copies what comes from pipes into temporary files. The caller destroys. AX_ERR_DATA:
+ * an input is missing, or nothing is left. */
 AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
 void ax_corpus_destroy(ax_corpus **corpus);
 
@@ -241,12 +249,16 @@ int64_t ax_corpus_bytes(const ax_corpus *corpus);
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
 
 /* Appends the next document in order to `doc`, or sets *end. Empty documents are left out. Files below
- * directories that cannot be read or are no text (they hold a NUL byte) are warned of, counted and left out;
- * inputs named by the caller must be readable text. AX_ERR_DATA with file:line for bad JSONL. */
+ * directories that cannot be read or are no text (they hold a NUL byte) are warned of, counted and left out,
+ * and so are .json files there whose first record has no text; inputs named by the caller must be readable
+ * text. AX_ERR_DATA with file:line for what is no JSON or has no text member; or if there was no document at
+ * all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
 /* Files left out so far: by the listing, and by ax_corpus_next. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
+/* Objects without a usable text that were left out so far. */
+int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 
 /* ---- building ------------------------------------------------------------------------------------ */
 
@@ -276,6 +288,7 @@ typedef struct ax_data_build_options {
 typedef struct ax_data_build_report {
     int64_t files, skipped;    /* files read, and files left out: unreadable or no text */
     int64_t copies;            /* documents left out by dedup */
+    int64_t bad_lines;         /* objects of JSON left out, see ax_corpus_options */
     ax_data_info train, valid; /* what was written; valid is zero without a split */
 } ax_data_build_report;
 
@@ -289,11 +302,11 @@ AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_d
 
 /* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file
  * in `cache_dir` (created) tokenized from it now, or earlier if names, sizes and times of the inputs and the
- * tokenizer are unchanged. `tokenizer` may be NULL for token files. The caller frees *token_path. One rank
- * calls this before the others open the result. */
-AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_tokenizer *tokenizer,
-                                        const char *cache_dir, ax_data_progress_fn progress, void *user,
-                                        char **token_path);
+ * tokenizer are unchanged. `how` has the tokenizer (NULL does for token files), how text is read, threads and
+ * progress; its inputs and outputs are not looked at. The caller frees *token_path. One rank calls this
+ * before the others open the result. */
+AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_data_build_options *how,
+                                        const char *cache_dir, char **token_path);
 
 #ifdef __cplusplus
 }

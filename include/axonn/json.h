@@ -19,7 +19,7 @@ struct json_t; /* of <jansson.h> */
  * number beyond the range of a double, or Infinity, as the largest double of its sign; NaN as null. `flags`
  * are Jansson's (JSON_REJECT_DUPLICATES, JSON_ALLOW_NUL). The caller releases *out, NULL after a failure,
  * with json_decref. AX_ERR_DATA: the message is "WHERE:LINE: not valid JSON: REASON", or where `where` is
- * NULL "not valid JSON: REASON (line L, column C)". */
+ * NULL "not valid JSON: REASON (column C)", with the line within the text if it is not the first. */
 AX_MUST_CHECK ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags,
                                       struct json_t **out);
 

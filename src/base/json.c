@@ -130,8 +130,10 @@ static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn 
 
 static ax_status fail(const char *where, const json_error_t *error)
 {
+    if (!where && error->line <= 1)
+        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (column %d)", error->text, error->column);
     if (!where)
-        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %d, column %d)", error->text, error->line,
+        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %d of it, column %d)", error->text, error->line,
                        error->column);
     return ax_fail(AX_ERR_DATA, "%s:%d: not valid JSON: %s", where, error->line, error->text);
 }

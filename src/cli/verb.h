@@ -71,6 +71,24 @@ bool cli_stop_wanted(void);
 /* Dies of the signal that came, if any; called when the verb has cleaned up. */
 void cli_stop_die(void);
 
+/* ---- reading text ---- */
+
+/* How text is read: fields of the arguments of verbs that do; TEXT_OPTIONS are their rows. */
+typedef struct cli_text {
+    char *key;
+    int64_t bad_lines;
+} cli_text;
+
+#define TEXT_OPTIONS(args, field)                                                                            \
+    {"text-key", AX_OPT_STRING, offsetof(args, field.key),                                                   \
+     "text",     .meta = "KEY", .help = "member of JSON objects that holds the text"},                       \
+    {                                                                                                        \
+        "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
+            .meta = "N",                                                                                     \
+            .help = "JSON objects that may be left out because their text is null or not valid Unicode; "    \
+                    "more are an error"                                                                      \
+    }
+
 /* ---- output: output.c ---- */
 
 /* True if the stream is a terminal that wants colour (NO_COLOR unset, TERM not dumb). */

@@ -50,7 +50,8 @@ static void print_info(const char *path, const ax_data_info *info)
 
 typedef struct build_args {
     ax_strings input, include;
-    char *tokenizer, *out, *valid, *text_key;
+    char *tokenizer, *out, *valid;
+    cli_text text;
     double valid_fraction;
     int64_t threads;
     bool dedup, json;
@@ -58,7 +59,7 @@ typedef struct build_args {
 
 static const ax_option build_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(build_args, input), .required = true, .meta = "PATH...",
-     .help = "text files, JSONL files, and directories of them"},
+     .help = "text, JSON and JSONL files, and directories of them; /dev/stdin is read too"},
     {"tokenizer", AX_OPT_PATH, offsetof(build_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"out", AX_OPT_PATH, offsetof(build_args, out), .required = true, .meta = "FILE",
@@ -71,8 +72,7 @@ static const ax_option build_options[] = {
      .help = "each text once: leave out documents that are copies of an earlier one"},
     {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
      .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
-    {"text-key", AX_OPT_STRING, offsetof(build_args, text_key), "text", .meta = "KEY",
-     .help = "member of JSONL objects that holds the text"},
+    TEXT_OPTIONS(build_args, text),
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
      .help = "threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
@@ -88,11 +88,11 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
 {
     char time[32];
     if (a->json)
-        return cli_print_json(json_pack("{s:I, s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files,
-                                        "skipped", (json_int_t)report->skipped, "copies",
-                                        (json_int_t)report->copies, "seconds", seconds, "train",
-                                        info_json(a->out, &report->train), "valid",
-                                        a->valid ? info_json(a->valid, &report->valid) : NULL));
+        return cli_print_json(json_pack(
+            "{s:I, s:I, s:I, s:I, s:f, s:o, s:o*}", "files", (json_int_t)report->files, "skipped",
+            (json_int_t)report->skipped, "copies", (json_int_t)report->copies, "bad_lines",
+            (json_int_t)report->bad_lines, "seconds", seconds, "train", info_json(a->out, &report->train),
+            "valid", a->valid ? info_json(a->valid, &report->valid) : NULL));
     print_info(a->out, &report->train);
     if (a->valid)
         print_info(a->valid, &report->valid);
@@ -100,6 +100,8 @@ static ax_status report_build(const build_args *a, const ax_data_build_report *r
            report->skipped);
     if (a->dedup)
         printf("%" PRId64 " copies of documents left out, ", report->copies);
+    if (report->bad_lines)
+        printf("%" PRId64 " bad line%s left out, ", report->bad_lines, report->bad_lines == 1 ? "" : "s");
     printf("%s\n", ax_format_seconds(seconds, time));
     return AX_OK;
 }
@@ -119,7 +121,8 @@ static ax_status run_build(const void *raw)
                    .n_inputs = (int)a->input.count,
                    .include = (const char *const *)a->include.items,
                    .n_include = (int)a->include.count,
-                   .text_key = a->text_key},
+                   .text_key = a->text.key,
+                   .bad_lines = a->text.bad_lines},
         .tokenizer = tok,
         .output = a->out,
         .valid_output = a->valid,
@@ -309,7 +312,7 @@ static ax_status show(const show_args *a, const ax_data *data)
     if (tokens)
         status = show_tokens(a, data, info);
     else if (!a->json)
-        print_info(a->data, ax_data_describe(data));
+        print_info(a->data, &about);
     if (status == AX_OK && a->json)
         status = cli_print_json(json_incref(info));
     json_decref(info);

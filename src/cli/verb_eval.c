@@ -10,6 +10,7 @@
 typedef struct args {
     model_args common;
     char *data, *tokenizer;
+    cli_text text;
     int64_t seq_len, batch;
     bool cross_documents;
 } args;
@@ -17,12 +18,13 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"data", AX_OPT_PATH, offsetof(args, data), .required = true, .meta = "PATH",
-     .help = "text, JSONL, a directory of them, or a token file"},
+     .help = "text, JSON or JSONL, a directory of them, or a token file; /dev/stdin is read too"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
      .help = "tokens of a row; 0: the model's positions"},
     {"batch", AX_OPT_INT, offsetof(args, batch), "4", "[1, 65536]", .help = "rows computed at a time"},
     {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
      .help = "instead of the model's own"},
+    TEXT_OPTIONS(args, text),
     {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
      .help = "let attention see earlier documents of a row"},
     MODEL_DEVICE_OPTIONS(args, common),
@@ -106,7 +108,13 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
     cli_progress progress;
     cli_progress_start(&progress, "tokenizing", true);
     progress.terminal &= m->first;
-    ax_status status = ax_data_prepare(a->data, m->model.tokenizer, dir, show_build, &progress, tokens);
+    ax_status status = ax_data_prepare(
+        a->data,
+        &(ax_data_build_options){.corpus = {.text_key = a->text.key, .bad_lines = a->text.bad_lines},
+                                 .tokenizer = m->model.tokenizer,
+                                 .progress = show_build,
+                                 .user = &progress},
+        dir, tokens);
     cli_progress_end(&progress);
     return status;
 }

@@ -14,13 +14,14 @@
 typedef struct train_args {
     ax_strings input, special, include;
     int64_t vocab, threads;
-    char *out, *pattern, *eos, *text_key;
+    char *out, *pattern, *eos;
+    cli_text text;
     bool json;
 } train_args;
 
 static const ax_option train_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(train_args, input), .required = true, .meta = "PATH...",
-     .help = "text files, JSONL files, and directories of them"},
+     .help = "text, JSON and JSONL files, and directories of them; /dev/stdin is read too"},
     {"vocab", AX_OPT_INT, offsetof(train_args, vocab), NULL, "[257, 16777216]", .required = true,
      .help = "size of the vocabulary; the 256 bytes and the special tokens count"},
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
@@ -33,8 +34,7 @@ static const ax_option train_options[] = {
      .help = "the special token that ends a document (<|endoftext|> if that is one of them)"},
     {"include", AX_OPT_STRINGS, offsetof(train_args, include), .meta = "PATTERN...",
      .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
-    {"text-key", AX_OPT_STRING, offsetof(train_args, text_key), "text", .meta = "KEY",
-     .help = "member of JSONL objects that holds the text"},
+    TEXT_OPTIONS(train_args, text),
     {"threads", AX_OPT_INT, offsetof(train_args, threads), "0", "[0, 4096]",
      .help = "threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(train_args, json), "false", .help = "print one JSON object"},
@@ -89,9 +89,10 @@ static ax_status report_training(const train_args *a, const ax_tokenizer *tok, c
     char bytes[32], time[32];
     int32_t vocab = ax_tokenizer_vocab_size(tok);
     if (a->json)
-        return cli_print_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:f}", "out", a->out, "vocab", (int)vocab,
-                                        "files", (json_int_t)ax_corpus_files(corpus), "skipped",
-                                        (json_int_t)ax_corpus_skipped(corpus), "bytes",
+        return cli_print_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f}", "out", a->out, "vocab",
+                                        (int)vocab, "files", (json_int_t)ax_corpus_files(corpus), "skipped",
+                                        (json_int_t)ax_corpus_skipped(corpus), "bad_lines",
+                                        (json_int_t)ax_corpus_bad_lines(corpus), "bytes",
                                         (json_int_t)ax_corpus_bytes(corpus), "seconds", seconds));
     long long files = (long long)ax_corpus_files(corpus);
     printf("%s: %d tokens from %s in %lld file%s, %s\n", a->out, (int)vocab,
@@ -101,20 +102,21 @@ static ax_status report_training(const train_args *a, const ax_tokenizer *tok, c
 }
 
 static ax_corpus_options corpus_options(const ax_strings *input, const ax_strings *include,
-                                        const char *text_key)
+                                        const cli_text *text)
 {
     return (ax_corpus_options){.inputs = (const char *const *)input->items,
                                .n_inputs = (int)input->count,
                                .include = (const char *const *)include->items,
                                .n_include = (int)include->count,
-                               .text_key = text_key};
+                               .text_key = text->key,
+                               .bad_lines = text->bad_lines};
 }
 
 static ax_status run_train(const void *raw)
 {
     const train_args *a = raw;
     double start = ax_now();
-    ax_corpus_options which = corpus_options(&a->input, &a->include, a->text_key);
+    ax_corpus_options which = corpus_options(&a->input, &a->include, &a->text);
     ax_corpus *corpus;
     ax_tokenizer *tok = NULL;
     AX_TRY(ax_corpus_create(&which, &corpus));
@@ -303,8 +305,9 @@ const cli_verb verb_tok_decode = {
 /* ---- check --------------------------------------------------------------------------------------- */
 
 typedef struct check_args {
-    char *tokenizer, *text_key;
+    char *tokenizer;
     ax_strings input, include;
+    cli_text text;
     bool json;
 } check_args;
 
@@ -312,11 +315,10 @@ static const ax_option check_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(check_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"input", AX_OPT_STRINGS, offsetof(check_args, input), .required = true, .meta = "PATH...",
-     .help = "text files, JSONL files, and directories of them"},
+     .help = "text, JSON and JSONL files, and directories of them; /dev/stdin is read too"},
     {"include", AX_OPT_STRINGS, offsetof(check_args, include), .meta = "PATTERN...",
      .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
-    {"text-key", AX_OPT_STRING, offsetof(check_args, text_key), "text", .meta = "KEY",
-     .help = "member of JSONL objects that holds the text"},
+    TEXT_OPTIONS(check_args, text),
     {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -368,7 +370,7 @@ static ax_status print_report(const check_args *a, const ax_tokenizer *tok, cons
 static ax_status run_check(const void *raw)
 {
     const check_args *a = raw;
-    ax_corpus_options which = corpus_options(&a->input, &a->include, a->text_key);
+    ax_corpus_options which = corpus_options(&a->input, &a->include, &a->text);
     ax_tokenizer *tok;
     ax_corpus *corpus = NULL;
     ax_tokenizer_report report = {0};

@@ -25,7 +25,7 @@ typedef struct slot {
     bool done;
     ax_status status;
     char *message; /* of a failure */
-    const char *skipped;
+    corpus_omitted omitted;
     corpus_unit unit;
     ax_ids ids;
     ax_buf documents; /* of built_document */
@@ -82,7 +82,7 @@ static void fill_slot(worker *w, slot *s)
 {
     w->slot = s;
     s->ids.size = s->documents.size = 0;
-    s->status = corpus_read_unit(w->b->corpus, &s->unit, &w->scratch, encode_document, w, &s->skipped);
+    s->status = corpus_read_unit(w->b->corpus, &s->unit, &w->scratch, encode_document, w, &s->omitted);
     if (s->status == AX_OK)
         return;
     if (ax_strdup(ax_error_message(), &s->message) != AX_OK)
@@ -134,8 +134,7 @@ static ax_status write_slot(build *b, slot *s)
 {
     if (s->status != AX_OK)
         return ax_fail(s->status, "%s", s->message ? s->message : "out of memory");
-    if (s->skipped)
-        corpus_drop(b->corpus, s->unit.file, s->skipped);
+    AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
     AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.to - s->unit.from;
     if (s->ids.capacity > KEEP_IDS) /* of an unusually large document */
@@ -276,8 +275,7 @@ static ax_status open_writers(build *b)
 
 static ax_status finish_writers(build *b, ax_data_build_report *report)
 {
-    AX_CHECK(b->counts[0] + b->counts[1], AX_ERR_DATA,
-             "there is no text in %s: all files are empty or left out", b->options->corpus.inputs[0]);
+    AX_TRY(corpus_finish(b->corpus, b->counts[0] + b->counts[1]));
     AX_CHECK(b->counts[0] && (b->counts[1] || !b->valid), AX_ERR_DATA,
              "a share of %g of %lld documents leaves none for %s: the split is by whole documents; give more "
              "of them, "
@@ -291,7 +289,6 @@ static ax_status finish_writers(build *b, ax_data_build_report *report)
 
 static ax_status build_with(build *b, ax_data_build_report *report)
 {
-    AX_TRY(ax_corpus_create(&b->options->corpus, &b->corpus));
     AX_TRY(check_outputs(b));
     AX_TRY(open_writers(b));
     b->progress.bytes_total = b->corpus->bytes;
@@ -303,6 +300,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     report->files = ax_corpus_files(b->corpus);
     report->skipped = b->corpus->skipped;
     report->copies = b->copies;
+    report->bad_lines = b->corpus->bad_lines;
     tell_progress(b, true);
     return AX_OK;
 }
@@ -324,10 +322,8 @@ static void build_destroy(build *b)
     free(b);
 }
 
-ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report)
+static ax_status check_options(const ax_data_build_options *options)
 {
-    ax_data_build_report unused;
-    build *b;
     AX_CHECK(options->tokenizer && options->output, AX_ERR_USAGE,
              "building token files needs a tokenizer and an output");
     AX_CHECK(options->valid_fraction >= 0 && options->valid_fraction < 1 &&
@@ -335,13 +331,33 @@ ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_repo
              AX_ERR_USAGE,
              "a validation part needs both a share between 0 and 1 (%g) and a file to go to (%s)",
              options->valid_fraction, options->valid_output ? options->valid_output : "none");
-    AX_TRY(ax_calloc(1, sizeof *b, &b));
+    return AX_OK;
+}
+
+ax_status corpus_build(const ax_data_build_options *options, ax_corpus *corpus, ax_data_build_report *report)
+{
+    ax_data_build_report unused;
+    build *b;
+    ax_status status = ax_calloc(1, sizeof *b, &b);
+    if (status != AX_OK) {
+        ax_corpus_destroy(&corpus);
+        return status;
+    }
     b->options = options;
+    b->corpus = corpus;
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, NULL);
     report = report ? report : &unused;
     *report = (ax_data_build_report){0};
-    ax_status status = build_with(b, report);
+    status = build_with(b, report);
     build_destroy(b);
     return status;
+}
+
+ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report)
+{
+    ax_corpus *corpus;
+    AX_TRY(check_options(options));
+    AX_TRY(corpus_create(&options->corpus, options->progress, options->user, &corpus));
+    return corpus_build(options, corpus, report);
 }

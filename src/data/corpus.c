@@ -1,4 +1,5 @@
-/* Listing the files of a corpus and handing out their documents one by one; reading them is corpus_read.c. */
+/* Listing the files of a corpus, handing out their documents one by one, and telling of what was left out;
+ * reading them is corpus_read.c. */
 #include "corpus.h"
 #include "source.h"
 
@@ -8,33 +9,40 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-static bool is_jsonl(const char *path)
+static void file_fini(corpus_file *file)
 {
-    return data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson");
+    if (file->copy >= 0)
+        close(file->copy);
+    free(file->path);
 }
 
-/* Takes over `path`. */
-static ax_status add_file(ax_corpus *corpus, char *path, const struct stat *info, bool named)
+/* Takes over `file`. */
+static ax_status add_file(ax_corpus *corpus, corpus_file file)
 {
     if (corpus->n == corpus->capacity) {
         int64_t capacity = corpus->capacity ? 2 * corpus->capacity : 64;
         corpus_file *files = realloc(corpus->files, (size_t)capacity * sizeof *files);
         if (!files) {
-            free(path);
+            file_fini(&file);
             return ax_fail(AX_ERR_MEMORY, "cannot list more than %lld files", (long long)corpus->n);
         }
         corpus->files = files;
         corpus->capacity = capacity;
     }
-    corpus->files[corpus->n++] =
-        (corpus_file){.path = path,
-                      .bytes = info->st_size,
-                      .mtime_ns = info->st_mtim.tv_sec * INT64_C(1000000000) + info->st_mtim.tv_nsec,
-                      .jsonl = is_jsonl(path),
-                      .named = named};
-    corpus->bytes += info->st_size;
+    corpus->files[corpus->n++] = file;
+    corpus->bytes += file.bytes;
     return AX_OK;
+}
+
+static corpus_file file_on_disk(char *path, const struct stat *info, ax_data_format format)
+{
+    return (corpus_file){.path = path,
+                         .bytes = info->st_size,
+                         .mtime_ns = info->st_mtim.tv_sec * INT64_C(1000000000) + info->st_mtim.tv_nsec,
+                         .copy = -1,
+                         .format = format};
 }
 
 static bool is_included(const ax_corpus_options *options, const char *name)
@@ -43,6 +51,54 @@ static bool is_included(const ax_corpus_options *options, const char *name)
         if (!fnmatch(options->include[i], name, 0))
             return true;
     return !options->n_include;
+}
+
+/* Counts a file as left out and lets the user know. */
+static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
+{
+    enum { TOLD = 10 };
+    if (corpus->skipped < TOLD)
+        ax_log(AX_LOG_WARN, "left out %s: it %s%s", corpus->files[file].path, why,
+               corpus->skipped == TOLD - 1 ? " (further ones are only counted)" : "");
+    corpus->skipped++;
+    corpus->dropped++;
+    corpus->dropped_bytes += corpus->files[file].bytes;
+}
+
+/* Of a file below a directory, which is read as text if nothing tells otherwise. */
+static ax_data_format format_below(const char *path)
+{
+    char head[DATA_HEAD_BYTES];
+    size_t n;
+    if (data_has_suffix(path, ".jsonl") || data_has_suffix(path, ".ndjson"))
+        return AX_DATA_JSONL;
+    if (!data_has_suffix(path, ".json") || data_read_head(path, head, &n) != AX_OK)
+        return AX_DATA_TEXT;
+    return data_json_format(head, n, n < sizeof head);
+}
+
+static ax_status ignore_document(void *user, const char *text, size_t bytes)
+{
+    (void)user;
+    (void)text;
+    (void)bytes;
+    return AX_OK;
+}
+
+/* Leaves out a .json file that seems to have an object on each line if its first line is no document. */
+static ax_status check_guess(ax_corpus *corpus, int64_t i)
+{
+    corpus_file *file = &corpus->files[i];
+    corpus_omitted omitted;
+    if (file->format != AX_DATA_JSONL || !data_has_suffix(file->path, ".json"))
+        return AX_OK;
+    AX_TRY(
+        corpus_read_unit(corpus, &(corpus_unit){i, 0, 1}, &corpus->scratch, ignore_document, NULL, &omitted));
+    if (omitted.file_why) {
+        drop_file(corpus, i, omitted.file_why);
+        file->bytes = 0;
+    }
+    return AX_OK;
 }
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
@@ -59,7 +115,8 @@ static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, 
     } else if (S_ISDIR(info.st_mode) && !is_link) {
         status = walk(corpus, options, path);
     } else if (S_ISREG(info.st_mode) && is_included(options, name)) {
-        return add_file(corpus, path, &info, false);
+        AX_TRY(add_file(corpus, file_on_disk(path, &info, format_below(path))));
+        return check_guess(corpus, corpus->n - 1);
     }
     free(path);
     return status;
@@ -92,7 +149,29 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const corpus_file *)a)->path, ((const corpus_file *)b)->path);
 }
 
-static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, const char *input)
+static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_format format,
+                           ax_data_progress_fn progress, void *user)
+{
+    struct stat info;
+    char *path;
+    AX_CHECK(!stat(input, &info), AX_ERR_DATA, "cannot look at %s: %s", input, strerror(errno));
+    AX_TRY(ax_strdup(input, &path));
+    corpus_file file = file_on_disk(path, &info, format);
+    file.named = true;
+    ax_status status = S_ISREG(info.st_mode) ? AX_OK : corpus_copy_pipe(&file, progress, user);
+    if (status != AX_OK) {
+        file_fini(&file);
+        return status;
+    }
+    if (file.format == AX_DATA_TEXT && data_has_suffix(path, ".json"))
+        ax_log(AX_LOG_WARN,
+               "%s is read as plain text: it is neither an array of objects nor an object on each line",
+               path);
+    return add_file(corpus, file);
+}
+
+static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, const char *input,
+                           ax_data_progress_fn progress, void *user)
 {
     ax_data_format format;
     AX_TRY(ax_data_detect(input, &format));
@@ -105,34 +184,38 @@ static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, 
             qsort(corpus->files + first, (size_t)(corpus->n - first), sizeof *corpus->files, compare_paths);
         return AX_OK;
     }
-    struct stat info;
-    char *path;
-    AX_CHECK(!stat(input, &info), AX_ERR_DATA, "cannot look at %s: %s", input, strerror(errno));
-    AX_TRY(ax_strdup(input, &path));
-    return add_file(corpus, path, &info, true);
+    return add_named(corpus, input, format, progress, user);
 }
 
-static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options)
+static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options, ax_data_progress_fn progress,
+                            void *user)
 {
+    corpus->bad_limit = options->bad_lines;
     AX_TRY(ax_strdup(options->text_key ? options->text_key : "text", &corpus->text_key));
     for (int i = 0; i < options->n_inputs; i++)
-        AX_TRY(add_input(corpus, options, options->inputs[i]));
+        AX_TRY(add_input(corpus, options, options->inputs[i], progress, user));
     AX_CHECK(corpus->n, AX_ERR_DATA, "no files to read%s%s%s",
              options->n_inputs ? " in " : ": no input was given", options->n_inputs ? options->inputs[0] : "",
              options->n_include ? ": do the patterns for names fit?" : "");
     return AX_OK;
 }
 
-ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out)
+ax_status corpus_create(const ax_corpus_options *options, ax_data_progress_fn progress, void *user,
+                        ax_corpus **out)
 {
     ax_corpus *corpus;
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *corpus, &corpus));
-    ax_status status = list_files(corpus, options);
+    ax_status status = list_files(corpus, options, progress, user);
     if (status != AX_OK)
         ax_corpus_destroy(&corpus);
     *out = corpus;
     return status;
+}
+
+ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out)
+{
+    return corpus_create(options, NULL, NULL, out);
 }
 
 void ax_corpus_destroy(ax_corpus **corpus)
@@ -141,7 +224,7 @@ void ax_corpus_destroy(ax_corpus **corpus)
     if (!c)
         return;
     for (int64_t i = 0; i < c->n; i++)
-        free(c->files[i].path);
+        file_fini(&c->files[i]);
     free(c->files);
     free(c->text_key);
     ax_buf_fini(&c->scratch);
@@ -155,15 +238,42 @@ int64_t ax_corpus_bytes(const ax_corpus *corpus) { return corpus->bytes - corpus
 int64_t ax_corpus_skipped(const ax_corpus *corpus) { return corpus->skipped; }
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file) { return corpus->files[file].path; }
 
-void corpus_drop(ax_corpus *corpus, int64_t file, const char *why)
+int64_t ax_corpus_bad_lines(const ax_corpus *corpus) { return corpus->bad_lines; }
+
+/* ---- what is left out ---------------------------------------------------------------------------- */
+
+ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_omitted *omitted)
 {
-    enum { TOLD = 10 };
-    if (corpus->skipped < TOLD)
-        ax_log(AX_LOG_WARN, "left out %s: %s%s", corpus->files[file].path, why,
-               corpus->skipped == TOLD - 1 ? " (further ones are only counted)" : "");
-    corpus->skipped++;
-    corpus->dropped++;
-    corpus->dropped_bytes += corpus->files[file].bytes;
+    if (omitted->file_why)
+        drop_file(corpus, unit->file, omitted->file_why);
+    if (!omitted->records)
+        return AX_OK;
+    const corpus_file *file = &corpus->files[unit->file];
+    bool first = !corpus->bad_lines;
+    corpus->bad_lines += omitted->records;
+    bool too_many = corpus->bad_lines > corpus->bad_limit;
+    if (!first && !too_many)
+        return AX_OK;
+    long long line = corpus_line_number(file, omitted->first);
+    AX_CHECK(!too_many, AX_ERR_DATA,
+             "%lld lines have no usable \"%s\" so far, and --bad-lines (data.bad_lines) allows %lld: in "
+             "%s:%lld it "
+             "is %s",
+             (long long)corpus->bad_lines, corpus->text_key, (long long)corpus->bad_limit, file->path, line,
+             omitted->record_why);
+    ax_log(AX_LOG_WARN, "left out %s:%lld: \"%s\" is %s (further ones are only counted)", file->path, line,
+           corpus->text_key, omitted->record_why);
+    return AX_OK;
+}
+
+ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
+{
+    if (corpus->bad_lines > 1)
+        ax_log(AX_LOG_WARN, "%lld lines without a usable \"%s\" were left out", (long long)corpus->bad_lines,
+               corpus->text_key);
+    AX_CHECK(documents, AX_ERR_DATA, "there is no text in %s%s: all is empty or was left out",
+             corpus->files[0].path, corpus->n > 1 ? " and the other files" : "");
+    return AX_OK;
 }
 
 /* ---- one by one ---------------------------------------------------------------------------------- */
@@ -180,19 +290,19 @@ ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end)
 {
     *end = false;
     while (corpus->pending_at == corpus->pending.size) {
-        const char *why;
+        corpus_omitted omitted;
         corpus->pending.size = corpus->pending_at = 0;
         if (!corpus_next_unit(corpus, &corpus->at)) {
             *end = true;
-            return AX_OK;
+            return corpus_finish(corpus, corpus->documents);
         }
-        AX_TRY(corpus_read_unit(corpus, &corpus->at, &corpus->scratch, keep_document, corpus, &why));
-        if (why)
-            corpus_drop(corpus, corpus->at.file, why);
+        AX_TRY(corpus_read_unit(corpus, &corpus->at, &corpus->scratch, keep_document, corpus, &omitted));
+        AX_TRY(corpus_note(corpus, &corpus->at, &omitted));
     }
     size_t bytes;
     const char *at = corpus->pending.data + corpus->pending_at;
     memcpy(&bytes, at, sizeof bytes);
     corpus->pending_at += sizeof bytes + bytes;
+    corpus->documents++;
     return ax_buf_add(doc, at + sizeof bytes, bytes);
 }

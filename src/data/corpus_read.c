@@ -1,11 +1,11 @@
 /* Reading units of a corpus. A text file is one document and one unit, for cutting it could change its
  * tokens; a JSONL file is cut by bytes, and a unit owns the lines that start in it, so that units of one file
- * can be read in parallel without knowing of each other. */
+ * can be read in parallel without knowing of each other. An array of JSON is one unit. */
 #include "corpus.h"
+#include "source.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,12 +21,23 @@ bool corpus_next_unit(const ax_corpus *corpus, corpus_unit *unit)
         return false;
     }
     const corpus_file *f = &corpus->files[file];
-    *unit = (corpus_unit){file, from, f->jsonl ? ax_min(from + CORPUS_UNIT_BYTES, f->bytes) : f->bytes};
+    *unit = (corpus_unit){file, from,
+                          f->format == AX_DATA_JSONL ? ax_min(from + CORPUS_UNIT_BYTES, f->bytes) : f->bytes};
     return true;
 }
 
-/* Appends up to `bytes` bytes of the file from `offset` on to `buf`; fewer at its end. */
-static ax_status append_range(int fd, const char *path, int64_t offset, int64_t bytes, ax_buf *buf)
+static int file_open(const corpus_file *file)
+{
+    return file->copy >= 0 ? file->copy : open(file->path, O_RDONLY | O_CLOEXEC);
+}
+
+static void file_close(const corpus_file *file, int fd)
+{
+    if (fd >= 0 && fd != file->copy)
+        close(fd);
+}
+
+ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t bytes, ax_buf *buf)
 {
     AX_TRY(ax_buf_reserve(buf, (size_t)bytes));
     while (bytes > 0) {
@@ -44,29 +55,37 @@ static ax_status append_range(int fd, const char *path, int64_t offset, int64_t 
     return AX_OK;
 }
 
-/* ---- JSONL --------------------------------------------------------------------------------------- */
+/* ---- lines --------------------------------------------------------------------------------------- */
 
-/* The number of the line that starts at `offset`, from 1. Only errors need it. */
-static long long line_number(int fd, const char *path, int64_t offset)
+long long corpus_line_number(const corpus_file *file, int64_t offset)
 {
     long long line = 1;
     ax_buf part = {0};
-    for (int64_t at = 0; at < offset; at += CORPUS_UNIT_BYTES) {
+    int fd = file_open(file);
+    for (int64_t at = 0; fd >= 0 && at < offset; at += CORPUS_UNIT_BYTES) {
         part.size = 0;
-        if (append_range(fd, path, at, ax_min(CORPUS_UNIT_BYTES, offset - at), &part) != AX_OK)
+        if (corpus_append_range(fd, file->path, at, ax_min(CORPUS_UNIT_BYTES, offset - at), &part) != AX_OK)
             break;
         for (size_t i = 0; i < part.size; i++)
             line += part.data[i] == '\n';
     }
+    file_close(file, fd);
     ax_buf_fini(&part);
     return line;
+}
+
+/* Bytes of the byte order mark that the text begins with. */
+static size_t bom_size(const char *text, size_t bytes)
+{
+    size_t n = strlen(DATA_BOM);
+    return bytes >= n && !memcmp(text, DATA_BOM, n) ? n : 0;
 }
 
 /* The lines that start in [from, to): the text from the first such line to the end of the last. */
 static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, ax_buf *buf, size_t *first)
 {
     int64_t start = ax_max(unit->from - 1, 0);
-    AX_TRY(append_range(fd, path, start, unit->to - start, buf));
+    AX_TRY(corpus_append_range(fd, path, start, unit->to - start, buf));
     *first = 0;
     if (unit->from) { /* a line starts at `from` only if a newline stands before it */
         const char *newline = memchr(buf->data, '\n', buf->size);
@@ -79,7 +98,7 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
     const char *newline;
     while (!(newline = memchr(buf->data + searched, '\n', buf->size - searched))) {
         searched = buf->size;
-        AX_TRY(append_range(fd, path, next, CORPUS_UNIT_BYTES, buf));
+        AX_TRY(corpus_append_range(fd, path, next, CORPUS_UNIT_BYTES, buf));
         if (buf->size == searched)
             return AX_OK; /* the last line has no newline */
         next += (int64_t)(buf->size - searched);
@@ -88,96 +107,73 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
     return AX_OK;
 }
 
-typedef struct line_place {
-    int fd;
-    const char *path, *key;
-    int64_t offset; /* in the file */
-} line_place;
-
-static ax_status take_line(const line_place *place, const char *line, size_t bytes, corpus_take_fn take,
-                           void *user)
-{
-    json_error_t error;
-    json_t *object = json_loadb(line, bytes, JSON_ALLOW_NUL, &error);
-    if (!object)
-        return ax_fail(AX_ERR_DATA, "%s:%lld: no valid JSON: %s (column %d)", place->path,
-                       line_number(place->fd, place->path, place->offset), error.text, error.column);
-    const json_t *text = json_object_get(object, place->key);
-    ax_status status = AX_OK;
-    if (!json_is_string(text))
-        status = ax_fail(AX_ERR_DATA, "%s:%lld: an object with a string \"%s\" is wanted on each line",
-                         place->path, line_number(place->fd, place->path, place->offset), place->key);
-    else if (json_string_length(text))
-        status = take(user, json_string_value(text), json_string_length(text));
-    json_decref(object);
-    return status;
-}
-
-static bool is_blank(const char *line, size_t bytes)
-{
-    while (bytes && (*line == ' ' || *line == '\t' || *line == '\r'))
-        line++, bytes--;
-    return !bytes;
-}
-
-static ax_status take_lines(line_place *place, const char *text, size_t bytes, corpus_take_fn take,
-                            void *user)
-{
-    for (const char *line = text, *end = text + bytes; line < end;) {
-        const char *newline = memchr(line, '\n', (size_t)(end - line));
-        size_t n = (size_t)((newline ? newline : end) - line);
-        if (!is_blank(line, n))
-            AX_TRY(take_line(place, line, n, take, user));
-        place->offset += (int64_t)n + 1;
-        line += n + 1;
-    }
-    return AX_OK;
-}
-
 /* ---- units --------------------------------------------------------------------------------------- */
 
 /* Trees may hold anything; but a file of which a part was taken is not silently cut. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
+static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,
+                           int64_t offset, corpus_take_fn take, void *user, corpus_omitted *omitted)
+{
+    const corpus_file *file = &corpus->files[unit->file];
+    corpus_records records = {.file = file,
+                              .key = corpus->text_key,
+                              .take = take,
+                              .user = user,
+                              .omitted = omitted,
+                              .guessed = may_skip(file, unit) && data_has_suffix(file->path, ".json")};
+    return file->format == AX_DATA_JSON ? corpus_take_array(&records, text, bytes)
+                                        : corpus_take_lines(&records, text, bytes, offset);
+}
+
+static ax_status take_plain(const corpus_file *file, const char *text, size_t bytes, corpus_take_fn take,
+                            void *user, corpus_omitted *omitted)
+{
+    const char *zero = memchr(text, 0, bytes);
+    if (zero && !file->named) {
+        omitted->file_why = data_not_text(text, bytes);
+        return AX_OK;
+    }
+    if (zero)
+        return data_refuse_nul(file->path, text, bytes, zero - text);
+    return bytes ? take(user, text, bytes) : AX_OK;
+}
+
 static ax_status read_open(const ax_corpus *corpus, const corpus_unit *unit, int fd, ax_buf *buf,
-                           corpus_take_fn take, void *user, const char **skipped)
+                           corpus_take_fn take, void *user, corpus_omitted *omitted)
 {
     const corpus_file *file = &corpus->files[unit->file];
     size_t first = 0;
-    ax_status status = file->jsonl ? read_lines(fd, file->path, unit, buf, &first)
-                                   : append_range(fd, file->path, 0, file->bytes, buf);
+    ax_status status = file->format == AX_DATA_JSONL
+                           ? read_lines(fd, file->path, unit, buf, &first)
+                           : corpus_append_range(fd, file->path, 0, file->bytes, buf);
     if (status == AX_ERR_DATA && may_skip(file, unit)) {
-        *skipped = "it cannot be read";
+        omitted->file_why = "cannot be read";
         return AX_OK;
     }
     AX_TRY(status);
-    if (file->jsonl) {
-        line_place place = {fd, file->path, corpus->text_key, ax_max(unit->from - 1, 0) + (int64_t)first};
-        return take_lines(&place, buf->data + first, buf->size - first, take, user);
-    }
-    const char *zero = memchr(buf->data, 0, buf->size);
-    if (zero && !file->named) {
-        *skipped = "it is no text (it holds a NUL byte)";
-        return AX_OK;
-    }
-    AX_CHECK(!zero, AX_ERR_DATA, "%s is no text: it holds a NUL byte at offset %lld", file->path,
-             (long long)(zero - buf->data));
-    return buf->size ? take(user, buf->data, buf->size) : AX_OK;
+    if (!unit->from)
+        first = bom_size(buf->data, buf->size);
+    const char *text = buf->data + first;
+    size_t bytes = buf->size - first;
+    int64_t offset = ax_max(unit->from - 1, 0) + (int64_t)first;
+    return file->format == AX_DATA_TEXT ? take_plain(file, text, bytes, take, user, omitted)
+                                        : take_json(corpus, unit, text, bytes, offset, take, user, omitted);
 }
 
 ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
-                           corpus_take_fn take, void *user, const char **skipped)
+                           corpus_take_fn take, void *user, corpus_omitted *omitted)
 {
     const corpus_file *file = &corpus->files[unit->file];
-    *skipped = NULL;
+    *omitted = (corpus_omitted){0};
     scratch->size = 0;
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    int fd = file_open(file);
     if (fd < 0 && may_skip(file, unit)) {
-        *skipped = "it cannot be opened";
+        omitted->file_why = "cannot be opened";
         return AX_OK;
     }
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", file->path, strerror(errno));
-    ax_status status = read_open(corpus, unit, fd, scratch, take, user, skipped);
-    close(fd);
+    ax_status status = read_open(corpus, unit, fd, scratch, take, user, omitted);
+    file_close(file, fd);
     return status;
 }

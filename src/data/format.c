@@ -6,13 +6,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 const char *ax_data_format_name(ax_data_format format)
 {
-    static const char *const names[] = {"text",           "directory of text", "JSONL",
-                                        "packed tokens",  "llm.c tokens",      "llm.c Llama-3 tokens",
-                                        "nanoGPT tokens", "Megatron-LM tokens"};
+    static const char *const names[] = {"text",
+                                        "directory of text",
+                                        "JSONL",
+                                        "JSON",
+                                        "packed tokens",
+                                        "llm.c tokens",
+                                        "llm.c Llama-3 tokens",
+                                        "nanoGPT tokens",
+                                        "Megatron-LM tokens"};
     return (unsigned)format < AX_COUNT(names) ? names[format] : "unknown format";
 }
 
@@ -55,14 +62,13 @@ ax_status data_megatron_paths(const char *path, char **idx, char **bin)
     return AX_OK;
 }
 
-/* At most `capacity` first bytes. */
-static ax_status read_head(const char *path, char *head, size_t capacity, size_t *n)
+ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
     ssize_t got;
     *n = 0;
-    while ((got = read(fd, head + *n, capacity - *n)) > 0 || (got < 0 && errno == EINTR))
+    while ((got = read(fd, head + *n, DATA_HEAD_BYTES - *n)) > 0 || (got < 0 && errno == EINTR))
         *n += got > 0 ? (size_t)got : 0;
     int error = errno;
     close(fd);
@@ -70,8 +76,9 @@ static ax_status read_head(const char *path, char *head, size_t capacity, size_t
     return AX_OK;
 }
 
-/* Formats that people have and this program does not read, so that they are not taken for something else. */
-static ax_status refuse_known(const char *path, const char *head, size_t n)
+/* What to do about a format that people have and this program does not read, after "it"; NULL: none of them.
+ */
+static const char *known_advice(const char *head, size_t n)
 {
     static const struct {
         const char *magic, *advice;
@@ -88,9 +95,55 @@ static ax_status refuse_known(const char *path, const char *head, size_t n)
         {"ARROW1", "is an Arrow file: export its text as JSONL first", 6},
         {"BIN.TOK\n", "is a token file of llmq, which is not read here: build one from the text", 8}};
     for (size_t i = 0; i < AX_COUNT(known); i++)
-        AX_CHECK(n < known[i].bytes || memcmp(head, known[i].magic, known[i].bytes), AX_ERR_DATA, "%s %s",
-                 path, known[i].advice);
-    return AX_OK;
+        if (n >= known[i].bytes && !memcmp(head, known[i].magic, known[i].bytes))
+            return known[i].advice;
+    return NULL;
+}
+
+/* The same of bytes that hold a NUL: UTF-16 has many. */
+static const char *binary_advice(const char *head, size_t n)
+{
+    if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))
+        return "is in UTF-16: convert it to UTF-8 first (iconv -f utf-16 -t utf-8)";
+    return known_advice(head, n);
+}
+
+const char *data_not_text(const char *head, size_t n)
+{
+    const char *advice = binary_advice(head, n);
+    return advice ? advice : "is no text (it holds a NUL byte)";
+}
+
+ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset)
+{
+    const char *advice = binary_advice(head, n);
+    AX_CHECK(!advice, AX_ERR_DATA, "%s %s", path, advice);
+    return ax_fail(
+        AX_ERR_DATA,
+        "%s is neither text nor a known token file: it holds a NUL byte at offset %lld; if it is text, "
+        "remove such bytes (tr -d '\\0'), if it is headerless u16 tokens, name it *.bin",
+        path, (long long)offset);
+}
+
+ax_data_format data_json_format(const char *head, size_t n, bool complete)
+{
+    static const char blanks[] = " \t\r\n";
+    char text[DATA_HEAD_BYTES + 1];
+    snprintf(text, sizeof text, "%.*s", (int)n, head);
+    const char *at = text + (strncmp(text, DATA_BOM, strlen(DATA_BOM)) ? 0 : strlen(DATA_BOM));
+    at += strspn(at, blanks);
+    const char *inside = at + (*at == '[' || *at == '{');
+    inside += strspn(inside, blanks);
+    if (*at == '[')
+        return *inside == '{' || *inside == ']' ? AX_DATA_JSON : AX_DATA_TEXT;
+    if (*at != '{' || (*inside != '"' && *inside != '}'))
+        return AX_DATA_TEXT;
+    /* A first line that ends with its object: where an object is spread over lines, it ends with less. */
+    size_t line = strcspn(at, "\n");
+    bool whole = at[line] || complete;
+    while (line && strchr(blanks, at[line - 1]))
+        line--;
+    return !whole || at[line - 1] == '}' ? AX_DATA_JSONL : AX_DATA_TEXT;
 }
 
 static bool detect_magic(const char *head, size_t n, ax_data_format *out)
@@ -113,9 +166,10 @@ static bool detect_magic(const char *head, size_t n, ax_data_format *out)
 
 ax_status ax_data_detect(const char *path, ax_data_format *out)
 {
-    char head[4096];
+    char head[DATA_HEAD_BYTES];
     size_t n = 0;
     int32_t magic = 0;
+    struct stat info;
     if (!ax_path_exists(path)) {
         AX_CHECK(is_megatron_pair(path), AX_ERR_DATA, "no such file or directory: %s", path);
         *out = AX_DATA_MEGATRON;
@@ -125,14 +179,19 @@ ax_status ax_data_detect(const char *path, ax_data_format *out)
         *out = AX_DATA_TREE;
         return AX_OK;
     }
-    AX_TRY(read_head(path, head, sizeof head, &n));
+    if (!stat(path, &info) && !S_ISREG(info.st_mode)) { /* a pipe: what is read of it here would be gone */
+        *out = AX_DATA_TEXT;
+        return AX_OK;
+    }
+    AX_TRY(data_read_head(path, head, &n));
     if (detect_magic(head, n, out))
         return AX_OK;
     if (n >= sizeof magic)
         memcpy(&magic, head, sizeof magic);
     AX_CHECK(magic != LLMC_EVAL_MAGIC, AX_ERR_DATA,
              "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens", path);
-    AX_TRY(refuse_known(path, head, n));
+    const char *advice = known_advice(head, n);
+    AX_CHECK(!advice, AX_ERR_DATA, "%s %s", path, advice);
     if (data_has_suffix(path, ".bin")) {
         *out = is_megatron_pair(path) ? AX_DATA_MEGATRON : AX_DATA_NANOGPT;
         return AX_OK;
@@ -144,8 +203,9 @@ ax_status ax_data_detect(const char *path, ax_data_format *out)
         *out = AX_DATA_JSONL;
         return AX_OK;
     }
-    AX_CHECK(!memchr(head, 0, n), AX_ERR_DATA,
-             "%s is neither text nor a known token file (headerless u16 tokens need the suffix .bin)", path);
-    *out = AX_DATA_TEXT;
+    const char *zero = memchr(head, 0, n);
+    if (zero)
+        return data_refuse_nul(path, head, n, zero - head);
+    *out = data_has_suffix(path, ".json") ? data_json_format(head, n, n < sizeof head) : AX_DATA_TEXT;
     return AX_OK;
 }

@@ -6,20 +6,24 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { CACHE_VERSION = 1 }; /* raised when the same inputs would give another file */
+enum { CACHE_VERSION = 2 }; /* raised when the same inputs would give another file */
 
-/* Fingerprint of what the token file depends on: names, sizes and times of the inputs, and the tokenizer. */
+/* Fingerprint of what the token file depends on: names, sizes and times of the inputs (of a pipe, its bytes),
+ * how they are read, and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
     AX_CHECK(state, AX_ERR_MEMORY, "cannot allocate a hash state");
     XXH3_64bits_reset(state);
-    uint64_t head[3] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n};
+    uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n,
+                       (uint64_t)corpus->bad_limit};
     XXH3_64bits_update(state, head, sizeof head);
+    XXH3_64bits_update(state, corpus->text_key, strlen(corpus->text_key) + 1);
     for (int64_t i = 0; i < corpus->n; i++) {
         const corpus_file *file = &corpus->files[i];
         int64_t facts[2] = {file->bytes, file->mtime_ns};
-        XXH3_64bits_update(state, file->path, strlen(file->path) + 1);
+        if (file->copy < 0)
+            XXH3_64bits_update(state, file->path, strlen(file->path) + 1);
         XXH3_64bits_update(state, facts, sizeof facts);
     }
     *out = XXH3_64bits_digest(state);
@@ -50,46 +54,45 @@ static bool is_usable(const char *path, const ax_tokenizer *tokenizer)
     return usable;
 }
 
-static ax_status locate(const char *real, const ax_tokenizer *tokenizer, const char *cache_dir, char **out)
+static ax_status locate(const ax_corpus *corpus, const char *real, const ax_tokenizer *tokenizer,
+                        const char *cache_dir, char **out)
 {
-    ax_corpus *corpus;
     uint64_t print = 0;
-    AX_TRY(ax_corpus_create(&(ax_corpus_options){.inputs = &real, .n_inputs = 1}, &corpus));
-    ax_status status = fingerprint(corpus, tokenizer, &print);
-    ax_corpus_destroy(&corpus);
-    AX_TRY(status);
+    AX_TRY(fingerprint(corpus, tokenizer, &print));
     return cache_path(real, cache_dir, print, out);
 }
 
-static ax_status prepare_text(const char *real, const ax_tokenizer *tokenizer, const char *cache_dir,
-                              ax_data_progress_fn progress, void *user, char **out)
+static ax_status prepare_text(const char *real, const ax_data_build_options *how, const char *cache_dir,
+                              char **out)
 {
+    ax_data_build_options options = *how;
+    ax_corpus *corpus;
+    options.corpus.inputs = &real;
+    options.corpus.n_inputs = 1;
     AX_TRY(ax_mkdirs(cache_dir));
-    AX_TRY(locate(real, tokenizer, cache_dir, out));
-    if (is_usable(*out, tokenizer))
-        return AX_OK;
+    AX_TRY(corpus_create(&options.corpus, how->progress, how->user, &corpus));
+    ax_status status = locate(corpus, real, how->tokenizer, cache_dir, out);
+    if (status != AX_OK || is_usable(*out, how->tokenizer)) {
+        ax_corpus_destroy(&corpus);
+        return status;
+    }
     ax_log(AX_LOG_INFO, "tokenizing %s into %s", real, *out);
-    return ax_data_build(&(ax_data_build_options){.corpus = {.inputs = &real, .n_inputs = 1},
-                                                  .tokenizer = tokenizer,
-                                                  .output = *out,
-                                                  .progress = progress,
-                                                  .user = user},
-                         NULL);
+    options.output = *out;
+    return corpus_build(&options, corpus, NULL);
 }
 
-ax_status ax_data_prepare(const char *path, const ax_tokenizer *tokenizer, const char *cache_dir,
-                          ax_data_progress_fn progress, void *user, char **token_path)
+ax_status ax_data_prepare(const char *path, const ax_data_build_options *how, const char *cache_dir,
+                          char **token_path)
 {
     ax_data_format format;
     *token_path = NULL;
     AX_TRY(ax_data_detect(path, &format));
     if (!ax_data_format_is_text(format))
         return ax_strdup(path, token_path);
-    AX_CHECK(tokenizer, AX_ERR_USAGE, "%s holds text: set data.tokenizer, or name a token file made of it",
-             path);
-    char *real = realpath(path, NULL);
-    AX_CHECK(real, AX_ERR_DATA, "cannot resolve %s", path);
-    ax_status status = prepare_text(real, tokenizer, cache_dir, progress, user, token_path);
+    AX_CHECK(how->tokenizer, AX_ERR_USAGE,
+             "%s holds text: set data.tokenizer, or name a token file made of it", path);
+    char *real = realpath(path, NULL); /* NULL: a pipe without a name */
+    ax_status status = prepare_text(real ? real : path, how, cache_dir, token_path);
     free(real);
     if (status != AX_OK) {
         free(*token_path);

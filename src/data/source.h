@@ -91,6 +91,22 @@ AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char *
  */
 uint64_t data_sampled_sum(const data_map *main, const data_map *side);
 
+/* The byte order mark that some programs put before UTF-8. */
+#define DATA_BOM "\xef\xbb\xbf"
+
 bool data_has_suffix(const char *path, const char *suffix);
+
+/* What a file of text holds whose name says no more than .json, or nothing, by its first n bytes; `complete`
+ * if these are all: an array of objects (AX_DATA_JSON), an object on each line (AX_DATA_JSONL), or text. */
+ax_data_format data_json_format(const char *head, size_t n, bool complete);
+
+/* Why a file that holds a NUL byte is no text, after "it"; `head` are its first n bytes. */
+const char *data_not_text(const char *head, size_t n);
+/* Fails with that, and says what to do about it; the first NUL is at `offset`. */
+AX_MUST_CHECK ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset);
+
+/* The first bytes of a file, enough to tell formats apart; *n is how many. */
+enum { DATA_HEAD_BYTES = 4096 };
+AX_MUST_CHECK ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n);
 
 #endif

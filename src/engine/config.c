@@ -27,9 +27,12 @@ static const ax_option options[] = {
     {"model.norm_eps", AX_OPT_FLOAT, AT(model.norm_eps), "1e-5", "(0, inf)", .help = "epsilon of the norms"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
-     .help = "what to train on: text, JSONL or token files; a list is mixed by size or by its weights, 1 where one has none: [{path: A, weight: 2}, B]"},
+     .help = "what to train on: text, JSON, JSONL or token files; a list is mixed by size or by its weights, 1 where one has none: [{path: A, weight: 2}, B]"},
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "what to evaluate on"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
+    {"data.text_key", AX_OPT_STRING, AT(data.text_key), "text", .help = "member of JSON objects that holds the text"},
+    {"data.bad_lines", AX_OPT_INT, AT(data.bad_lines), "100", "[0, inf)",
+     .help = "JSON objects that may be left out because their text is null or not valid Unicode; more are an error"},
     {"data.order", AX_OPT_ENUM, AT(data.order), "shuffled", .choices = "shuffled|sequential", .help = "order of the samples"},
     {"data.mask_documents", AX_OPT_BOOL, AT(data.mask_documents), "true", .help = "attention does not cross documents"},
 

@@ -221,7 +221,15 @@ static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
         tokenizing state = {.run = run, .path = path};
         status = ax_path_join(run->config->run.dir, "data", &cache);
         if (status == AX_OK)
-            status = ax_data_prepare(path, run->tokenizer, cache, say_progress, &state, tokens);
+            status = ax_data_prepare(path,
+                                     &(ax_data_build_options){
+                                         .corpus = {.text_key = run->config->data.text_key,
+                                                    .bad_lines = run->config->data.bad_lines},
+                                         .tokenizer = run->tokenizer,
+                                         .progress = say_progress,
+                                         .user = &state,
+                                     },
+                                     cache, tokens);
         free(cache);
         done = true;
     }
@@ -279,6 +287,10 @@ ax_status ax_run_open_data(ax_run *run)
     run->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
     AX_TRY(open_sources(run, &c->data.train, &run->train));
     AX_TRY(open_sources(run, &c->data.valid, &run->valid));
+    for (int i = 0; i < run->valid.n; i++) /* now, not at the first evaluation */
+        AX_CHECK(ax_data_rows(run->valid.data[i], &run->shape), AX_ERR_DATA,
+                 "%s holds nothing to evaluate on: it has fewer than two tokens",
+                 ax_data_path(run->valid.data[i]));
     ax_sampler_options options = {.shape = run->shape,
                                   .batch = c->train.global_batch,
                                   .order = c->data.order == AX_CONFIG_SEQUENTIAL ? AX_ORDER_SEQUENTIAL

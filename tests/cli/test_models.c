@@ -117,6 +117,20 @@ static void train(void **state)
     fails(2, "data.tokenizer: does not fit model.from", AXONN " train from.yaml data.tokenizer=tok");
     fails(4, "set model.vocab to at least 8192", AXONN " train small.yaml data.train=ten.tok run.dir=from");
     fails(4, "nowhere.yaml", AXONN " train nowhere.yaml");
+    /* The member with the text has a key, and bad lines a limit. */
+    o = json_of(
+        "{ seq -f '{\"body\": \"line %%.0f\"}' 90; echo '{\"body\": null}'; } >keyed.jsonl; " AXONN
+        " train small.yaml data.train=keyed.jsonl data.text_key=body train.steps=1 run.dir=keyed --json "
+        "2>errors");
+    assert_true(number(o, "step") == 1);
+    json_decref(o);
+    fails(4, "keyed.jsonl:91 it is null",
+          AXONN
+          " train small.yaml data.train=keyed.jsonl data.text_key=body data.bad_lines=0 run.dir=keyed2");
+    fails(4, "(--text-key, or data.text_key, names another member)",
+          AXONN " train small.yaml data.train=keyed.jsonl run.dir=keyed2");
+    fails(4, "holds nothing to evaluate on",
+          ": >empty.bin; " AXONN " train small.yaml data.valid=empty.bin run.dir=keyed2");
     fails(2, "CONFIG", AXONN " train");
 }
 
@@ -349,6 +363,27 @@ static void eval_is_what_training_reported(void **state)
 }
 
 /* A signal leaves no tokens behind and is what the parent sees. */
+/* Nothing to evaluate on is an error, pipes are read, and the member with the text can be named. */
+static void eval_of_what_there_is(void **state)
+{
+    (void)state;
+    fails(4, "there is no text in", ": >empty.txt; " AXONN " eval run --data empty.txt");
+    fails(4, "empty.bin holds nothing to evaluate on", ": >empty.bin; " AXONN " eval run --data empty.bin");
+    fails(4, "holds nothing to evaluate on",
+          "printf '\\001\\000' >one.bin; " AXONN " eval run --data one.bin");
+    json_t *o = json_of("cat valid.txt | " AXONN " eval run --data /dev/stdin --json"),
+           *same = json_of(AXONN " eval run --data valid.txt --json");
+    assert_true(json_equal(o, same));
+    json_decref(o);
+    json_decref(same);
+    const char *const lines = "printf '{\"body\":\"line 1\"}\\n{\"body\":null}\\n' >body.jsonl; ";
+    o = json_of("%s" AXONN " eval run --data body.jsonl --text-key body --json", lines);
+    assert_int_equal(json_integer_value(json_object_get(o, "bytes")), 6);
+    json_decref(o);
+    fails(4, "body.jsonl:2 it is null", AXONN " eval run --data body.jsonl --text-key body --bad-lines 0");
+    fails(4, "an object with a string \"text\"", AXONN " eval run --data body.jsonl");
+}
+
 static void eval_interrupted(void **state)
 {
     (void)state;
@@ -501,6 +536,7 @@ int main(void)
         cmocka_unit_test(prompts_are_text),
         cmocka_unit_test(logits_of_given_weights),
         cmocka_unit_test(eval_is_what_training_reported),
+        cmocka_unit_test(eval_of_what_there_is),
         cmocka_unit_test(eval_interrupted),
         cmocka_unit_test(models_that_are_none),
         cmocka_unit_test(models_that_are_not_finite),

@@ -129,6 +129,62 @@ static void missing_input(void **state)
     ax_buf_fini(&out);
 }
 
+/* Empty input is an error, and pipes are read, whatever reads text. */
+static void pipes_and_nothing(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    static const char *const readers[] = {" tok train --vocab 300 --out piped --input ",
+                                          " tok check tok --input ",
+                                          " data build --tokenizer tok --out piped.tok --input "};
+    for (size_t i = 0; i < AX_COUNT(readers); i++) {
+        char command[512];
+        snprintf(command, sizeof command, ": >nothing; " AXONN "%s nothing 2>&1", readers[i]);
+        assert_int_equal(shell(command, &out), 4);
+        assert_contains(out.data, "there is no text in nothing");
+        snprintf(command, sizeof command, ": | " AXONN "%s /dev/stdin 2>&1", readers[i]);
+        assert_int_equal(shell(command, &out), 4);
+        assert_contains(out.data, "there is no text in /dev/stdin");
+        snprintf(command, sizeof command,
+                 "printf '{\"body\":\"the cat\"}\\n{\"body\":null}\\n' | " AXONN
+                 "%s /dev/stdin --text-key body --json 2>errors",
+                 readers[i]);
+        assert_int_equal(shell(command, &out), 0);
+        assert_int_equal(shell("cat errors", &out), 0);
+        assert_contains(out.data, "left out /dev/stdin:2: \"body\" is null");
+        snprintf(command, sizeof command,
+                 "printf '{\"text\":\"the cat\"}\\n{\"text\":null}\\n' | " AXONN
+                 "%s /dev/stdin --bad-lines 0 2>&1",
+                 readers[i]);
+        assert_int_equal(shell(command, &out), 4);
+        assert_contains(out.data, "/dev/stdin:2 it is null");
+    }
+    ax_buf_fini(&out);
+}
+
+/* A file that is no text is told by what it is, named or not. */
+static void files_that_are_no_text(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(
+        shell("mkdir -p mixed && echo text >mixed/a.txt && printf '\\037\\213\\010\\000' >mixed/a.gz && "
+              "printf 'a\\000b' >mixed/nul.txt && printf '\\377\\376a\\000' >mixed/wide.txt && " AXONN
+              " data build --input mixed --tokenizer tok --out mixed.tok 2>&1",
+              &out),
+        0);
+    assert_contains(out.data, "left out mixed/a.gz: it is compressed (gzip): unpack it first");
+    assert_contains(out.data, "left out mixed/nul.txt: it is no text (it holds a NUL byte)");
+    assert_contains(out.data, "left out mixed/wide.txt: it is in UTF-16");
+    assert_int_equal(shell(AXONN " data build --input mixed/nul.txt --tokenizer tok --out m.tok 2>&1", &out),
+                     4);
+    assert_contains(out.data, "it holds a NUL byte at offset 1; if it is text, remove such bytes");
+    assert_int_equal(shell(AXONN " data build --input mixed/wide.txt --tokenizer tok --out m.tok 2>&1", &out),
+                     4);
+    assert_contains(out.data, "is in UTF-16");
+    ax_buf_fini(&out);
+}
+
 /* Where a format has no index, an end token that is given tells documents apart. */
 static void documents_without_an_index(void **state)
 {
@@ -174,7 +230,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(encode_and_decode),          cmocka_unit_test(check_tokenizer),
         cmocka_unit_test(build_show_check),           cmocka_unit_test(missing_input),
-
+        cmocka_unit_test(pipes_and_nothing),          cmocka_unit_test(files_that_are_no_text),
         cmocka_unit_test(documents_without_an_index), cmocka_unit_test(interrupted),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

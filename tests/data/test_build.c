@@ -349,12 +349,67 @@ static void failures_leave_nothing(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
+static void bad_lines_on_any_threads(void **state)
+{
+    scratch *s = *state;
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    ax_buf text = {0};
+    for (int i = 0; i < 100000; i++) /* more units than one */
+        OK(ax_buf_printf(
+            &text, i % 997 == 500 ? "{\"text\": null}\n" : "{\"text\":\"some words in line %d\"}\n", i));
+    const char *path = put_file(s, "bad.jsonl", text.data, text.size);
+    ax_data_build_options o = options_for(&path, tok, in_scratch(s, "out.tok"));
+    ax_data_build_report report;
+    for (o.threads = 1; o.threads < 5; o.threads++) {
+        o.corpus.bad_lines = 100;
+        OK(ax_data_build(&o, &report));
+        assert_int_equal(report.bad_lines, 100);
+        assert_int_equal(report.train.documents, 99900);
+        o.corpus.bad_lines = 0;
+        FAILS(AX_ERR_DATA, "bad.jsonl:501 it is null", ax_data_build(&o, NULL));
+    }
+    ax_buf_fini(&text);
+    ax_tokenizer_destroy(&tok);
+}
+
 static char *prepare(const char *path, const ax_tokenizer *tok, const char *cache)
 {
     char *out;
-    OK(ax_data_prepare(path, tok, cache, NULL, NULL, &out));
+    OK(ax_data_prepare(path, &(ax_data_build_options){.tokenizer = tok}, cache, &out));
     assert_true(ax_path_exists(out));
     return out;
+}
+
+/* What a run tokenized from a pipe it finds again if the pipe gives the same text, and is read in the same
+ * way. */
+static void cache_of_pipes(void **state)
+{
+    scratch *s = *state;
+    static const char *const texts[] = {"{\"text\": \"ab\", \"b\": \"words\"}", "{\"text\": \"ba\"}"};
+    static const struct {
+        int text;
+        const char *key;
+        int64_t bad_lines;
+    } cases[] = {{0, NULL, 0}, {0, "text", 0}, {1, NULL, 0}, {0, "b", 0}, {0, NULL, 1}};
+    ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
+    char *paths[AX_COUNT(cases)];
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        int ends[2];
+        char name[32];
+        const char *text = texts[cases[i].text];
+        assert_int_equal(pipe(ends), 0);
+        assert_int_equal(write(ends[1], text, strlen(text)), strlen(text));
+        close(ends[1]);
+        snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+        ax_data_build_options how = {.tokenizer = tok,
+                                     .corpus = {.text_key = cases[i].key, .bad_lines = cases[i].bad_lines}};
+        OK(ax_data_prepare(name, &how, in_scratch(s, "cache"), &paths[i]));
+        close(ends[0]);
+        assert_int_equal(!strcmp(paths[i], paths[0]), i < 2);
+    }
+    for (size_t i = 0; i < AX_COUNT(cases); i++)
+        free(paths[i]);
+    ax_tokenizer_destroy(&tok);
 }
 
 static int64_t inode_of(const char *path)
@@ -397,9 +452,10 @@ static void cache(void **state)
     assert_string_equal(first, again);
     free(again);
     free(first);
-    FAILS(AX_ERR_USAGE, "data.tokenizer", ax_data_prepare(text, NULL, dir, NULL, NULL, &first));
+    FAILS(AX_ERR_USAGE, "data.tokenizer", ax_data_prepare(text, &(ax_data_build_options){0}, dir, &first));
     assert_null(first);
-    FAILS(AX_ERR_DATA, "no such file", ax_data_prepare(in_scratch(s, "none"), tok, dir, NULL, NULL, &first));
+    FAILS(AX_ERR_DATA, "no such file",
+          ax_data_prepare(in_scratch(s, "none"), &(ax_data_build_options){.tokenizer = tok}, dir, &first));
     ax_tokenizer_destroy(&tok);
     ax_tokenizer_destroy(&plain);
 }
@@ -413,6 +469,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(outputs_are_files_of_their_own, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(failures_leave_nothing, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(cache, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(cache_of_pipes, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(bad_lines_on_any_threads, scratch_setup, scratch_teardown),
     };
     ax_log_set_level(AX_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,7 +93,7 @@ static void jsonl_cuts(void **state)
         OK(ax_corpus_create(&(ax_corpus_options){.inputs = &path, .n_inputs = 1}, &corpus));
         int64_t size = ax_corpus_bytes(corpus);
         ax_buf all = {0}, buf = {0};
-        const char *why;
+        corpus_omitted omitted;
         for (int64_t a = 0; a <= size; a++)
             for (int64_t b = a; b <= size; b++) {
                 const int64_t cuts[] = {0, a, b, size};
@@ -101,7 +101,7 @@ static void jsonl_cuts(void **state)
                 for (int i = 0; i < 3; i++)
                     if (cuts[i] < cuts[i + 1])
                         OK(corpus_read_unit(corpus, &(corpus_unit){0, cuts[i], cuts[i + 1]}, &buf,
-                                            add_document, &all, &why));
+                                            add_document, &all, &omitted));
                 assert_string_equal(all.data, want);
             }
         ax_buf_fini(&all);
@@ -139,13 +139,23 @@ static void jsonl_large(void **state)
     free(letters);
 }
 
-/* The walk over one input ends with AX_ERR_DATA and a message that holds `text`. */
-static void expect_bad(const char *path, const char *text)
+/* The documents of one input, joined. */
+static void expect_documents(const char *path, const char *want)
+{
+    char *all =
+        join_documents(&(ax_corpus_options){.inputs = &path, .n_inputs = 1, .bad_lines = 9}, NULL, NULL);
+    assert_string_equal(all, want);
+    free(all);
+}
+
+/* The walk over one input, so many lines of which may be bad, ends with AX_ERR_DATA and that message. */
+static void expect_failure(const char *path, int64_t bad_lines, const char *text)
 {
     ax_corpus *corpus;
     ax_buf doc = {0};
     bool end = false;
-    ax_status status = ax_corpus_create(&(ax_corpus_options){.inputs = &path, .n_inputs = 1}, &corpus);
+    ax_status status = ax_corpus_create(
+        &(ax_corpus_options){.inputs = &path, .n_inputs = 1, .bad_lines = bad_lines}, &corpus);
     while (status == AX_OK && !end)
         status = ax_corpus_next(corpus, &doc, &end);
     FAILS(AX_ERR_DATA, text, status);
@@ -153,10 +163,156 @@ static void expect_bad(const char *path, const char *text)
     ax_buf_fini(&doc);
 }
 
+/* The walk over one input ends with AX_ERR_DATA and a message that holds `text`. */
+static void expect_bad(const char *path, const char *text) { expect_failure(path, 0, text); }
+
+/* Files called .json hold documents if they are an array of objects or have one on each line. */
+static void json_files(void **state)
+{
+    scratch *s = *state;
+    static const char array[] = "\xef\xbb\xbf [\n {\"text\": \"one, ]\\\"}\", \"m\": [1, {\"a\": \"]\"}]},\n"
+                                "\t{\"text\":\n\"two\", \"x\": NaN}\n,{\"text\": \"\"}]\n";
+    expect_documents(put_text(s, "a.json", array), "|one, ]\"}|two");
+    expect_documents(put_text(s, "b.json", "[{\"text\":\"one\"}]"), "|one");
+    expect_documents(put_text(s, "c.json", "{\"text\":\"one\"}\n\n{\"text\": \"two\"}"), "|one|two");
+    expect_documents(put_text(s, "d.json", "{\"text\":\"one\"}"), "|one");
+    expect_documents(put_text(s, "e.json", "{\n\"text\": 1\n}\n"), "|{\n\"text\": 1\n}\n"); /* as text */
+    expect_documents(put_text(s, "f.json", "[1, 2]"), "|[1, 2]");
+    expect_bad(put_text(s, "g.json", "[]"), "there is no text in");
+    expect_bad(put_text(s, "h.json", "[\n{\"text\":\"x\"}\n"),
+               "h.json:3: not valid JSON: the array has no end");
+    expect_bad(put_text(s, "i.json", "[{\"text\":\"x\"},\n"),
+               "i.json:2: not valid JSON: the array has no end");
+    expect_bad(put_text(s, "j.json", "[{\"text\":\"x\"}]\n]"),
+               "j.json:1: not valid JSON: there is more behind");
+    expect_bad(put_text(s, "k.json", "[{\"text\":\"x\"} {}]"), "k.json:1: not valid JSON");
+    expect_bad(put_text(s, "l.json", "[{\"text\":\"x\"},\n\n{\"text\":\n1,}]"), "l.json:3: not valid JSON");
+    expect_bad(put_text(s, "m.json", "[{\"text\":\"x\"},\n{}]"),
+               "m.json:2: an object with a string \"text\"");
+    expect_bad(put_text(s, "n.json", "[{\"text\":\"x\"},]"), "n.json:1: not valid JSON");
+
+    /* Below a directory they may be anything, and a file that is no document is not trained on as one. */
+    OK(ax_mkdirs(in_scratch(s, "tree")));
+    put_text(s, "tree/a.json", array);
+    put_text(s, "tree/b.json", "[{\"file\":\"x.c\"},\n{\"file\": 2}]");
+    put_text(s, "tree/c.json", "{\"a\":\"x\"}\n{\"a\": 2}");
+    put_text(s, "tree/d.json", "{\"a\": x}");
+    put_text(s, "tree/e.json", "{\n}");
+    const char *tree = in_scratch(s, "tree");
+    int64_t files, skipped;
+    char *all = join_documents(&(ax_corpus_options){.inputs = &tree, .n_inputs = 1}, &files, &skipped);
+    assert_string_equal(all, "|one, ]\"}|two|{\n}");
+    assert_int_equal(files, 2);
+    assert_int_equal(skipped, 3);
+    free(all);
+}
+
+static void byte_order_marks(void **state)
+{
+    scratch *s = *state;
+    expect_documents(put_text(s, "a.txt", "\xef\xbb\xbftext \xef\xbb\xbf"), "|text \xef\xbb\xbf");
+    expect_documents(put_text(s, "a.jsonl", "\xef\xbb\xbf{\"text\":\"one\"}\n{\"text\":\"two\"}"),
+                     "|one|two");
+    expect_bad(put_text(s, "b.txt", "\xef\xbb\xbf"), "there is no text in");
+    expect_bad(put_text(s, "c.jsonl", "{\"text\":\"one\"}\n\xef\xbb\xbf{}"), "c.jsonl:2: not valid JSON");
+}
+
+/* What some exports have in place of a text is left out and counted; the numbers of other members do no harm.
+ */
+static void bad_lines(void **state)
+{
+    scratch *s = *state;
+    static const char text[] =
+        "{\"text\": \"a\", \"x\": NaN, \"y\": 1e999, \"z\": 123456789012345678901234567890}\n"
+        "{\"text\": null}\n"
+        "{\"text\": \"lone \\uDC00\"}\n"
+        "{\"text\": \"pair \\ud83d\\uDE00 \\\\ud800\", \"x\": \"\\ud800\"}\n"
+        "{\"text\": \"\\uffff\"}\n"
+        "{\"text\": NaN}\n"
+        "{\"text\": \"latin \xe9\"}\n"
+        "{\"text\": \"b\", \"x\": \"\xe9\"}\n"
+        "{\"text\": \"\\ud800\\ud800\"}\n";
+    const char *path = put_text(s, "a.jsonl", text);
+    expect_documents(path, "|a|pair \xf0\x9f\x98\x80 \\ud800|\xef\xbf\xbf|b");
+    expect_failure(path, 4, "5 lines have no usable \"text\" so far");
+    expect_failure(path, 0, "a.jsonl:2 it is null");
+    expect_bad(put_text(s, "b.jsonl", "{\"text\":\"\\udead\"}"), "b.jsonl:1 it is not valid Unicode");
+    expect_failure(put_text(s, "c.jsonl", "{\"text\": null}\n"), 1, "there is no text in");
+    expect_bad(put_text(s, "d.jsonl", "{\"text\": \"\\ud800\", \"x\": }"), "d.jsonl:1: not valid JSON");
+    ax_corpus *corpus;
+    ax_buf doc = {0};
+    bool end = false;
+    OK(ax_corpus_create(&(ax_corpus_options){.inputs = &path, .n_inputs = 1, .bad_lines = 5}, &corpus));
+    while (!end)
+        OK(ax_corpus_next(corpus, &doc, &end));
+    assert_int_equal(ax_corpus_bad_lines(corpus), 5);
+    assert_int_equal(ax_corpus_skipped(corpus), 0);
+    ax_corpus_destroy(&corpus);
+    ax_buf_fini(&doc);
+}
+
+/* The path of a pipe that holds n bytes and then ends; *fd is to be closed. */
+static const char *fill_pipe(scratch *s, const void *bytes, size_t n, int *fd)
+{
+    int ends[2];
+    char name[32];
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], bytes, n), n);
+    close(ends[1]);
+    *fd = ends[0];
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    return in_scratch(s, name);
+}
+
+static bool stop(void *user, const ax_data_progress *progress)
+{
+    (void)progress;
+    return ++*(int *)user < 3;
+}
+
+static void pipes(void **state)
+{
+    scratch *s = *state;
+    static const struct {
+        const char *bytes, *want, *error;
+    } cases[] = {{"some text\n", "|some text\n", NULL},
+                 {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", "|one|two", NULL},
+                 {"[{\"text\": \"one\"}]", "|one", NULL},
+                 {"{ int x; }\n", "|{ int x; }\n", NULL},
+                 {"", NULL, "there is no text in /dev/fd/"},
+                 {"\x1f\x8b\x08", NULL, "is compressed (gzip)"},
+                 {"{\"text\": \"one\"}\n{\"text\": 2}\n", NULL, ":2: an object with a string"}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        int fd;
+        size_t n = strlen(cases[i].bytes) + (cases[i].bytes[0] == 0x1f); /* with a NUL, as gzip has */
+        const char *path = fill_pipe(s, cases[i].bytes, n, &fd);
+        if (cases[i].want)
+            expect_documents(path, cases[i].want);
+        else
+            expect_bad(path, cases[i].error);
+        close(fd);
+    }
+    expect_bad("/dev/null", "there is no text in /dev/null");
+    expect_bad("/dev/zero", "NUL byte at offset 0");
+
+    /* A pipe that nobody writes to can be given up. */
+    int ends[2], calls = 0;
+    char name[32];
+    assert_int_equal(pipe(ends), 0);
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    const char *path = name;
+    ax_corpus *corpus;
+    FAILS(AX_ERR_SIGNAL, "was stopped",
+          corpus_create(&(ax_corpus_options){.inputs = &path, .n_inputs = 1}, stop, &calls, &corpus));
+    assert_null(corpus);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 static void errors(void **state)
 {
     scratch *s = *state;
-    expect_bad(put_text(s, "a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"\n"), "a.jsonl:3: no valid JSON");
+    expect_bad(put_text(s, "a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"\n"), "a.jsonl:3: not valid JSON");
     expect_bad(put_text(s, "b.jsonl", "{\"text\":\"x\"}\n{\"txt\":\"x\"}\n"),
                "b.jsonl:2: an object with a string");
     expect_bad(put_text(s, "c.jsonl", "{\"text\":5}"), "c.jsonl:1: an object with a string");
@@ -185,6 +341,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(trees, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(jsonl_cuts, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(jsonl_large, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(json_files, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(byte_order_marks, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(bad_lines, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(pipes, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(errors, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,7 @@ static void read_all(const char *path)
 {
     ax_corpus *corpus;
     ax_buf document = {0};
-    ax_corpus_options options = {.inputs = &path, .n_inputs = 1};
+    ax_corpus_options options = {.inputs = &path, .n_inputs = 1, .bad_lines = 2};
     if (!fuzz_read(ax_corpus_create(&options, &corpus)))
         return;
     for (bool end = false; !end && fuzz_read(ax_corpus_next(corpus, &document, &end)); document.size = 0)

@@ -1,0 +1,216 @@
+/* Documents in JSON: the lines of a JSONL file, or the elements of an array of objects. */
+#include "axonn/json.h"
+#include "corpus.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <utf8proc.h>
+
+/* U+FFFF, which no text holds, takes the place of what is no Unicode. */
+#define NO_CHARACTER "\xef\xbf\xbf"
+
+static ax_status fail_at(const corpus_records *r, int64_t offset)
+{
+    ax_error_context("%s:%lld", r->file->path, corpus_line_number(r->file, offset));
+    return AX_ERR_DATA;
+}
+
+/* ---- Unicode ------------------------------------------------------------------------------------- */
+
+/* The code of \uXXXX at `at`, -1 if that does not stand there. */
+static int escaped_code(const char *at, const char *end)
+{
+    int code = 0;
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u')
+        return -1;
+    for (int i = 2; i < 6; i++) {
+        const char *digits = "0123456789abcdef", *digit = at[i] ? strchr(digits, at[i] | 0x20) : NULL;
+        if (!digit)
+            return -1;
+        code = 16 * code + (int)(digit - digits);
+    }
+    return code;
+}
+
+static bool is_high(int code) { return code >= 0xD800 && code < 0xDC00; }
+static bool is_low(int code) { return code >= 0xDC00 && code < 0xE000; }
+
+/* Bytes of the character or escape at `at`; *broken if it is a lone surrogate or no UTF-8. */
+static size_t character_size(const char *at, const char *end, bool *broken)
+{
+    int code = escaped_code(at, end);
+    *broken = false;
+    if (is_high(code) && is_low(escaped_code(at + 6, end)))
+        return 12;
+    if (code >= 0) {
+        *broken = is_high(code) || is_low(code);
+        return 6;
+    }
+    if (*at == '\\')
+        return end - at > 1 ? 2 : 1;
+    utf8proc_int32_t character;
+    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)at, end - at, &character);
+    *broken = n <= 0;
+    return n > 0 ? (size_t)n : 1;
+}
+
+/* Appends the record with NO_CHARACTER for whatever is no Unicode. */
+static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
+{
+    const char *end = text + bytes;
+    for (const char *at = text; at < end;) {
+        bool broken;
+        size_t n = character_size(at, end, &broken);
+        AX_TRY(broken ? ax_buf_add(out, NO_CHARACTER, strlen(NO_CHARACTER)) : ax_buf_add(out, at, n));
+        at += n;
+    }
+    return AX_OK;
+}
+
+/* Parses a record; *broken if parts of it are no Unicode and were replaced. */
+static ax_status parse_record(const char *text, size_t bytes, json_t **object, bool *broken)
+{
+    *broken = false;
+    if (ax_json_parse(NULL, text, bytes, JSON_ALLOW_NUL, object) == AX_OK)
+        return AX_OK;
+    ax_buf mended = {0};
+    ax_status status = replace_broken(text, bytes, &mended);
+    if (status == AX_OK)
+        status = ax_json_parse(NULL, mended.data ? mended.data : "", mended.size, JSON_ALLOW_NUL, object);
+    *broken = true;
+    ax_buf_fini(&mended);
+    return status;
+}
+
+/* ---- records ------------------------------------------------------------------------------------- */
+
+static ax_status omit(corpus_records *r, int64_t offset, const char *why)
+{
+    if (!r->omitted->records++) {
+        r->omitted->first = offset;
+        r->omitted->record_why = why;
+    }
+    return AX_OK;
+}
+
+static ax_status take_text(corpus_records *r, const json_t *text, bool broken, int64_t offset)
+{
+    if (json_is_null(text))
+        return omit(r, offset, "null");
+    if (!json_is_string(text) && r->guessed) {
+        r->omitted->file_why = "is JSON whose first record has no text (--text-key names its member)";
+        return AX_OK;
+    }
+    if (!json_is_string(text)) {
+        (void)ax_fail(AX_ERR_DATA,
+                      "an object with a string \"%s\" is wanted here (--text-key, or data.text_key, names "
+                      "another member)",
+                      r->key);
+        return fail_at(r, offset);
+    }
+    const char *bytes = json_string_value(text);
+    size_t n = json_string_length(text);
+    if (broken && memmem(bytes, n, NO_CHARACTER, strlen(NO_CHARACTER)))
+        return omit(r, offset, "not valid Unicode");
+    return n ? r->take(r->user, bytes, n) : AX_OK;
+}
+
+static ax_status take_record(corpus_records *r, const char *text, size_t bytes, int64_t offset)
+{
+    json_t *object;
+    bool broken;
+    if (parse_record(text, bytes, &object, &broken) != AX_OK) {
+        if (r->guessed)
+            r->omitted->file_why = "is not valid JSON";
+        return r->guessed ? AX_OK : fail_at(r, offset);
+    }
+    ax_status status = take_text(r, json_object_get(object, r->key), broken, offset);
+    json_decref(object);
+    r->guessed = false;
+    return status;
+}
+
+/* ---- lines --------------------------------------------------------------------------------------- */
+
+static bool is_blank(const char *line, size_t bytes)
+{
+    while (bytes && (*line == ' ' || *line == '\t' || *line == '\r'))
+        line++, bytes--;
+    return !bytes;
+}
+
+ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset)
+{
+    for (const char *line = text, *end = text + bytes; line < end && !r->omitted->file_why;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        size_t n = (size_t)((newline ? newline : end) - line);
+        if (!is_blank(line, n))
+            AX_TRY(take_record(r, line, n, offset + (line - text)));
+        line += n + 1;
+    }
+    return AX_OK;
+}
+
+/* ---- arrays -------------------------------------------------------------------------------------- */
+
+static const char *skip_blanks(const char *at, const char *end)
+{
+    while (at < end && (*at == ' ' || *at == '\t' || *at == '\r' || *at == '\n'))
+        at++;
+    return at;
+}
+
+/* Behind the element at `at`: before the comma or bracket that closes it. */
+static const char *skip_element(const char *at, const char *end)
+{
+    bool quoted = false;
+    for (int64_t depth = 0; at < end; at++) {
+        if (quoted && *at == '\\')
+            at++;
+        else if (*at == '"')
+            quoted = !quoted;
+        else if (!quoted && (*at == '{' || *at == '['))
+            depth++;
+        else if (!quoted && (*at == '}' || *at == ']' || *at == ',') && depth == 0)
+            break;
+        else if (!quoted && (*at == '}' || *at == ']'))
+            depth--;
+    }
+    return at < end ? at : end;
+}
+
+/* What stands between and behind elements: *at is moved to the next element, or to the end of the text. */
+static ax_status skip_separator(const corpus_records *r, const char *text, const char **at, const char *end)
+{
+    const char *p = skip_blanks(*at, end);
+    if (p < end && *p == ',') {
+        p = *at = skip_blanks(p + 1, end);
+        if (p < end)
+            return AX_OK;
+    }
+    if (p < end && *p == ']' && skip_blanks(p + 1, end) == end) {
+        *at = end;
+        return AX_OK;
+    }
+    (void)ax_fail(AX_ERR_DATA, "not valid JSON: %s",
+                  p == end    ? "the array has no end: is the file complete?"
+                  : *p == ']' ? "there is more behind the end of the array"
+                              : "a comma or the end of the array is wanted here");
+    return fail_at(r, p - text);
+}
+
+ax_status corpus_take_array(corpus_records *r, const char *text, size_t bytes)
+{
+    const char *end = text + bytes, *at = memchr(text, '[', bytes);
+    AX_CHECK(at, AX_ERR_DATA, "%s changed while it was read", r->file->path);
+    at = skip_blanks(at + 1, end);
+    if (at < end && *at == ']') /* no elements */
+        return skip_separator(r, text, &at, end);
+    while (at < end && !r->omitted->file_why) {
+        const char *behind = skip_element(at, end);
+        AX_TRY(take_record(r, at, (size_t)(behind - at), at - text));
+        at = behind;
+        AX_TRY(skip_separator(r, text, &at, end));
+    }
+    return AX_OK;
+}

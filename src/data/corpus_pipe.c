@@ -1,0 +1,79 @@
+/* Pipes as inputs: /dev/stdin, process substitution, named pipes. What they give is copied to a file. */
+#include "corpus.h"
+#include "source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+static ax_status create_copy(const char *path, int *fd)
+{
+    const char *base = getenv("TMPDIR");
+    char name[4096];
+    snprintf(name, sizeof name, "%s/axonn-pipe-XXXXXX", base && *base ? base : "/tmp");
+    *fd = mkostemp(name, O_CLOEXEC);
+    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot copy %s to %s: %s (environment TMPDIR names another directory)",
+             path, name, strerror(errno));
+    unlink(name);
+    return AX_OK;
+}
+
+/* Waits until there is something to read, or for the end. */
+static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progress_fn progress, void *user)
+{
+    struct pollfd wanted = {.fd = fd, .events = POLLIN};
+    ax_data_progress copied = {.bytes_done = file->bytes};
+    do
+        AX_CHECK(!progress || progress(user, &copied), AX_ERR_SIGNAL, "reading %s was stopped", file->path);
+    while (poll(&wanted, 1, progress ? 100 : -1) <= 0);
+    return AX_OK;
+}
+
+static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progress, void *user,
+                          XXH3_state_t *hash)
+{
+    char chunk[1 << 16];
+    for (ssize_t n; (n = read(fd, chunk, sizeof chunk)) != 0;) {
+        AX_CHECK(n > 0 || errno == EINTR, AX_ERR_DATA, "cannot read %s: %s", file->path, strerror(errno));
+        if (n < 0)
+            continue;
+        const char *zero = memchr(chunk, 0, (size_t)n); /* what never ends, as /dev/zero, holds one too */
+        if (zero)
+            return data_refuse_nul(file->path, chunk, file->bytes ? 0 : (size_t)n,
+                                   file->bytes + (zero - chunk));
+        AX_TRY(
+            ax_write_all(file->copy, chunk, (size_t)n, "a copy of a pipe (environment TMPDIR says where)"));
+        XXH3_64bits_update(hash, chunk, (size_t)n);
+        file->bytes += n;
+        AX_TRY(wait_for_bytes(fd, file, progress, user));
+    }
+    return AX_OK;
+}
+
+ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void *user)
+{
+    file->bytes = 0;
+    AX_TRY(create_copy(file->path, &file->copy));
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", file->path, strerror(errno));
+    XXH3_state_t *hash = XXH3_createState();
+    ax_status status = hash ? wait_for_bytes(fd, file, progress, user)
+                            : ax_fail(AX_ERR_MEMORY, "cannot allocate a hash state");
+    if (status == AX_OK) {
+        XXH3_64bits_reset(hash);
+        status = copy_all(fd, file, progress, user, hash);
+        file->mtime_ns = (int64_t)XXH3_64bits_digest(hash);
+    }
+    XXH3_freeState(hash);
+    close(fd);
+    AX_TRY(status);
+    char head[DATA_HEAD_BYTES];
+    ssize_t n = pread(file->copy, head, sizeof head, 0);
+    file->format = data_json_format(head, (size_t)ax_max(n, 0), file->bytes <= n);
+    return AX_OK;
+}

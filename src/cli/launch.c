@@ -44,9 +44,9 @@ ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int
 }
 
 #ifndef AXONN_HAVE_MPI
-ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words)
+ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words)
 {
-    (void)stop, (void)n, (void)words;
+    (void)verb, (void)n, (void)words;
     return ax_fail(AX_ERR_USAGE,
                    "--ranks %lld: this program was built without MPI; install a library "
                    "(scripts/install-deps.sh does) and build it again",
@@ -182,6 +182,7 @@ static ax_status make_command(const cli_launch *launch, size_t n, char *const *w
 static volatile sig_atomic_t came;
 static volatile pid_t launcher;
 static int stop_as;
+static bool keeps_input; /* for rank 0, to which launchers pass it on */
 
 enum { CANNOT_START = 126 };
 
@@ -229,7 +230,7 @@ static void become_launcher(const command *c, pid_t parent)
     for (size_t i = 0; i < AX_COUNT(passed_on); i++)
         signal(passed_on[i], SIG_DFL);
     /* A launcher that waits for the terminal's input would be stopped. */
-    int null = open("/dev/null", O_RDONLY);
+    int null = keeps_input ? -1 : open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, STDIN_FILENO);
     execvp(c->word[0], c->word);
@@ -342,11 +343,12 @@ static ax_status watch(const command *c, int note_fd, int *status)
     return AX_OK;
 }
 
-ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words)
+ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words)
 {
     command c = {0};
     int status = 0;
-    stop_as = stop ? stop : SIGTERM;
+    stop_as = verb->stop ? verb->stop : SIGTERM;
+    keeps_input = verb->reads_input && !isatty(STDIN_FILENO);
     ax_status result = make_command(launch, n, words, &c);
     fflush(NULL);
     int fd = open_note();

@@ -32,8 +32,8 @@ typedef struct cli_note {
  * number of them. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
 /* Runs this command (its n words behind the program's name) on launch->ranks ranks and waits; signals that
- * come are passed on as `stop`. Returns what the ranks agreed on. */
-ax_status cli_launch_run(const cli_launch *launch, int stop, size_t n, char *const *words);
+ * come are passed on as verb->stop. Returns what the ranks agreed on. */
+ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
 /* The number of ranks in a list of hosts, "a:4,b": the `length` characters at `text`. */
 ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int64_t *out);

@@ -26,7 +26,7 @@ static ax_status start_verb(const cli_verb *verb, const void *args)
     bool launch = false;
     if (verb->launches)
         AX_TRY(cli_launch_wanted(args, &launch));
-    return launch ? cli_launch_run(args, verb->stop, command.n, command.words) : verb->run(args);
+    return launch ? cli_launch_run(args, verb, command.n, command.words) : verb->run(args);
 }
 
 static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)

@@ -31,8 +31,9 @@ typedef struct cli_verb {
     ax_status (*run)(const void *args);
     /* The configuration keys that the verb takes as key=value, for its help; or NULL. */
     const ax_option *(*keys)(size_t *count);
-    bool launches; /* args begin with a cli_launch */
-    int stop;      /* launches: the signal that asks its ranks to stop; 0: SIGTERM */
+    bool launches;    /* args begin with a cli_launch */
+    int stop;         /* launches: the signal that asks its ranks to stop; 0: SIGTERM */
+    bool reads_input; /* launches: rank 0 reads standard input, where it is no terminal */
 } cli_verb;
 
 #define VERB(name) extern const cli_verb verb_##name;

@@ -1,8 +1,11 @@
 /* axonn generate: continues a prompt, token by token. */
 #include "model.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct args {
     model_args common;
@@ -16,7 +19,11 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"prompt", AX_OPT_STRING, offsetof(args, prompt), .meta = "TEXT",
-     .help = "text to continue; needs the model's tokenizer"},
+     .help =
+         "text to continue; needs the model's tokenizer. With - it is read from standard input, as it is "
+         "where "
+         "neither a prompt nor tokens are given and standard input is no terminal; a newline at its end is "
+         "left out"},
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...", .help = "the prompt as token ids"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
      .help = "tokens to generate at most"},
@@ -40,7 +47,8 @@ static const ax_option options[] = {
 typedef struct session {
     const args *a;
     opened_model m;
-    ax_ids ids; /* the prompt, then what was generated */
+    ax_buf given; /* rank 0's: the prompt, where it is text */
+    ax_ids ids;   /* the prompt, then what was generated */
     size_t prompt;
     ax_generator *generator;
     float *work; /* ax_sample's */
@@ -56,9 +64,43 @@ static ax_status encode_prompt(session *s)
     AX_CHECK(s->m.model.tokenizer, AX_ERR_USAGE, "%s has no tokenizer.json: give the prompt with --tokens",
              s->m.model.dir);
     AX_TRY(ax_encoder_create(s->m.model.tokenizer, &encoder));
-    ax_status status = ax_encode(encoder, s->a->prompt, strlen(s->a->prompt), AX_ENCODE_ADD_SPECIAL, &s->ids);
+    ax_status status = ax_encode(encoder, s->given.data, s->given.size, AX_ENCODE_ADD_SPECIAL, &s->ids);
     ax_encoder_destroy(&encoder);
     return status;
+}
+
+/* Whoever forgot the prompt, in a script for example, is told what is waited for. */
+static void await_input(void)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (poll(&input, 1, 2000) == 0)
+        ax_log(AX_LOG_INFO,
+               "waiting for the prompt on standard input (or give it with --prompt or --tokens)");
+}
+
+static ax_status read_input(ax_buf *out)
+{
+    enum { MOST_BYTES = 64 << 20 }; /* more than any model has positions for */
+    char bytes[65536];
+    await_input();
+    for (ssize_t n; (n = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n > 0, AX_ERR_DATA, "the prompt cannot be read from standard input: %s", strerror(errno));
+        AX_TRY(ax_buf_add(out, bytes, (size_t)n));
+        AX_CHECK(out->size <= MOST_BYTES, AX_ERR_DATA, "the prompt on standard input is larger than 64 MiB");
+    }
+    out->size -= out->size && out->data[out->size - 1] == '\n';
+    return AX_OK;
+}
+
+/* The text that is given as a prompt, if any. */
+static ax_status find_text(const args *a, ax_buf *out)
+{
+    bool input = a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count && !isatty(STDIN_FILENO);
+    if (input)
+        return read_input(out);
+    return a->prompt ? ax_buf_add(out, a->prompt, strlen(a->prompt)) : AX_OK;
 }
 
 /* An empty prompt starts from the end-of-text token, which separated documents in training. */
@@ -66,7 +108,8 @@ static ax_status read_prompt(session *s)
 {
     const args *a = s->a;
     AX_CHECK(!a->prompt || !a->tokens.count, AX_ERR_USAGE, "give either --prompt or --tokens, not both");
-    if (a->prompt)
+    AX_TRY(find_text(a, &s->given));
+    if (s->given.size || a->prompt)
         AX_TRY(encode_prompt(s));
     for (size_t i = 0; i < a->tokens.count; i++) {
         AX_CHECK(a->tokens.items[i] >= 0 && a->tokens.items[i] < s->m.model.config.vocab, AX_ERR_USAGE,
@@ -82,8 +125,22 @@ static ax_status read_prompt(session *s)
         int32_t id = (int32_t)end;
         AX_TRY(ax_ids_add(&s->ids, &id, 1));
     }
-    s->prompt = s->ids.size;
     return AX_OK;
+}
+
+/* Rank 0 reads the prompt: it is the one that has standard input. */
+static ax_status share_prompt(session *s)
+{
+    ax_work *work;
+    AX_TRY(ax_comm_agree(s->m.world, s->m.first ? read_prompt(s) : AX_OK));
+    int32_t n = (int32_t)s->ids.size;
+    AX_TRY(ax_broadcast(s->m.world, NULL, &n, 1, AX_I32, 0, &work));
+    AX_TRY(ax_wait(&work));
+    for (int32_t i = 0, none = 0; !s->m.first && i < n; i++)
+        AX_TRY(ax_ids_add(&s->ids, &none, 1));
+    AX_TRY(ax_broadcast(s->m.world, NULL, s->ids.data, n, AX_I32, 0, &work));
+    s->prompt = (size_t)n;
+    return ax_wait(&work);
 }
 
 static bool ends(const session *s, int32_t id)
@@ -119,7 +176,7 @@ static ax_status show_prompt(session *s)
         return AX_OK;
     for (size_t i = 0; i < s->a->tokens.count; i++)
         AX_TRY(show(s, s->ids.data[i]));
-    return s->a->prompt ? cli_print(s->a->prompt, strlen(s->a->prompt)) : AX_OK;
+    return cli_print(s->given.data, s->given.size);
 }
 
 /* Draws a token. All ranks have the same logits; that they continue alike does not rest on it. */
@@ -190,7 +247,7 @@ static ax_status run(const void *raw)
     ax_status status = model_open(&a->common, MODEL_SEQUENCE, &s.m);
     ax_decoder_init(&s.decoder, s.m.model.tokenizer, AX_DECODE_SKIP_SPECIAL);
     if (status == AX_OK)
-        status = ax_comm_agree(s.m.world, read_prompt(&s));
+        status = share_prompt(&s);
     if (status == AX_OK)
         status = generate(&s);
     if (status == AX_OK)
@@ -199,6 +256,7 @@ static ax_status run(const void *raw)
     ax_generator_destroy(&s.generator);
     free(s.work);
     ax_ids_fini(&s.ids);
+    ax_buf_fini(&s.given);
     ax_buf_fini(&s.text);
     return model_close(&s.m, status);
 }
@@ -209,10 +267,12 @@ const cli_verb verb_generate = {
     .details = "Prints the prompt and its continuation as it is drawn; token ids where the model has no\n"
                "tokenizer. Ends at --max-tokens, at a stop token, or where the model's positions end.",
     .examples = "axonn generate runs/name --prompt 'int main(' --temperature 0.8 --top-p 0.95\n"
+                "axonn generate runs/name < prompt.txt\n"
                 "axonn generate path/to/gpt2 --tokens 464,3290 --temperature 0 --json",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),
     .run = run,
     .launches = true,
+    .reads_input = true,
 };

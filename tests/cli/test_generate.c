@@ -90,10 +90,57 @@ static void ends_where_the_model_says(void **state)
     ax_buf_fini(&out);
 }
 
+static void same_output(const char *wanted, const char *command)
+{
+    ax_buf out = {0};
+    if (shell(command, &out) || strcmp(out.data, wanted) != 0)
+        fail_msg("%s printed:\n%s\ninstead of:\n%s", command, out.data, wanted);
+    ax_buf_fini(&out);
+}
+
+/* From a pipe or a file, without its last newline; tokens and --prompt TEXT leave standard input alone. */
+static void prompts_from_standard_input(void **state)
+{
+    (void)state;
+#define SHORT AXONN " generate small --max-tokens 4 --seed 3 --ignore-end "
+    ax_buf wanted = {0}, other = {0};
+    assert_int_equal(
+        shell("for i in $(seq 99); do echo \"line $i of a text\"; done > text; " AXONN
+              " tok train --input text --vocab 280 --out tok 2>&1 && echo '{run: {dir: small}}' > small.yaml "
+              "&& " AXONN " train small.yaml model.family=gpt2 model.layers=1 model.hidden=16 model.heads=2 "
+                          "model.vocab=280 "
+              "model.seq_len=64 data.train=text data.tokenizer=tok train.steps=1 train.global_batch=1 "
+              "train.micro_batch=1 2>&1",
+              &wanted),
+        0);
+    assert_int_equal(shell(SHORT "--prompt 'line 1'", &wanted), 0);
+    assert_int_equal(strncmp(wanted.data, "line 1", 6), 0);
+    same_output(wanted.data, "printf 'line 1' | " SHORT);
+    same_output(wanted.data, "echo 'line 1' | " SHORT);
+    same_output(wanted.data, "echo 'line 1' | " SHORT "--prompt -");
+    same_output(wanted.data, "echo 'line 1' > prompt; " SHORT "--prompt - < prompt");
+    same_output(wanted.data, "echo 'no' | " SHORT "--prompt 'line 1'");
+    same_output(wanted.data, "(sleep 0.2; printf 'li'; sleep 0.2; printf 'ne 1') | " SHORT);
+    assert_int_equal(shell(SHORT "--tokens 5", &wanted), 0);
+    same_output(wanted.data, "echo 'line 1' | " SHORT "--tokens 5");
+    /* Nothing on it is an empty prompt. */
+    assert_int_equal(shell(SHORT "--prompt ''", &wanted), 0);
+    same_output(wanted.data, SHORT "</dev/null");
+    /* A line of its own, and bytes that are no text. */
+    assert_int_equal(shell("printf 'a\\n\\n' | " SHORT, &other), 0);
+    assert_int_equal(strncmp(other.data, "a\n", 2), 0);
+    assert_int_equal(shell("printf 'a\\0\\377b' | " SHORT, &other), 0);
+    assert_memory_equal(other.data, "a\0\377b", 4);
+    ax_buf_fini(&wanted);
+    ax_buf_fini(&other);
+#undef SHORT
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ends_where_the_model_says),
+        cmocka_unit_test(prompts_from_standard_input),
     };
     return cmocka_run_group_tests_name("cli.generate", tests, set_up, tear_down);
 }

@@ -254,8 +254,8 @@ static void prompts_are_text(void **state)
                      0);
     assert_int_equal(strncmp(out.data, "line 1", 6), 0);
     ax_buf_fini(&out);
-    json_t *o =
-        json_of(AXONN " generate run --max-tokens 3 --ignore-end --json"); /* from the end of a text */
+    json_t *o = json_of(
+        AXONN " generate run --max-tokens 3 --ignore-end --json </dev/null"); /* from the end of a text */
     assert_true(number(o, "prompt_tokens") == 1);
     json_decref(o);
     /* Likeliest first, 255 of 290 ids or so are single bytes: half characters are sure to come. */
@@ -265,7 +265,7 @@ static void prompts_are_text(void **state)
     json_decref(o);
     fails(2, "not both", AXONN " generate run --prompt x --tokens 1");
     fails(2, "no tokenizer.json: give the prompt with --tokens", AXONN " generate " GOLDEN " --prompt x");
-    fails(2, "no end-of-text token", AXONN " generate " GOLDEN);
+    fails(2, "no end-of-text token", AXONN " generate " GOLDEN " </dev/null");
     fails(2, "300 is not in the model's vocabulary, 0 … 299", AXONN " generate run --tokens 1,300");
     fails(2, "-1 is not in the model's vocabulary", AXONN " generate run --tokens=-1");
     fails(2, "temperature", AXONN " generate run --tokens 1 --temperature -1");

@@ -98,6 +98,16 @@ expect 2 'it has 3 ranks, not 2; the nearest grids' "$axonn" generate two --toke
 expect 4 'no such file' "$axonn" eval two --data nothing --ranks 2
 expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
 
+# A prompt from a pipe reaches rank 0. A verb that reads none leaves its standard input alone.
+expect 0 '' "$axonn" generate two --prompt 'the 1' --max-tokens 4 --seed 2
+cp out one.out
+expect 0 '' "$axonn" generate two --max-tokens 4 --seed 2 --ranks 2 < <(echo 'the 1')
+cmp out one.out || die "a prompt from a pipe on two ranks"
+expect 0 '' "${launch[@]}" -n 2 "$axonn" generate two --prompt - --max-tokens 4 --seed 2 < <(echo 'the 1')
+cmp out one.out || die "a prompt from the pipe of a launcher"
+{ expect 0 '' "$axonn" eval two --data text --ranks 2 && cat >rest; } <<<kept
+[[ $(<rest) == kept ]] || die "eval on ranks has read its standard input"
+
 # Mistakes: one message, the documented code, nothing made.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5

@@ -58,8 +58,10 @@ const char *ax_data_format_name(ax_data_format format);
 static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSON; }
 
 /* Tells what `path` holds, from its first bytes, its suffix and its neighbours. For Megatron, `path` may be
- * the .bin, the .idx or their common prefix. A pipe is text until a corpus has read it. AX_ERR_DATA: missing,
- * unreadable, or nothing known. */
+ * the .bin, the .idx or their common prefix. A directory that holds nothing but token files (.tok, .bin,
+ * .idx), and a pattern as the shell's (* ? [) under whose name there is no file, have the format of their
+ * first file. A pipe is text until a corpus has read it. AX_ERR_DATA: missing, unreadable, nothing known, or
+ * a directory with both token files and others. */
 AX_MUST_CHECK ax_status ax_data_detect(const char *path, ax_data_format *out);
 
 /* ---- token sources ------------------------------------------------------------------------------- */
@@ -80,8 +82,10 @@ typedef struct ax_data_info {
                              /* lengths and of 64 blocks of 4 KiB of each, which tells files apart */
 } ax_data_info;
 
-/* Opens a token source and maps it; no token is read yet. `end_id` tells where documents end in formats
- * without an index (llm.c, nanoGPT): a document starts after each such token; -1: the whole is one
+/* Opens a token source and maps it; no token is read yet. A directory or a pattern (ax_data_detect) means
+ * shards: files of one format and vocabulary, which read in byte order of their paths as one file that holds
+ * all their tokens and documents; its checksum is made of theirs. `end_id` tells where documents end in
+ * formats without an index (llm.c, nanoGPT): a document starts after each such token; -1: the whole is one
  * document. Formats with an index ignore it. The caller closes. AX_ERR_DATA: missing, damaged, truncated,
  * or text (the message then names `axonn data build`). */
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
@@ -219,12 +223,12 @@ void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* ---- documents of text --------------------------------------------------------------------------- */
 
-/* What to read as text: files, JSONL files and directories. Directories are walked recursively
- * (names that begin with a dot are left out, links to files are followed, links to directories are not) and
- * their files taken in byte order of their paths. A .json file is JSONL if its first line is an object, an
- * array of documents if it is an array of objects, else text. A pipe or terminal (/dev/stdin, process
- * substitution) is read to its end at once, and told apart in the same way. A byte order mark before text is
- * no part of it. */
+/* What to read as text: files, JSONL files, patterns of both, and directories. Directories are walked
+ * recursively (names that begin with a dot are left out, links to files are followed, links to directories
+ * are not) and their files taken in byte order of their paths. A .json file is JSONL if its first line is an
+ * object, an array of documents if it is an array of objects, else text. A pipe or terminal (/dev/stdin,
+ * process substitution) is read to its end at once, and told apart in the same way. A byte order mark before
+ * text is no part of it. */
 typedef struct ax_corpus_options {
     const char *const *inputs;
     int n_inputs;

@@ -161,7 +161,8 @@ typedef struct show_args {
 } show_args;
 
 static const ax_option show_options[] = {
-    {"DATA", AX_OPT_PATH, offsetof(show_args, data), .required = true, .help = "a token file"},
+    {"DATA", AX_OPT_PATH, offsetof(show_args, data), .required = true,
+     .help = "a token file, or a directory or a pattern of shards"},
     {"document", AX_OPT_INT, offsetof(show_args, document), "none", "[0, inf)", "none", .meta = "N",
      .help = "show the tokens of this document, counted from 0"},
     {"first", AX_OPT_INT, offsetof(show_args, first), "0", "[0, inf)",
@@ -351,7 +352,8 @@ typedef struct check_args {
 } check_args;
 
 static const ax_option check_options[] = {
-    {"DATA", AX_OPT_STRINGS, offsetof(check_args, data), .required = true, .help = "token files"},
+    {"DATA", AX_OPT_STRINGS, offsetof(check_args, data), .required = true,
+     .help = "token files, directories or patterns of shards"},
     {"tokenizer", AX_OPT_PATH, offsetof(check_args, tokenizer),
      .help = "the tokenizer that must have made them"},
     {"end-id", AX_OPT_INT, offsetof(check_args, end_id), "none", "[0, inf)", "none", .meta = "ID",

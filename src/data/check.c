@@ -115,6 +115,10 @@ static ax_status check_starts(const ax_data *data)
 /* The checksum comes last: it finds everything, but what was found before it has a place. */
 ax_status ax_data_check(const ax_data *data)
 {
+    for (int i = 0; i < data->parts; i++)
+        AX_TRY(ax_data_check(data->part[i]));
+    if (data->parts)
+        return AX_OK;
     if (data->index_kind == INDEX_STARTS)
         AX_TRY(check_starts(data));
     if (data->index_kind == INDEX_MEGATRON)

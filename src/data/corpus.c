@@ -149,8 +149,8 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const corpus_file *)a)->path, ((const corpus_file *)b)->path);
 }
 
-static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_format format,
-                           ax_data_progress_fn progress, void *user)
+static ax_status add_file_of(ax_corpus *corpus, const char *input, ax_data_format format,
+                             ax_data_progress_fn progress, void *user)
 {
     struct stat info;
     char *path;
@@ -170,21 +170,38 @@ static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_format 
     return add_file(corpus, file);
 }
 
+static ax_status add_tree(ax_corpus *corpus, const ax_corpus_options *options, const char *dir)
+{
+    int64_t first = corpus->n;
+    AX_TRY(walk(corpus, options, dir));
+    if (corpus->n > first)
+        qsort(corpus->files + first, (size_t)(corpus->n - first), sizeof *corpus->files, compare_paths);
+    return AX_OK;
+}
+
+static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_progress_fn progress, void *user)
+{
+    ax_data_format format;
+    AX_TRY(data_detect_file(input, &format));
+    AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA, "%s holds tokens already (%s); text is wanted here",
+             input, ax_data_format_name(format));
+    return add_file_of(corpus, input, format, progress, user);
+}
+
 static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, const char *input,
                            ax_data_progress_fn progress, void *user)
 {
-    ax_data_format format;
-    AX_TRY(ax_data_detect(input, &format));
-    AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA, "%s holds tokens already (%s); text is wanted here",
-             input, ax_data_format_name(format));
-    if (format == AX_DATA_TREE) {
-        int64_t first = corpus->n;
-        AX_TRY(walk(corpus, options, input));
-        if (corpus->n > first)
-            qsort(corpus->files + first, (size_t)(corpus->n - first), sizeof *corpus->files, compare_paths);
-        return AX_OK;
-    }
-    return add_named(corpus, input, format, progress, user);
+    data_names names;
+    if (ax_path_is_dir(input))
+        return add_tree(corpus, options, input);
+    if (!data_is_pattern(input))
+        return add_named(corpus, input, progress, user);
+    AX_TRY(data_match(input, &names));
+    ax_status status = AX_OK;
+    for (size_t i = 0; i < names.n && status == AX_OK; i++)
+        status = add_named(corpus, names.path[i], progress, user);
+    data_names_fini(&names);
+    return status;
 }
 
 static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options, ax_data_progress_fn progress,

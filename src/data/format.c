@@ -48,6 +48,11 @@ static bool is_megatron_pair(const char *path)
     return replaced_suffix_exists(path, stem, ".idx") && replaced_suffix_exists(path, stem, ".bin");
 }
 
+bool data_is_pattern(const char *path)
+{
+    return strpbrk(path, "*?[") && !ax_path_exists(path) && !is_megatron_pair(path);
+}
+
 ax_status data_megatron_paths(const char *path, char **idx, char **bin)
 {
     size_t stem = megatron_stem(path);
@@ -164,7 +169,7 @@ static bool detect_magic(const char *head, size_t n, ax_data_format *out)
     return true;
 }
 
-ax_status ax_data_detect(const char *path, ax_data_format *out)
+ax_status data_detect_file(const char *path, ax_data_format *out)
 {
     char head[DATA_HEAD_BYTES];
     size_t n = 0;
@@ -208,4 +213,13 @@ ax_status ax_data_detect(const char *path, ax_data_format *out)
         return data_refuse_nul(path, head, n, zero - head);
     *out = data_has_suffix(path, ".json") ? data_json_format(head, n, n < sizeof head) : AX_DATA_TEXT;
     return AX_OK;
+}
+
+ax_status ax_data_detect(const char *path, ax_data_format *out)
+{
+    data_names names;
+    AX_TRY(data_list(path, &names));
+    ax_status status = data_detect_file(names.n ? names.path[0] : path, out);
+    data_names_fini(&names);
+    return status;
 }

@@ -1,5 +1,6 @@
 /* ax_data_prepare: whatever the configuration names as data becomes a token file, tokenized at most once. */
 #include "corpus.h"
+#include "source.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokeni
 /* cache_dir/NAME-0123456789abcdef.tok, NAME being the last part of `real`. */
 static ax_status cache_path(const char *real, const char *cache_dir, uint64_t print, char **out)
 {
-    const char *slash = strrchr(real, '/');
+    const char *slash = data_is_pattern(real) ? NULL : strrchr(real, '/');
     ax_buf name = {0};
     ax_status status = ax_buf_printf(&name, "%.128s-%016llx.tok", slash && slash[1] ? slash + 1 : "data",
                                      (unsigned long long)print);

@@ -61,6 +61,10 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
 
 static ax_status checked_copy(const ax_data *data, int64_t first, int64_t count, int32_t *out)
 {
+    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, first + count, &s);)
+        AX_TRY(checked_copy(s.part, s.from, s.to - s.from, out + s.at));
+    if (data->parts)
+        return AX_OK;
     token_range range = copy_tokens(data, first, count, out);
     return range.low < 0 || range.high >= data->limit ? fail_token(data, first, count) : AX_OK;
 }
@@ -114,6 +118,16 @@ ax_status ax_data_count_documents(const ax_data *data, int64_t *count)
     return AX_OK;
 }
 
+/* The shard that holds document *index, of which it then is the number; *at is the place of the shard. */
+static const ax_data *find_document(const ax_data *data, int64_t *index, int64_t *at)
+{
+    int i = 0;
+    while (*index >= data->part[i]->info.documents)
+        *index -= data->part[i++]->info.documents;
+    *at = data->part_at[i];
+    return data->part[i];
+}
+
 ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end)
 {
     int64_t count;
@@ -122,9 +136,14 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
     AX_CHECK(index >= 0 && index < data->info.documents, AX_ERR_USAGE,
              "%s has %lld documents: there is no number %lld", data->path, (long long)data->info.documents,
              (long long)index);
+    int64_t at = 0;
+    if (data->parts)
+        data = find_document(data, &index, &at);
     *first = data_document_start(data, index);
     *end = data_document_start(data, index + 1);
     data_forget_documents(data, index, index + 1);
+    *first += at;
+    *end += at;
     return AX_OK;
 }
 
@@ -155,9 +174,11 @@ static void start_document(const ax_rows *row, int64_t start, int64_t *from)
     *from = start;
 }
 
-/* Marks the documents that start in (a, end] by the index and returns their number; with `row` NULL it only
- * counts. *from is the start of the last document so far, as a place of the row. */
-static int64_t mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from)
+/* Marks the documents that start in (a, end] of one file, whose token a is at place `at` of the row, by the
+ * index and returns their number; with `row` NULL it only counts. *from is the start of the last document so
+ * far, as a place of the row. */
+static int64_t mark_file(const ax_data *data, int64_t a, int64_t end, int64_t at, const ax_rows *row,
+                         int64_t *from)
 {
     int64_t first = data_document_of(data, a), d = first + 1, last = a, found = 0;
     for (; d < data->info.documents; d++) {
@@ -167,11 +188,25 @@ static int64_t mark_indexed(const ax_data *data, int64_t a, int64_t end, const a
         if (start <= last) /* an empty document, or a damaged index */
             continue;
         if (row)
-            start_document(row, start - a, from);
+            start_document(row, start - a + at, from);
         last = start;
         found++;
     }
     data_forget_documents(data, first, d);
+    return found;
+}
+
+/* The same for a source that may have shards, each of which begins with a document. */
+static int64_t mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from)
+{
+    if (!data->parts)
+        return mark_file(data, a, end, 0, row, from);
+    int64_t found = 0;
+    for (data_stretch s = {0}; data_next_stretch(data, a, end + 1, &s);) {
+        if (s.at && row)
+            start_document(row, s.at, from);
+        found += (s.at > 0) + mark_file(s.part, s.from, s.to - 1, s.at, row, from);
+    }
     return found;
 }
 
@@ -228,6 +263,10 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
 static int64_t count_ends(const ax_data *data, int64_t first, int64_t count)
 {
     int64_t found = 0;
+    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, first + count, &s);)
+        found += count_ends(s.part, s.from, s.to - s.from);
+    if (data->parts)
+        return found;
     if (data->info.token_bytes == 2)
         COUNT_TOKENS(uint16_t);
     else

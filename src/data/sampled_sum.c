@@ -45,3 +45,5 @@ uint64_t data_sampled_sum(const data_map *main, const data_map *side)
     uint64_t sum = sum_map(side, sum_map(main, 0));
     return sum ? sum : 1; /* 0 stands for a source without a checksum */
 }
+
+uint64_t data_sum_add(uint64_t sum, uint64_t more) { return XXH3_64bits_withSeed(&more, sizeof more, sum); }

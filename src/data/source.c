@@ -61,12 +61,20 @@ void data_map_forget(const data_map *map, const char *from, const char *to)
 
 void data_forget_tokens(const ax_data *data, int64_t first, int64_t end)
 {
+    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, end, &s);)
+        data_forget_tokens(s.part, s.from, s.to);
+    if (data->parts)
+        return;
     int w = data->info.token_bytes;
     data_map_forget(&data->main, data->tokens + first * w, data->tokens + end * w);
 }
 
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
 {
+    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, end, &s);)
+        data_want_tokens(s.part, s.from, s.to);
+    if (data->parts)
+        return;
     const uintptr_t page = 4096;
     uintptr_t low = (uintptr_t)(data->tokens + first * data->info.token_bytes) / page * page;
     uintptr_t high = (uintptr_t)(data->tokens + end * data->info.token_bytes);
@@ -302,7 +310,7 @@ static ax_status open_format(ax_data *data, ax_data_format format, const char *i
 static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
 {
     ax_data_format format;
-    AX_TRY(ax_data_detect(path, &format));
+    AX_TRY(data_detect_file(path, &format));
     AX_CHECK(!ax_data_format_is_text(format), AX_ERR_DATA,
              "%s holds text, not tokens: make a token file of it with `axonn data build`", path);
     char *idx = NULL, *bin = NULL;
@@ -332,7 +340,7 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
     return read_coarse(data);
 }
 
-ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out)
+ax_status data_open_file(const char *path, int64_t end_id, ax_data **out)
 {
     ax_data *data;
     AX_TRY(ax_calloc(1, sizeof *data, &data));
@@ -343,10 +351,37 @@ ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out)
     return status;
 }
 
+static ax_status open_shards(const char *path, const data_names *names, int64_t end_id, ax_data **out)
+{
+    ax_data *data;
+    AX_TRY(ax_calloc(1, sizeof *data, &data));
+    ax_status status = ax_strdup(path, &data->path);
+    if (status == AX_OK)
+        status = data_open_parts(data, names, end_id);
+    if (status != AX_OK)
+        ax_data_close(&data);
+    *out = data;
+    return status;
+}
+
+ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out)
+{
+    data_names names;
+    *out = NULL;
+    AX_TRY(data_list(path, &names));
+    ax_status status = names.n ? open_shards(path, &names, end_id, out) : data_open_file(path, end_id, out);
+    data_names_fini(&names);
+    return status;
+}
+
 void ax_data_close(ax_data **data)
 {
     if (!*data)
         return;
+    for (ax_data **part = (*data)->part; part && *part; part++)
+        ax_data_close(part);
+    free((*data)->part);
+    free((*data)->part_at);
     data_map_close(&(*data)->main);
     data_map_close(&(*data)->side);
     free((*data)->path);
@@ -361,6 +396,8 @@ const char *ax_data_path(const ax_data *data) { return data->path; }
 ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash)
 {
     const ax_data_info *info = &data->info;
+    for (int i = 0; i < data->parts; i++)
+        AX_TRY(ax_data_expect(data->part[i], vocab, tokenizer_hash));
     AX_CHECK(info->vocab <= vocab, AX_ERR_DATA,
              "%s holds tokens of a vocabulary of %lld, %lld are expected: it was made for another "
              "model or tokenizer; build it with the one in use",

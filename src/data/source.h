@@ -43,7 +43,19 @@ typedef enum data_index_kind {
  * one short stretch of the mapped index and not a page per step of a bisection. */
 enum { COARSE_MAX = 4096 };
 
+/* Paths; the caller releases them with data_names_fini. */
+typedef struct data_names {
+    char **path;
+    size_t n;
+} data_names;
+
 struct ax_data {
+    /* Of a source of shards (shards.c): the opened files, closed by a NULL, and the place of each one's first
+     * token. Of what follows it has path, info, limit and index_kind. */
+    int parts; /* 0: a source of one file */
+    ax_data **part;
+    int64_t *part_at;
+
     char *path;
     ax_data_info info;
     int64_t limit; /* tokens are below this: the smaller of the file's and the model's vocabulary */
@@ -80,6 +92,36 @@ void data_forget_documents(const ax_data *data, int64_t first, int64_t end);
 /* Asks the system to read tokens first ... end-1 into its cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 
+/* What lies of tokens first ... end-1 in one shard: its tokens from ... to-1, which stand `at` tokens behind
+ * `first`. */
+typedef struct data_stretch {
+    const ax_data *part; /* NULL before the first */
+    int index;
+    int64_t from, to, at;
+} data_stretch;
+
+/* The next stretch of first ... end-1, of which the source has shards. */
+bool data_next_stretch(const ax_data *data, int64_t first, int64_t end, data_stretch *stretch);
+/* The shard that holds a token. */
+int data_part_of(const ax_data *data, int64_t token);
+
+/* The files that a path means: those that a pattern matches or the token files of a directory, in byte order,
+ * or none where it means itself. AX_ERR_DATA: a pattern that nothing matches, a directory with token files
+ * and others. */
+AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
+/* The files that a pattern matches. */
+AX_MUST_CHECK ax_status data_match(const char *pattern, data_names *out);
+void data_names_fini(data_names *names);
+/* Whether a path is a pattern as the shell's: it holds * ? or [ and nothing is there under that very name. */
+bool data_is_pattern(const char *path);
+
+/* ax_data_detect of a file, or of what two files' names begin with. */
+AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
+
+/* A source of one file, and the shards of a source; `data` is closed by the caller whatever the result. */
+AX_MUST_CHECK ax_status data_open_file(const char *path, int64_t end_id, ax_data **out);
+AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id);
+
 /* Maps a file; an empty file gives {NULL, 0}. */
 AX_MUST_CHECK ax_status data_map_open(const char *path, data_map *out);
 void data_map_close(data_map *map);
@@ -87,6 +129,8 @@ void data_map_close(data_map *map);
 /* The .idx and .bin of a Megatron data set from either of them or their common prefix; the caller frees. */
 AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
 
+/* The checksum of two files behind each other. */
+uint64_t data_sum_add(uint64_t sum, uint64_t more);
 /* Checksum of the lengths of a source's files and of blocks sampled from them, never 0; `side` may be empty.
  */
 uint64_t data_sampled_sum(const data_map *main, const data_map *side);

@@ -27,7 +27,7 @@ static const ax_option options[] = {
     {"model.norm_eps", AX_OPT_FLOAT, AT(model.norm_eps), "1e-5", "(0, inf)", .help = "epsilon of the norms"},
 
     {"data.train", AX_OPT_PATHS, AT(data.train), .required = true,
-     .help = "what to train on: text, JSON, JSONL or token files; a list is mixed by size or by its weights, 1 where one has none: [{path: A, weight: 2}, B]"},
+     .help = "what to train on: text, JSON, JSONL or token files; a pattern, or a directory of token files, is one source of shards; a list is mixed by size or by its weights, 1 where one has none: [{path: A, weight: 2}, B]"},
     {"data.valid", AX_OPT_PATHS, AT(data.valid), .help = "what to evaluate on"},
     {"data.tokenizer", AX_OPT_PATH, AT(data.tokenizer), .help = "a tokenizer's directory or its tokenizer.json"},
     {"data.text_key", AX_OPT_STRING, AT(data.text_key), "text", .help = "member of JSON objects that holds the text"},

@@ -256,6 +256,20 @@ static void a_swapped_file(void **state)
     run_expect(0, "after step 4", BASE_KEYS "data.train=plain.bin train.steps=5");
 }
 
+/* A directory and a pattern that name the same shards are the same data. */
+static void shards(void **state)
+{
+    (void)state;
+    sh("rm -rf run shards");
+    sh("mkdir shards");
+    make_tokens("shards/a.tok", VOCAB, 300, 5);
+    make_tokens("shards/b.tok", VOCAB, 200, 6);
+    run_expect(0, NULL, BASE_KEYS "data.train=shards train.steps=2");
+    run_expect(0, "after step 2", BASE_KEYS "data.train=shards/*.tok train.steps=3");
+    run_expect(2, "data.train was", BASE_KEYS "data.train=shards/a.tok train.steps=4");
+    run_expect(4, "there is no", BASE_KEYS "data.train=shards/*.bin train.steps=4");
+}
+
 /* ---- a new run from a checkpoint ----------------------------------------------------------------- */
 
 static void a_checkpoint_by_name(void **state)
@@ -327,6 +341,7 @@ int main(void)
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),
         cmocka_unit_test(a_swapped_file),
+        cmocka_unit_test(shards),
         cmocka_unit_test(a_checkpoint_by_name),
         cmocka_unit_test(back_to_an_earlier_step),
     };

@@ -1,0 +1,231 @@
+/* Token files in shards: a directory or a pattern names them, and they are read as if they stood one behind
+ * another in one file. A source of shards is an ax_data whose `part` are the opened files. */
+#include "source.h"
+
+#include <dirent.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- which files --------------------------------------------------------------------------------- */
+
+void data_names_fini(data_names *names)
+{
+    for (size_t i = 0; i < names->n; i++)
+        free(names->path[i]);
+    free(names->path);
+    *names = (data_names){0};
+}
+
+/* Takes over `path`. */
+static ax_status add_name(data_names *names, char *path)
+{
+    if ((names->n & (names->n - 1)) == 0) { /* full at each power of two */
+        char **more = realloc(names->path, (names->n ? 2 * names->n : 1) * sizeof *more);
+        if (!more) {
+            free(path);
+            return ax_fail(AX_ERR_MEMORY, "cannot list more than %zu files", names->n);
+        }
+        names->path = more;
+    }
+    names->path[names->n++] = path;
+    return AX_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* NAME.idx of a Megatron data set stands for the same tokens as NAME.bin, which byte order puts right before
+ * it. */
+static bool is_index_of(const char *path, const char *before)
+{
+    size_t n = strlen(path);
+    return data_has_suffix(path, ".idx") && data_has_suffix(before, ".bin") && strlen(before) == n &&
+           !memcmp(path, before, n - 4);
+}
+
+static void sort_names(data_names *names)
+{
+    size_t kept = 0;
+    if (names->n)
+        qsort(names->path, names->n, sizeof *names->path, compare_names);
+    for (size_t i = 0; i < names->n; i++) {
+        if (kept && is_index_of(names->path[i], names->path[kept - 1]))
+            free(names->path[i]);
+        else
+            names->path[kept++] = names->path[i];
+    }
+    names->n = kept;
+}
+
+ax_status data_match(const char *pattern, data_names *out)
+{
+    glob_t found = {0};
+    *out = (data_names){0};
+    int failed = glob(pattern, GLOB_NOSORT, NULL, &found);
+    ax_status status = failed && failed != GLOB_NOMATCH
+                           ? ax_fail(AX_ERR_DATA, "%s: the files of this pattern cannot be listed", pattern)
+                           : AX_OK;
+    for (size_t i = 0; i < found.gl_pathc && status == AX_OK; i++) {
+        char *path;
+        if (ax_path_is_dir(found.gl_pathv[i]))
+            continue;
+        status = ax_strdup(found.gl_pathv[i], &path);
+        if (status == AX_OK)
+            status = add_name(out, path);
+    }
+    globfree(&found);
+    if (status == AX_OK && !out->n)
+        status = ax_fail(AX_ERR_DATA, "no file matches the pattern %s", pattern);
+    if (status == AX_OK)
+        sort_names(out);
+    else
+        data_names_fini(out);
+    return status;
+}
+
+/* What lies in a directory: token files, of which some are known as such by more than their suffix, and
+ * others. */
+typedef struct content {
+    data_names tokens;
+    size_t sure;
+    char *other; /* the path of one */
+} content;
+
+/* Takes over `path`. */
+static ax_status look_at(content *c, char *path)
+{
+    ax_data_format format = AX_DATA_TREE;
+    bool tokens = !ax_path_is_dir(path) && (data_has_suffix(path, ".tok") || data_has_suffix(path, ".bin") ||
+                                            data_has_suffix(path, ".idx"));
+    if (!tokens) {
+        free(c->other);
+        c->other = path;
+        return AX_OK;
+    }
+    c->sure += data_detect_file(path, &format) == AX_OK && format != AX_DATA_NANOGPT;
+    return add_name(&c->tokens, path);
+}
+
+static ax_status list_dir(const char *dir, content *c)
+{
+    DIR *stream = opendir(dir);
+    AX_CHECK(stream, AX_ERR_DATA, "cannot list the directory %s", dir);
+    ax_status status = AX_OK;
+    const struct dirent *entry;
+    while (status == AX_OK && (entry = readdir(stream))) {
+        char *path;
+        if (entry->d_name[0] == '.')
+            continue;
+        status = ax_path_join(dir, entry->d_name, &path);
+        if (status == AX_OK)
+            status = look_at(c, path);
+    }
+    closedir(stream);
+    return status;
+}
+
+/* The token files of a directory; none if it holds text. */
+static ax_status list_tokens(const char *dir, data_names *out)
+{
+    content c = {0};
+    *out = (data_names){0};
+    ax_status status = list_dir(dir, &c);
+    if (status == AX_OK && c.sure && c.other)
+        status = ax_fail(AX_ERR_DATA,
+                         "%s holds token files (%s) and other files (%s): name the ones that are meant, for "
+                         "example by a pattern, %s/*.tok",
+                         dir, c.tokens.path[0], c.other, dir);
+    if (status == AX_OK && !c.other && c.tokens.n) {
+        sort_names(&c.tokens);
+        *out = c.tokens;
+    } else {
+        data_names_fini(&c.tokens);
+    }
+    free(c.other);
+    return status;
+}
+
+ax_status data_list(const char *path, data_names *out)
+{
+    *out = (data_names){0};
+    if (data_is_pattern(path))
+        return data_match(path, out);
+    return ax_path_is_dir(path) ? list_tokens(path, out) : AX_OK;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+/* Shards of one source agree in what their tokens mean. */
+static ax_status check_alike(const ax_data *a, const ax_data *b)
+{
+    const ax_data_info *x = &a->info, *y = &b->info;
+    AX_CHECK(x->format == y->format, AX_ERR_DATA,
+             "%s holds %s, but %s beside it %s: shards are of one format", b->path,
+             ax_data_format_name(y->format), a->path, ax_data_format_name(x->format));
+    AX_CHECK(x->vocab == y->vocab && x->end_id == y->end_id &&
+                 (x->tokenizer_hash == y->tokenizer_hash || !x->tokenizer_hash || !y->tokenizer_hash),
+             AX_ERR_DATA, "%s and %s were made by different tokenizers: they cannot be shards of one source",
+             a->path, b->path);
+    return AX_OK;
+}
+
+/* Adds what one more shard holds to what its source says of itself. */
+static void add_info(ax_data *data, const ax_data *part)
+{
+    const ax_data_info *more = &part->info;
+    ax_data_info *sum = &data->info;
+    if (data->parts == 0) {
+        *sum = *more;
+        data->index_kind = part->index_kind;
+        return;
+    }
+    sum->token_bytes = (int)ax_max(sum->token_bytes, more->token_bytes);
+    sum->tokens += more->tokens;
+    sum->documents = sum->documents < 0 ? -1 : sum->documents + more->documents;
+    sum->text_bytes = sum->text_bytes < 0 ? -1 : sum->text_bytes + more->text_bytes;
+    sum->file_bytes += more->file_bytes;
+    sum->tokenizer_hash = sum->tokenizer_hash ? sum->tokenizer_hash : more->tokenizer_hash;
+    sum->checksum = data_sum_add(sum->checksum, more->checksum);
+}
+
+ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id)
+{
+    AX_TRY(ax_calloc(names->n + 1, sizeof(ax_data *), &data->part)); /* ends with NULL, for who closes it */
+    AX_TRY(ax_calloc(names->n + 1, sizeof *data->part_at, &data->part_at));
+    for (size_t i = 0; i < names->n; i++) {
+        AX_TRY(data_open_file(names->path[i], end_id, &data->part[i]));
+        AX_TRY(check_alike(data->part[0], data->part[i]));
+        add_info(data, data->part[i]);
+        data->part_at[i + 1] = data->info.tokens;
+        data->parts++;
+    }
+    data->limit = data->part[0]->limit;
+    return AX_OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------- */
+
+int data_part_of(const ax_data *data, int64_t token)
+{
+    int low = 0, high = data->parts;
+    while (high - low > 1) {
+        int mid = (low + high) / 2;
+        *(data->part_at[mid] <= token ? &low : &high) = mid;
+    }
+    return low;
+}
+
+bool data_next_stretch(const ax_data *data, int64_t first, int64_t end, data_stretch *s)
+{
+    int i = s->part ? s->index + 1 : data_part_of(data, first);
+    while (i < data->parts && data->part_at[i + 1] <= first) /* empty ones */
+        i++;
+    if (i >= data->parts || data->part_at[i] >= end)
+        return false;
+    int64_t at = data->part_at[i], low = ax_max(first, at), high = ax_min(end, data->part_at[i + 1]);
+    *s = (data_stretch){data->part[i], i, low - at, high - at, low - first};
+    return true;
+}

@@ -298,10 +298,10 @@ typedef struct ax_data_build_report {
 
 /* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of
  * threads. Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents
- * larger than that; with dedup, which compares hashes of texts (XXH3-64), also 16 to 32 bytes a document.
- * *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split without documents, disk
- * full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL: stopped by `progress`.
- * No unfinished file is left behind. */
+ * and arrays of JSON larger than that; with dedup, which compares hashes of texts (XXH3-64), also 16 to 32
+ * bytes a document. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split
+ * without documents, disk full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL:
+ * stopped by `progress`. No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
 /* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file

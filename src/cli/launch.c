@@ -343,12 +343,21 @@ static ax_status watch(const command *c, int note_fd, int *status)
     return AX_OK;
 }
 
+/* True if the words name standard input as data: data.train=/dev/stdin. */
+static bool name_input(size_t n, char *const *words)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strstr(words[i], "/dev/stdin"))
+            return true;
+    return false;
+}
+
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words)
 {
     command c = {0};
     int status = 0;
     stop_as = verb->stop ? verb->stop : SIGTERM;
-    keeps_input = verb->reads_input && !isatty(STDIN_FILENO);
+    keeps_input = (verb->reads_input || name_input(n, words)) && !isatty(STDIN_FILENO);
     ax_status result = make_command(launch, n, words, &c);
     fflush(NULL);
     int fd = open_note();

@@ -324,6 +324,7 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
     free(idx);
     free(bin);
     AX_TRY(status);
+    AX_CHECK(data->info.tokens, AX_ERR_DATA, "%s is empty: it holds no tokens", data->path);
     data->info.format = format;
     data->info.file_bytes = (int64_t)(data->main.bytes + data->side.bytes);
     data->limit = data->info.vocab ? data->info.vocab : INT32_MAX;

@@ -129,8 +129,10 @@ static void train(void **state)
           " train small.yaml data.train=keyed.jsonl data.text_key=body data.bad_lines=0 run.dir=keyed2");
     fails(4, "(--text-key, or data.text_key, names another member)",
           AXONN " train small.yaml data.train=keyed.jsonl run.dir=keyed2");
-    fails(4, "holds nothing to evaluate on",
+    fails(4, "empty.bin is empty: it holds no tokens",
           ": >empty.bin; " AXONN " train small.yaml data.valid=empty.bin run.dir=keyed2");
+    fails(4, "one.bin holds nothing to evaluate on",
+          "printf '\\001\\000' >one.bin; " AXONN " train small.yaml data.valid=one.bin run.dir=keyed2");
     fails(2, "CONFIG", AXONN " train");
 }
 
@@ -368,8 +370,8 @@ static void eval_of_what_there_is(void **state)
 {
     (void)state;
     fails(4, "there is no text in", ": >empty.txt; " AXONN " eval run --data empty.txt");
-    fails(4, "empty.bin holds nothing to evaluate on", ": >empty.bin; " AXONN " eval run --data empty.bin");
-    fails(4, "holds nothing to evaluate on",
+    fails(4, "empty.bin is empty: it holds no tokens", ": >empty.bin; " AXONN " eval run --data empty.bin");
+    fails(4, "one.bin holds nothing to evaluate on",
           "printf '\\001\\000' >one.bin; " AXONN " eval run --data one.bin");
     json_t *o = json_of("cat valid.txt | " AXONN " eval run --data /dev/stdin --json"),
            *same = json_of(AXONN " eval run --data valid.txt --json");

@@ -98,6 +98,12 @@ expect 2 'it has 3 ranks, not 2; the nearest grids' "$axonn" generate two --toke
 expect 4 'no such file' "$axonn" eval two --data nothing --ranks 2
 expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
 
+# So does text, where an argument names standard input.
+expect 0 '' "$axonn" eval two --data text --json
+cp out one.out
+expect 0 '' "$axonn" eval two --data /dev/stdin --json --ranks 2 < <(cat text)
+same_numbers one.out out || die "text from a pipe on two ranks"
+
 # A prompt from a pipe reaches rank 0. A verb that reads none leaves its standard input alone.
 expect 0 '' "$axonn" generate two --prompt 'the 1' --max-tokens 4 --seed 2
 cp out one.out

@@ -1,11 +1,11 @@
 /* data: documents in, packed token files, and the rows of a training step out.
  *
  * The way of a text: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
- * ax_data (memory-mapped) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
+ * ax_data (a file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
  * Letters: N tokens of a source, T tokens of a row, B rows of a step's global batch. All functions are
  * "Not collective"; an ax_data may be read by several threads at once, other objects by one at a time.
  *
- * The packed token file (suffix .tok by custom). Little-endian, meant to be mapped:
+ * The packed token file (suffix .tok by custom). Little-endian, at offsets that fit their alignment:
  *
  *     byte  type  field
  *        0  8 B   magic "AXTOKENS"
@@ -82,7 +82,7 @@ typedef struct ax_data_info {
                              /* lengths and of 64 blocks of 4 KiB of each, which tells files apart */
 } ax_data_info;
 
-/* Opens a token source and maps it; no token is read yet. A directory or a pattern (ax_data_detect) means
+/* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) means
  * shards: files of one format and vocabulary, which read in byte order of their paths as one file that holds
  * all their tokens and documents; its checksum is made of theirs. `end_id` tells where documents end in
  * formats without an index (llm.c, nanoGPT): a document starts after each such token; -1: the whole is one
@@ -150,12 +150,13 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Fills line `line` of `out` with row `row`, 0 <= row < ax_data_rows; the padding of a partial row has token
  * 0, target -1 and belongs to the last document. *targets (may be NULL) is the number of unmasked targets.
- * Allocates nothing and leaves no page of the file resident. AX_ERR_DATA: a token outside the vocabulary. */
+ * Allocates nothing. AX_ERR_DATA: a token outside the vocabulary, or a file that became shorter. */
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
-/* The number of unmasked targets of a row, from the document index where there is one. */
-int64_t ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row);
+/* The number of unmasked targets of a row, from the document index where there is one. AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
+                                            int64_t *targets);
 
 /* ---- order and mixture --------------------------------------------------------------------------- */
 
@@ -186,8 +187,8 @@ void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
 /* Chooses the B samples of the next step, without reading them, and advances; *targets is the number of
- * unmasked targets of the whole batch. Allocates nothing. */
-void ax_sampler_next(ax_sampler *sampler, int64_t *targets);
+ * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
+AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
 /* Reads rows first ... end-1 of the batch that ax_sampler_next chose into lines 0 ... of `out`; any part,
  * any number of times, in any order: a data-parallel rank reads its own rows only. Thread-safe between two

@@ -5,7 +5,23 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { CHECK_CHUNK = 1 << 16 }; /* bytes hashed, or tokens judged, between two releases of pages */
+enum { CHECK_CHUNK = 1 << 16 }; /* bytes hashed, or tokens judged, at a time */
+
+static ax_status hash_body(const ax_data *data, XXH3_state_t *state)
+{
+    char *chunk;
+    AX_TRY(ax_calloc(CHECK_CHUNK, 1, &chunk));
+    XXH3_64bits_reset(state);
+    ax_status status = AX_OK;
+    for (int64_t at = data->tokens_at, n; at < data->main.bytes && status == AX_OK; at += n) {
+        n = ax_min(data->main.bytes - at, CHECK_CHUNK);
+        status = data_file_read(&data->main, at, chunk, n);
+        if (status == AX_OK)
+            XXH3_64bits_update(state, chunk, (size_t)n);
+    }
+    free(chunk);
+    return status;
+}
 
 static ax_status check_body_hash(const ax_data *data)
 {
@@ -13,16 +29,10 @@ static ax_status check_body_hash(const ax_data *data)
         return AX_OK;
     XXH3_state_t *state = XXH3_createState();
     AX_CHECK(state, AX_ERR_MEMORY, "cannot allocate a hash state");
-    XXH3_64bits_reset(state);
-    const char *end = data->main.base + data->main.bytes;
-    for (const char *at = data->tokens; at < end;) {
-        size_t bytes = (size_t)ax_min(end - at, CHECK_CHUNK);
-        XXH3_64bits_update(state, at, bytes);
-        data_map_forget(&data->main, at, at + bytes);
-        at += bytes;
-    }
+    ax_status status = hash_body(data, state);
     uint64_t hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);
+    AX_TRY(status);
     AX_CHECK(
         hash == data->info.checksum, AX_ERR_DATA,
         "%s is damaged: the checksum of bytes %d to the end is %016llx, its header (offset 80) says %016llx",
@@ -31,13 +41,16 @@ static ax_status check_body_hash(const ax_data *data)
 }
 
 /* Documents that end among tokens at ... at+count-1 end with end_id; *document is the first not yet seen. */
-static ax_status check_ends(const ax_data *data, const int32_t *tokens, int64_t at, int64_t count,
+static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t at, int64_t count,
                             int64_t *document)
 {
+    const ax_data *data = starts->data;
     if (data->info.format != AX_DATA_TOK || data->info.end_id < 0)
         return AX_OK;
     for (; *document < data->info.documents; ++*document) {
-        int64_t last = data_document_start(data, *document + 1) - 1;
+        int64_t end;
+        AX_TRY(data_starts_get(starts, *document + 1, &end));
+        int64_t last = end - 1;
         if (last >= at + count)
             break;
         AX_CHECK(tokens[last - at] == data->info.end_id, AX_ERR_DATA,
@@ -53,62 +66,74 @@ static ax_status check_tokens(const ax_data *data)
 {
     int32_t *buffer;
     int64_t document = 0;
+    data_starts starts;
+    data_starts_begin(&starts, data);
     AX_TRY(ax_calloc(CHECK_CHUNK, sizeof *buffer, &buffer));
     ax_status status = AX_OK;
     for (int64_t at = 0; at < data->info.tokens && status == AX_OK; at += CHECK_CHUNK) {
         int64_t count = ax_min(CHECK_CHUNK, data->info.tokens - at);
         status = ax_data_tokens(data, at, count, buffer);
         if (status == AX_OK)
-            status = check_ends(data, buffer, at, count, &document);
+            status = check_ends(&starts, buffer, at, count, &document);
     }
-    if (data->index_kind != INDEX_NONE)
-        data_forget_documents(data, 0, data->info.documents);
     free(buffer);
     return status;
 }
 
 /* Sequences of Megatron-LM must follow each other in the .bin, for samples are cut from it as it lies. */
-static ax_status check_megatron(const ax_data *data)
+static ax_status check_sequences(data_starts *starts)
 {
+    const ax_data *data = starts->data;
     int64_t expected = 0;
-    const char *lengths = data->offsets - 4 * data->sequences;
+    int32_t lengths[2048];
     for (int64_t i = 0; i < data->sequences; i++) {
-        int32_t length;
-        memcpy(&length, lengths + 4 * i, sizeof length);
-        int64_t offset = data_load64(data->offsets, i);
+        const int64_t part = AX_COUNT(lengths);
+        if (i % part == 0)
+            AX_TRY(data_file_read(&data->side, data->offsets_at - 4 * (data->sequences - i), lengths,
+                                  4 * ax_min(part, data->sequences - i)));
+        int64_t offset, length = lengths[i % part];
+        AX_TRY(data_window_get(&starts->offsets, i, &offset));
         AX_CHECK(
             length >= 0 && offset == expected, AX_ERR_DATA,
-            "the index of %s is damaged or out of order: sequence %lld of length %d is at byte %lld, the one "
-            "before it ends at %lld",
-            data->path, (long long)i, length, (long long)offset, (long long)expected);
-        expected += (int64_t)length * data->info.token_bytes;
-        if (i % CHECK_CHUNK == 0)
-            data_map_forget(&data->side, data->side.base, data->side.base + data->side.bytes);
+            "the index of %s is damaged or out of order: sequence %lld of length %lld is at byte %lld, the "
+            "one before it ends at %lld",
+            data->path, (long long)i, (long long)length, (long long)offset, (long long)expected);
+        expected += length * data->info.token_bytes;
     }
+    return AX_OK;
+}
+
+static ax_status check_megatron(const ax_data *data)
+{
+    data_starts starts;
+    int64_t first, next = 0;
+    data_starts_begin(&starts, data);
+    AX_TRY(check_sequences(&starts));
+    AX_TRY(data_window_get(&starts.index, 0, &next));
     for (int64_t d = 0; d < data->info.documents; d++) {
-        int64_t first = data_load64(data->index, d), next = data_load64(data->index, d + 1);
+        first = next;
+        AX_TRY(data_window_get(&starts.index, d + 1, &next));
         AX_CHECK(first >= 0 && first <= next && next <= data->sequences, AX_ERR_DATA,
                  "the index of %s is damaged: document %lld is sequences %lld ... %lld of %lld", data->path,
                  (long long)d, (long long)first, (long long)next - 1, (long long)data->sequences);
-        if (d % CHECK_CHUNK == 0)
-            data_map_forget(&data->side, data->index, data->index + 8 * d);
     }
-    data_map_forget(&data->side, data->side.base, data->side.base + data->side.bytes);
     return AX_OK;
 }
 
 static ax_status check_starts(const ax_data *data)
 {
+    data_starts starts;
+    int64_t first, next = 0;
+    data_starts_begin(&starts, data);
+    AX_TRY(data_window_get(&starts.index, 0, &next));
     for (int64_t d = 0; d < data->info.documents; d++) {
-        int64_t first = data_load64(data->index, d), next = data_load64(data->index, d + 1);
+        first = next;
+        AX_TRY(data_window_get(&starts.index, d + 1, &next));
         AX_CHECK(first >= 0 && first < next && next <= data->info.tokens, AX_ERR_DATA,
                  "%s is damaged: document %lld is tokens %lld ... %lld of %lld (offset %lld)", data->path,
                  (long long)d, (long long)first, (long long)next - 1, (long long)data->info.tokens,
-                 (long long)(data->index - data->main.base + 8 * (d + 1)));
-        if (d % CHECK_CHUNK == 0)
-            data_forget_documents(data, 0, d);
+                 (long long)(data->index_at + 8 * (d + 1)));
     }
-    data_forget_documents(data, 0, data->info.documents);
     return AX_OK;
 }
 

@@ -9,9 +9,11 @@ typedef struct token_range {
     int64_t low, high;
 } token_range;
 
+enum { STAGE_BYTES = 8192 }; /* read at a time, into the stack */
+
 #define COPY_TOKENS(type)                                                                                    \
     do {                                                                                                     \
-        const type *in = (const type *)(const void *)data->tokens + first;                                   \
+        const type *in = (const type *)(const void *)raw;                                                    \
         type low = in[0], high = in[0];                                                                      \
         for (int64_t i = 0; i < count; i++) {                                                                \
             low = in[i] < low ? in[i] : low;                                                                 \
@@ -23,10 +25,10 @@ typedef struct token_range {
 
 /* Copies count > 0 tokens. Widths are those of the formats: u8, u16, u32 or i32 (whose negative values are
  * beyond every limit when read unsigned), i64. */
-static token_range copy_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out)
+static token_range copy_tokens(const char *raw, int width, int64_t count, int32_t *out)
 {
     token_range range;
-    switch (data->info.token_bytes) {
+    switch (width) {
     case 1:
         COPY_TOKENS(uint8_t);
         break;
@@ -43,18 +45,52 @@ static token_range copy_tokens(const ax_data *data, int64_t first, int64_t count
     return range;
 }
 
+static ax_status read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out,
+                             token_range *range)
+{
+    _Alignas(int64_t) char raw[STAGE_BYTES];
+    const int w = data->info.token_bytes;
+    *range = (token_range){INT64_MAX, INT64_MIN};
+    for (int64_t n; count > 0; first += n, out += n, count -= n) {
+        n = ax_min(count, STAGE_BYTES / w);
+        AX_TRY(data_file_read(&data->main, data->tokens_at + first * w, raw, n * w));
+        token_range part = copy_tokens(raw, w, n, out);
+        *range = (token_range){ax_min(range->low, part.low), ax_max(range->high, part.high)};
+    }
+    return AX_OK;
+}
+
+ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out)
+{
+    token_range range;
+    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, first + count, &s);)
+        AX_TRY(read_tokens(s.part, s.from, s.to - s.from, out + s.at, &range));
+    return data->parts ? AX_OK : read_tokens(data, first, count, out, &range);
+}
+
+void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
+{
+    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, end, &s);)
+        data_want_tokens(s.part, s.from, s.to);
+    if (data->parts)
+        return;
+    int w = data->info.token_bytes;
+    data_file_want(&data->main, data->tokens_at + first * w, (end - first) * w);
+}
+
 /* Some token of those copied is outside the vocabulary: finds the first and says where it is. */
 static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
 {
     int w = data->info.token_bytes;
     for (int64_t i = first; i < first + count; i++) {
         int32_t unused;
-        token_range one = copy_tokens(data, i, 1, &unused);
+        token_range one;
+        AX_TRY(read_tokens(data, i, 1, &unused, &one));
         AX_CHECK(one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
                  "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: the file needs a "
                  "larger one, or was made by another tokenizer",
-                 data->path, (long long)i, (long long)one.low,
-                 (long long)(data->tokens - data->main.base + i * w), (long long)data->limit);
+                 data->path, (long long)i, (long long)one.low, (long long)(data->tokens_at + i * w),
+                 (long long)data->limit);
     }
     return ax_fail(AX_ERR_DATA, "%s changed while it was read", data->path);
 }
@@ -65,7 +101,8 @@ static ax_status checked_copy(const ax_data *data, int64_t first, int64_t count,
         AX_TRY(checked_copy(s.part, s.from, s.to - s.from, out + s.at));
     if (data->parts)
         return AX_OK;
-    token_range range = copy_tokens(data, first, count, out);
+    token_range range;
+    AX_TRY(read_tokens(data, first, count, out, &range));
     return range.low < 0 || range.high >= data->limit ? fail_token(data, first, count) : AX_OK;
 }
 
@@ -74,11 +111,7 @@ ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int3
     AX_CHECK(first >= 0 && count >= 0 && first <= data->info.tokens - count, AX_ERR_USAGE,
              "%s has %lld tokens: there are no %lld from %lld on", data->path, (long long)data->info.tokens,
              (long long)count, (long long)first);
-    if (!count)
-        return AX_OK;
-    ax_status status = checked_copy(data, first, count, out);
-    data_forget_tokens(data, first, first + count);
-    return status;
+    return count ? checked_copy(data, first, count, out) : AX_OK;
 }
 
 /* Without an index a document ends with each end token, and with the source. Finds document `index`, and how
@@ -136,12 +169,13 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
     AX_CHECK(index >= 0 && index < data->info.documents, AX_ERR_USAGE,
              "%s has %lld documents: there is no number %lld", data->path, (long long)data->info.documents,
              (long long)index);
+    data_starts starts;
     int64_t at = 0;
     if (data->parts)
         data = find_document(data, &index, &at);
-    *first = data_document_start(data, index);
-    *end = data_document_start(data, index + 1);
-    data_forget_documents(data, index, index + 1);
+    data_starts_begin(&starts, data);
+    AX_TRY(data_starts_get(&starts, index, first));
+    AX_TRY(data_starts_get(&starts, index + 1, end));
     *first += at;
     *end += at;
     return AX_OK;
@@ -175,14 +209,18 @@ static void start_document(const ax_rows *row, int64_t start, int64_t *from)
 }
 
 /* Marks the documents that start in (a, end] of one file, whose token a is at place `at` of the row, by the
- * index and returns their number; with `row` NULL it only counts. *from is the start of the last document so
+ * index and counts them in *found; with `row` NULL it only counts. *from is the start of the last document so
  * far, as a place of the row. */
-static int64_t mark_file(const ax_data *data, int64_t a, int64_t end, int64_t at, const ax_rows *row,
-                         int64_t *from)
+static ax_status mark_file(const ax_data *data, int64_t a, int64_t end, int64_t at, const ax_rows *row,
+                           int64_t *from, int64_t *found)
 {
-    int64_t first = data_document_of(data, a), d = first + 1, last = a, found = 0;
-    for (; d < data->info.documents; d++) {
-        int64_t start = data_document_start(data, d);
+    data_starts starts;
+    int64_t d, last = a;
+    data_starts_begin(&starts, data);
+    AX_TRY(data_starts_find(&starts, a, &d));
+    while (++d < data->info.documents) {
+        int64_t start;
+        AX_TRY(data_starts_get(&starts, d, &start));
         if (start > end)
             break;
         if (start <= last) /* an empty document, or a damaged index */
@@ -190,24 +228,24 @@ static int64_t mark_file(const ax_data *data, int64_t a, int64_t end, int64_t at
         if (row)
             start_document(row, start - a + at, from);
         last = start;
-        found++;
+        ++*found;
     }
-    data_forget_documents(data, first, d);
-    return found;
+    return AX_OK;
 }
 
 /* The same for a source that may have shards, each of which begins with a document. */
-static int64_t mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from)
+static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from,
+                              int64_t *found)
 {
     if (!data->parts)
-        return mark_file(data, a, end, 0, row, from);
-    int64_t found = 0;
+        return mark_file(data, a, end, 0, row, from, found);
     for (data_stretch s = {0}; data_next_stretch(data, a, end + 1, &s);) {
         if (s.at && row)
             start_document(row, s.at, from);
-        found += (s.at > 0) + mark_file(s.part, s.from, s.to - 1, s.at, row, from);
+        *found += s.at > 0;
+        AX_TRY(mark_file(s.part, s.from, s.to - 1, s.at, row, from, found));
     }
-    return found;
+    return AX_OK;
 }
 
 /* The same for a source without index, from the row's own tokens: a document starts after each end_id. */
@@ -233,18 +271,15 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
     int64_t predictions = ax_min(T, data->info.tokens - 1 - a), masked = 0, from = 0;
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
                   out->position + line * T};
-    ax_status status = checked_copy(data, a, predictions, to.tokens);
-    if (status == AX_OK)
-        status = checked_copy(data, a + predictions, 1, to.targets + predictions - 1);
-    data_forget_tokens(data, a, a + predictions + 1);
-    AX_TRY(status);
+    AX_TRY(checked_copy(data, a, predictions, to.tokens));
+    AX_TRY(checked_copy(data, a + predictions, 1, to.targets + predictions - 1));
     memcpy(to.targets, to.tokens + 1, (size_t)(predictions - 1) * sizeof *to.targets);
     for (int64_t t = predictions; t < T; t++) {
         to.tokens[t] = 0;
         to.targets[t] = -1;
     }
     if (shape->mask_documents && data->index_kind != INDEX_NONE)
-        masked = mark_indexed(data, a, a + predictions, &to, &from);
+        AX_TRY(mark_indexed(data, a, a + predictions, &to, &from, &masked));
     else if (shape->mask_documents && data->info.end_id >= 0)
         masked = mark_scanned(data, predictions, &to, &from);
     assign_places(&to, from, T);
@@ -253,35 +288,27 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
     return AX_OK;
 }
 
-#define COUNT_TOKENS(type)                                                                                   \
-    do {                                                                                                     \
-        const type *in = (const type *)(const void *)data->tokens + first;                                   \
-        for (int64_t i = 0; i < count; i++)                                                                  \
-            found += (int64_t)in[i] == data->info.end_id;                                                    \
-    } while (0)
-
-static int64_t count_ends(const ax_data *data, int64_t first, int64_t count)
+static ax_status count_ends(const ax_data *data, int64_t first, int64_t count, int64_t *found)
 {
-    int64_t found = 0;
-    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, first + count, &s);)
-        found += count_ends(s.part, s.from, s.to - s.from);
-    if (data->parts)
-        return found;
-    if (data->info.token_bytes == 2)
-        COUNT_TOKENS(uint16_t);
-    else
-        COUNT_TOKENS(uint32_t);
-    data_forget_tokens(data, first, first + count);
-    return found;
+    enum { PART = 1024 };
+    int32_t part[PART];
+    for (int64_t n; count > 0; first += n, count -= n) {
+        n = ax_min(count, PART);
+        AX_TRY(data_read_tokens(data, first, n, part));
+        for (int64_t i = 0; i < n; i++)
+            *found += part[i] == data->info.end_id;
+    }
+    return AX_OK;
 }
 
-int64_t ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row)
+ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row, int64_t *targets)
 {
-    int64_t T = shape->seq_len, a = row * T, from = 0;
+    int64_t T = shape->seq_len, a = row * T, from = 0, masked = 0;
     int64_t predictions = ax_min(T, data->info.tokens - 1 - a);
-    if (!shape->mask_documents)
-        return predictions;
-    if (data->index_kind != INDEX_NONE)
-        return predictions - mark_indexed(data, a, a + predictions, NULL, &from);
-    return data->info.end_id < 0 ? predictions : predictions - count_ends(data, a, predictions);
+    if (shape->mask_documents && data->index_kind != INDEX_NONE)
+        AX_TRY(mark_indexed(data, a, a + predictions, NULL, &from, &masked));
+    else if (shape->mask_documents && data->info.end_id >= 0)
+        AX_TRY(count_ends(data, a, predictions, &masked));
+    *targets = predictions - masked;
+    return AX_OK;
 }

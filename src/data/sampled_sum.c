@@ -3,47 +3,55 @@
  * noticed; a change between two blocks is not. */
 #include "source.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
+#include <stdlib.h>
 #include <xxhash.h>
 
 enum { BLOCK_BYTES = 4096, BLOCKS = 64 };
 
-/* Block i of the n blocks of a file: evenly spaced, the first at the start and the last at the end. */
-static const char *block_at(const data_map *map, int64_t i, int64_t n)
+/* Where block i of the n blocks of a file is: evenly spaced, the first at the start and the last at the end.
+ */
+static int64_t block_at(const data_file *file, int64_t i, int64_t n)
 {
-    int64_t room = (int64_t)map->bytes - BLOCK_BYTES, gaps = n - 1;
-    return map->base + room / gaps * i + room % gaps * i / gaps;
+    int64_t room = file->bytes - BLOCK_BYTES, gaps = n - 1;
+    return room / gaps * i + room % gaps * i / gaps;
 }
 
-/* Asks for all blocks first: from a cold disk they come in parallel. */
-static void want_blocks(const data_map *map)
+/* The whole of a short file. */
+static ax_status sum_whole(const data_file *file, uint64_t *sum)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    char *all;
+    if (!file->bytes)
+        return AX_OK;
+    AX_TRY(ax_calloc((size_t)file->bytes, 1, &all));
+    ax_status status = data_file_read(file, 0, all, file->bytes);
+    if (status == AX_OK)
+        *sum = XXH3_64bits_withSeed(all, (size_t)file->bytes, *sum);
+    free(all);
+    return status;
+}
+
+static ax_status sum_file(const data_file *file, uint64_t *sum)
+{
+    char block[BLOCK_BYTES];
+    *sum = XXH3_64bits_withSeed(&(uint64_t){(uint64_t)file->bytes}, sizeof(uint64_t), *sum);
+    if (file->bytes <= BLOCKS * BLOCK_BYTES)
+        return sum_whole(file, sum);
+    for (int64_t i = 0; i < BLOCKS; i++) /* all at once: from a cold disk they come in parallel */
+        data_file_want(file, block_at(file, i, BLOCKS), BLOCK_BYTES);
     for (int64_t i = 0; i < BLOCKS; i++) {
-        uintptr_t block = (uintptr_t)block_at(map, i, BLOCKS), low = block / page * page;
-        madvise((void *)low, block + BLOCK_BYTES - low, MADV_WILLNEED);
+        AX_TRY(data_file_read(file, block_at(file, i, BLOCKS), block, sizeof block));
+        *sum = XXH3_64bits_withSeed(block, sizeof block, *sum);
     }
+    return AX_OK;
 }
 
-static uint64_t sum_map(const data_map *map, uint64_t seed)
+ax_status data_sampled_sum(const data_file *main, const data_file *side, uint64_t *out)
 {
-    uint64_t sum = XXH3_64bits_withSeed(&(uint64_t){map->bytes}, sizeof(uint64_t), seed);
-    if (map->bytes <= (size_t)BLOCKS * BLOCK_BYTES)
-        return map->bytes ? XXH3_64bits_withSeed(map->base, map->bytes, sum) : sum;
-    want_blocks(map);
-    for (int64_t i = 0; i < BLOCKS; i++) {
-        const char *block = block_at(map, i, BLOCKS);
-        sum = XXH3_64bits_withSeed(block, BLOCK_BYTES, sum);
-        data_map_forget(map, block, block + BLOCK_BYTES);
-    }
-    return sum;
-}
-
-uint64_t data_sampled_sum(const data_map *main, const data_map *side)
-{
-    uint64_t sum = sum_map(side, sum_map(main, 0));
-    return sum ? sum : 1; /* 0 stands for a source without a checksum */
+    *out = 0;
+    AX_TRY(sum_file(main, out));
+    AX_TRY(sum_file(side, out));
+    *out = *out ? *out : 1; /* 0 stands for a source without a checksum */
+    return AX_OK;
 }
 
 uint64_t data_sum_add(uint64_t sum, uint64_t more) { return XXH3_64bits_withSeed(&more, sizeof more, sum); }

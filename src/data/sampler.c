@@ -131,17 +131,19 @@ static int64_t ordered_sample(const ax_sampler *s, const source *from)
 }
 
 /* Picks are made before any row is read, so that a rank which reads few rows still counts all targets. */
-void ax_sampler_next(ax_sampler *s, int64_t *targets)
+ax_status ax_sampler_next(ax_sampler *s, int64_t *targets)
 {
     *targets = 0;
-    for (int64_t r = 0; r < s->batch; r++) {
+    for (int64_t r = 0, here; r < s->batch; r++) {
         int i = choose_source(s);
         source *from = &s->sources[i];
         s->picks[r] = (pick){i, ordered_sample(s, from)};
-        *targets += ax_data_row_targets(from->data, &s->shape, s->picks[r].sample);
+        AX_TRY(ax_data_row_targets(from->data, &s->shape, s->picks[r].sample, &here));
+        *targets += here;
         from->count++;
         s->total++;
     }
+    return AX_OK;
 }
 
 ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const ax_rows *out)
@@ -163,7 +165,7 @@ ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const
 
 ax_status ax_sampler_next_batch(ax_sampler *s, const ax_rows *out, int64_t *targets)
 {
-    ax_sampler_next(s, targets);
+    AX_TRY(ax_sampler_next(s, targets));
     return ax_sampler_read(s, 0, s->batch, out);
 }
 

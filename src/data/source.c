@@ -1,14 +1,9 @@
-/* Opening token sources: each format becomes a mapped array of tokens and a way to find its documents. */
+/* Opening token sources: each format becomes an array of tokens in a file and a way to find its documents. */
 #include "source.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 uint64_t tok_header_hash(const tok_header *header)
@@ -16,85 +11,40 @@ uint64_t tok_header_hash(const tok_header *header)
     return XXH3_64bits(header, offsetof(tok_header, header_hash));
 }
 
-ax_status data_map_open(const char *path, data_map *out)
+/* ---- documents ----------------------------------------------------------------------------------- */
+
+void data_starts_begin(data_starts *s, const ax_data *data)
 {
-    *out = (data_map){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
-    struct stat info;
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return ax_fail(AX_ERR_DATA, "%s is not a regular file and cannot be mapped", path);
+    const data_file *file = data->index_kind == INDEX_STARTS ? &data->main : &data->side;
+    s->data = data;
+    s->index.file = s->offsets.file = file;
+    s->index.at = data->index_at;
+    s->index.n = data->info.documents + 1;
+    s->offsets.at = data->offsets_at;
+    s->offsets.n = data->sequences;
+    s->index.first = s->index.count = s->offsets.first = s->offsets.count = 0;
+}
+
+ax_status data_starts_get(data_starts *s, int64_t d, int64_t *start)
+{
+    const ax_data *data = s->data;
+    int64_t at, tokens = data->info.tokens;
+    AX_TRY(data_window_get(&s->index, d, &at));
+    if (data->index_kind == INDEX_MEGATRON) {
+        if (at < 0 || at >= data->sequences) {
+            *start = tokens;
+            return AX_OK;
+        }
+        AX_TRY(data_window_get(&s->offsets, at, &at));
+        at /= data->info.token_bytes;
     }
-    if (!info.st_size) {
-        close(fd);
-        return AX_OK;
-    }
-    void *base = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    int error = errno;
-    close(fd);
-    AX_CHECK(base != MAP_FAILED, AX_ERR_DATA, "cannot map %s: %s", path, strerror(error));
-    *out = (data_map){base, (size_t)info.st_size};
+    *start = at >= 0 && at <= tokens ? at : tokens; /* a damaged entry must not lead outside */
     return AX_OK;
 }
 
-void data_map_close(data_map *map)
+ax_status data_starts_find(data_starts *s, int64_t pos, int64_t *document)
 {
-    if (map->base)
-        munmap((void *)(uintptr_t)map->base, map->bytes);
-    *map = (data_map){0};
-}
-
-void data_map_forget(const data_map *map, const char *from, const char *to)
-{
-    /* A fault maps more than the page that was asked for: 64 KiB around it on older systems, the whole folio
-     * of the page cache on newer ones, but never beyond the page table, 2 MiB aligned. */
-    const uintptr_t around = 2 << 20, base = (uintptr_t)map->base;
-    uintptr_t low = (uintptr_t)from / around * around, high = ((uintptr_t)to / around + 1) * around;
-    if (low < base)
-        low = base;
-    if (high > base + map->bytes)
-        high = base + map->bytes;
-    if (low < high)
-        madvise((void *)low, high - low, MADV_DONTNEED);
-}
-
-void data_forget_tokens(const ax_data *data, int64_t first, int64_t end)
-{
-    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, end, &s);)
-        data_forget_tokens(s.part, s.from, s.to);
-    if (data->parts)
-        return;
-    int w = data->info.token_bytes;
-    data_map_forget(&data->main, data->tokens + first * w, data->tokens + end * w);
-}
-
-void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
-{
-    for (data_stretch s = {0}; data->parts && data_next_stretch(data, first, end, &s);)
-        data_want_tokens(s.part, s.from, s.to);
-    if (data->parts)
-        return;
-    const uintptr_t page = 4096;
-    uintptr_t low = (uintptr_t)(data->tokens + first * data->info.token_bytes) / page * page;
-    uintptr_t high = (uintptr_t)(data->tokens + end * data->info.token_bytes);
-    madvise((void *)low, high - low, MADV_WILLNEED);
-}
-
-/* ---- documents ----------------------------------------------------------------------------------- */
-
-int64_t data_document_start(const ax_data *data, int64_t d)
-{
-    int64_t start = data_load64(data->index, d), tokens = data->info.tokens;
-    if (data->index_kind == INDEX_MEGATRON)
-        start = start >= 0 && start < data->sequences
-                    ? data_load64(data->offsets, start) / data->info.token_bytes
-                    : tokens;
-    return start >= 0 && start <= tokens ? start : tokens; /* a damaged entry must not lead outside */
-}
-
-int64_t data_document_of(const ax_data *data, int64_t pos)
-{
+    const ax_data *data = s->data;
     int64_t low = 0, high = data->coarse_n;
     while (high - low > 1) {
         int64_t mid = (low + high) / 2;
@@ -103,23 +53,12 @@ int64_t data_document_of(const ax_data *data, int64_t pos)
     low *= data->coarse_step;
     high = ax_min(low + data->coarse_step, data->info.documents);
     while (high - low > 1) {
-        int64_t mid = (low + high) / 2;
-        *(data_document_start(data, mid) <= pos ? &low : &high) = mid;
+        int64_t mid = (low + high) / 2, start;
+        AX_TRY(data_starts_get(s, mid, &start));
+        *(start <= pos ? &low : &high) = mid;
     }
-    return low;
-}
-
-void data_forget_documents(const ax_data *data, int64_t first, int64_t end)
-{
-    const data_map *map = data->index_kind == INDEX_STARTS ? &data->main : &data->side;
-    int64_t low = first / data->coarse_step * data->coarse_step;
-    int64_t high = ax_min(end + data->coarse_step, data->info.documents);
-    if (data->index_kind == INDEX_MEGATRON) {
-        int64_t from = data_load64(data->index, low), to = data_load64(data->index, high);
-        if (from >= 0 && from <= to && to <= data->sequences)
-            data_map_forget(map, data->offsets + 8 * from, data->offsets + 8 * to);
-    }
-    data_map_forget(map, data->index + 8 * low, data->index + 8 * (high + 1));
+    *document = low;
+    return AX_OK;
 }
 
 /* Reads every coarse_step-th start; damage that would lead outside the file is found here. */
@@ -129,15 +68,17 @@ static ax_status read_coarse(ax_data *data)
     data->coarse_step = ax_max(ax_ceil_div(documents, COARSE_MAX), 1);
     data->coarse_n = ax_ceil_div(documents, data->coarse_step);
     AX_TRY(ax_calloc((size_t)data->coarse_n, sizeof *data->coarse, &data->coarse));
+    data_starts starts;
+    data_starts_begin(&starts, data);
     for (int64_t i = 0; i < data->coarse_n; i++) {
-        int64_t start = data_document_start(data, i * data->coarse_step);
+        int64_t start;
+        AX_TRY(data_starts_get(&starts, i * data->coarse_step, &start));
         AX_CHECK(i ? start >= last && start <= tokens : start == 0, AX_ERR_DATA,
                  "%s is damaged: document %lld starts at token %lld of %lld, the one %lld before it at %lld",
                  data->path, (long long)(i * data->coarse_step), (long long)start, (long long)tokens,
                  (long long)data->coarse_step, (long long)last);
         data->coarse[i] = last = start;
     }
-    data_forget_documents(data, 0, documents);
     return AX_OK;
 }
 
@@ -159,9 +100,10 @@ static ax_status check_zeros(const ax_data *data, const tok_header *h)
 static ax_status open_tok(ax_data *data)
 {
     tok_header h;
-    AX_CHECK(data->main.bytes >= sizeof h, AX_ERR_DATA,
-             "%s is truncated: %zu bytes, the header alone has %zu", data->path, data->main.bytes, sizeof h);
-    memcpy(&h, data->main.base, sizeof h);
+    AX_CHECK(data->main.bytes >= TOK_HEADER_BYTES, AX_ERR_DATA,
+             "%s is truncated: %lld bytes, the header alone has %d", data->path, (long long)data->main.bytes,
+             TOK_HEADER_BYTES);
+    AX_TRY(data_file_read(&data->main, 0, &h, sizeof h));
     AX_CHECK(h.version == TOK_VERSION, AX_ERR_DATA,
              "%s has format version %u, this program reads %d: build it again", data->path, h.version,
              TOK_VERSION);
@@ -174,8 +116,9 @@ static ax_status open_tok(ax_data *data)
                  h.documents > 0 && h.tokens_at == TOK_HEADER_BYTES && h.index_at == index_at,
              AX_ERR_DATA, "%s is damaged: its header contradicts itself", data->path);
     uint64_t size = index_at + 8 * (h.documents + 1);
-    AX_CHECK(data->main.bytes == size, AX_ERR_DATA, "%s is %s: %zu bytes where its header says %llu",
-             data->path, data->main.bytes < size ? "truncated" : "damaged", data->main.bytes,
+    AX_CHECK((uint64_t)data->main.bytes == size, AX_ERR_DATA,
+             "%s is %s: %lld bytes where its header says %llu", data->path,
+             (uint64_t)data->main.bytes < size ? "truncated" : "damaged", (long long)data->main.bytes,
              (unsigned long long)size);
     data->info = (ax_data_info){.token_bytes = (int)h.token_bytes,
                                 .tokens = (int64_t)h.tokens,
@@ -185,30 +128,31 @@ static ax_status open_tok(ax_data *data)
                                 .end_id = h.end_id,
                                 .tokenizer_hash = h.tokenizer_hash,
                                 .checksum = h.body_hash};
-    data->tokens = data->main.base + TOK_HEADER_BYTES;
+    data->tokens_at = TOK_HEADER_BYTES;
     data->index_kind = INDEX_STARTS;
-    data->index = data->main.base + index_at;
-    AX_CHECK(data_load64(data->index, data->info.documents) == data->info.tokens, AX_ERR_DATA,
-             "%s is damaged: its document index ends at token %lld of %lld (offset %zu)", data->path,
-             (long long)data_load64(data->index, data->info.documents), (long long)data->info.tokens,
-             data->main.bytes - 8);
+    data->index_at = (int64_t)index_at;
+    int64_t end;
+    AX_TRY(data_file_read(&data->main, data->main.bytes - 8, &end, sizeof end));
+    AX_CHECK(end == data->info.tokens, AX_ERR_DATA,
+             "%s is damaged: its document index ends at token %lld of %lld (offset %lld)", data->path,
+             (long long)end, (long long)data->info.tokens, (long long)data->main.bytes - 8);
     return AX_OK;
 }
 
 static ax_status open_llmc(ax_data *data, int width)
 {
     AX_CHECK(data->main.bytes >= LLMC_HEADER_BYTES, AX_ERR_DATA,
-             "%s is truncated: %zu bytes, the header of an llm.c file alone has %d", data->path,
-             data->main.bytes, LLMC_HEADER_BYTES);
+             "%s is truncated: %lld bytes, the header of an llm.c file alone has %d", data->path,
+             (long long)data->main.bytes, LLMC_HEADER_BYTES);
     int32_t count;
-    memcpy(&count, data->main.base + 8, sizeof count);
-    size_t size = LLMC_HEADER_BYTES + (size_t)ax_max(count, 0) * (size_t)width;
+    AX_TRY(data_file_read(&data->main, 8, &count, sizeof count));
+    int64_t size = LLMC_HEADER_BYTES + ax_max(count, 0) * width;
     AX_CHECK(count >= 0 && data->main.bytes == size, AX_ERR_DATA,
-             "%s is damaged or truncated: its header says %d tokens of %d bytes, which makes %zu bytes; it "
-             "has %zu",
-             data->path, count, width, size, data->main.bytes);
+             "%s is damaged or truncated: its header says %d tokens of %d bytes, which makes %lld bytes; it "
+             "has %lld",
+             data->path, count, width, (long long)size, (long long)data->main.bytes);
     data->info = (ax_data_info){.token_bytes = width, .tokens = count};
-    data->tokens = data->main.base + LLMC_HEADER_BYTES;
+    data->tokens_at = LLMC_HEADER_BYTES;
     return AX_OK;
 }
 
@@ -216,10 +160,9 @@ static ax_status open_nanogpt(ax_data *data)
 {
     AX_CHECK(
         data->main.bytes % 2 == 0, AX_ERR_DATA,
-        "%s was taken for headerless u16 tokens by its suffix .bin, but has an odd number of bytes (%zu)",
-        data->path, data->main.bytes);
-    data->info = (ax_data_info){.token_bytes = 2, .tokens = (int64_t)(data->main.bytes / 2)};
-    data->tokens = data->main.base;
+        "%s was taken for headerless u16 tokens by its suffix .bin, but has an odd number of bytes (%lld)",
+        data->path, (long long)data->main.bytes);
+    data->info = (ax_data_info){.token_bytes = 2, .tokens = data->main.bytes / 2};
     return AX_OK;
 }
 
@@ -240,63 +183,101 @@ static int megatron_width(int code)
     }
 }
 
-static ax_status open_megatron(ax_data *data, const char *idx)
+/* The header of Megatron-LM's index, whose fields are not aligned in the file. */
+typedef struct megatron_header {
+    int64_t version, sequences, bounds;
+    int code;
+} megatron_header;
+
+static ax_status read_megatron_header(const data_file *side, megatron_header *out)
 {
-    const data_map *side = &data->side;
-    AX_CHECK(side->bytes >= MEGATRON_HEADER_BYTES && !memcmp(side->base, MEGATRON_MAGIC, 9), AX_ERR_DATA,
-             "%s is not an index of Megatron-LM: its first bytes are not MMIDIDX", idx);
-    AX_CHECK(data_load64(side->base + 9, 0) == 1, AX_ERR_DATA, "%s has version %lld; version 1 is read here",
-             idx, (long long)data_load64(side->base + 9, 0));
-    int code = (unsigned char)side->base[17], width = megatron_width(code);
-    AX_CHECK(width, AX_ERR_DATA, "%s: dtype code %d (offset 17) is none of u8, u16, i32, i64", idx, code);
-    int64_t sequences = data_load64(side->base + 18, 0), bounds = data_load64(side->base + 26, 0);
-    const int64_t sane = INT64_C(1) << 48;
-    AX_CHECK(sequences >= 0 && sequences < sane && bounds >= 1 && bounds < sane, AX_ERR_DATA,
-             "%s is damaged: %lld sequences, %lld document boundaries (offset 18)", idx, (long long)sequences,
-             (long long)bounds);
-    int64_t size = MEGATRON_HEADER_BYTES + 12 * sequences + 8 * bounds;
-    AX_CHECK((int64_t)side->bytes == size || (int64_t)side->bytes == size + sequences, AX_ERR_DATA,
-             "%s is damaged or truncated: %zu bytes, its header says %lld", idx, side->bytes,
-             (long long)size);
-    data->info = (ax_data_info){
-        .token_bytes = width, .tokens = (int64_t)data->main.bytes / width, .documents = bounds - 1};
-    data->tokens = data->main.base;
-    data->index_kind = INDEX_MEGATRON;
-    data->sequences = sequences;
-    data->offsets = side->base + MEGATRON_HEADER_BYTES + 4 * sequences;
-    data->index = data->offsets + 8 * sequences;
-    AX_CHECK(data_load64(data->index, 0) == 0 && data_load64(data->index, bounds - 1) == sequences,
-             AX_ERR_DATA, "%s is damaged: its documents cover sequences %lld ... %lld of %lld", idx,
-             (long long)data_load64(data->index, 0), (long long)data_load64(data->index, bounds - 1),
-             (long long)sequences);
-    int64_t end = 0;
-    if (sequences) {
-        int32_t length;
-        memcpy(&length, side->base + MEGATRON_HEADER_BYTES + 4 * (sequences - 1), sizeof length);
-        end = data_load64(data->offsets, sequences - 1) + (int64_t)length * width;
-    }
-    AX_CHECK((int64_t)data->main.bytes == end, AX_ERR_DATA,
-             "%s is damaged or truncated: %zu bytes, its index ends at %lld", data->path, data->main.bytes,
-             (long long)end);
+    char raw[MEGATRON_HEADER_BYTES];
+    bool whole = side->bytes >= MEGATRON_HEADER_BYTES;
+    if (whole)
+        AX_TRY(data_file_read(side, 0, raw, sizeof raw));
+    AX_CHECK(whole && !memcmp(raw, MEGATRON_MAGIC, 9), AX_ERR_DATA,
+             "%s is not an index of Megatron-LM: its first bytes are not MMIDIDX", side->path);
+    memcpy(&out->version, raw + 9, 8);
+    out->code = (unsigned char)raw[17];
+    memcpy(&out->sequences, raw + 18, 8);
+    memcpy(&out->bounds, raw + 26, 8);
     return AX_OK;
 }
 
-/* Trailing empty documents start at the end, where no sequence has an offset; they hold nothing. */
-static void drop_empty_tail(ax_data *data)
+/* The documents cover all sequences, and the last sequence ends where the tokens do. */
+static ax_status check_megatron_ends(const ax_data *data, int64_t bounds)
 {
+    const data_file *side = &data->side;
+    int64_t first, last, end = 0, sequences = data->sequences;
+    AX_TRY(data_file_read(side, data->index_at, &first, 8));
+    AX_TRY(data_file_read(side, data->index_at + 8 * (bounds - 1), &last, 8));
+    AX_CHECK(first == 0 && last == sequences, AX_ERR_DATA,
+             "%s is damaged: its documents cover sequences %lld ... %lld of %lld", side->path,
+             (long long)first, (long long)last, (long long)sequences);
+    if (sequences) {
+        int32_t length;
+        AX_TRY(data_file_read(side, MEGATRON_HEADER_BYTES + 4 * (sequences - 1), &length, sizeof length));
+        AX_TRY(data_file_read(side, data->offsets_at + 8 * (sequences - 1), &end, sizeof end));
+        if (__builtin_add_overflow(end, (int64_t)length * data->info.token_bytes, &end))
+            end = -1;
+    }
+    AX_CHECK(data->main.bytes == end, AX_ERR_DATA,
+             "%s is damaged or truncated: %lld bytes, its index ends at %lld", data->path,
+             (long long)data->main.bytes, (long long)end);
+    return AX_OK;
+}
+
+static ax_status open_megatron(ax_data *data)
+{
+    const data_file *side = &data->side;
+    megatron_header h;
+    AX_TRY(read_megatron_header(side, &h));
+    AX_CHECK(h.version == 1, AX_ERR_DATA, "%s has version %lld; version 1 is read here", side->path,
+             (long long)h.version);
+    int width = megatron_width(h.code);
+    AX_CHECK(width, AX_ERR_DATA, "%s: dtype code %d (offset 17) is none of u8, u16, i32, i64", side->path,
+             h.code);
+    const int64_t sane = INT64_C(1) << 48;
+    AX_CHECK(h.sequences >= 0 && h.sequences < sane && h.bounds >= 1 && h.bounds < sane, AX_ERR_DATA,
+             "%s is damaged: %lld sequences, %lld document boundaries (offset 18)", side->path,
+             (long long)h.sequences, (long long)h.bounds);
+    int64_t size = MEGATRON_HEADER_BYTES + 12 * h.sequences + 8 * h.bounds;
+    AX_CHECK(side->bytes == size || side->bytes == size + h.sequences, AX_ERR_DATA,
+             "%s is damaged or truncated: %lld bytes, its header says %lld", side->path,
+             (long long)side->bytes, (long long)size);
+    data->info =
+        (ax_data_info){.token_bytes = width, .tokens = data->main.bytes / width, .documents = h.bounds - 1};
+    data->index_kind = INDEX_MEGATRON;
+    data->sequences = h.sequences;
+    data->offsets_at = MEGATRON_HEADER_BYTES + 4 * h.sequences;
+    data->index_at = data->offsets_at + 8 * h.sequences;
+    return check_megatron_ends(data, h.bounds);
+}
+
+/* Trailing empty documents start at the end, where no sequence has an offset; they hold nothing. */
+static ax_status drop_empty_tail(ax_data *data)
+{
+    data_starts starts;
+    int64_t sequence = data->sequences;
     if (data->index_kind != INDEX_MEGATRON)
-        return;
-    int64_t last = data_load64(data->index, data->info.documents);
-    while (data->info.documents > 0 && data_load64(data->index, data->info.documents - 1) == last)
+        return AX_OK;
+    data_starts_begin(&starts, data);
+    starts.index.first = starts.index.n; /* from the end on */
+    while (data->info.documents > 0) {
+        AX_TRY(data_window_get(&starts.index, data->info.documents - 1, &sequence));
+        if (sequence != data->sequences)
+            break;
         data->info.documents--;
+    }
+    return AX_OK;
 }
 
 static ax_status open_format(ax_data *data, ax_data_format format, const char *idx)
 {
-    AX_TRY(data_map_open(data->path, &data->main));
+    AX_TRY(data_file_open(data->path, &data->main));
     if (format == AX_DATA_MEGATRON) {
-        AX_TRY(data_map_open(idx, &data->side));
-        AX_TRY(open_megatron(data, idx));
+        AX_TRY(data_file_open(idx, &data->side));
+        AX_TRY(open_megatron(data));
     } else if (format == AX_DATA_TOK) {
         AX_TRY(open_tok(data));
     } else if (format == AX_DATA_NANOGPT) {
@@ -326,18 +307,18 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
     AX_TRY(status);
     AX_CHECK(data->info.tokens, AX_ERR_DATA, "%s is empty: it holds no tokens", data->path);
     data->info.format = format;
-    data->info.file_bytes = (int64_t)(data->main.bytes + data->side.bytes);
+    data->info.file_bytes = data->main.bytes + data->side.bytes;
     data->limit = data->info.vocab ? data->info.vocab : INT32_MAX;
     if (format != AX_DATA_TOK) {
         data->info.text_bytes = -1;
         data->info.end_id = end_id;
-        data->info.checksum = data_sampled_sum(&data->main, &data->side);
+        AX_TRY(data_sampled_sum(&data->main, &data->side, &data->info.checksum));
     }
     if (data->index_kind == INDEX_NONE) {
         data->info.documents = -1;
         return AX_OK;
     }
-    drop_empty_tail(data);
+    AX_TRY(drop_empty_tail(data));
     return read_coarse(data);
 }
 
@@ -383,8 +364,8 @@ void ax_data_close(ax_data **data)
         ax_data_close(part);
     free((*data)->part);
     free((*data)->part_at);
-    data_map_close(&(*data)->main);
-    data_map_close(&(*data)->side);
+    data_file_close(&(*data)->main);
+    data_file_close(&(*data)->side);
     free((*data)->path);
     free((*data)->coarse);
     free(*data);

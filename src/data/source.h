@@ -16,7 +16,8 @@ typedef struct tok_header {
     char zero[160];
 } tok_header;
 _Static_assert(sizeof(tok_header) == 256, "the layout of the packed token file");
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are read and written in place");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "token files are read and written as they lie in memory");
 
 enum { TOK_HEADER_BYTES = 256, TOK_VERSION = 1, LLMC_HEADER_BYTES = 1024, MEGATRON_HEADER_BYTES = 34 };
 #define TOK_MAGIC "AXTOKENS"
@@ -26,11 +27,30 @@ enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 2024052
 /* XXH3-64 of a header without its last field but one, the hash itself. */
 uint64_t tok_header_hash(const tok_header *header);
 
-/* A file mapped for reading. */
-typedef struct data_map {
-    const char *base;
-    size_t bytes;
-} data_map;
+/* A file open for reading, and its size when it was opened. */
+typedef struct data_file {
+    char *path; /* NULL: not open */
+    int fd;
+    int64_t bytes;
+} data_file;
+
+/* AX_ERR_DATA: it cannot be opened, or is no regular file. */
+AX_MUST_CHECK ax_status data_file_open(const char *path, data_file *out);
+void data_file_close(data_file *file);
+/* Reads all these bytes. AX_ERR_DATA: the file cannot be read, or has become shorter. Thread-safe. */
+AX_MUST_CHECK ax_status data_file_read(const data_file *file, int64_t offset, void *out, int64_t bytes);
+/* Asks the system to read the bytes into its cache, without waiting. */
+void data_file_want(const data_file *file, int64_t offset, int64_t bytes);
+
+/* An array of n 64-bit integers in a file from offset `at` on, of which a stretch is in memory. Lives on the
+ * stack of who goes through the array; get reads value i, 0 <= i < n. */
+enum { DATA_WINDOW = 128 };
+typedef struct data_window {
+    const data_file *file;
+    int64_t at, n, first, count;
+    int64_t value[DATA_WINDOW];
+} data_window;
+AX_MUST_CHECK ax_status data_window_get(data_window *window, int64_t i, int64_t *out);
 
 /* How the starts of documents are stored. */
 typedef enum data_index_kind {
@@ -39,8 +59,8 @@ typedef enum data_index_kind {
     INDEX_MEGATRON /* i64 first sequence of each document [D+1], i64 byte offset of each sequence */
 } data_index_kind;
 
-/* At most this many document starts are kept in memory, evenly spaced, so that looking up a document touches
- * one short stretch of the mapped index and not a page per step of a bisection. */
+/* At most this many document starts are kept in memory, evenly spaced, so that looking up a document reads
+ * one short stretch of the index and not a block per step of a bisection. */
 enum { COARSE_MAX = 4096 };
 
 /* Paths; the caller releases them with data_names_fini. */
@@ -59,36 +79,29 @@ struct ax_data {
     char *path;
     ax_data_info info;
     int64_t limit; /* tokens are below this: the smaller of the file's and the model's vocabulary */
-    data_map main, side;
-    const char *tokens; /* in main */
+    data_file main, side;
+    int64_t tokens_at; /* offset of the first token in main */
     data_index_kind index_kind;
-    const char *index;   /* in main or side */
-    const char *offsets; /* INDEX_MEGATRON: in side, of `sequences` entries */
+    int64_t index_at;   /* offset of the index: INDEX_STARTS in main, INDEX_MEGATRON in side */
+    int64_t offsets_at; /* INDEX_MEGATRON: offset in side of the byte offsets of the sequences */
     int64_t sequences;
     int64_t *coarse; /* start of every coarse_step-th document */
     int64_t coarse_n, coarse_step;
 };
 
-/* Entry i of an array of 64-bit integers that need not be aligned. */
-static inline int64_t data_load64(const char *array, int64_t i)
-{
-    int64_t value;
-    memcpy(&value, array + 8 * i, sizeof value);
-    return value;
-}
+/* The starts of the documents of a source that has an index, as one goes through them. */
+typedef struct data_starts {
+    const ax_data *data;
+    data_window index, offsets;
+} data_starts;
+void data_starts_begin(data_starts *starts, const ax_data *data);
+/* First token of document d, 0 <= d <= D; D gives N, and so does a damaged entry. */
+AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t *start);
+/* The document that holds token `pos`, 0 <= pos < N. */
+AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
 
-/* First token of document d, 0 <= d <= D; D gives N, and so does a damaged entry. Needs an index. */
-int64_t data_document_start(const ax_data *data, int64_t d);
-
-/* The document that holds token `pos`, 0 <= pos < N. Needs an index. */
-int64_t data_document_of(const ax_data *data, int64_t pos);
-
-/* Tells the system that the mapped bytes [from, to) and what it mapped around them are not needed: resident
- * memory is planned, and pages of a file would count. */
-void data_map_forget(const data_map *map, const char *from, const char *to);
-void data_forget_tokens(const ax_data *data, int64_t first, int64_t end);
-void data_forget_documents(const ax_data *data, int64_t first, int64_t end);
-
+/* Tokens as they stand in the file, whatever their values; ax_data_tokens also judges them. */
+AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
 /* Asks the system to read tokens first ... end-1 into its cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 
@@ -122,10 +135,6 @@ AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
 AX_MUST_CHECK ax_status data_open_file(const char *path, int64_t end_id, ax_data **out);
 AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id);
 
-/* Maps a file; an empty file gives {NULL, 0}. */
-AX_MUST_CHECK ax_status data_map_open(const char *path, data_map *out);
-void data_map_close(data_map *map);
-
 /* The .idx and .bin of a Megatron data set from either of them or their common prefix; the caller frees. */
 AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
 
@@ -133,7 +142,7 @@ AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char *
 uint64_t data_sum_add(uint64_t sum, uint64_t more);
 /* Checksum of the lengths of a source's files and of blocks sampled from them, never 0; `side` may be empty.
  */
-uint64_t data_sampled_sum(const data_map *main, const data_map *side);
+AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file *side, uint64_t *out);
 
 /* The byte order mark that some programs put before UTF-8. */
 #define DATA_BOM "\xef\xbb\xbf"

@@ -49,8 +49,10 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
     int64_t all = ax_data_rows(data, shape), rows = max_rows > 0 ? ax_min(max_rows, all) : all, targets = 0;
     reader r = {data, shape, all, rows, 0};
     double sum = 0;
-    for (int64_t i = 0; i < rows; i++)
-        targets += ax_data_row_targets(data, shape, row_at(&r, i));
+    for (int64_t i = 0, here; i < rows; i++) {
+        AX_TRY(ax_data_row_targets(data, shape, row_at(&r, i), &here));
+        targets += here;
+    }
     AX_CHECK(targets || rows < all, AX_ERR_DATA,
              "%s holds nothing to evaluate on: of its %lld tokens none follows another in a document",
              ax_data_path(data), (long long)ax_data_describe(data)->tokens);

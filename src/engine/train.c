@@ -253,7 +253,7 @@ static ax_status train_step(ax_run *run)
     int64_t targets, step = ++run->step;
     ax_hyper hyper = ax_run_hyper(run, step);
     ax_step_result result;
-    ax_sampler_next(run->sampler, &targets);
+    AX_TRY(ax_sampler_next(run->sampler, &targets));
     ax_run_begin_traffic(run);
     AX_TRY(ax_engine_step(run->engine, step, read_rows, run->sampler, targets, &hyper));
     AX_TRY(ax_engine_result(run->engine, &result));

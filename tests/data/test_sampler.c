@@ -72,7 +72,7 @@ static void epochs_are_permutations(void **state)
             char seen[SAMPLES] = {0};
             for (int i = 0; i < SAMPLES; i++) {
                 int src;
-                ax_sampler_next(sampler, &targets);
+                OK(ax_sampler_next(sampler, &targets));
                 ax_sampler_where(sampler, 0, &src, &order[seed][e][i]);
                 assert_int_equal(seen[order[seed][e][i]]++, 0);
             }
@@ -102,7 +102,7 @@ static void mixture_follows_weights(void **state)
             if (weights[i] / 10 * (double)ax_max(g, 1) - (double)count[i] >
                 weights[want] / 10 * (double)ax_max(g, 1) - (double)count[want])
                 want = i;
-        ax_sampler_next(sampler, &targets);
+        OK(ax_sampler_next(sampler, &targets));
         ax_sampler_where(sampler, 0, &src, &sample);
         assert_int_equal(src, want);
         count[src]++;
@@ -114,7 +114,7 @@ static void mixture_follows_weights(void **state)
 
     /* Without weights sources are used up together. */
     sampler = make_sampler(data, 3, AX_ORDER_SHUFFLED, 3, 4, 77, NULL);
-    ax_sampler_next(sampler, &targets);
+    OK(ax_sampler_next(sampler, &targets));
     ax_sampler_state(sampler, count);
     assert_true(count[0] == 50 && count[1] == 7 && count[2] == 20);
     ax_sampler_destroy(&sampler);
@@ -147,7 +147,7 @@ static void resume_and_parts(void **state)
         ax_sampler_state(run, after);
         ax_sampler *resumed = make_sampler(data, 2, AX_ORDER_SHUFFLED, 11, T, B, weights);
         OK(ax_sampler_restore(resumed, at));
-        ax_sampler_next(resumed, &targets_again);
+        OK(ax_sampler_next(resumed, &targets_again));
         assert_int_equal(targets, targets_again);
         for (int64_t first = 0; first <= B; first++)
             for (int64_t end = first; end <= B; end++) {

@@ -1,4 +1,5 @@
-/* Token sources: every format written byte by byte, rows against a naive oracle, damage, resident memory. */
+/* Token sources: every format written byte by byte, rows against a naive oracle, damage, files that
+ * shrink, resident memory. */
 #include "data_test.h"
 
 /* ---- files made of bytes -------------------------------------------------------------------------- */
@@ -105,7 +106,9 @@ static void expect_row(const ax_data *data, const ax_row_shape *shape, int64_t r
         assert_int_equal(out.position[T + t], t - out.doc_start[T + t]);
     }
     assert_int_equal(got, unmasked);
-    assert_int_equal(ax_data_row_targets(data, shape, row), unmasked);
+    int64_t counted;
+    OK(ax_data_row_targets(data, shape, row, &counted));
+    assert_int_equal(counted, unmasked);
     rows_free(&out);
 }
 
@@ -405,6 +408,47 @@ static void expectations(void **state)
     assert_null(w);
 }
 
+/* A file that becomes shorter while it is in use is an error with its name, wherever it is read. */
+static void files_that_shrink(void **state)
+{
+    scratch *s = *state;
+    put_tok(s, "s.tok", 10);
+    put_nanogpt(s, "n.bin");
+    put_llmc(s, "l.bin", 4);
+    put_megatron(s, "m", 8, 2);
+    put_megatron(s, "k", 8, 2);
+    static const struct {
+        const char *path, *cut;
+        bool indexed;
+    } cases[] = {{"s.tok", "s.tok", true},
+                 {"n.bin", "n.bin", false},
+                 {"l.bin", "l.bin", false},
+                 {"m", "m.bin", false},
+                 {"k", "k.idx", true}};
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_data *data;
+        ax_row_shape shape = {4, true};
+        ax_rows out = rows_create(1, 4);
+        int32_t tokens[N];
+        int64_t first, end, targets;
+        char why[64];
+        snprintf(why, sizeof why, "%s became shorter while it was in use", cases[i].cut);
+        OK(ax_data_open(in_scratch(s, cases[i].path), 9, &data));
+        OK(ax_data_row(data, &shape, 0, &out, 0, &targets));
+        assert_int_equal(truncate(in_scratch(s, cases[i].cut), 0), 0);
+        FAILS(AX_ERR_DATA, why, ax_data_row(data, &shape, 0, &out, 0, &targets));
+        FAILS(AX_ERR_DATA, why, ax_data_check(data));
+        if (strcmp(cases[i].cut, "k.idx") != 0)
+            FAILS(AX_ERR_DATA, why, ax_data_tokens(data, 0, N, tokens));
+        if (cases[i].indexed) {
+            FAILS(AX_ERR_DATA, why, ax_data_document(data, 0, &first, &end));
+            FAILS(AX_ERR_DATA, why, ax_data_row_targets(data, &shape, 0, &targets));
+        }
+        rows_free(&out);
+        ax_data_close(&data);
+    }
+}
+
 /* The checksum of a file that is `bytes` long and zero but for byte `at`. Holes make it cheap. */
 static uint64_t checksum_of(scratch *s, off_t bytes, off_t at)
 {
@@ -492,6 +536,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(damaged_others, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(expectations, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(sampled_checksums, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(files_that_shrink, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(resident_memory, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

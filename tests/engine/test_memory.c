@@ -122,7 +122,7 @@ static ax_status step(training *t, int64_t number)
     double begin = ax_now();
     ax_hyper hyper = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .step = number};
-    ax_sampler_next(t->sampler, &targets);
+    AX_TRY(ax_sampler_next(t->sampler, &targets));
     AX_TRY(ax_engine_step(t->engine, number, read_rows, t->sampler, targets, &hyper));
     AX_TRY(ax_engine_result(t->engine, &r));
     AX_CHECK(r.finite, AX_ERR_NUMERIC, "step %lld is not finite", (long long)number);

@@ -117,7 +117,7 @@ static void resume(void)
             continue;
         int64_t targets;
         FUZZ_HOLDS(run.step >= 0 && run.tokens >= 0);
-        ax_sampler_next(run.sampler, &targets);
+        FUZZ_HOLDS(fuzz_read(ax_sampler_next(run.sampler, &targets)));
     }
 }
 

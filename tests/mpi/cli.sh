@@ -216,6 +216,15 @@ wait $long
 code=$?
 [[ $code == 5 ]] && grep -q '^axonn: error: ' log || die "a rank's SIGKILL: exit code $code"
 none_left
+# A token file that becomes shorter while all ranks read it is told once, with its name.
+start_long
+: >"$(echo run/data/*.tok)"
+wait $long
+code=$?
+[[ $code == 4 && $(grep -c '^axonn: error:' log) == 1 ]] && grep -q 'data/.*\.tok became shorter' log ||
+  die "a token file that shrinks: exit code $code"
+none_left
+rm -rf run
 # So does the end of the supervisor.
 start_long
 kill -KILL $long

@@ -134,6 +134,7 @@ typedef struct manifest_file {
 typedef struct manifest {
     int64_t step, serial;
     double time;
+    int64_t bytes; /* of all files */
     int n;
     manifest_file *file;
     json_t *params; /* name → {"dtype", "sum"} */

@@ -49,8 +49,7 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
     if (status == AX_OK) {
         info->serial = m.serial;
         info->time = m.time;
-        for (int i = 0; i < m.n; i++)
-            info->bytes += m.file[i].bytes;
+        info->bytes = m.bytes;
         if (m.step != info->step)
             status = ax_fail(AX_ERR_DATA, "%s holds step %lld", info->dir, (long long)m.step);
         else if (verify)

@@ -139,6 +139,8 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
              AX_ERR_DATA, "%s lacks a member", path);
     AX_CHECK(version == VERSION, AX_ERR_DATA, "%s has version %lld; this program reads %d", path,
              (long long)version, VERSION);
+    AX_CHECK(step >= 0 && serial >= 0 && serial < INT64_MAX, AX_ERR_DATA,
+             "%s is damaged: step %lld, serial %lld", path, (long long)step, (long long)serial);
     out->step = step;
     out->serial = serial;
     out->params = json_incref(params);
@@ -151,6 +153,8 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
         AX_CHECK(is_inside(name), AX_ERR_DATA, "%s names %s, which is not a file of the checkpoint", path,
                  name);
         f->bytes = json_integer_value(json_object_get(entry, "bytes"));
+        AX_CHECK(f->bytes >= 0 && !__builtin_add_overflow(out->bytes, f->bytes, &out->bytes), AX_ERR_DATA,
+                 "%s: %s cannot have %lld bytes", path, name, (long long)f->bytes);
         AX_CHECK(parse_hex(json_object_get(entry, "xxh3"), &f->xxh3), AX_ERR_DATA, "%s: %s has no checksum",
                  path, name);
         AX_TRY(ax_strdup(name, &f->name));

@@ -37,9 +37,9 @@ static ax_status verify_files(const char *dir, ax_ckpt_report *r)
     ax_status status = manifest_read(dir, &m);
     if (status != AX_OK)
         return status == AX_ERR_DATA ? add_fault(r, MANIFEST) : status;
+    r->bytes = m.bytes;
     for (int i = 0; i < m.n && status == AX_OK; i++) {
         r->files++;
-        r->bytes += m.file[i].bytes;
         status = manifest_check_file(dir, &m.file[i]);
         if (status == AX_ERR_DATA)
             status = add_fault(r, m.file[i].name);

@@ -334,6 +334,42 @@ static void manifests_name_files_of_the_checkpoint(void **state)
     manifest_fini(&m);
 }
 
+/* Numbers that no checkpoint has are damage, and nothing is computed with them. */
+static void impossible_manifests(void **state)
+{
+    manifest_file huge[] = {{(char *)"a", INT64_MAX, 0}, {(char *)"b", INT64_MAX, 0}};
+    manifest_file negative = {(char *)"a", -1, 0};
+    const struct {
+        manifest m;
+        const char *why;
+    } cases[] = {
+        {{.step = 1, .serial = 1, .time = 0.5, .n = 2, .file = huge},
+         "b cannot have 9223372036854775807 bytes"},
+        {{.step = 1, .serial = 1, .time = 0.5, .n = 1, .file = &negative}, "a cannot have -1 bytes"},
+        {{.step = 1, .serial = INT64_MAX, .time = 0.5}, "serial 9223372036854775807"},
+        {{.step = -1, .serial = 1, .time = 0.5}, "step -1"},
+    };
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", at(*state, "ckpt/step-1"));
+    OK(ax_mkdirs(at(dir, "training")));
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        manifest m = cases[i].m;
+        ax_ckpt_report *report;
+        ax_ckpt_list *list;
+        m.params = json_object();
+        OK(manifest_write(dir, &m));
+        json_decref(m.params);
+        OK(ax_ckpt_verify(dir, &report));
+        assert_int_equal(report->n, 1);
+        assert_non_null(strstr(report->fault[0].what, cases[i].why));
+        ax_ckpt_report_destroy(&report);
+        OK(ax_ckpt_list_create(*state, false, &list));
+        assert_int_equal(list->n, 1);
+        assert_non_null(strstr(list->item[0].damage, cases[i].why));
+        ax_ckpt_list_destroy(&list);
+    }
+}
+
 static ax_status load_altered(ax_comm *world, void *arg)
 {
     const job *j = arg;
@@ -456,6 +492,7 @@ int main(void)
         TEST(falls_back_from_damage),
         TEST(any_flipped_bit_is_found),
         TEST(manifests_name_files_of_the_checkpoint),
+        TEST(impossible_manifests),
         TEST(loading_compares_values),
         TEST(what_loading_refuses),
         TEST(differences),

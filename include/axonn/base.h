@@ -215,6 +215,10 @@ uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* Bytes for people: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
 char *ax_format_bytes(double bytes, char out[32]);
+/* Appends to the text in `out`, which has room for `room` bytes, its NUL included. What does not fit is cut.
+ */
+void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
+void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
 /* Seconds for people: "412 ms", "3m12s", "1h05m". */
 char *ax_format_seconds(double seconds, char out[32]);
 

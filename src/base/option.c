@@ -134,14 +134,13 @@ static void report(ax_option_set *set, const char *place, const char *key, const
         option_state(set, option)->failed = true;
     if (set->error_count++ >= ERRORS_KEPT)
         return;
-    char line[ERROR_LINE_MAX];
-    int n = 0;
+    char line[ERROR_LINE_MAX] = "";
     if (place)
-        n += snprintf(line + n, sizeof line - (size_t)n, "%.120s: ", place);
+        ax_text_add(line, sizeof line, "%.120s: ", place);
     if (key)
-        n += snprintf(line + n, sizeof line - (size_t)n,
-                      "%s%.60s: ", set->flags && option && !ax_option_is_positional(option) ? "--" : "", key);
-    vsnprintf(line + n, sizeof line - (size_t)n, fmt, args);
+        ax_text_add(line, sizeof line,
+                    "%s%.60s: ", set->flags && option && !ax_option_is_positional(option) ? "--" : "", key);
+    ax_text_add_args(line, sizeof line, fmt, args);
     /* Without memory for the text the count still makes finish fail. */
     if (ax_buf_printf(&set->errors, "\n  %s", line) != AX_OK)
         return;

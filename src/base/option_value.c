@@ -62,8 +62,7 @@ static ax_status fail_choice(const ax_option *option, const char *text)
     size_t n;
     while ((rest = next_word(rest, &start, &n))) {
         snprintf(word, sizeof word, "%.*s", (int)n, start);
-        size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", !used ? "" : *rest ? ", " : " or ", word);
+        ax_text_add(list, sizeof list, "%s%s", !*list ? "" : *rest ? ", " : " or ", word);
         int distance = ax_edit_distance(text, word);
         if (distance < nearest) {
             nearest = distance;

@@ -38,11 +38,9 @@ void ax_error_context(const char *fmt, ...)
     char text[MESSAGE_MAX];
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (n < 0 || n >= MESSAGE_MAX)
-        return;
-    snprintf(text + n, sizeof text - (size_t)n, ": %s", message);
+    ax_text_add(text, sizeof text, ": %s", message);
     memcpy(message, text, sizeof message);
 }
 

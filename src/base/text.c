@@ -1,4 +1,4 @@
-/* Numbers for people, edit distance, version. */
+/* Texts of bounded size, numbers for people, edit distance, version. */
 #include "axonn/base.h"
 
 #include <stdio.h>
@@ -10,6 +10,21 @@
 
 const char *ax_version(void) { return AXONN_VERSION; }
 const char *ax_commit(void) { return AXONN_COMMIT; }
+
+void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args)
+{
+    size_t used = strnlen(out, room);
+    if (used < room)
+        vsnprintf(out + used, room - used, fmt, args);
+}
+
+void ax_text_add(char *out, size_t room, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    ax_text_add_args(out, room, fmt, args);
+    va_end(args);
+}
 
 char *ax_format_bytes(double bytes, char out[32])
 {

@@ -71,6 +71,9 @@ typedef struct st_dtype {
 } st_dtype;
 const st_dtype *st_dtype_find(const char *name);
 const st_dtype *st_dtype_of(ax_dtype dtype);
+/* "[2, 3]"; the room that any shape needs. */
+enum { ST_SHAPE_TEXT = 22 * AX_ST_MAX_DIMS + 3 };
+char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
 
 /* Adds the arrays of `path`, checked, to the store as its next file. */
 ax_status st_header_read(ax_st *st, const char *path);

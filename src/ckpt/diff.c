@@ -103,11 +103,8 @@ static ax_status compare_raw(differ *d, ax_st *sa, const ax_st_array *a, ax_st *
 
 static ax_status describe(const ax_st_array *a, char **out)
 {
-    char shape[160];
-    int at = snprintf(shape, sizeof shape, "%s [", a->dtype_name);
-    for (int i = 0; i < a->ndim; i++)
-        at += snprintf(shape + at, sizeof shape - (size_t)at, i ? ", %lld" : "%lld", (long long)a->dim[i]);
-    return ckpt_path(out, "%s]", shape);
+    char shape[ST_SHAPE_TEXT];
+    return ckpt_path(out, "%s %s", a->dtype_name, st_shape_print(a->ndim, a->dim, shape));
 }
 
 static ax_status describe_both(const ax_st_array *a, const ax_st_array *b, ax_ckpt_diff_kind kind,

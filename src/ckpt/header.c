@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -53,22 +54,34 @@ const st_dtype *st_dtype_of(ax_dtype dtype)
     return NULL;
 }
 
+char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT])
+{
+    snprintf(out, ST_SHAPE_TEXT, "[");
+    for (int d = 0; d < ndim; d++)
+        ax_text_add(out, ST_SHAPE_TEXT, "%s%lld", d ? ", " : "", (long long)dim[d]);
+    ax_text_add(out, ST_SHAPE_TEXT, "]");
+    return out;
+}
+
 /* ---- reading ------------------------------------------------------------------------------------- */
 
 static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const char *path)
 {
     AX_CHECK(json_is_array(shape) && json_array_size(shape) <= AX_ST_MAX_DIMS, AX_ERR_DATA,
              "%s: %s: \"shape\" is not a list of at most %d extents", path, a->key, AX_ST_MAX_DIMS);
-    int64_t total = bits; /* in bits; an extent of 0 makes all of it 0, but must not hide an overflow */
+    int64_t total = bits; /* in bits, as if no extent were 0: a 0 must not hide that the others overflow */
+    bool empty = false;
     a->ndim = (int)json_array_size(shape);
     for (int d = 0; d < a->ndim; d++) {
         const json_t *item = json_array_get(shape, (size_t)d);
         AX_CHECK(json_is_integer(item) && json_integer_value(item) >= 0, AX_ERR_DATA,
                  "%s: %s: extent %d of \"shape\" is not a whole number", path, a->key, d);
         a->dim[d] = json_integer_value(item);
-        AX_CHECK(!__builtin_mul_overflow(total, a->dim[d], &total), AX_ERR_DATA,
+        empty |= a->dim[d] == 0;
+        AX_CHECK(!__builtin_mul_overflow(total, ax_max(a->dim[d], 1), &total), AX_ERR_DATA,
                  "%s: %s: \"shape\" has more elements than any file", path, a->key);
     }
+    total = empty ? 0 : total;
     AX_CHECK(total % 8 == 0, AX_ERR_DATA, "%s: %s: its elements do not fill whole bytes", path, a->key);
     a->bytes = total / 8;
     return AX_OK;

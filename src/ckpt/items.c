@@ -351,19 +351,10 @@ static void complain(ax_buf *text, int *count, const char *fmt, ...)
         return; /* without memory the count alone is told */
 }
 
-static char *print_shape(int ndim, const int64_t *dim, char out[128])
-{
-    int at = snprintf(out, 128, "[");
-    for (int d = 0; d < ndim; d++)
-        at += snprintf(out + at, (size_t)(128 - at), d ? ", %lld" : "%lld", (long long)dim[d]);
-    snprintf(out + at, (size_t)(128 - at), "]");
-    return out;
-}
-
 static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,
                         const ax_st_array **found, bool *used, ax_buf *text, int *count)
 {
-    char has[128], wants[128];
+    char has[ST_SHAPE_TEXT], wants[ST_SHAPE_TEXT];
     for (int i = 0; i < items->n; i++) {
         const ckpt_item *it = &items->item[i];
         const ax_st_array *a = found[i] = ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
@@ -374,7 +365,8 @@ static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_
         used[a - st->array] = true;
         if (a->ndim != it->place.ndim || memcmp(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim))
             complain(text, count, "%s has shape %s; the model needs %s", a->key,
-                     print_shape(a->ndim, a->dim, has), print_shape(it->place.ndim, it->place.dim, wants));
+                     st_shape_print(a->ndim, a->dim, has),
+                     st_shape_print(it->place.ndim, it->place.dim, wants));
         else if (!ckpt_convertible(a->dtype, it->tensor.dtype))
             complain(text, count, "%s is %s, which cannot be read as %s", a->key, a->dtype_name,
                      ax_dtype_name(it->tensor.dtype));

@@ -240,10 +240,9 @@ static void become_launcher(const command *c, pid_t parent)
 
 static void print_command(const command *c, char *out, size_t size)
 {
-    size_t used = 0;
-    for (size_t i = 0; i < c->n && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s%s", i ? " " : "",
-                                 strcmp(c->word[i], "-q") ? c->word[i] : "-v");
+    *out = 0;
+    for (size_t i = 0; i < c->n; i++)
+        ax_text_add(out, size, "%s%s", i ? " " : "", strcmp(c->word[i], "-q") ? c->word[i] : "-v");
 }
 
 /* Memory for what rank 0 tells, known to it by a path; -1 if there is none to be had. */

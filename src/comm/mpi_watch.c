@@ -72,15 +72,10 @@ static void describe(const ax_mpi_op *op, char *out, size_t size)
     const ax_mpi_comm *c = op->c;
     ax_mpi_call call = ax_mpi_call_of(op);
     ax_mpi_call_describe(&call, out, size);
-    size_t len = strlen(out);
-    len += (size_t)snprintf(out + len, size - len, ", operation %lld of ranks", (long long)op->seq);
-    for (int r = 0; r < c->comm.size && len < size; r++)
+    ax_text_add(out, size, ", operation %lld of ranks", (long long)op->seq);
+    for (int r = 0; r < c->comm.size; r++)
         if (r < 8 || r == c->comm.size - 1)
-            len += (size_t)snprintf(out + len, size - len, "%s %d",
-                                    r == 0  ? ""
-                                    : r > 8 ? " …"
-                                            : ",",
-                                    c->world_rank[r]);
+            ax_text_add(out, size, "%s %d", r == 0 ? "" : r > 8 ? " …" : ",", c->world_rank[r]);
 }
 
 static int64_t called_on(ax_mpi_world *w, uint64_t id)
@@ -192,10 +187,10 @@ static void list(const ax_mpi_world *w, which_fn *which, char *out, size_t size)
     int n = 0;
     for (int r = 0; r < w->comm->comm.size; r++)
         n += which(w, r);
-    size_t len = (size_t)snprintf(out, size, n == 1 ? "rank" : "ranks");
-    for (int r = 0, said = 0; r < w->comm->comm.size && len < size; r++)
+    snprintf(out, size, n == 1 ? "rank" : "ranks");
+    for (int r = 0, said = 0; r < w->comm->comm.size; r++)
         if (which(w, r))
-            len += (size_t)snprintf(out + len, size - len, "%s %d", said++ ? "," : "", r);
+            ax_text_add(out, size, "%s %d", said++ ? "," : "", r);
 }
 
 /* Why the job cannot go on, in words. */
@@ -215,11 +210,10 @@ static void reason(const ax_mpi_world *w, char *out, size_t size)
     } else if (first(w, is_missing) < 0 && first(w, waits_elsewhere) < 0) {
         snprintf(out, size, "%s, has not moved for %d s, though all its ranks have called it", what, seconds);
     } else {
-        size_t len = (size_t)snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);
-        for (int r = 0, n = 0; r < w->comm->comm.size && len < size; r++)
+        snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);
+        for (int r = 0, n = 0; r < w->comm->comm.size; r++)
             if (waits(w, r))
-                len += (size_t)snprintf(out + len, size - len, "%s rank %d in %s", n++ ? ";" : "", r,
-                                        w->watch->answer[r].text);
+                ax_text_add(out, size, "%s rank %d in %s", n++ ? ";" : "", r, w->watch->answer[r].text);
     }
 }
 

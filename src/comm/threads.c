@@ -127,18 +127,18 @@ static void find_deadlock(world *w)
     if (w->failed || !w->blocked || w->blocked + w->returned < w->size)
         return;
     char text[900], what[96];
-    size_t len = (size_t)snprintf(text, sizeof text, "the ranks wait for one another:");
+    snprintf(text, sizeof text, "the ranks wait for one another:");
     const char *comma = "";
     for (const group *g = w->groups; g; g = g->next)
         for (int r = 0; r < g->size; r++)
-            if (g->slot[r].waiting && len < sizeof text) {
+            if (g->slot[r].waiting) {
                 describe(&g->slot[r], what, sizeof what);
-                len += (size_t)snprintf(text + len, sizeof text - len, "%s rank %d in %s of %d ranks", comma,
-                                        g->world_rank[r], what, g->size);
+                ax_text_add(text, sizeof text, "%s rank %d in %s of %d ranks", comma, g->world_rank[r], what,
+                            g->size);
                 comma = ",";
             }
-    if (w->returned && len < sizeof text)
-        snprintf(text + len, sizeof text - len, ", and %d of %d ranks have returned", w->returned, w->size);
+    if (w->returned)
+        ax_text_add(text, sizeof text, ", and %d of %d ranks have returned", w->returned, w->size);
     world_fail(w, text);
 }
 

@@ -121,14 +121,12 @@ void ax_cores_find(ax_cores *out)
 
 char *ax_binding_print(const ax_binding *binding, char *out, size_t size)
 {
-    size_t used = 0;
     *out = 0;
-    for (int c = 0, end; c < AX_CORES_MAX && used < size; c = end) {
+    for (int c = 0, end; c < AX_CORES_MAX; c = end) {
         for (end = c; end < AX_CORES_MAX && binding->cores[end / 64] >> (end % 64) & 1;)
             end++;
         if (end > c)
-            used += (size_t)snprintf(out + used, size - used, end > c + 1 ? "%s%d-%d" : "%s%d",
-                                     used ? "," : "", c, end - 1);
+            ax_text_add(out, size, end > c + 1 ? "%s%d-%d" : "%s%d", *out ? "," : "", c, end - 1);
         else
             end = c + 1;
     }

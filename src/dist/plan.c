@@ -124,18 +124,16 @@ ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_la
 char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256])
 {
     static const char *const names[] = {"all_gather", "reduce_scatter", "slice", "all_reduce"};
-    size_t len = 0, room = 256;
-    snprintf(out, room, "nothing");
-#define ADD(...) (len += len < room ? (size_t)snprintf(out + len, room - len, __VA_ARGS__) : 0)
+    const size_t room = 256;
+    snprintf(out, room, "%s", plan->n ? "" : "nothing");
     for (int i = 0; i < plan->n; i++) {
         const ax_plan_step *s = &plan->step[i];
-        ADD("%s%s(", i ? " " : "", names[s->kind]);
+        ax_text_add(out, room, "%s%s(", i ? " " : "", names[s->kind]);
         if (s->kind != AX_STEP_REDUCE)
-            ADD("d%d@", s->dim);
+            ax_text_add(out, room, "d%d@", s->dim);
         char axes[AX_AXISSET_TEXT];
-        ADD("%s)", ax_grid_set_print(grid, s->axes, axes));
+        ax_text_add(out, room, "%s)", ax_grid_set_print(grid, s->axes, axes));
     }
-#undef ADD
     return out;
 }
 

@@ -67,7 +67,7 @@ ax_status ax_strategy_find(const char *name, const ax_strategy **out)
             *out = &table[i];
             return AX_OK;
         }
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", table[i].name);
+        ax_text_add(names, sizeof names, "%s%s", i ? ", " : "", table[i].name);
     }
     return ax_fail(AX_ERR_USAGE, "there is no strategy \"%s\"; there are %s", name, names);
 }

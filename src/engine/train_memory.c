@@ -61,11 +61,10 @@ static void say(const ax_run *run)
                 {"optimizer", m->optimizer},     {"activations", m->activations}, {"batch", m->batch},
                 {"kernel scratch", m->workspace}};
     char text[512] = "", size[32];
-    size_t used = 0;
     for (size_t i = 0; i < AX_COUNT(rows); i++)
-        if (rows[i].bytes && used < sizeof text)
-            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s %s", used ? ", " : "",
-                                     rows[i].what, ax_format_bytes((double)rows[i].bytes, size));
+        if (rows[i].bytes)
+            ax_text_add(text, sizeof text, "%s%s %s", *text ? ", " : "", rows[i].what,
+                        ax_format_bytes((double)rows[i].bytes, size));
     ax_log(AX_LOG_INFO, "memory%s: %s in all: %s", ax_comm_size(run->world) > 1 ? " of rank 0" : "",
            ax_format_bytes((double)ax_memory_total(m), size), text);
 }

@@ -233,7 +233,7 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
             *out = (ax_axis)a;
             return AX_OK;
         }
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", a ? ", " : "", is);
+        ax_text_add(all, sizeof all, "%s%s", a ? ", " : "", is);
     }
     return ax_fail(AX_ERR_USAGE, "the grid has no axis \"%.*s\"; its axes are %s", (int)len, name, all);
 }
@@ -363,13 +363,12 @@ ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes)
 char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT])
 {
     ax_axisset left = ax_grid_atoms(grid, axes);
-    size_t len = 0;
     *out = 0;
     for (int a = 0; a < grid->axes; a++) {
         ax_axisset atoms = grid->axis[a].atoms;
-        if ((atoms & ~left) || len >= AX_AXISSET_TEXT)
+        if (atoms & ~left)
             continue;
-        len += (size_t)snprintf(out + len, AX_AXISSET_TEXT - len, "%s%s", len ? "." : "", grid->axis[a].name);
+        ax_text_add(out, AX_AXISSET_TEXT, "%s%s", *out ? "." : "", grid->axis[a].name);
         left &= (ax_axisset)~atoms;
     }
     return out;

@@ -71,11 +71,11 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
     for (int a = 0; a < AX_AXES_STANDARD; a++)
         s.wanted[a] = ax_grid_size_along(wanted, (ax_axis)a);
     factorize(&s, 0, ranks);
-    size_t len = (size_t)snprintf(out, 320, "%s", s.n ? "" : "none");
+    snprintf(out, 320, "%s", s.n ? "" : "none");
     for (int i = 0; i < s.n; i++) {
         char one[80];
         ax_grid_size_print(ax_grid_size_of(s.best[i].size), one);
-        len += (size_t)snprintf(out + len, 320 - len, "%s%s", i ? "; " : "", one);
+        ax_text_add(out, 320, "%s%s", i ? "; " : "", one);
     }
     return out;
 }

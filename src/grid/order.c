@@ -12,7 +12,7 @@ char *ax_grid_order_print(const ax_grid_order *order, char out[32])
 {
     *out = 0;
     for (int i = 0; i < AX_AXES_STANDARD; i++)
-        snprintf(out + strlen(out), 32 - strlen(out), "%s%s", i ? "," : "", ax_axis_name(order->axis[i]));
+        ax_text_add(out, 32, "%s%s", i ? "," : "", ax_axis_name(order->axis[i]));
     return out;
 }
 

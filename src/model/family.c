@@ -40,8 +40,7 @@ ax_status ax_family_find(const char *name, const ax_family **out)
             *out = families[i];
             return AX_OK;
         }
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
-                 families[i]->name);
+        ax_text_add(known, sizeof known, "%s%s", i ? ", " : "", families[i]->name);
     }
     return ax_fail(AX_ERR_USAGE, "model family \"%s\" is not implemented; there are: %s", name, known);
 }

@@ -129,26 +129,24 @@ ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_l
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128])
 {
-    size_t len = 0, room = 128;
+    const size_t room = 128;
     out[0] = 0;
-#define ADD(...) (len += len < room ? (size_t)snprintf(out + len, room - len, __VA_ARGS__) : 0)
     for (int d = 0; d < ndim; d++) {
         const ax_axes *axes = &layout->dim[d];
         if (names && d < (int)strlen(names))
-            ADD("%s%c", d ? ", " : "", names[d]);
+            ax_text_add(out, room, "%s%c", d ? ", " : "", names[d]);
         else
-            ADD("%sd%d", d ? ", " : "", d);
+            ax_text_add(out, room, "%sd%d", d ? ", " : "", d);
         for (int i = 0; i < axes->n; i++)
-            ADD("%s%s", i == axes->n - axes->fine ? (i ? "/" : "@/") : (i ? "." : "@"),
-                ax_grid_axis_name(grid, axes->a[i]));
+            ax_text_add(out, room, "%s%s", i == axes->n - axes->fine ? (i ? "/" : "@/") : (i ? "." : "@"),
+                        ax_grid_axis_name(grid, axes->a[i]));
     }
     const char *mark = " +";
     for (int a = 0; a < ax_grid_axes(grid); a++)
         if (layout->partial >> a & 1) {
-            ADD("%s%s", mark, ax_grid_axis_name(grid, (ax_axis)a));
+            ax_text_add(out, room, "%s%s", mark, ax_grid_axis_name(grid, (ax_axis)a));
             mark = ".";
         }
-#undef ADD
     return out;
 }
 

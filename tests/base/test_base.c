@@ -24,6 +24,25 @@ static void error_messages(void **state)
     assert_string_equal(ax_error_message(), "again: loading model: file a.bin is 7 bytes short");
 }
 
+/* What does not fit is cut, however often and however much is added; nothing is written behind the room. */
+static void texts_are_cut_at_their_room(void **state)
+{
+    (void)state;
+    char text[16];
+    memset(text, '#', sizeof text);
+    text[0] = 0;
+    ax_text_add(text, 8, "%s", "");
+    assert_string_equal(text, "");
+    ax_text_add(text, 8, "%d-%d", 12, 34);
+    assert_string_equal(text, "12-34");
+    for (int i = 0; i < 3; i++) {
+        ax_text_add(text, 8, "%s", "abcdefgh");
+        assert_string_equal(text, "12-34ab");
+    }
+    for (size_t i = 8; i < sizeof text; i++)
+        assert_int_equal(text[i], '#');
+}
+
 static void buffers_grow(void **state)
 {
     (void)state;
@@ -216,6 +235,7 @@ static void threads_do_not_inherit_a_core(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(error_messages),
+                                       cmocka_unit_test(texts_are_cut_at_their_room),
                                        cmocka_unit_test(buffers_grow),
                                        cmocka_unit_test(philox_known_answers),
                                        cmocka_unit_test(distributions),

@@ -285,6 +285,10 @@ static void damaged_headers(void **state)
          "at most 8"},
         {"{\"a\": {\"dtype\": \"F32\", \"shape\": [4611686018427387904, 4], \"data_offsets\": [0, 4]}}", 4,
          "more elements than any file"},
+        {"{\"a\": {\"dtype\": \"F32\", \"shape\": [0, 9223372036854775807, 9223372036854775807, "
+         "9223372036854775807, 9223372036854775807, 9223372036854775807, 9223372036854775807, "
+         "9223372036854775807], \"data_offsets\": [0, 0]}}",
+         0, "more elements than any file"},
         {"{\"a\": {\"dtype\": \"F4\", \"shape\": [3], \"data_offsets\": [0, 2]}}", 2, "whole bytes"},
         {"{\"a\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0]}}", 4, "a: \"data_offsets\""},
         {"{\"a\": {\"dtype\": \"F32\", \"shape\": [1], \"data_offsets\": [0, 4.0]}}", 4,

@@ -93,10 +93,8 @@ static ax_status refuse(const char *name)
     known = !strcmp(name, ax_cpu_isa_avx2.name) || !strcmp(name, ax_cpu_isa_avx512.name) ||
             !strcmp(name, ax_cpu_isa_avx512_bf16.name) || !strcmp(name, ax_cpu_isa_avx512_amx.name);
 #endif
-    for (int i = 0; ax_isa_name(i); i++) {
-        size_t used = strlen(can);
-        snprintf(can + used, sizeof can - used, "%s%s", i ? ", " : "", ax_isa_name(i));
-    }
+    for (int i = 0; ax_isa_name(i); i++)
+        ax_text_add(can, sizeof can, "%s%s", i ? ", " : "", ax_isa_name(i));
     return ax_fail(
         AX_ERR_USAGE, "AXONN_ISA is \"%s\", %s: this processor can run %s", name,
         known ? "which cannot be used here" : "which is no instruction set that there are kernels for", can);

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The main job on real input: builds axonn, trains a tokenizer and a GPT of 10.4 M parameters on the text
-# files below PATH (default: the C and C++ headers in /usr/include), and shows what came of it. About five
-# minutes on two cores, after the build. Installs what is missing on Debian 12 (root, or a user with sudo).
+# The main job on real input: builds axonn, trains a tokenizer and a GPT on the text files below PATH (default:
+# the C and C++ headers in /usr/include), and shows what came of it. The model is as large as pays in the time: 2.7 M
+# parameters in the five minutes that it takes on two cores, after the build. Installs what is missing on Debian 12
+# (root, or a user with sudo).
 #
 #   scripts/quickstart.sh [PATH] [--seconds N] [--prompt TEXT] [--dir DIR] [--again] [key=value ...]
 #
@@ -135,7 +136,7 @@ SECONDS=0
 # A wrong override is told before anything takes time: 2. One that is right lacks its data only.
 check_overrides() {
     local words said code=0
-    mapfile -t words < <(printf '%s\n' {run.dir,data.train,data.valid,data.tokenizer}="$dir/none" optim.warmup=0 \
+    mapfile -t words < <(printf '%s\n' {run.dir,data.train,data.valid,data.tokenizer}="$dir/none" \
         ${overrides[@]+"${overrides[@]}"} | last_of_each)
     said=$("$AXONN" train "$config" "${words[@]}" 2>&1) || code=$?
     [ "$code" -ne 2 ] || { echo "$said" >&2 && exit 2; }
@@ -171,20 +172,24 @@ split() {
     "$AXONN" data show "$data/valid.tok" --json | field tokens
 }
 
-# Files go to validation by a hash of their text. Their sizes differ much, so the share of them that gives a
-# million tokens, and not far more, is searched for; it is a fifth at most.
+# Files go to validation by a hash of their text, so copies of a file are on one side. Sizes of files differ much, so
+# the share of them that gives a million tokens, or less where time is short, and not far more, is searched for, for
+# a quarter of the time at most. The share starts at two dozen files or more, and is a fifth at most.
 build_data() {
-    local low=0 high=0.2 fraction tokens
-    fraction=$(calc %.5f "3 * $million / $(field bytes <"$data/tokenizer.json")")
-    fraction=$(calc %.5f "$fraction < $high ? $fraction : $high")
+    local low=0 high=0.2 fraction tokens goal time=${seconds:-300}
+    goal=$(calc %d "$million * ($time < 1 ? 1 : $time > 300 ? 300 : $time) / 300")
+    fraction=$(calc %.5f "3 * $goal / $(field bytes <"$data/tokenizer.json")")
+    fraction=$(awk -v a="$fraction" -v b="$(field files <"$data/tokenizer.json")" -v high=$high \
+        'BEGIN { if (a < 24 / b) a = 24 / b; printf "%.5f", a < high ? a : high }')
     for _ in 1 2 3 4 5; do
         tokens=$(split "$fraction")
-        if [ "$tokens" -lt $((million * 101 / 100)) ]; then
+        if [ "$tokens" -lt $((goal * 101 / 100)) ]; then
             low=$fraction
         else
             high=$fraction
-            [ "$tokens" -gt $((million * 13 / 10)) ] || break
+            [ "$tokens" -gt $((goal * 13 / 10)) ] || break
         fi
+        if [ $((4 * SECONDS)) -ge "$time" ]; then high=$fraction && break; fi
         fraction=$(calc %.5f "($low + $high) / 2")
     done
     if [ "$fraction" != "$high" ]; then split "$high" >/dev/null; fi
@@ -218,32 +223,76 @@ train() {
     "$AXONN" train "$config" "${words[@]}"
 }
 
-# Trains a few steps aside and writes the plan: steps, and the seconds that all will take.
-measure() {
-    local probe=$dir/probe per_step step_s eval_s evals_s least steps evals=8
+# Models from small to large: layers, hidden, heads, rows of a step, learning rate. Of those that read two tokens or
+# more for each parameter in the time, the largest ends best (docs/performance.md); examples/quickstart.yaml is the
+# one of five minutes on two cores.
+models="2 64 2 8 8e-3
+3 128 4 8 6e-3
+4 192 6 8 4e-3
+6 256 8 8 3e-3
+6 384 6 8 2e-3
+8 512 8 16 1e-3
+12 768 12 32 6e-4"
+
+# The keys of the model of this width.
+model_keys() {
+    awk -v width="$1" '$2 == width {
+        print "model.layers=" $1 "\nmodel.hidden=" $2 "\nmodel.heads=" $3 "\ntrain.global_batch=" $4
+        print "train.micro_batch=" $4 "\noptim.lr=" $5 }' <<<"$models"
+}
+
+# The width of the largest model that pays, or the smallest's, by the products of the probe: tokens per second times
+# parameters is about the same for all models.
+best_width() {
+    awk -v work="$1" -v rows="$(($(setting model.vocab 4096) + $(setting model.seq_len 256)))" '{
+        parameters = rows * $2 + 12 * $1 * $2 * $2
+        if (NR == 1 || work / parameters >= 2 * parameters) width = $2
+    } END { print width }' <<<"$models"
+}
+
+# Trains a few steps aside: sets step_s and per_step, seconds and tokens of a step, parameters, evals_s, seconds of an
+# evaluation between steps, and eval_s, of the one at the end.
+probe() {
+    local probe=$dir/probe
     rm -rf "$probe"
-    train "${keys[@]}" run.dir="$probe" train.steps=8 optim.warmup=0 run.eval_start=false \
+    train "${keys[@]}" "$@" run.dir="$probe" train.steps=8 run.eval_start=false \
         2>"$dir/probe.log" || { cat "$dir/probe.log" >&2 && exit 1; }
     step_s=$(rows "$probe" | field step_ms | median)
     step_s=$(calc %.6f "$step_s / 1000")
     per_step=$(rows "$probe" | field tokens | tail -n 1)
     per_step=$(calc %.3f "$per_step / 8")
+    parameters=$(grep -m 1 parameters "$probe/metrics.jsonl" | field parameters)
     evals_s=$(grep eval_loss "$probe/metrics.jsonl" | field seconds)
     eval_s=$(calc %.3f "$evals_s * $valid_tokens / $(grep eval_loss "$probe/metrics.jsonl" | field targets)")
     rm -rf "$probe" "$dir/probe.log"
+}
+
+# Writes the plan: steps, the seconds that all will take, and the model's keys if it is not the configuration's.
+measure() {
+    local step_s per_step parameters evals_s eval_s least steps rest evals=8 size=() width
+    probe
+    # A model or a rate of the user's own is not scaled.
+    if ! printf '%s\n' ${overrides[@]+"${overrides[@]}"} | grep -qE '^(model\.(layers|hidden|heads|ffn)|train\..*_batch|optim\.lr)='; then
+        width=$(best_width "$(calc %.0f "$parameters * $per_step / $step_s * (${seconds:-300} - $SECONDS)")")
+        mapfile -t size < <(model_keys "$width")
+        grep -q "hidden: *$width\b" "$config" || probe "${size[@]}"
+    fi
     least=20
     [ -n "$seconds" ] || least=$(calc %d "$million / $per_step + 1")
     # Looking at the loss is not to take longer than lowering it: where time is short, it is done less often.
     [ "$(calc %d "(8 * $evals_s >= 0.1 * (${seconds:-300} - $SECONDS))")" -eq 0 ] || evals=2
-    steps=$(calc %d "(${seconds:-300} - $SECONDS - $eval_s - ($evals + 1) * $evals_s - 8) / $step_s")
+    # After the steps: validation, compressors, a completion.
+    rest=$(calc %.3f "$eval_s + ($evals + 1) * $evals_s + 1.5 + 5 * $valid_tokens / $million")
+    steps=$(calc %d "(${seconds:-300} - $SECONDS - $rest) / $step_s")
     [ "$steps" -ge "$least" ] || steps=$least
     steps=$(setting train.steps "$steps")
     echo "steps=$steps"
     echo "tokens=$(calc %d "$steps * $per_step")"
     echo "rate=$(calc %d "$per_step / $step_s")"
-    echo "estimate=$(calc %d "$SECONDS + $steps * $step_s + $eval_s + ($evals + 1) * $evals_s + 8")"
-    echo "eval_interval=$((steps / evals + 1))"
+    echo "estimate=$(calc %d "$SECONDS + $steps * $step_s + $rest")"
+    echo "interval=$((steps / evals + 1))"
     echo "seconds=$seconds"
+    printf 'key=%s\n' ${size[@]+"${size[@]}"}
 }
 
 if [ ! -e "$plan" ]; then
@@ -268,7 +317,8 @@ fi
 
 say "[5/6] training"
 code=0
-train "optim.warmup=$((steps / 16))" "run.eval_interval=$(planned eval_interval)" "${keys[@]}" \
+mapfile -t size < <(planned key | sed '/^$/d')
+train ${size[@]+"${size[@]}"} run.{eval,checkpoint}_interval="$(planned interval)" "${keys[@]}" \
     "train.steps=$steps" || code=$?
 [ $code -ne 7 ] || fail "stopped; the same command goes on from where it was"
 [ $code -eq 0 ] || exit $code

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/quickstart.sh with a tiny model on the sources of this tree: a run that is interrupted and continued,
-# the result shown again, refusals.   tests/quickstart.sh AXONN
+# the result shown again, refusals. With `time`: that --seconds 15 is kept, on an idle machine.
+#   tests/quickstart.sh AXONN [time]
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,6 +25,14 @@ expect() {
     grep -qF -- "$text" "$work/log" || fail "it does not say \"$text\": $*"
 }
 
+if [ "${2:-}" = time ]; then
+    SECONDS=0
+    expect 0 "Trained on /usr/include" "$root/scripts/quickstart.sh" --dir "$work/run" --seconds 15
+    [ $SECONDS -le 20 ] || fail "--seconds 15 took $SECONDS s"
+    echo "quickstart: --seconds 15 took $SECONDS s"
+    exit
+fi
+
 # The first minute of it is interrupted in training.
 "${run[@]}" >"$work/log" 2>&1 &
 script=$!
@@ -37,7 +46,7 @@ grep -q "the same command goes on" "$work/log" || fail "it does not say how to g
 
 ! grep -q "integer expr" "$work/log" || fail "a sum went wrong"
 steps=$(sed -n 's/^steps=//p' "$work/run/quickstart.plan")
-grep -q "^eval_interval=$((steps / 8 + 1))$" "$work/run/quickstart.plan" || fail "not eight evaluations, with time enough"
+grep -q "^interval=$((steps / 8 + 1))$" "$work/run/quickstart.plan" || fail "not eight evaluations, with time enough"
 
 # Going on, to an end that is near.
 saved=$(sed 's/step-//' "$work/run/latest")
@@ -69,5 +78,20 @@ expect 2 "--no-such-option: unknown flag" "${run[@]}" --no-such-option
 # No time at all, less than anything takes on the fastest machine: it says so, and looks at the loss no oftener
 # than at half of the steps.
 expect 0 "longer than the 0 s asked for: 20 steps" "${run[@]}" --seconds 0 --again
-grep -q "^eval_interval=11" "$work/run/quickstart.plan" || fail "evaluations outlast the training"
+grep -q "^interval=11" "$work/run/quickstart.plan" || fail "evaluations outlast the training"
+
+# The model is made for the time: the smallest in none. Files and their copies are on one side of the split.
+mkdir "$work/twice"
+cp -r "$root/src/base" "$work/twice/a"
+cp -r "$root/src/base" "$work/twice/b"
+expect 0 "longer than the 0 s asked for" "$root/scripts/quickstart.sh" "$work/twice" --dir "$work/small" --seconds 0 \
+    model.vocab=384 model.seq_len=32 train.precision=fp32 threads=1 run.eval_batches=1
+grep -q "^key=model.hidden=64$" "$work/small/quickstart.plan" || fail "not the smallest model, with no time"
+grep -q "gpt2 2 x 64" "$work/log" || fail "the model is not the planned one"
+valid=$work/small/data/valid.tok
+documents=$("$AXONN" data show "$valid" --json | sed 's/.*"documents":\([0-9]*\).*/\1/')
+[ "$documents" -ge 2 ] || fail "nothing to validate with"
+for i in $(seq 0 $((documents - 1))); do
+    "$AXONN" data show "$valid" --document "$i" --tokenizer "$work/small/data/tokenizer" | cksum
+done | sort | uniq -c | awk '$1 != 2 { exit 1 }' || fail "a file is to validate with, and its copy to train on"
 echo "quickstart: good"

@@ -218,7 +218,8 @@ typedef enum ax_ckpt_diff_kind {
 } ax_ckpt_diff_kind;
 
 typedef struct ax_ckpt_diff_row {
-    char *key; /* "training/…" for optimizer state, "config.json:n_layer" for configuration; owned */
+    char *key; /* "training/SLOT.…" for optimizer state, named as the weights in model files;
+                  "config.json:n_layer" for configuration; owned */
     ax_ckpt_diff_kind kind;
     int64_t elements, differing;
     double max_abs; /* largest |a - b|; infinite where just one is NaN */

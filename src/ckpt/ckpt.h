@@ -140,7 +140,7 @@ typedef struct manifest {
     int64_t bytes; /* of all files */
     int n;
     manifest_file *file;
-    json_t *params; /* name → {"dtype", "sum"} */
+    json_t *params; /* name → {"dtype", "sum"} and, if model files name it otherwise, "key" */
 } manifest;
 
 /* Writes training/manifest.json of `dir` and syncs it. */
@@ -155,6 +155,12 @@ void manifest_fini(manifest *m);
 ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash);
 /* AX_ERR_DATA if the file is not as the manifest says. */
 ax_status manifest_check_file(const char *dir, const manifest_file *f);
+
+/* ---- diff_names.c ---- */
+
+/* Gives the rows from `first` on, which are of training/, the names that the manifest of `dir` has for the
+ * weights in model files. */
+ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir);
 
 /* ---- find.c: names in a run directory ---- */
 

@@ -258,6 +258,7 @@ static bool has_optim(const char *dir)
 
 static ax_status compare_training(differ *d, const char *a, const char *b)
 {
+    int first = d->diff->n;
     char *ta = NULL, *tb = NULL;
     ax_st *sa = NULL, *sb = NULL;
     if (!has_optim(a) || !has_optim(b))
@@ -271,6 +272,8 @@ static ax_status compare_training(differ *d, const char *a, const char *b)
         status = st_open_dir(tb, "optim", &sb);
     if (status == AX_OK)
         status = compare_stores(d, sa, sb, "training/");
+    if (status == AX_OK)
+        status = ckpt_name_rows(d->diff, first, a);
     ax_st_close(&sa);
     ax_st_close(&sb);
     free(ta);

@@ -242,9 +242,10 @@ static ax_status list_params(saver *s)
     for (int i = 0; i < set->n; i++) {
         char sum[17];
         snprintf(sum, sizeof sum, "%016llx", (unsigned long long)s->sums[i]);
-        json_t *entry =
-            json_pack("{s:s, s:s}", "dtype", ax_dtype_name(set->param[i]->master.dtype), "sum", sum);
-        AX_CHECK(!json_object_set_new(s->m.params, set->param[i]->name, entry), AX_ERR_MEMORY,
+        const ax_param *p = set->param[i];
+        json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->master.dtype), "sum", sum,
+                                  "key", p->file.key);
+        AX_CHECK(!json_object_set_new(s->m.params, p->name, entry), AX_ERR_MEMORY,
                  "no memory for the manifest");
     }
     return AX_OK;

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 /* ---- ls ------------------------------------------------------------------------------------------ */
@@ -208,9 +209,18 @@ static ax_status diff_json(const diff_args *a, const ax_ckpt_diff *diff)
                                     "rows", rows));
 }
 
-static void print_row(const ax_ckpt_diff_row *row)
+/* Columns of the longest name. */
+static int name_width(const ax_ckpt_diff *diff)
 {
-    printf("%-44s %s", row->key, kinds[row->kind]);
+    size_t width = 44;
+    for (int i = 0; i < diff->n; i++)
+        width = strlen(diff->row[i].key) > width ? strlen(diff->row[i].key) : width;
+    return (int)width;
+}
+
+static void print_row(const ax_ckpt_diff_row *row, int width)
+{
+    printf("%-*s %s", width, row->key, kinds[row->kind]);
     if (row->a || row->b)
         printf(": %s, %s", row->a ? row->a : "-", row->b ? row->b : "-");
     else if (row->kind == AX_DIFF_VALUES)
@@ -225,11 +235,12 @@ static ax_status run_diff(const void *raw)
     ax_ckpt_diff *diff;
     ax_status status = AX_OK;
     AX_TRY(ax_ckpt_diff_create(a->a, a->b, &diff));
+    int width = name_width(diff);
     if (a->json)
         status = diff_json(a, diff);
     for (int i = 0; !a->json && i < diff->n; i++)
         if (a->all || diff->row[i].kind != AX_DIFF_NONE)
-            print_row(&diff->row[i]);
+            print_row(&diff->row[i], width);
     if (!a->json)
         printf("%d compared, %d differ\n", diff->n, diff->differing);
     ax_ckpt_diff_destroy(&diff);

@@ -1,0 +1,74 @@
+/* The state of optimizers is stored by the parameters' own names. In a comparison its rows have the names
+ * that the weights have in model files, as the manifest gives them: parameters that share an array share a
+ * row. */
+#include "ckpt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TRAINING "training/"
+
+/* "training/SLOT.PARAMETER" as "training/SLOT.KEY", where the manifest has a key for the parameter. */
+static ax_status rename_row(ax_ckpt_diff_row *row, const json_t *params)
+{
+    const char *slot = row->key + strlen(TRAINING), *dot = strchr(slot, '.');
+    const char *key =
+        dot ? json_string_value(json_object_get(json_object_get(params, dot + 1), "key")) : NULL;
+    char *name;
+    if (!key)
+        return AX_OK;
+    AX_TRY(ckpt_path(&name, TRAINING "%.*s.%s", (int)(dot - slot), slot, key));
+    free(row->key);
+    row->key = name;
+    return AX_OK;
+}
+
+static int by_key(const void *x, const void *y)
+{
+    const ax_ckpt_diff_row *a = x, *b = y;
+    return strcmp(a->key, b->key);
+}
+
+/* Rows of which both were compared, or neither could be for the same reason. */
+static bool join(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
+{
+    bool compared = into->kind <= AX_DIFF_VALUES && row->kind <= AX_DIFF_VALUES;
+    bool missing = into->kind >= AX_DIFF_ONLY_A && into->kind == row->kind;
+    if (strcmp(into->key, row->key) != 0 || (!compared && !missing))
+        return false;
+    into->kind = into->kind > row->kind ? into->kind : row->kind;
+    into->elements += row->elements;
+    into->differing += row->differing;
+    into->max_abs = row->max_abs > into->max_abs ? row->max_abs : into->max_abs;
+    into->max_rel = row->max_rel > into->max_rel ? row->max_rel : into->max_rel;
+    return true;
+}
+
+static void join_rows(ax_ckpt_diff *diff, int first)
+{
+    int kept = first;
+    for (int i = first; i < diff->n; i++) {
+        ax_ckpt_diff_row *row = &diff->row[i];
+        if (kept > first && join(&diff->row[kept - 1], row)) {
+            free(row->key);
+            continue;
+        }
+        diff->row[kept++] = *row;
+    }
+    diff->n = kept;
+}
+
+ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir)
+{
+    manifest m;
+    ax_status status = manifest_read(dir, &m);
+    if (status != AX_OK) /* a damaged one is no reason not to compare */
+        return status == AX_ERR_DATA ? AX_OK : status;
+    for (int i = first; i < diff->n && status == AX_OK; i++)
+        status = rename_row(&diff->row[i], m.params);
+    manifest_fini(&m);
+    if (status == AX_OK && diff->n > first)
+        qsort(diff->row + first, (size_t)(diff->n - first), sizeof *diff->row, by_key);
+    join_rows(diff, first);
+    return status;
+}

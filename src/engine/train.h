@@ -11,7 +11,8 @@
 typedef struct ax_sources {
     int n;
     ax_data **data;
-    double *weight; /* 0, all of them: mixed by size */
+    const char **path; /* as the configuration, which owns them, names them */
+    double *weight;    /* 0, all of them: mixed by size */
 } ax_sources;
 
 /* A set of axes of the grid along which ranks talk. */

@@ -182,6 +182,7 @@ void ax_sources_close(ax_sources *sources)
     for (int i = 0; i < sources->n; i++)
         ax_data_close(&sources->data[i]);
     free(sources->data);
+    free(sources->path);
     free(sources->weight);
     *sources = (ax_sources){0};
 }
@@ -268,6 +269,7 @@ static ax_status open_source(ax_run *run, const char *path, ax_data **out)
 static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *out)
 {
     AX_TRY(ax_calloc(paths->count, sizeof *out->data, &out->data));
+    AX_TRY(ax_calloc(paths->count, sizeof *out->path, &out->path));
     AX_TRY(ax_calloc(paths->count, sizeof *out->weight, &out->weight));
     bool weighted = false;
     for (size_t i = 0; i < paths->count; i++)
@@ -275,6 +277,7 @@ static ax_status open_sources(ax_run *run, const ax_paths *paths, ax_sources *ou
     for (size_t i = 0; i < paths->count; i++) {
         double given = paths->items[i].weight;
         out->weight[i] = weighted && given <= 0 ? 1 : given;
+        out->path[i] = paths->items[i].path;
         out->n++;
         AX_TRY(open_source(run, paths->items[i].path, &out->data[i]));
     }

@@ -23,6 +23,15 @@ static json_t *source_list(const ax_run *run)
     return sources;
 }
 
+/* Where those are, for messages alone: files may move. */
+static json_t *path_list(const ax_run *run)
+{
+    json_t *paths = json_array();
+    for (int i = 0; i < run->train.n; i++)
+        json_array_append_new(paths, json_string(run->train.path[i]));
+    return paths;
+}
+
 /* The facts that make a run this run and no other: a continuation must agree on each. Insertion order is
  * print order. */
 static json_t *identity_of(const ax_run *run)
@@ -63,10 +72,10 @@ static ax_status print_state(const ax_run *run, char **out)
     json_t *sampler = json_array();
     for (int i = 0; i < run->train.n; i++)
         json_array_append_new(sampler, json_integer(counts[i]));
-    json_t *state =
-        json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o}", "axonn", ax_version(), "commit", ax_commit(), "step",
-                  (json_int_t)run->step, "tokens", (json_int_t)run->tokens, "evaluate", run->eval_pending,
-                  "sampler", sampler, "run", identity_of(run), "settings", settings_of(run));
+    json_t *state = json_pack("{s:s,s:s,s:I,s:I,s:b,s:o,s:o,s:o,s:o}", "axonn", ax_version(), "commit",
+                              ax_commit(), "step", (json_int_t)run->step, "tokens", (json_int_t)run->tokens,
+                              "evaluate", run->eval_pending, "sampler", sampler, "paths", path_list(run),
+                              "run", identity_of(run), "settings", settings_of(run));
     const ax_loss_scale *scale = ax_engine_loss_scale(run->engine);
     bool complete = state;
     if (state && c->train.precision == AX_CONFIG_FP16)
@@ -193,13 +202,58 @@ ax_status ax_run_find_resume(ax_run *run)
     return AX_OK;
 }
 
-static ax_status describe_change(const char *key, const json_t *before, const json_t *now, ax_buf *out)
+/* A fact that differs; `paths` are the saved ones of data.train. */
+typedef struct change {
+    const char *key;
+    const json_t *before, *now, *paths;
+} change;
+
+/* "a.tok (4350 tokens), b.tok (17 tokens, weight 2)"; checkpoints of earlier versions have no paths. */
+static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
 {
-    enum { FLAGS = JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15) };
-    char *a = before ? json_dumps(before, FLAGS) : NULL, *b = json_dumps(now, FLAGS);
-    ax_status status = ax_buf_printf(out, "%s was %s and is now %s", key, a ? a : "absent", b ? b : "?");
-    free(a);
-    free(b);
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const json_t *source = json_array_get(sources, i);
+        const char *path = json_string_value(json_array_get(paths, i));
+        double weight = json_number_value(json_object_get(source, "weight"));
+        AX_TRY(ax_buf_printf(out, "%s%s (%lld tokens", i ? ", " : "", path ? path : "a source",
+                             (long long)json_integer_value(json_object_get(source, "tokens"))));
+        AX_TRY(weight > 0 ? ax_buf_printf(out, ", weight %g)", weight) : ax_buf_printf(out, ")"));
+    }
+    return AX_OK;
+}
+
+/* A value of a key as the user knows it: files by their paths, words of a choice as words. */
+static ax_status print_value(const char *key, const json_t *value, const json_t *paths, ax_buf *out)
+{
+    size_t count;
+    char word[64];
+    const ax_option *option = ax_config_options(&count), *end = option + count;
+    while (option < end && strcmp(option->key, key) != 0)
+        option++;
+    if (option < end && option->type == AX_OPT_PATHS && json_is_array(value))
+        return print_sources(value, paths, out);
+    if (option < end && option->type == AX_OPT_ENUM && json_is_integer(value))
+        return ax_buf_printf(out, "\"%s\"", ax_option_word(option, (int)json_integer_value(value), word));
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
+    ax_status status = ax_buf_printf(out, "%s", text ? text : "absent");
+    free(text);
+    return status;
+}
+
+static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out)
+{
+    ax_buf a = {0}, b = {0};
+    json_t *paths = path_list(run);
+    ax_status status = print_value(c->key, c->before, c->paths, &a);
+    if (status == AX_OK)
+        status = print_value(c->key, c->now, paths, &b);
+    if (status == AX_OK && json_is_array(c->before) && !strcmp(a.data, b.data))
+        status = ax_buf_printf(out, "%s: the contents of %s have changed", c->key, b.data);
+    else if (status == AX_OK)
+        status = ax_buf_printf(out, "%s was %s and is now %s", c->key, a.data, b.data);
+    json_decref(paths);
+    ax_buf_fini(&a);
+    ax_buf_fini(&b);
     return status;
 }
 
@@ -212,8 +266,10 @@ static bool may_differ(const ax_run *run, const char *key)
 
 /* Tells of each fact that is no longer as it was; those that may not differ are added to `refused`, a line
  * each. */
-static ax_status compare(const ax_run *run, const json_t *saved, json_t *now, bool identity, ax_buf *refused)
+static ax_status compare(const ax_run *run, const json_t *state, json_t *now, bool identity, ax_buf *refused)
 {
+    const json_t *saved = json_object_get(state, identity ? "run" : "settings"),
+                 *paths = json_object_get(state, "paths");
     const char *key;
     json_t *value;
     json_object_foreach(now, key, value)
@@ -222,7 +278,7 @@ static ax_status compare(const ax_run *run, const json_t *saved, json_t *now, bo
         ax_buf text = {0};
         if (json_equal(before, value))
             continue;
-        ax_status status = describe_change(key, before, value, &text);
+        ax_status status = describe_change(run, &(change){key, before, value, paths}, &text);
         if (status == AX_OK && (!identity || may_differ(run, key)))
             ax_log(AX_LOG_INFO, "changed: %s", text.data);
         else if (status == AX_OK)
@@ -237,7 +293,7 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
     ax_buf refused = {0};
     json_t *identity = identity_of(run), *settings = settings_of(run);
-    ax_status status = compare(run, json_object_get(state, "run"), identity, true, &refused);
+    ax_status status = compare(run, state, identity, true, &refused);
     if (status == AX_OK && refused.size)
         status = ax_fail(
             AX_ERR_USAGE,
@@ -246,7 +302,7 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
             "run.dir; train.resume=%s there starts a new run from it (with another model nothing does)",
             run->resume_dir, refused.data, run->resume_dir);
     if (status == AX_OK)
-        status = compare(run, json_object_get(state, "settings"), settings, false, &refused);
+        status = compare(run, state, settings, false, &refused);
     json_decref(identity);
     json_decref(settings);
     ax_buf_fini(&refused);

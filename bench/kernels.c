@@ -288,9 +288,8 @@ static void bench_rows(bench *b, ax_dtype dtype)
 /* An update of n elements in ARRAYS parts of the same length, but for the last; or what is left of the
  * moments of weights that nothing touches any more. */
 enum { ARRAYS = 100 };
-static const ax_update_array *update(bench *b, int64_t n, bool touched)
+static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_update_array array[ARRAYS])
 {
-    ax_update_array array[ARRAYS];
     float *w = operand(b, AX_F32, n), *m = touched ? operand(b, AX_F32, n) : filled(b, n, 1e-40);
     float *v = filled(b, n, touched ? 0 : 1e-40);
     uint16_t *copy = operand(b, AX_BF16, n);
@@ -307,8 +306,9 @@ static const ax_update_array *update(bench *b, int64_t n, bool touched)
                                      .g = g + at,
                                      .decays = 1};
     }
-    char *p = room(b, AX_U8, (int64_t)sizeof array);
-    DO(ax_copy_in(&b->stream, p, array, sizeof array));
+    size_t bytes = ARRAYS * sizeof *array;
+    char *p = room(b, AX_U8, (int64_t)bytes);
+    DO(ax_copy_in(&b->stream, p, array, bytes));
     return (const ax_update_array *)(const void *)p;
 }
 
@@ -327,12 +327,13 @@ static void bench_update(bench *b)
     const int64_t N = b->shapes->updated, M = N >> 20;
     const ax_dtype dtype = AX_F32;
     char name[96];
+    ax_update_array table[ARRAYS];
     CASE(adamw, M, 1 << 20, " + bf16 copy", .n = N, .copied = N, .arrays = ARRAYS, .beta1 = 0.9,
-         .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .array = update(b, N, true),
+         .beta2 = 0.95, .eps = 1e-8, .decay = 0.1, .array = update(b, N, true, table), .table = table,
          .numbers = numbers(b, 0.1, 0.05), .dtype = dtype, .copy_dtype = AX_BF16)
     CASE(adamw, M, 1 << 20, " that nothing touches any more", .n = N, .copied = N, .arrays = ARRAYS,
-         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .array = update(b, N, false), .numbers = numbers(b, 1, 1),
-         .dtype = dtype, .copy_dtype = AX_BF16)
+         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .array = update(b, N, false, table), .table = table,
+         .numbers = numbers(b, 1, 1), .dtype = dtype, .copy_dtype = AX_BF16)
     CASE(sumsq, M, 1 << 20, "", .n = N, .x = A(N), .out = operand(b, AX_F64, 1), .dtype = dtype)
     CASE(scale, M, 1 << 20, "", .n = N, .factor = 1, .x = A(N), .dtype = dtype)
     CASE(convert, M, 1 << 20, " to bf16", .n = N, .x = A(N), .y = operand(b, AX_BF16, N), .x_dtype = dtype,

@@ -160,6 +160,7 @@ static void add_update(bench *b, const char *what, int64_t n, float *m, float *v
                         .eps = 1e-8,
                         .decay = 0.1,
                         .array = array,
+                        .table = array,
                         .numbers = &now,
                         .dtype = AX_F32,
                         .copy_dtype = AX_BF16};

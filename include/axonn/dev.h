@@ -167,8 +167,9 @@ typedef struct ax_device_ops {
     ax_kernel_fn *kernel[AX_KERNEL_COUNT];
 } ax_device_ops;
 
-/* Told of every argument block (kernels, copies, collectives) that a dry device sees, before it "runs". */
-typedef void ax_observe_fn(void *user, const void *args, size_t bytes);
+/* Told of each operation of a dry device by its operands: of kernels and copies before they "run", of
+ * collectives when they start and when they are awaited. */
+typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 
 /* Told of every launch on a device of any kind, before it is run. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);

@@ -3,10 +3,10 @@
  *
  * Every kernel takes one argument struct, so that checking, dry running, counting and tracing are each
  * written once, in ax_launch. Arrays are row-major, dense unless a struct has a stride (the last extent is
- * contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. An argument struct
- * holds pointers directly, because a dry run finds the memory a kernel uses by looking at the struct's words;
- * what an update goes over stands in a table, and is never memory that such a run plans. Padding is behind
- * the last field alone, so that two calls are the same if the bytes before it are.
+ * contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. What else there is
+ * to know about a kernel is its row in src/dev/kernel.c: the element types that it takes, its floating-point
+ * operations, and its operands, from which costs and lifetimes of memory follow. An argument struct has no
+ * padding but behind its last field: two calls are the same if the bytes up to there are.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
  * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
@@ -416,11 +416,13 @@ enum { AX_UPDATE_UNIT = 64 };
  * (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) +
  * eps). `copy` (any float copy_dtype) receives the new weights rounded from w as it is stored, so that it can
  * be made again from w alone. Where numbers->skip is not 0 nothing is written. n: elements of all arrays;
- * copied: of those that have a copy. */
+ * copied: of those that have a copy. The kernel reads `array`; `table`, a copy of it on the host, says what
+ * memory the call uses. */
 typedef struct ax_adamw_args {
     int64_t n, copied, arrays;
     double beta1, beta2, eps, decay;
     const ax_update_array *array;     /* device memory */
+    const ax_update_array *table;     /* host memory */
     const ax_update_numbers *numbers; /* device memory */
     ax_dtype dtype, copy_dtype;
 } ax_adamw_args;
@@ -430,7 +432,7 @@ typedef struct ax_adamw_args {
 typedef struct ax_sgd_args {
     int64_t n, copied, arrays;
     double momentum, decay;
-    const ax_update_array *array;
+    const ax_update_array *array, *table;
     const ax_update_numbers *numbers;
     ax_dtype dtype, copy_dtype;
 } ax_sgd_args;
@@ -445,9 +447,28 @@ typedef enum ax_kernel {
 const char *ax_kernel_name(ax_kernel kernel);
 /* Bytes of the kernel's argument struct. */
 size_t ax_kernel_args_size(ax_kernel kernel);
-/* Floating-point operations (multiply and add count as two) and bytes of memory that a call must move. Causal
- * attention counts the visible half. Both are exact for gemm and models for the others. */
+/* Floating-point operations (multiply and add count as two), and bytes of memory that a call must move: those
+ * of its operands, twice for an operand that is read and written. Causal attention counts the visible half.
+ * Operations are exact for gemm, and for the others a model in which a transcendental function counts as 8.
+ */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
+
+typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX_WRITE } ax_access;
+
+/* An operand: memory of the device that a kernel, a copy or a collective reads or writes. */
+typedef struct ax_operand {
+    const void *at;
+    int64_t count; /* elements that are read or written */
+    int64_t span;  /* elements from `at` to the end of the last of them */
+    ax_dtype dtype;
+    ax_access access;
+} ax_operand;
+
+typedef void ax_operand_fn(void *user, const ax_operand *operand);
+
+/* Passes each operand of a call whose address is not NULL; one by which another is overwritten is passed
+ * twice. Memory that a table points to is passed too. */
+void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus
 }

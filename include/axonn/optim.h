@@ -54,11 +54,12 @@ typedef struct ax_hyper {
     int64_t step; /* from 1: for bias correction */
 } ax_hyper;
 
-/* Arrays that are updated together: `arrays` entries of a table in device memory (ax_update_array). */
+/* Arrays that are updated together: `arrays` entries of a table in device memory, and of its copy in host
+ * memory (ax_update_array). */
 typedef struct ax_update {
-    int64_t n, copied, arrays; /* elements of all, and of those that have a copy */
-    const ax_update_array *array;
-    const ax_update_numbers *numbers; /* device memory */
+    int64_t n, copied, arrays;            /* elements of all, and of those that have a copy */
+    const ax_update_array *array, *table; /* device memory, host memory */
+    const ax_update_numbers *numbers;     /* device memory */
     ax_dtype dtype, copy_dtype;
 } ax_update;
 

@@ -43,30 +43,51 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 /* A device that replaces all kernels has no memory behind its pointers: there is nothing to move. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
+/* Elements that one rank of `size` sends, and receives. */
+static int64_t sent(const ax_coll_args *args, int size)
+{
+    bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;
+    return parts ? args->count * size : args->count;
+}
+static int64_t received(const ax_coll_args *args, int size)
+{
+    bool parts = args->coll == AX_ALL_GATHER || args->coll == AX_ALL_TO_ALL;
+    return parts ? args->count * size : args->count;
+}
+
 /* A collective whose observer has seen it start and not yet end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;
     ax_coll_args args;
+    int64_t sent, received; /* elements */
 } observed;
+
+static void observe(const observed *o)
+{
+    const ax_coll_args *args = &o->args;
+    const ax_operand operand[] = {{args->send, o->sent, o->sent, args->dtype, AX_READ},
+                                  {args->recv, o->received, o->received, args->dtype, AX_WRITE}};
+    if (o->dev->observe)
+        o->dev->observe(o->dev->observe_user, operand, args->coll == AX_BARRIER ? 0 : AX_COUNT(operand));
+}
 
 static ax_status observe_end(ax_work *work)
 {
     observed *o = (observed *)work;
-    if (o->dev->observe)
-        o->dev->observe(o->dev->observe_user, &o->args, sizeof o->args);
+    observe(o);
     free(o);
     return AX_OK;
 }
 
-static ax_status observe_start(ax_device *dev, const ax_coll_args *args, ax_work **work)
+static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int size, ax_work **work)
 {
     if (!dev->observe)
         return AX_OK;
     observed *o;
     AX_TRY(ax_calloc(1, sizeof *o, &o));
-    dev->observe(dev->observe_user, args, sizeof *args);
-    *o = (observed){{.wait = observe_end}, dev, *args};
+    *o = (observed){{.wait = observe_end}, dev, *args, sent(args, size), received(args, size)};
+    observe(o);
     *work = &o->work;
     return AX_OK;
 }
@@ -79,18 +100,6 @@ static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const c
     double end = ax_now();
     comm->traffic.exposed += end - begin;
     ax_event_add(ring, kind, name, begin, end, 0);
-}
-
-/* Elements that one rank of `size` sends, and receives. */
-static int64_t sent(const ax_coll_args *args, int size)
-{
-    bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;
-    return parts ? args->count * size : args->count;
-}
-static int64_t received(const ax_coll_args *args, int size)
-{
-    bool parts = args->coll == AX_ALL_GATHER || args->coll == AX_ALL_TO_ALL;
-    return parts ? args->count * size : args->count;
 }
 
 static ax_status need_staging(ax_comm *comm, size_t bytes)
@@ -160,7 +169,7 @@ static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args
     ax_event_ring *ring = dev ? dev->ring : NULL;
     ax_status status;
     if (!has_memory(dev)) {
-        status = observe_start(dev, args, work);
+        status = observe_start(dev, args, comm->size, work);
     } else {
         if (!comm->link)
             AX_TRY(finish_kernels(stream));

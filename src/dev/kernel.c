@@ -1,7 +1,19 @@
-/* Facts of the kernels: name, size of the argument struct, element types taken. */
+/* The kernels, one row each: what a call is checked for, how much it computes, and its operands. The bytes of
+ * memory that a call moves follow from the operands. A kernel of AX_KERNELS that has no row here does not
+ * compile. */
 #include "dev/backend.h"
 
-#include <string.h>
+/* What a row is made of. `operands` passes the operands that are not NULL to `each`, unless that is NULL, and
+ * returns their bytes. */
+typedef struct kernel_row {
+    const char *name;
+    size_t size, used; /* bytes of the argument struct, and those up to its last field */
+    ax_status (*check)(const void *args);
+    double (*flops)(const void *args);
+    double (*operands)(const void *args, ax_operand_fn *each, void *user);
+} kernel_row;
+
+/* ---- element types ------------------------------------------------------------------------------- */
 
 #define BIT(dtype) (1u << (dtype))
 enum {
@@ -10,101 +22,345 @@ enum {
     ALL = BIT(AX_DTYPE_COUNT) - 1
 };
 
-typedef struct kernel_info {
-    const char *name;
-    size_t size, used; /* bytes, and those up to the last field */
-    size_t dtype_offset;
-    unsigned dtypes; /* that the field at dtype_offset may have; 0: there is none */
-} kernel_info;
+static ax_status take(const char *kernel, const char *field, ax_dtype dtype, unsigned legal)
+{
+    AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (legal & BIT(dtype)), AX_ERR_USAGE,
+             "kernel %s does not take %s as its %s", kernel, ax_dtype_name(dtype), field);
+    return AX_OK;
+}
+
+static ax_status check_epilogue(const ax_gemm_args *a)
+{
+    bool fits = a->c_dtype == a->dtype && !a->accumulate && a->ldc == ax_max(a->n, 1);
+    bool has = a->then == AX_THEN_GELU || (a->then == AX_THEN_GELU_GRAD && a->pre && !a->bias);
+    AX_CHECK(a->then == AX_THEN_STORE ? !a->pre : fits && has, AX_ERR_USAGE,
+             "kernel gemm: the arguments do not fit the epilogue");
+    return AX_OK;
+}
+
+/* An update's operands are those of the host's copy of its table. */
+static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
+{
+    AX_CHECK(!arrays || table, AX_ERR_USAGE, "kernel %s: the host's copy of the table is missing", kernel);
+    return AX_OK;
+}
+
+/* ---- extents ------------------------------------------------------------------------------------- */
+
+/* Elements from the first of `rows` rows, `ld` apart, to the end of the last. */
+static int64_t span(int64_t rows, int64_t cols, int64_t ld)
+{
+    return rows > 0 && cols > 0 ? (rows - 1) * ld + cols : 0;
+}
+
+static int64_t box_count(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
+
+static int64_t box_span(const int64_t n[4], const int64_t stride[4])
+{
+    int64_t last = 0;
+    for (int i = 0; i < 4; i++)
+        last += (n[i] - 1) * stride[i];
+    return box_count(n) ? last + 1 : 0;
+}
+
+/* Keys that the queries of a call see at most. */
+static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
+
+/* ---- floating-point operations ------------------------------------------------------------------- */
+
+enum { TRANSCENDENTAL = 8 }; /* operations that a transcendental function counts as */
+
+/* Query-key pairs that see each other in one head of one sequence, documents ignored. */
+static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset)
+{
+    /* Query i sees min(q_offset + i + 1, kv_len) keys: a ramp, then a plateau. */
+    int64_t ramp = ax_max(0, ax_min(q_len, kv_len - q_offset));
+    return (double)ramp * (double)q_offset + (double)ramp * (double)(ramp + 1) / 2 +
+           (double)(q_len - ramp) * (double)kv_len;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------- */
+
+static double pass(const ax_operand *list, size_t n, ax_operand_fn *each, void *user)
+{
+    double bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!list[i].at)
+            continue;
+        int times = list[i].access == AX_READ_WRITE ? 2 : 1;
+        bytes += (double)list[i].count * (double)ax_dtype_size(list[i].dtype) * times;
+        if (each)
+            each(user, &list[i]);
+    }
+    return bytes;
+}
+
+/* The memory that the entries of an update's table point to. */
+static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype dtype, ax_dtype copy_dtype,
+                         ax_operand_fn *each, void *user)
+{
+    double bytes = 0;
+    for (const ax_update_array *u = table; u < table + arrays; u++) {
+        const ax_operand list[] = {{u->w, u->n, u->n, dtype, AX_READ_WRITE},
+                                   {u->m, u->n, u->n, dtype, AX_READ_WRITE},
+                                   {u->v, u->n, u->n, dtype, AX_READ_WRITE},
+                                   {u->g, u->n, u->n, dtype, AX_READ},
+                                   {u->copy, u->n, u->n, copy_dtype, AX_WRITE}};
+        bytes += pass(list, AX_COUNT(list), each, user);
+    }
+    return bytes;
+}
+
+/* ROW(kernel, last, checks, flops, operands …): in the terms of the call's arguments `a`.
+ *   last      the last field of the argument struct, up to which two calls are compared
+ *   checks    statements: TAKES(field, legal element types), or NO_DTYPE, and others
+ *   flops     a double; multiply and add count as two
+ *   operands  IN, OUT or INOUT(address or NULL, element type, extent), extents being VECTOR(n),
+ *             MATRIX(rows, cols, ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: the
+ *             elements that are touched, and those from the address to the end of the last */
+#define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
+
+/* The same of a kernel with a table of pointers; `table` passes the memory that they lead to: TABLE. */
+#define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
+    static ax_status kernel##_check(const void *args)                                                        \
+    {                                                                                                        \
+        static const char name[] = #kernel;                                                                  \
+        const ax_##kernel##_args *a = args;                                                                  \
+        (void)name, (void)a;                                                                                 \
+        checks;                                                                                              \
+        return AX_OK;                                                                                        \
+    }                                                                                                        \
+    static double kernel##_flops(const void *args)                                                           \
+    {                                                                                                        \
+        const ax_##kernel##_args *a = args;                                                                  \
+        (void)a;                                                                                             \
+        return flops;                                                                                        \
+    }                                                                                                        \
+    static double kernel##_operands(const void *args, ax_operand_fn *each, void *user)                       \
+    {                                                                                                        \
+        const ax_##kernel##_args *a = args;                                                                  \
+        const ax_operand list[] = {__VA_ARGS__};                                                             \
+        return pass(list, AX_COUNT(list), each, user) + (table);                                             \
+    }                                                                                                        \
+    static const kernel_row kernel##_row = {#kernel,           sizeof(ax_##kernel##_args),                   \
+                                            END(kernel, last), kernel##_check,                               \
+                                            kernel##_flops,    kernel##_operands};                           \
+    _Static_assert(sizeof(ax_##kernel##_args) - END(kernel, last) < _Alignof(ax_##kernel##_args),            \
+                   "there is another field behind " #last)
 
 #define END(kernel, last)                                                                                    \
     (offsetof(ax_##kernel##_args, last) + sizeof(((const ax_##kernel##_args *)NULL)->last))
-#define KERNEL(kernel, field, last, mask)                                                                    \
-    [AX_K_##kernel] = {#kernel, sizeof(ax_##kernel##_args), END(kernel, last),                               \
-                       offsetof(ax_##kernel##_args, field), mask}
+#define TAKES(field, legal) AX_TRY(take(name, #field, a->field, legal))
+#define NO_DTYPE (void)0 /* of the caller's choice */
+#define TABLE pass_table(a->table, a->arrays, T, a->copy_dtype, each, user)
 
-static const kernel_info kernels[AX_KERNEL_COUNT] = {
-    KERNEL(gemm, dtype, pre, ACTIVATION),
-    KERNEL(bias_add, dtype, dtype, ACTIVATION),
-    KERNEL(col_sum, dtype, dtype, ACTIVATION),
-    KERNEL(norm, dtype, dtype, ACTIVATION),
-    KERNEL(norm_stats, dtype, dtype, ACTIVATION),
-    KERNEL(norm_recentre, dtype, dtype, ACCUM),
-    KERNEL(norm_apply, dtype, dtype, ACTIVATION),
-    KERNEL(norm_grad, dtype, dtype, ACTIVATION),
-    KERNEL(norm_grad_stats, dtype, dtype, ACTIVATION),
-    KERNEL(norm_grad_apply, dtype, dtype, ACTIVATION),
-    KERNEL(attention, dtype, dtype, ACTIVATION),
-    KERNEL(attention_grad, dtype, dtype, ACTIVATION),
-    KERNEL(embedding, dtype, accumulate, ACTIVATION),
-    KERNEL(embedding_grad, dtype, dtype, ACTIVATION),
-    KERNEL(gelu, dtype, kind, ACTIVATION),
-    KERNEL(gelu_grad, dtype, kind, ACTIVATION),
-    KERNEL(add, dtype, dtype, ACTIVATION),
-    KERNEL(dropout, dtype, dtype, ACTIVATION),
-    KERNEL(ce_max, dtype, dtype, ACTIVATION),
-    KERNEL(ce_sum, dtype, dtype, ACTIVATION),
-    KERNEL(ce_loss, dtype, dtype, ACCUM),
-    KERNEL(ce_grad, dtype, dtype, ACTIVATION),
-    KERNEL(sumsq, dtype, dtype, ACTIVATION),
-    KERNEL(scale, dtype, dtype, ACTIVATION),
-    KERNEL(convert, x_dtype, y_dtype, ACTIVATION),
-    KERNEL(copy_box, dtype, accumulate, ALL),
-    KERNEL(fill, dtype, dtype, ALL),
-    KERNEL(init_normal, dtype, dtype, ACCUM),
-    [AX_K_clip] = {"clip", sizeof(ax_clip_args), END(clip, numbers), 0, 0},
-    KERNEL(adamw, dtype, copy_dtype, ACCUM),
-    KERNEL(sgd, dtype, copy_dtype, ACCUM),
+#define T a->dtype
+#define A ax_dtype_accum(a->dtype)
+#define OPERAND(access, at, dtype, ...)                                                                      \
+    {                                                                                                        \
+        at, __VA_ARGS__, dtype, access                                                                       \
+    }
+#define IN(...) OPERAND(AX_READ, __VA_ARGS__)
+#define OUT(...) OPERAND(AX_WRITE, __VA_ARGS__)
+#define INOUT(...) OPERAND(AX_READ_WRITE, __VA_ARGS__)
+#define VECTOR(n) n, n
+#define MATRIX(rows, cols, ld) (rows) * (cols), span(rows, cols, ld)
+#define DENSE(rows, cols) VECTOR((rows) * (cols))
+#define BOX(n, stride) box_count(n), box_span(n, stride)
+#define BYTES(pointer) VECTOR((int64_t)sizeof *(pointer))
+#define REAL(n) ((double)(n))
+#define AREA (REAL(a->rows) * REAL(a->cols))
+
+/* clang-format off */
+ROW(gemm, pre,
+    TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_epilogue(a)),
+    2 * REAL(a->m) * REAL(a->n) * REAL(a->k),
+    IN(a->a, T, MATRIX(a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, a->lda)),
+    IN(a->b, T, MATRIX(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
+    IN(a->bias, A, VECTOR(a->n)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->c, a->c_dtype, MATRIX(a->m, a->n, a->ldc)),
+    OPERAND(a->then == AX_THEN_GELU_GRAD ? AX_READ : AX_WRITE, a->pre, T, DENSE(a->m, a->n)));
+
+ROW(bias_add, dtype, TAKES(dtype, ACTIVATION), AREA,
+    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->bias, A, VECTOR(a->cols)),
+    OUT(a->y, T, DENSE(a->rows, a->cols)));
+
+ROW(col_sum, dtype, TAKES(dtype, ACTIVATION), AREA,
+    IN(a->x, T, MATRIX(a->rows, a->cols, a->ld)), INOUT(a->out, A, VECTOR(a->cols)));
+
+ROW(norm, dtype, TAKES(dtype, ACTIVATION), AREA * (a->b ? 9 : 8),
+    IN(a->a, T, DENSE(a->rows, a->cols)), IN(a->b, T, DENSE(a->rows, a->cols)),
+    IN(a->weight, A, VECTOR(a->cols)), IN(a->bias, A, VECTOR(a->cols)),
+    OUT(a->b ? a->x : NULL, T, DENSE(a->rows, a->cols)),
+    OUT(a->sum, A, VECTOR(a->rows)), OUT(a->m2, A, VECTOR(a->rows)),
+    OUT(a->y, T, DENSE(a->rows, a->cols)));
+
+ROW(norm_stats, dtype, TAKES(dtype, ACTIVATION), AREA * (a->b ? 5 : 4),
+    IN(a->a, T, DENSE(a->rows, a->cols)), IN(a->b, T, DENSE(a->rows, a->cols)),
+    OUT(a->b ? a->x : NULL, T, DENSE(a->rows, a->cols)),
+    OUT(a->sum, A, VECTOR(a->rows)), OUT(a->m2, A, VECTOR(a->rows)));
+
+ROW(norm_recentre, dtype, TAKES(dtype, ACCUM), 6 * REAL(a->rows),
+    IN(a->local_sum, T, VECTOR(a->rows)), IN(a->global_sum, T, VECTOR(a->rows)),
+    INOUT(a->m2, T, VECTOR(a->rows)));
+
+ROW(norm_apply, dtype, TAKES(dtype, ACTIVATION), 4 * AREA,
+    IN(a->x, T, DENSE(a->rows, a->cols)),
+    IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
+    IN(a->weight, A, VECTOR(a->cols)), IN(a->bias, A, VECTOR(a->cols)),
+    OUT(a->y, T, DENSE(a->rows, a->cols)));
+
+ROW(norm_grad, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 18 : 17),
+    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->rows, a->cols)),
+    IN(a->add, T, DENSE(a->rows, a->cols)),
+    IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
+    IN(a->weight, A, VECTOR(a->cols)),
+    OUT(a->dx, T, DENSE(a->rows, a->cols)),
+    INOUT(a->dweight, A, VECTOR(a->cols)), INOUT(a->dbias, A, VECTOR(a->cols)));
+
+ROW(norm_grad_stats, dtype, TAKES(dtype, ACTIVATION), 6 * AREA,
+    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->rows, a->cols)),
+    IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
+    IN(a->weight, A, VECTOR(a->cols)),
+    OUT(a->s1, A, VECTOR(a->rows)), OUT(a->s2, A, VECTOR(a->rows)));
+
+ROW(norm_grad_apply, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 12 : 11),
+    IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->dy, T, DENSE(a->rows, a->cols)),
+    IN(a->add, T, DENSE(a->rows, a->cols)),
+    IN(a->sum, A, VECTOR(a->rows)), IN(a->m2, A, VECTOR(a->rows)),
+    IN(a->weight, A, VECTOR(a->cols)),
+    IN(a->s1, A, VECTOR(a->rows)), IN(a->s2, A, VECTOR(a->rows)),
+    OUT(a->dx, T, DENSE(a->rows, a->cols)),
+    INOUT(a->dweight, A, VECTOR(a->cols)), INOUT(a->dbias, A, VECTOR(a->cols)));
+
+#define QUERIES VECTOR(a->batch * a->q_len * a->heads * a->head_dim)
+#define ROWS (a->batch * a->q_len * a->heads)
+#define KEYS                                                                                                 \
+    MATRIX(a->batch, visible_keys(a) * a->kv_heads * a->head_dim,                                            \
+           a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim)
+#define GRAD_KEYS VECTOR(a->batch * a->q_len * a->kv_heads * a->head_dim)
+
+/* Two products per pair: scores, and sums of values. */
+ROW(attention, dtype, TAKES(dtype, ACTIVATION),
+    visible_pairs(a->q_len, a->kv_len, a->q_offset) * REAL(a->batch * a->heads) *
+        (4 * REAL(a->head_dim) + TRANSCENDENTAL),
+    IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
+    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)),
+    OUT(a->o, T, QUERIES), OUT(a->lse, A, VECTOR(ROWS)));
+
+/* Five products per pair: scores again, dp, dq, dk, dv. `delta` is scratch: written, and read back. */
+ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
+    visible_pairs(a->q_len, a->q_len, 0) * REAL(a->batch * a->heads) *
+        (10 * REAL(a->head_dim) + TRANSCENDENTAL),
+    IN(a->q, T, QUERIES), IN(a->k, T, GRAD_KEYS), IN(a->v, T, GRAD_KEYS), IN(a->o, T, QUERIES),
+    IN(a->lse, A, VECTOR(ROWS)), IN(a->dout, T, QUERIES),
+    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), OUT(a->delta, A, 2 * ROWS, ROWS),
+    OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
+
+/* Of a table each id's row is touched, wherever it stands. */
+ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
+    IN(a->table, T, a->rows * a->cols, a->count * a->cols), IN(a->ids, AX_I32, VECTOR(a->rows)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->rows, a->cols)));
+
+ROW(embedding_grad, dtype, TAKES(dtype, ACTIVATION), AREA,
+    IN(a->dy, T, DENSE(a->rows, a->cols)), IN(a->ids, AX_I32, VECTOR(a->rows)),
+    INOUT(a->dtable, A, a->rows * a->cols, a->count * a->cols));
+
+ROW(gelu, kind, TAKES(dtype, ACTIVATION), REAL(a->n) * (6 + TRANSCENDENTAL),
+    IN(a->x, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));
+
+ROW(gelu_grad, kind, TAKES(dtype, ACTIVATION), REAL(a->n) * (12 + TRANSCENDENTAL),
+    IN(a->x, T, VECTOR(a->n)), IN(a->dy, T, VECTOR(a->n)), OUT(a->dx, T, VECTOR(a->n)));
+
+ROW(add, dtype, TAKES(dtype, ACTIVATION), REAL(a->n),
+    IN(a->a, T, VECTOR(a->n)), IN(a->b, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));
+
+ROW(dropout, dtype, TAKES(dtype, ACTIVATION), AREA * (2 + TRANSCENDENTAL),
+    IN(a->now, AX_U8, BYTES(a->now)),
+    IN(a->x, T, DENSE(a->rows, a->cols)), OUT(a->y, T, DENSE(a->rows, a->cols)));
+
+#define LOGITS MATRIX(a->rows, a->vocab, a->ld)
+
+ROW(ce_max, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab),
+    IN(a->logits, T, LOGITS), OUT(a->max, A, VECTOR(a->rows)));
+
+ROW(ce_sum, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * (2 + TRANSCENDENTAL),
+    IN(a->logits, T, LOGITS), IN(a->max, A, VECTOR(a->rows)), IN(a->targets, AX_I32, VECTOR(a->rows)),
+    OUT(a->sum, A, VECTOR(a->rows)), OUT(a->target_logit, A, VECTOR(a->rows)));
+
+ROW(ce_loss, dtype, TAKES(dtype, ACCUM), REAL(a->rows) * (3 + TRANSCENDENTAL),
+    IN(a->max, T, VECTOR(a->rows)), IN(a->sum, T, VECTOR(a->rows)),
+    IN(a->target_logit, T, VECTOR(a->rows)), IN(a->targets, AX_I32, VECTOR(a->rows)),
+    OUT(a->loss, T, VECTOR(a->rows)), INOUT(a->total, AX_F64, VECTOR(1)));
+
+ROW(ce_grad, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * (3 + TRANSCENDENTAL),
+    IN(a->now, AX_U8, BYTES(a->now)), IN(a->max, A, VECTOR(a->rows)), IN(a->sum, A, VECTOR(a->rows)),
+    IN(a->targets, AX_I32, VECTOR(a->rows)), INOUT(a->logits, T, LOGITS));
+
+ROW(sumsq, dtype, TAKES(dtype, ACTIVATION), 2 * REAL(a->n),
+    IN(a->x, T, VECTOR(a->n)), OUT(a->out, AX_F64, VECTOR(1)));
+
+ROW(scale, dtype, TAKES(dtype, ACTIVATION), REAL(a->n), INOUT(a->x, T, VECTOR(a->n)));
+
+ROW(convert, y_dtype, TAKES(x_dtype, ACTIVATION); TAKES(y_dtype, ACTIVATION), 0,
+    IN(a->x, a->x_dtype, VECTOR(a->n)), OUT(a->y, a->y_dtype, VECTOR(a->n)));
+
+ROW(copy_box, accumulate, TAKES(dtype, a->accumulate ? ACTIVATION : ALL),
+    a->accumulate ? REAL(box_count(a->n)) : 0,
+    IN(a->x, T, BOX(a->n, a->x_stride)),
+    OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, BOX(a->n, a->y_stride)));
+
+ROW(fill, dtype, TAKES(dtype, ALL), 0, OUT(a->y, T, VECTOR(a->n)));
+
+ROW(init_normal, dtype, TAKES(dtype, ACCUM), 4 * TRANSCENDENTAL * REAL(box_count(a->n)),
+    OUT(a->y, T, VECTOR(box_count(a->n))));
+
+ROW(clip, numbers, NO_DTYPE, REAL(a->n),
+    IN(a->sumsq, AX_F64, VECTOR(a->n)), IN(a->loss, AX_F64, VECTOR(1)),
+    INOUT(a->numbers, AX_U8, BYTES(a->numbers)));
+
+TABLE_ROW(adamw, copy_dtype,
+    TAKES(dtype, ACCUM); TAKES(copy_dtype, ACTIVATION); AX_TRY(check_table(name, a->arrays, a->table)),
+    REAL(a->n) * (15 + TRANSCENDENTAL), TABLE,
+    IN(a->array, AX_U8, VECTOR(a->arrays * (int64_t)sizeof *a->array)),
+    IN(a->numbers, AX_U8, BYTES(a->numbers)));
+
+TABLE_ROW(sgd, copy_dtype,
+    TAKES(dtype, ACCUM); TAKES(copy_dtype, ACTIVATION); AX_TRY(check_table(name, a->arrays, a->table)),
+    REAL(a->n) * 7, TABLE,
+    IN(a->array, AX_U8, VECTOR(a->arrays * (int64_t)sizeof *a->array)),
+    IN(a->numbers, AX_U8, BYTES(a->numbers)));
+/* clang-format on */
+
+static const kernel_row *const rows[AX_KERNEL_COUNT] = {
+#define ENTRY(kernel) [AX_K_##kernel] = &kernel##_row,
+    AX_KERNELS(ENTRY)
+#undef ENTRY
 };
+
+/* ---- reading the rows ---------------------------------------------------------------------------- */
 
 const char *ax_kernel_name(ax_kernel kernel)
 {
-    return (unsigned)kernel < AX_KERNEL_COUNT ? kernels[kernel].name : "unknown kernel";
+    return (unsigned)kernel < AX_KERNEL_COUNT ? rows[kernel]->name : "unknown kernel";
 }
 
 size_t ax_kernel_args_size(ax_kernel kernel)
 {
-    return (unsigned)kernel < AX_KERNEL_COUNT ? kernels[kernel].size : 0;
+    return (unsigned)kernel < AX_KERNEL_COUNT ? rows[kernel]->size : 0;
 }
 
-size_t ax_kernel_args_used(ax_kernel kernel) { return kernels[kernel].used; }
+size_t ax_kernel_args_used(ax_kernel kernel) { return rows[kernel]->used; }
 
-static ax_status check_then(const ax_gemm_args *g)
+ax_status ax_kernel_check(ax_kernel kernel, const void *args) { return rows[kernel]->check(args); }
+
+void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes)
 {
-    bool fits = g->c_dtype == g->dtype && !g->accumulate && g->ldc == ax_max(g->n, 1);
-    bool has = g->then == AX_THEN_GELU || (g->then == AX_THEN_GELU_GRAD && g->pre && !g->bias);
-    AX_CHECK(g->then == AX_THEN_STORE ? !g->pre : fits && has, AX_ERR_USAGE,
-             "kernel gemm: what it is given does not fit what is to become of its sums");
-    return AX_OK;
+    *flops = rows[kernel]->flops(args);
+    *bytes = rows[kernel]->operands(args, NULL, NULL);
 }
 
-/* Types that an argument struct has besides. */
-static ax_status check_second(ax_kernel kernel, const void *args, ax_dtype dtype)
+void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user)
 {
-    ax_dtype second = dtype;
-    bool taken = true;
-    if (kernel == AX_K_gemm) {
-        second = ((const ax_gemm_args *)args)->c_dtype;
-        taken = second == dtype || second == ax_dtype_accum(dtype);
-        AX_TRY(check_then(args));
-    } else if (kernel == AX_K_convert) {
-        second = ((const ax_convert_args *)args)->y_dtype;
-        taken = (unsigned)second < AX_DTYPE_COUNT && (ACTIVATION & BIT(second));
-    } else if (kernel == AX_K_copy_box && ((const ax_copy_box_args *)args)->accumulate)
-        taken = ACTIVATION & BIT(dtype);
-    AX_CHECK(taken, AX_ERR_USAGE, "kernel %s does not make elements of %s from those of %s",
-             ax_kernel_name(kernel), ax_dtype_name(second), ax_dtype_name(dtype));
-    return AX_OK;
-}
-
-ax_status ax_kernel_check(ax_kernel kernel, const void *args)
-{
-    const kernel_info *info = &kernels[kernel];
-    ax_dtype dtype;
-    if (!info->dtypes)
-        return AX_OK;
-    memcpy(&dtype, (const char *)args + info->dtype_offset, sizeof dtype);
-    AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (info->dtypes & BIT(dtype)), AX_ERR_USAGE,
-             "kernel %s does not take elements of %s", info->name, ax_dtype_name(dtype));
-    return check_second(kernel, args, dtype);
+    rows[kernel]->operands(args, each, user);
 }

@@ -14,6 +14,7 @@ static ax_status adamw(ax_stream *stream, const ax_hyper *h, const ax_update *u)
                                                  .eps = h->eps,
                                                  .decay = h->weight_decay,
                                                  .array = u->array,
+                                                 .table = u->table,
                                                  .numbers = u->numbers,
                                                  .dtype = u->dtype,
                                                  .copy_dtype = u->copy_dtype});
@@ -27,6 +28,7 @@ static ax_status sgd(ax_stream *stream, const ax_hyper *h, const ax_update *u)
                                              .momentum = h->momentum,
                                              .decay = h->weight_decay,
                                              .array = u->array,
+                                             .table = u->table,
                                              .numbers = u->numbers,
                                              .dtype = u->dtype,
                                              .copy_dtype = u->copy_dtype});

@@ -122,6 +122,7 @@ static ax_status update(ax_updater *u, const ax_hyper *hyper, int from, int end)
     const ax_param_set *set = u->set;
     ax_update some = {.arrays = end - from,
                       .array = u->array + from,
+                      .table = u->table + from,
                       .numbers = u->numbers,
                       .dtype = set->ctx->accum,
                       .copy_dtype = set->ctx->compute};

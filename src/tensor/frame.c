@@ -1,9 +1,9 @@
 /* Frames: the memory of one micro-batch in flight. Read include/axonn/tensor.h ("frames") first.
  *
  * Record mode hands out addresses of the dry device, which nobody can touch, in ascending order. The device
- * shows every argument block of a kernel, copy or collective before it "runs"; each word of it that lies in
- * the frame's range is a use of the allocation it falls into. That gives each allocation a birth and a last
- * use, counted in operations since the task began, and plan.c packs those lifetimes into one block. */
+ * shows the operands of each kernel, copy and collective; an operand in the frame's range is a use of the
+ * allocations that it covers. That gives each allocation a birth and a last use, counted in operations since
+ * the task began, and frame_plan.c packs those lifetimes into one block. */
 #include "tensor/frame.h"
 
 #include <stddef.h>
@@ -12,31 +12,42 @@
 
 static const size_t record_range = (size_t)1 << 48;
 
-static void observe(void *user, const void *args, size_t bytes)
+/* The last of the running task's allocations that starts at or before `offset`. */
+static int allocation_at(const ax_frame *frame, size_t offset)
+{
+    const ax_frame_alloc_record *alloc = frame->task->alloc;
+    int lo = 0, hi = frame->next - 1;
+    while (lo < hi) {
+        int mid = (lo + hi + 1) / 2;
+        if (alloc[mid].offset <= offset)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+/* An operand of no elements is a use of the allocation that it stands in. */
+static void use(ax_frame *frame, const ax_operand *operand)
+{
+    uintptr_t begin = (uintptr_t)operand->at, block = (uintptr_t)frame->block;
+    if (begin < block || begin - block >= frame->top)
+        return;
+    size_t offset = begin - block, end = offset + (size_t)operand->span * ax_dtype_size(operand->dtype);
+    ax_frame_alloc_record *alloc = frame->task->alloc;
+    int i = allocation_at(frame, offset);
+    do
+        alloc[i].last = ax_max(alloc[i].last, frame->clock);
+    while (++i < frame->next && alloc[i].offset < end);
+}
+
+static void observe(void *user, const ax_operand *operand, int64_t n)
 {
     ax_frame *frame = user;
-    ax_frame_task *task = frame->task;
-    if (!task)
+    if (!frame->task)
         return;
-    const char *words = args;
-    for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
-        uintptr_t word;
-        memcpy(&word, words + at, sizeof word);
-        uintptr_t offset = word - (uintptr_t)frame->block;
-        if (word < (uintptr_t)frame->block || offset >= frame->top)
-            continue;
-        /* The last allocation that starts at or before the address. */
-        int lo = 0, hi = frame->next - 1;
-        while (lo < hi) {
-            int mid = (lo + hi + 1) / 2;
-            if (task->alloc[mid].offset <= offset)
-                lo = mid;
-            else
-                hi = mid - 1;
-        }
-        if (task->alloc[lo].last < frame->clock)
-            task->alloc[lo].last = frame->clock;
-    }
+    for (int64_t i = 0; i < n; i++)
+        use(frame, &operand[i]);
     frame->clock++;
 }
 

@@ -196,10 +196,27 @@ static void deadlocks_are_errors(void **state)
 
 /* ---- devices without memory ---------------------------------------------------------------------- */
 
-static void observe(void *user, const void *args, size_t bytes)
+typedef struct seen {
+    int calls;
+    int64_t n;
+    ax_operand operand[2];
+} seen;
+
+static void observe(void *user, const ax_operand *operand, int64_t n)
 {
-    if (bytes == sizeof(ax_coll_args))
-        *(ax_coll_args *)user = *(const ax_coll_args *)args;
+    seen *s = user;
+    s->calls++;
+    s->n = n;
+    memcpy(s->operand, operand, (size_t)n * sizeof *operand);
+}
+
+/* Whether the operands are `sent` elements of F32 at `send`, and `received` at `recv`. */
+static bool saw(const seen *s, const void *send, int64_t sent, const void *recv, int64_t received)
+{
+    const ax_operand *in = &s->operand[0], *out = &s->operand[1];
+    return s->n == 2 && in->at == send && in->count == sent && in->span == sent && in->dtype == AX_F32 &&
+           in->access == AX_READ && out->at == recv && out->count == received && out->span == received &&
+           out->dtype == AX_F32 && out->access == AX_WRITE;
 }
 
 /* Ranks that plan need not even meet: only rank 0 calls. */
@@ -208,18 +225,26 @@ static ax_status on_dry_device(ax_comm *c, void *arg)
     (void)arg;
     if (ax_comm_rank(c))
         return AX_OK;
-    ax_coll_args seen = {0};
+    seen s = {0};
     ax_device *dev;
     AX_TRY(ax_device_open("dry", 1, &dev));
     dev->observe = observe;
-    dev->observe_user = &seen;
+    dev->observe_user = &s;
     ax_stream stream = {.dev = dev};
     void *data;
     ax_work *work;
     AX_TRY(ax_device_alloc(dev, 4096, &data));
     AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
-    EXPECT(seen.coll == AX_ALL_REDUCE && seen.recv == data && seen.count == 1000 && seen.op == AX_MAX);
+    EXPECT(s.calls == 1 && saw(&s, data, 1000, data, 1000));
     EXPECT(ax_comm_traffic_get(c).bytes == 2 * 3 * 4000 / 4 && ax_comm_traffic_get(c).calls == 1);
+    AX_TRY(ax_wait(&work)); /* which uses the memory once more */
+    EXPECT(s.calls == 2 && saw(&s, data, 1000, data, 1000));
+    char *other = (char *)data + 512;
+    AX_TRY(ax_reduce_scatter(c, &stream, data, other, 10, AX_F32, AX_SUM, &work));
+    EXPECT(saw(&s, data, 40, other, 10));
+    AX_TRY(ax_wait(&work));
+    AX_TRY(ax_all_gather(c, &stream, data, other, 10, AX_F32, &work));
+    EXPECT(saw(&s, data, 10, other, 40));
     ax_status status = ax_wait(&work);
     ax_device_free(dev, data, 4096);
     ax_device_close(&dev);

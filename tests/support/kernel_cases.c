@@ -19,7 +19,7 @@ void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dt
 {
     assert_true(c->operands < KC_OPERANDS);
     kc_operand *o = &c->operand[c->operands++];
-    *o = (kc_operand){name, role, field, field, -1, dtype, count, NULL, 0, 2};
+    *o = (kc_operand){name, role, field, field, -1, dtype, count, NULL, 0, 2, 0};
     o->data = malloc((size_t)count * ax_dtype_size(dtype) + 1);
     assert_non_null(o->data);
     memset(o->data, 0xFF, (size_t)count * ax_dtype_size(dtype));
@@ -85,6 +85,18 @@ void *kc_add_normal(kernel_case *c, const char *name, kc_role role, size_t field
     void *data = kc_add(c, name, role, field, dtype, count, terms);
     kc_fill(c, 0.25, 1);
     return data;
+}
+
+void kernel_case_point(kernel_case *c)
+{
+    for (int i = 0; i < c->operands; i++) {
+        const kc_operand *o = &c->operand[i];
+        unsigned char *holder = o->table < 0 ? c->args.bytes : c->operand[o->table].data;
+        memcpy(holder + o->field, &o->data, sizeof o->data);
+        memcpy(holder + o->alias, &o->data, sizeof o->data);
+        if (o->host)
+            memcpy(c->args.bytes + o->host, &o->data, sizeof o->data);
+    }
 }
 
 void kernel_case_free(kernel_case *c)
@@ -179,6 +191,9 @@ void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *resul
         unsigned char *holder = o->table < 0 ? call.args.bytes : image + at[o->table];
         memcpy(holder + o->field, &address, sizeof address);
         memcpy(holder + o->alias, &address, sizeof address);
+        char *copy = (char *)image + at[i];
+        if (o->host)
+            memcpy(call.args.bytes + o->host, &copy, sizeof copy);
     }
     memcpy(given, image, total);
     assert_int_equal(ax_copy_in(&stream, memory, image, total), AX_OK);

@@ -29,6 +29,7 @@ typedef struct kc_operand {
     void *data;   /* `count` elements on the host; owned by the case */
     double bound; /* permitted error relative to the array's norm; 0 = equal bit for bit */
     double gaps;  /* and of what 16 bits cost the reference, so many times as much */
+    size_t host;  /* byte offset of the pointer to a copy of it in host memory; 0: there is none */
 } kc_operand;
 
 typedef struct kernel_case {
@@ -52,6 +53,9 @@ bool kernel_case_build(ax_kernel kernel, ax_dtype dtype, int index, kernel_case 
 /* The same call on the same values with every 16-bit operand widened to F32. */
 void kernel_case_widen(const kernel_case *from, kernel_case *out);
 bool kernel_case_has_16bit(const kernel_case *c);
+
+/* Points the argument struct at the case's own arrays, for what does not run it. */
+void kernel_case_point(kernel_case *c);
 
 void kernel_case_free(kernel_case *c);
 

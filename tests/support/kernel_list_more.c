@@ -370,7 +370,7 @@ typedef struct arrays {
     int table; /* operand */
 } arrays;
 
-static arrays put_table(kernel_case *c, size_t field, int64_t n, bool several)
+static arrays put_table(kernel_case *c, size_t field, size_t host, int64_t n, bool several)
 {
     arrays all = {.count = several ? 3 : 1, .n = {n, several ? 5 : 0, several ? n / 2 + 3 : 0}};
     ax_update_array table[3] = {{0}};
@@ -386,6 +386,7 @@ static arrays put_table(kernel_case *c, size_t field, int64_t n, bool several)
     all.table = c->operands;
     memcpy(kc_add(c, "array", KC_IN, field, AX_F64, all.count * (int)WORDS, 0), table,
            (size_t)all.count * sizeof *table);
+    c->operand[all.table].host = host;
     return all;
 }
 
@@ -420,7 +421,7 @@ bool kc_build_adamw(kernel_case *c, int index)
     bool spike = copy == AX_F32; /* the square of what clips it is no normal number */
     if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
-    arrays all = put_table(c, FIELD(array), kc_lengths[length], call != ONE);
+    arrays all = put_table(c, FIELD(array), FIELD(table), kc_lengths[length], call != ONE);
     a->n = all.total, a->arrays = all.count;
     a->beta1 = 0.9, a->beta2 = 0.95, a->eps = 1e-8, a->decay = 0.1;
     DTYPE(dtype, c->dtype);
@@ -455,7 +456,7 @@ bool kc_build_sgd(kernel_case *c, int index)
         with = call == ONE ? variant : MOMENTUM | COPY;
     if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
-    arrays all = put_table(c, FIELD(array), kc_lengths[length], call != ONE);
+    arrays all = put_table(c, FIELD(array), FIELD(table), kc_lengths[length], call != ONE);
     a->n = all.total, a->arrays = all.count;
     a->momentum = 0.9, a->decay = 0.05;
     DTYPE(dtype, c->dtype);

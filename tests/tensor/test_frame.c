@@ -135,12 +135,93 @@ static void what_is_forgotten_is_recorded_anew(void **state)
     close_world(&w);
 }
 
+/* Bytes that a plan needs for the running task, which ends here. */
+static size_t planned(const world *w)
+{
+    ax_frame_plan *plan;
+    must(ax_frame_plan_create(w->frame, &plan));
+    size_t bytes = ax_frame_plan_bytes(plan);
+    ax_frame_plan_destroy(&plan);
+    return bytes;
+}
+
+enum { N = 1024 };
+
+static void *new_array(const world *w)
+{
+    void *memory;
+    must(ax_frame_scratch(w->frame, AX_F32, N, &memory));
+    must(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = N, .y = memory, .dtype = AX_F32}));
+    return memory;
+}
+
+/* A gradient that an update finds through its table is alive until then: the array that comes in between has
+ * memory of its own. */
+static void what_a_table_points_to_is_used(void **state)
+{
+    (void)state;
+    world w = open_world("dry");
+    void *weights, *memory;
+    must(ax_ctx_alloc(w.ctx, N * sizeof(float), &weights));
+    must(ax_ctx_alloc(w.ctx, sizeof(ax_update_array), &memory));
+    must(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    const ax_update_array entry = {.n = N, .w = weights, .g = new_array(&w)};
+    must(ax_copy_in(w.ctx->stream, memory, &entry, sizeof entry));
+    new_array(&w);
+    assert_int_equal(planned(&w), N * sizeof(float));
+    ax_sgd_args update = {.n = N, .arrays = 1, .array = memory, .table = &entry, .dtype = AX_F32};
+    must(ax_run_sgd(w.ctx->stream, &update));
+    assert_int_equal(planned(&w), 2 * N * sizeof(float));
+    update.table = NULL;
+    assert_int_equal(ax_run_sgd(w.ctx->stream, &update), AX_ERR_USAGE);
+    ax_ctx_free(w.ctx, memory, sizeof entry);
+    ax_ctx_free(w.ctx, weights, N * sizeof(float));
+    close_world(&w);
+}
+
+/* A number of a call that happens to be an address in the frame is no use of what is there. */
+static void numbers_are_not_addresses(void **state)
+{
+    (void)state;
+    world w = open_world("dry");
+    must(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    void *first = new_array(&w), *second = new_array(&w);
+    must(ax_run_dropout(w.ctx->stream, &(ax_dropout_args){.rows = 1,
+                                                          .cols = N,
+                                                          .global_cols = N,
+                                                          .key = (uintptr_t)first,
+                                                          .x = second,
+                                                          .y = second,
+                                                          .dtype = AX_F32}));
+    assert_int_equal(planned(&w), N * sizeof(float));
+    close_world(&w);
+}
+
+/* An operand that reaches over the end of an allocation uses the next one too. */
+static void an_operand_uses_all_that_it_covers(void **state)
+{
+    (void)state;
+    world w = open_world("dry");
+    must(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    void *first = new_array(&w);
+    new_array(&w);
+    must(ax_run_scale(w.ctx->stream, &(ax_scale_args){.n = N, .x = first, .dtype = AX_F32}));
+    new_array(&w);
+    assert_int_equal(planned(&w), 2 * N * sizeof(float));
+    must(ax_run_scale(w.ctx->stream, &(ax_scale_args){.n = N + 1, .x = first, .dtype = AX_F32}));
+    assert_int_equal(planned(&w), 3 * N * sizeof(float));
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_is_reused),
         cmocka_unit_test(the_end_of_a_task_is_told_once),
         cmocka_unit_test(what_is_forgotten_is_recorded_anew),
+        cmocka_unit_test(what_a_table_points_to_is_used),
+        cmocka_unit_test(numbers_are_not_addresses),
+        cmocka_unit_test(an_operand_uses_all_that_it_covers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

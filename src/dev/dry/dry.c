@@ -1,5 +1,5 @@
 /* The dry backend: no memory and no arithmetic. Allocation hands out address space that nobody can touch;
- * launches and copies show their arguments to the device's observer and count (ax_launch does the counting).
+ * launches and copies show their operands to the device's observer and count (ax_launch does the counting).
  * A planner runs the real program on it to learn what memory is used when, and how much work there is. */
 #include "dev/backend.h"
 
@@ -10,18 +10,16 @@
 enum { PAGE = 4096 };
 
 /* Addresses start where no pointer of a 64-bit host points (they are non-canonical on x86-64, and above the
- * user's half elsewhere), so that a use of one faults and an observer can tell them from other words. */
+ * user's half elsewhere), so that a use of one faults. */
 static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {
     _Atomic uint64_t next;
+    /* Operands of a launch, gathered for the observer. */
+    ax_operand *operand;
+    int64_t operands, room;
+    bool full; /* there was no memory for another one */
 } dry_memory;
-
-/* What the observer sees of a copy. */
-typedef struct dry_copy {
-    const void *device;
-    size_t bytes;
-} dry_copy;
 
 static ax_status dry_open(ax_device *dev)
 {
@@ -34,7 +32,9 @@ static ax_status dry_open(ax_device *dev)
 
 static void dry_close(ax_device *dev)
 {
-    free(dev->memory);
+    dry_memory *memory = dev->memory;
+    free(memory->operand);
+    free(memory);
     dev->memory = NULL;
 }
 
@@ -61,33 +61,55 @@ static void dry_free(ax_device *dev, void *memory, size_t bytes)
     (void)bytes;
 }
 
-static void show(const ax_device *dev, const void *args, size_t bytes)
+static void show_copy(const ax_device *dev, const void *device, size_t bytes, ax_access access)
 {
     if (dev->observe)
-        dev->observe(dev->observe_user, args, bytes);
+        dev->observe(dev->observe_user, &(ax_operand){device, (int64_t)bytes, (int64_t)bytes, AX_U8, access},
+                     1);
 }
 
 static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     (void)host;
-    dry_copy copy = {device, bytes};
-    show(stream->dev, &copy, sizeof copy);
+    show_copy(stream->dev, device, bytes, AX_WRITE);
     return AX_OK;
 }
 
 /* What nobody computed is read as zeros: a loss, a norm, a token. */
 static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
-    dry_copy copy = {device, bytes};
-    show(stream->dev, &copy, sizeof copy);
+    show_copy(stream->dev, device, bytes, AX_READ);
     if (bytes)
         memset(host, 0, bytes);
     return AX_OK;
 }
 
+static void gather(void *user, const ax_operand *operand)
+{
+    dry_memory *memory = user;
+    if (memory->operands == memory->room) {
+        int64_t room = memory->room ? 2 * memory->room : 16;
+        ax_operand *more = realloc(memory->operand, (size_t)room * sizeof *more);
+        memory->full = memory->full || !more;
+        if (!more)
+            return;
+        memory->operand = more;
+        memory->room = room;
+    }
+    memory->operand[memory->operands++] = *operand;
+}
+
 static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 {
-    show(stream->dev, args, ax_kernel_args_size(kernel));
+    const ax_device *dev = stream->dev;
+    dry_memory *memory = dev->memory;
+    if (!dev->observe)
+        return AX_OK;
+    memory->operands = 0;
+    ax_kernel_operands(kernel, args, gather, memory);
+    AX_CHECK(!memory->full, AX_ERR_MEMORY, "no memory to list the operands of kernel %s",
+             ax_kernel_name(kernel));
+    dev->observe(dev->observe_user, memory->operand, memory->operands);
     return AX_OK;
 }
 

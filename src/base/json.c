@@ -45,7 +45,8 @@ static bool has_word(const char *at, const char *end, const char *word)
     return (size_t)(end - at) >= n && !memcmp(at, word, n);
 }
 
-/* The number at `at` by JSON's grammar, or one of Python's words; *next is behind it. */
+/* The number at `at` by JSON's grammar, or one of Python's words. *next is behind it, or behind what was
+ * looked at and is no number: no byte is looked at twice. */
 static number_kind scan_number(const char *at, const char *end, const char **next)
 {
     const char *digits = at + (*at == '-'), *p = skip_digits(digits, end);
@@ -58,22 +59,24 @@ static number_kind scan_number(const char *at, const char *end, const char **nex
         *next = digits + 8;
         return INFINITY_WORD;
     }
+    *next = p;
     if (p == digits || (*digits == '0' && p > digits + 1))
         return NOT_A_NUMBER;
     if (p < end && *p == '.') {
         const char *fraction = p + 1;
         kind = REAL;
-        if ((p = skip_digits(fraction, end)) == fraction)
+        *next = p = skip_digits(fraction, end);
+        if (p == fraction)
             return NOT_A_NUMBER;
     }
     if (p < end && (*p == 'e' || *p == 'E')) {
         const char *power = p + 1;
         power += power < end && (*power == '+' || *power == '-');
         kind = REAL;
-        if ((p = skip_digits(power, end)) == power)
+        *next = p = skip_digits(power, end);
+        if (p == power)
             return NOT_A_NUMBER;
     }
-    *next = p;
     return kind;
 }
 
@@ -119,7 +122,7 @@ static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn 
     for (const char *at = text, *next; at < end; at = next) {
         number_kind kind = scan_number(at, end, &next);
         if (kind == NOT_A_NUMBER)
-            next = *at == '"' ? skip_string(at, end) : skip_other(at + 1, end);
+            next = *at == '"' ? skip_string(at, end) : skip_other(next > at ? next : at + 1, end);
         AX_TRY(kind == NOT_A_NUMBER ? ax_buf_add(out, at, (size_t)(next - at))
                                     : write_number(kind, at, (size_t)(next - at), out));
     }

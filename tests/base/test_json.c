@@ -77,6 +77,27 @@ static void digits_come_back(void **state)
     ax_buf_fini(&out);
 }
 
+/* Digits that are no number are gone over once, not once from each of them. */
+static void digits_take_linear_time(void **state)
+{
+    (void)state;
+    enum { SIZE = 1 << 20 };
+    static const char *const ends[] = {"", "e", "."};
+    char *text = malloc(SIZE + 2);
+    assert_non_null(text);
+    for (size_t i = 0; i < 2 * AX_COUNT(ends); i++) {
+        json_t *root;
+        memset(text, i % 2 ? '0' : '1', SIZE);
+        strcpy(text + SIZE, ends[i / 2]);
+        double start = ax_cpu_now();
+        ax_status status = ax_json_parse("t.json", text, strlen(text), JSON_DECODE_ANY, &root);
+        if (status == AX_OK)
+            json_decref(root);
+        assert_true(ax_cpu_now() - start < 5);
+    }
+    free(text);
+}
+
 static void what_is_no_json_is_refused(void **state)
 {
     (void)state;
@@ -126,6 +147,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_any_size_are_read),
         cmocka_unit_test(digits_come_back),
+        cmocka_unit_test(digits_take_linear_time),
         cmocka_unit_test(what_is_no_json_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void prompts_from_standard_input(void **state)
         shell("for i in $(seq 99); do echo \"line $i of a text\"; done > text; " AXONN
               " tok train --input text --vocab 280 --out tok 2>&1 && echo '{run: {dir: small}}' > small.yaml "
               "&& " AXONN " train small.yaml model.family=gpt2 model.layers=1 model.hidden=16 model.heads=2 "
-                          "model.vocab=280 "
+              "model.vocab=280 "
               "model.seq_len=64 data.train=text data.tokenizer=tok train.steps=1 train.global_batch=1 "
               "train.micro_batch=1 2>&1",
               &wanted),

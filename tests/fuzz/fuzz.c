@@ -92,6 +92,15 @@ void fuzz_seed_file(const char *path)
     free(data);
 }
 
+/* Whether the command line names single inputs to run. */
+static bool names_inputs(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++)
+        if (*argv[i] != '-' && ax_path_exists(argv[i]) && !ax_path_is_dir(argv[i]))
+            return true;
+    return false;
+}
+
 /* Makes the folder anew and adds seeds/ to the corpora on the command line: libFuzzer writes what it finds
  * into the first one, which is seeds/ unless the user named another, so that a run with a fixed seed is the
  * same each time. */
@@ -107,6 +116,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     }
     ax_log_set_level(AX_LOG_ERROR);
     fuzz_make_seeds();
+    if (names_inputs(*argc, *argv))
+        return 0;
     char **more = malloc(((size_t)*argc + 2) * sizeof *more);
     if (!more)
         return 1;

@@ -14,48 +14,13 @@ Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 -
 import argparse
 import contextlib
 import json
-import os
-import pathlib
 import resource
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 
-LIB = "/usr/lib/x86_64-linux-gnu/"
-SETTINGS = {
-    "mkl": "MKL takes its AVX-512 kernels on processors that are not Intel's too, rather than plain SSE ones",
-    "thp": "tensors on huge pages (THP_MEM_ALLOC_ENABLE)",
-    "malloc": "glibc keeps freed memory, on huge pages",
-    "jemalloc": "jemalloc that keeps freed memory, on huge pages; needs libjemalloc2",
-    "tcmalloc": "needs libtcmalloc-minimal4",
-    "bind": "OpenMP's threads bound to cores (OMP_PROC_BIND)",
-    "iomp": "LLVM's OpenMP (Intel's) instead of GNU's, spinning; needs libomp5",
-    "flush": "denormal numbers are zero",
-    "pad": "the vocabulary rounded up to a multiple of 128",
-    "compile": "torch.compile; needs a C++ compiler",
-    "autotune": "torch.compile, max-autotune; on cuda without CUDA graphs, which gradients that add up do not bear",
-    "cudnn": "attention by cuDNN, by flash kernels where it cannot",
-    "flash": "attention by flash kernels, by cuDNN where they cannot",
-}
-GPU_ONLY = {"cudnn", "flash"}
-EITHER = {"pad", "compile", "autotune"}  # all others are of the CPU
-ENVIRONMENT = {
-    "thp": {"THP_MEM_ALLOC_ENABLE": "1"},
-    "malloc": {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
-               "MALLOC_TRIM_THRESHOLD_": str(8 << 30), "MALLOC_TOP_PAD_": str(256 << 20)},
-    "jemalloc": {"MALLOC_CONF": "thp:always,metadata_thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1,"
-                                "oversize_threshold:0"},
-    "bind": {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores"},
-    "iomp": {"KMP_BLOCKTIME": "200"},
-}
-PRELOAD = {"jemalloc": LIB + "libjemalloc.so.2", "tcmalloc": LIB + "libtcmalloc_minimal.so.4",
-           "iomp": LIB + "libomp.so.5"}
-BEST = {"cpu": "mkl,malloc,pad,compile", "cuda": "pad,compile,cudnn"}
-# What MKL asks before it looks at the instruction sets.
-MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }"
+from torch_settings import BEST, EITHER, GPU_ONLY, SETTINGS, environment
 
 
 def arguments():
@@ -90,72 +55,15 @@ def arguments():
     return args
 
 
-def environment(args):
-    """Starts this script anew in the environment that the settings want, which torch reads while it loads."""
-    wanted, preload = {"OMP_NUM_THREADS": str(args.threads), "PEER_SETTINGS": ",".join(args.settings)}, []
-    if all(os.environ.get(key) == value for key, value in wanted.items()):
-        return
-    for name in args.settings:
-        wanted.update(ENVIRONMENT.get(name, {}))
-        if name in PRELOAD:
-            if not os.path.exists(PRELOAD[name]):
-                sys.exit(f"{PRELOAD[name]} is missing: {SETTINGS[name]}")
-            preload.append(PRELOAD[name])
-    if "mkl" in args.settings:
-        shim = pathlib.Path(tempfile.gettempdir()) / f"peer-mkl-{os.getuid()}.so"
-        made = shim.with_suffix(f".{os.getpid()}")
-        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", made], input=MKL_SHIM, text=True, check=True)
-        made.replace(shim)  # another process may have it open
-        preload.append(str(shim))
-    if preload:
-        wanted["LD_PRELOAD"] = ":".join(preload)
-    os.execve(sys.executable, [sys.executable] + sys.argv, {**os.environ, **wanted})
-
-
 ARGS = arguments()
-environment(ARGS)
+environment(ARGS.settings, ARGS.threads)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as mp  # noqa: E402
 import torch.nn as nn  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 
-
-class Block(nn.Module):
-    def __init__(self, d, heads):
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
-        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
-        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
-
-    def forward(self, x):
-        b, t, d = x.shape
-        q, k, v = (u.view(b, t, self.heads, d // self.heads).transpose(1, 2)
-                   for u in self.qkv(self.ln_1(x)).split(d, dim=2))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
-        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
-
-
-class GPT2(nn.Module):
-    def __init__(self, a):
-        super().__init__()
-        vocab = -(-a.vocab // 128) * 128 if "pad" in a.settings else a.vocab
-        self.wte, self.wpe = nn.Embedding(vocab, a.hidden), nn.Embedding(a.seq, a.hidden)
-        self.blocks = nn.ModuleList(Block(a.hidden, a.heads) for _ in range(a.layers))
-        self.ln_f = nn.LayerNorm(a.hidden)
-        for p in self.parameters():
-            if p.dim() >= 2:
-                nn.init.normal_(p, 0.0, 0.02)
-
-    def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
-        for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+from torch_model import GPT2  # noqa: E402
 
 
 def attention(a):

@@ -1,0 +1,41 @@
+"""GPT-2 in PyTorch, as its users would write it."""
+
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.up, self.down = nn.Linear(d, 4 * d), nn.Linear(4 * d, d)
+
+    def forward(self, x):
+        b, t, d = x.shape
+        q, k, v = (u.view(b, t, self.heads, d // self.heads).transpose(1, 2)
+                   for u in self.qkv(self.ln_1(x)).split(d, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    def __init__(self, a):
+        """a: vocab, hidden, seq, layers, heads; settings, of which "pad" rounds the vocabulary up."""
+        super().__init__()
+        vocab = -(-a.vocab // 128) * 128 if "pad" in a.settings else a.vocab
+        self.wte, self.wpe = nn.Embedding(vocab, a.hidden), nn.Embedding(a.seq, a.hidden)
+        self.blocks = nn.ModuleList(Block(a.hidden, a.heads) for _ in range(a.layers))
+        self.ln_f = nn.LayerNorm(a.hidden)
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, 0.0, 0.02)
+
+    def forward(self, tokens, targets, reduction="mean"):
+        x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)

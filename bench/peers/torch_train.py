@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""A peer to compare with: a GPT-2 trained from token files for so many seconds in PyTorch, as nanoGPT does.
+
+Rows are drawn from all places of the training tokens, attention does not stop where documents do, weights that end a
+branch begin smaller by the root of the number of branches; AdamW decays matrices and clips at 1. The learning rate
+follows the clock: up for a fiftieth of --seconds, then down to 0 along a cosine, so that all the time is used. The clock
+starts after three steps that compile and warm up, and stands still for nothing but the validation at the end. That
+reads the validation tokens in rows of --seq: the mean over all of them in bits per byte of text, where the first token
+of a document costs log2 of the vocabulary, as `axonn eval` counts.
+Usage:  python3 bench/peers/torch_train.py --train train.tok --valid valid.tok --seconds 300 --layers 4 --hidden 192
+            --heads 6 --batch 8 --seq 256 --lr 4e-3
+"""
+
+import argparse
+import json
+import math
+import struct
+import time
+
+from torch_settings import BEST, environment
+
+STEPS_BEFORE = 3
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--train", required=True, help="token file of `axonn data build`")
+    p.add_argument("--valid", required=True, help="the same")
+    for name, default in [("layers", 4), ("hidden", 192), ("heads", 6), ("seq", 256), ("batch", 8), ("threads", 2),
+                          ("seed", 0)]:
+        p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")
+    for name, default in [("seconds", 300), ("lr", 4e-3), ("beta2", 0.95), ("weight-decay", 0.1)]:
+        p.add_argument(f"--{name}", type=float, default=default, help=f"default {default}")
+    p.add_argument("--precision", choices=["fp32", "bf16"], default="bf16", help="bf16: autocast, weights stay fp32")
+    p.add_argument("--with", dest="settings", type=lambda x: [w for w in x.split(",") if w],
+                   default=BEST["cpu"].split(","), help="as for torch_gpt2.py, default " + BEST["cpu"])
+    return p.parse_args()
+
+
+ARGS = arguments()
+environment(ARGS.settings, ARGS.threads)
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+
+from torch_model import GPT2  # noqa: E402
+
+
+class Tokens:
+    """A packed token file (include/axonn/data.h says what is where)."""
+
+    def __init__(self, path):
+        with open(path, "rb") as f:
+            head = f.read(256)
+        if head[:8] != b"AXTOKENS":
+            raise SystemExit(f"{path} is no token file of axonn data build")
+        width, = struct.unpack_from("<I", head, 12)
+        count, documents, self.vocab = struct.unpack_from("<QQQ", head, 16)
+        self.text_bytes, at, index = struct.unpack_from("<QQQ", head, 56)
+        self.ids = np.memmap(path, "<u2" if width == 2 else "<u4", "r", at, (count,))
+        self.starts = np.memmap(path, "<u8", "r", index, (documents + 1,))[:-1]
+
+    def rows(self, places, seq):
+        """Inputs and targets of rows that begin at these places."""
+        rows = torch.from_numpy(np.stack([self.ids[i:i + seq + 1].astype(np.int64) for i in places]))
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def initialize(model, layers):
+    """As nanoGPT does: what is added to the stream of a model of any depth has the same size."""
+    for block in model.blocks:
+        for linear in (block.out, block.down):
+            nn.init.normal_(linear.weight, 0.0, 0.02 / math.sqrt(2 * layers))
+        for linear in (block.qkv, block.out, block.up, block.down):
+            nn.init.zeros_(linear.bias)
+
+
+def rate(progress, a):
+    """The learning rate after this share of the time."""
+    if progress < 0.02:
+        return a.lr * progress / 0.02
+    return a.lr * 0.5 * (1 + math.cos(math.pi * min(1, (progress - 0.02) / 0.98)))
+
+
+def train(model, run, data, a):
+    """Trains for a.seconds; returns the number of steps."""
+    params = list(model.parameters())
+    groups = [{"params": [p for p in params if p.dim() >= 2], "weight_decay": a.weight_decay},
+              {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, a.beta2), fused=True)
+    generator = np.random.default_rng(a.seed)
+    step, start = 0, time.perf_counter()
+    while True:
+        if step == STEPS_BEFORE:
+            start = time.perf_counter()
+        progress = (time.perf_counter() - start) / a.seconds if step > STEPS_BEFORE else 0.0
+        if progress >= 1:
+            return step
+        for group in optimizer.param_groups:
+            group["lr"] = rate(progress, a)
+        inputs, targets = data.rows(generator.integers(0, len(data.ids) - a.seq - 1, a.batch), a.seq)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16"):
+            loss = run(inputs, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(params, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+
+
+@torch.no_grad()
+def bits_per_byte(run, data, a):
+    """Over all tokens of `data`; the last row overlaps the one before it, and counts from where that ended."""
+    first = np.zeros(len(data.ids), bool)
+    first[data.starts] = True
+    last, total = len(data.ids) - 1, 0.0
+    places = list(range(0, last, a.seq))
+    for i in range(0, len(places), a.batch):
+        begins = [min(p, last - a.seq) for p in places[i:i + a.batch]]
+        begins += [begins[-1]] * (a.batch - len(begins))  # as many rows as were compiled
+        inputs, targets = data.rows(begins, a.seq)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=a.precision == "bf16"):
+            losses = run(inputs, targets, reduction="none").view(a.batch, a.seq).double().numpy()
+        for row, (place, begin) in enumerate(zip(places[i:i + a.batch], begins)):
+            counts = ~first[begin + 1:begin + 1 + a.seq]
+            counts[:place - begin] = False
+            total += losses[row][counts].sum()
+    return (total / math.log(2) + len(data.starts) * math.log2(data.vocab)) / data.text_bytes
+
+
+def main():
+    torch.set_num_threads(ARGS.threads)
+    torch.manual_seed(ARGS.seed)
+    data, valid = Tokens(ARGS.train), Tokens(ARGS.valid)
+    ARGS.vocab = data.vocab
+    model = GPT2(ARGS)
+    initialize(model, ARGS.layers)
+    run = torch.compile(model) if "compile" in ARGS.settings else model
+    begin = time.perf_counter()
+    steps = train(model, run, data, ARGS)
+    middle = time.perf_counter()
+    bits = bits_per_byte(model, valid, ARGS)
+    print(json.dumps({
+        "bits_per_byte": bits, "steps": steps, "tokens": steps * ARGS.batch * ARGS.seq,
+        "parameters": sum(p.numel() for p in model.parameters()), "train_seconds": middle - begin,
+        "eval_seconds": time.perf_counter() - middle, "torch": torch.__version__, "settings": vars(ARGS)}))
+
+
+if __name__ == "__main__":
+    main()

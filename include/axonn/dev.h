@@ -115,12 +115,16 @@ typedef struct ax_device_ops {
     const struct ax_device_ops *(*plugin)(void);
     /* Why the backend cannot be used on this host, or NULL if it can. Optional. */
     const char *(*absent)(void);
-    /* Optional, and not inherited: those of the delegates are called too, `open` from the last delegate up to
-     * the backend itself, `close` the other way round. */
+    /* Optional: those of the delegates are called too, `open` from the last delegate up to the backend
+     * itself, `close` the other way round. */
     ax_status (*open)(ax_device *dev);
     void (*close)(ax_device *dev);
-    /* Its memory is not the host's: what collectives move goes through a copy, or over links. */
+    /* Its memory, or that of a delegate, is not the host's: what collectives move goes through a copy, or
+     * over links. */
     bool apart;
+
+    /* From here on all entries are pointers; those that are NULL are inherited from the delegates. */
+
     const ax_link_ops *links; /* or NULL */
     /* Bytes that a device opened now could give to rank number `neighbour` of its machine, -1 if that is not
      * known; *place: the number of the memory that they are of. And the most that this process held of it,

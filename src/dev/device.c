@@ -1,6 +1,7 @@
 /* The registry of backends, and the calls that every use of a device goes through. */
 #include "dev/backend.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,43 +32,27 @@ static const ax_device_ops *delegate_of(const ax_device_ops *ops)
     return ops->plugin ? ops->plugin() : ax_device_find(ops->delegate);
 }
 
-/* Fills the entries that `ops` lacks from the tables of its delegates. `open`, `close` and `absent` are not
- * inherited: every table along the chain has its own called. */
+enum { INHERITED = offsetof(ax_device_ops, links) }; /* from here on all entries are pointers */
+_Static_assert((sizeof(ax_device_ops) - INHERITED) % sizeof(ax_kernel_fn *) == 0 &&
+                   sizeof(ax_kernel_fn *) == sizeof(void *),
+               "an entry behind `links` is not a pointer");
+
+static void inherit(ax_device_ops *ops, const ax_device_ops *from)
+{
+    for (size_t at = INHERITED; at < sizeof *ops; at += sizeof(ax_kernel_fn *)) {
+        ax_kernel_fn *entry;
+        memcpy(&entry, (char *)ops + at, sizeof entry);
+        if (!entry)
+            memcpy((char *)ops + at, (const char *)from + at, sizeof entry);
+    }
+    ops->apart = ops->apart || from->apart;
+}
+
+/* Fills the entries that `ops` lacks from the tables of its delegates. */
 static void resolve(ax_device_ops *ops)
 {
-    for (const ax_device_ops *from = delegate_of(ops); from; from = delegate_of(from)) {
-#define INHERIT(entry)                                                                                       \
-    if (!ops->entry)                                                                                         \
-    ops->entry = from->entry
-        INHERIT(apart);
-        INHERIT(links);
-        INHERIT(available);
-        INHERIT(held);
-        INHERIT(workspace);
-        INHERIT(alloc);
-        INHERIT(free);
-        INHERIT(touch);
-        INHERIT(copy_in);
-        INHERIT(copy_out);
-        INHERIT(copy_out_begin);
-        INHERIT(copy_out_end);
-        INHERIT(poison);
-        INHERIT(wait);
-        INHERIT(record_begin);
-        INHERIT(record_end);
-        INHERIT(replay);
-        INHERIT(forget);
-        INHERIT(stamp);
-        INHERIT(between);
-        INHERIT(peak);
-        INHERIT(read);
-        INHERIT(enter);
-        INHERIT(leave);
-        INHERIT(launch);
-        for (int k = 0; k < AX_KERNEL_COUNT; k++)
-            INHERIT(kernel[k]);
-#undef INHERIT
-    }
+    for (const ax_device_ops *from = delegate_of(ops); from; from = delegate_of(from))
+        inherit(ops, from);
 }
 
 static const char *why_absent(const ax_device_ops *ops)

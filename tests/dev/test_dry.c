@@ -330,6 +330,23 @@ static void registry(void **state)
     }
 }
 
+/* A device has its own entries, and those of its delegates where it has none. */
+static void entries_are_inherited(void **state)
+{
+    (void)state;
+    ax_device *own, *heir;
+    assert_int_equal(ax_device_open("cpu", 1, &own), AX_OK);
+    assert_int_equal(ax_device_open("check:cpu", 1, &heir), AX_OK);
+    assert_string_equal(heir->ops.name, "check:cpu");
+    assert_true(heir->ops.alloc != own->ops.alloc && heir->ops.poison && !own->ops.poison);
+    assert_true(heir->ops.links == own->ops.links && heir->ops.workspace == own->ops.workspace);
+    assert_true(heir->ops.copy_in == own->ops.copy_in && heir->ops.read == own->ops.read);
+    for (int k = 0; k < AX_KERNEL_COUNT; k++)
+        assert_true(heir->ops.kernel[k] && heir->ops.kernel[k] == own->ops.kernel[k]);
+    ax_device_close(&heir);
+    ax_device_close(&own);
+}
+
 /* A plan made on the dry device stands for cpu. */
 static void workspace_is_that_of_cpu(void **state)
 {
@@ -354,6 +371,7 @@ int main(void)
         cmocka_unit_test(operands_of_every_kernel),
         cmocka_unit_test(work_does_not_depend_on_the_device),
         cmocka_unit_test(registry),
+        cmocka_unit_test(entries_are_inherited),
         cmocka_unit_test(workspace_is_that_of_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,10 +2,10 @@
  *
  * Three layers. `isa_*.c` compile the kernels of *_kernels.h once per instruction set; each is a function
  * over a range of work items (rows, elements, heads, columns), whose results do not depend on how the items
- * are cut into ranges. `launch.c` says for each kernel how many items there are and lets threads take
- * ranges. `isa.c` chooses among the tables that this processor can run, `device.c` owns the scratch memory,
- * `pool.c` the threads, `bind.c` the cores that they are bound to. No kernel allocates: scratch is one block
- * per thread, made when the device is opened. */
+ * are cut into ranges. `kernels.def` says for each kernel what its items are, and `launch.c` lets threads
+ * take ranges of them. `isa.c` chooses among the tables that this processor can run, `device.c` owns the
+ * scratch memory, `pool.c` the threads, `bind.c` the cores that they are bound to. No kernel allocates:
+ * scratch is one block per thread, made when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 

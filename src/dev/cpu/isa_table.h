@@ -19,30 +19,8 @@ const ax_cpu_isa AX_ISA_TABLE = {
     .norm_grad_cols = norm_grad_cols,
     .kernel =
         {
-            [AX_K_attention] = attention,
-            [AX_K_attention_grad] = attention_grad,
-            [AX_K_bias_add] = bias_add,
-            [AX_K_col_sum] = col_sum,
-            [AX_K_norm] = norm,
-            [AX_K_norm_stats] = norm_stats,
-            [AX_K_norm_apply] = norm_apply,
-            [AX_K_norm_grad] = norm_grad,
-            [AX_K_norm_grad_stats] = norm_grad_stats,
-            [AX_K_norm_grad_apply] = norm_grad_apply,
-            [AX_K_embedding] = embedding,
-            [AX_K_embedding_grad] = embedding_grad,
-            [AX_K_gelu] = gelu,
-            [AX_K_gelu_grad] = gelu_grad,
-            [AX_K_add] = add,
-            [AX_K_dropout] = dropout,
-            [AX_K_ce_max] = ce_max,
-            [AX_K_ce_sum] = ce_sum,
-            [AX_K_ce_grad] = ce_grad,
-            [AX_K_sumsq] = sumsq,
-            [AX_K_scale] = scale,
-            [AX_K_convert] = convert,
-            [AX_K_init_normal] = init_normal,
-            [AX_K_adamw] = adamw,
-            [AX_K_sgd] = sgd,
+#define AX_CPU_KERNEL(kernel) [AX_K_##kernel] = kernel,
+#define AX_PLAIN(kernel)
+#include "dev/cpu/kernels.def"
         },
 };

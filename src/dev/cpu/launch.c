@@ -75,7 +75,7 @@ static ax_cpu_range_fn *isa_kernel(const ax_stream *stream, ax_kernel kernel)
 
 enum { ELEMENTS = 64, COLUMNS = 64 }; /* shares are cut at cache lines */
 
-#define KERNEL(kernel, items, unit, elements)                                                                \
+#define SHARED(kernel, items, unit, elements)                                                                \
     static ax_status kernel(ax_stream *stream, const void *args)                                             \
     {                                                                                                        \
         const ax_##kernel##_args *a = args;                                                                  \
@@ -83,26 +83,11 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* shares are cut at cache lines */
             return run_ref(stream, AX_K_##kernel, args);                                                     \
         return run(stream, isa_kernel(stream, AX_K_##kernel), args, items, unit, (double)(elements));        \
     }
-#define ELEMENT_KERNEL(kernel) KERNEL(kernel, a->n, ELEMENTS, a->n)
-#define ROW_KERNEL(kernel, width) KERNEL(kernel, a->rows, 1, a->rows * a->width)
-#define COLUMN_KERNEL(kernel) KERNEL(kernel, a->cols, COLUMNS, a->rows * a->cols)
-
-ELEMENT_KERNEL(gelu)
-ELEMENT_KERNEL(gelu_grad)
-ELEMENT_KERNEL(add)
-ELEMENT_KERNEL(scale)
-ROW_KERNEL(bias_add, cols)
-ROW_KERNEL(dropout, cols)
-ROW_KERNEL(norm, cols)
-ROW_KERNEL(norm_stats, cols)
-ROW_KERNEL(norm_apply, cols)
-ROW_KERNEL(norm_grad_stats, cols)
-ROW_KERNEL(embedding, cols)
-ROW_KERNEL(ce_max, vocab)
-ROW_KERNEL(ce_sum, vocab)
-ROW_KERNEL(ce_grad, vocab)
-COLUMN_KERNEL(col_sum)
-COLUMN_KERNEL(embedding_grad)
+#define AX_BY_ELEMENTS(kernel) SHARED(kernel, a->n, ELEMENTS, a->n)
+#define AX_BY_ROWS(kernel, width) SHARED(kernel, a->rows, 1, a->rows * a->width)
+#define AX_BY_COLUMNS(kernel) SHARED(kernel, a->cols, COLUMNS, a->rows * a->cols)
+#define AX_CPU_KERNEL(kernel) /* further down */
+#include "dev/cpu/kernels.def"
 
 /* ---- updates ------------------------------------------------------------------------------------- */
 
@@ -275,32 +260,7 @@ const ax_device_ops ax_backend_cpu = {
     .kernel =
         {
             [AX_K_gemm] = ax_cpu_gemm_run,
-            [AX_K_attention] = attention,
-            [AX_K_attention_grad] = attention_grad,
-            [AX_K_bias_add] = bias_add,
-            [AX_K_col_sum] = col_sum,
-            [AX_K_norm] = norm,
-            [AX_K_norm_stats] = norm_stats,
-            [AX_K_norm_apply] = norm_apply,
-            [AX_K_norm_grad] = norm_grad,
-            [AX_K_norm_grad_stats] = norm_grad_stats,
-            [AX_K_norm_grad_apply] = norm_grad_apply,
-            [AX_K_embedding] = embedding,
-            [AX_K_embedding_grad] = embedding_grad,
-            [AX_K_gelu] = gelu,
-            [AX_K_gelu_grad] = gelu_grad,
-            [AX_K_add] = add,
-            [AX_K_dropout] = dropout,
-            [AX_K_ce_max] = ce_max,
-            [AX_K_ce_sum] = ce_sum,
-            [AX_K_ce_grad] = ce_grad,
-            [AX_K_sumsq] = sumsq,
-            [AX_K_scale] = scale,
-            [AX_K_convert] = convert,
-            [AX_K_copy_box] = copy_box,
-            [AX_K_fill] = fill,
-            [AX_K_init_normal] = init_normal,
-            [AX_K_adamw] = adamw,
-            [AX_K_sgd] = sgd,
+#define AX_CPU_KERNEL(kernel) [AX_K_##kernel] = kernel,
+#include "dev/cpu/kernels.def"
         },
 };

@@ -2,7 +2,7 @@
 #include "info_grid.h"
 
 #include "axonn/grid.h"
-#include "launch.h"
+#include "hosts.h"
 #include "model.h"
 
 #include <stdlib.h>
@@ -13,26 +13,22 @@ typedef struct placed {
     ax_grid_size size;
     ax_grid_order order;
     int ranks, hosts;
-    int *host;      /* of each rank */
-    int *rank_at;   /* the rank at each place of the default order */
-    char **name;    /* of each host; NULL: host0, host1, … */
-    int64_t *slots; /* ranks of each host */
+    int *host;       /* of each rank */
+    int *rank_at;    /* the rank at each place of the default order */
+    cli_hosts named; /* none: host0, host1, … */
 } placed;
 
 static void placed_fini(placed *p)
 {
-    for (int h = 0; p->name && h < p->hosts; h++)
-        free(p->name[h]);
-    free(p->name);
-    free(p->slots);
+    cli_hosts_fini(&p->named);
     free(p->host);
     free(p->rank_at);
 }
 
 static const char *host_name(const placed *p, int host, char out[64])
 {
-    if (p->name)
-        snprintf(out, 64, "%.63s", p->name[host]);
+    if (p->named.n)
+        snprintf(out, 64, "%.63s", p->named.name[host]);
     else
         snprintf(out, 64, "host%d", host);
     return out;
@@ -40,39 +36,19 @@ static const char *host_name(const placed *p, int host, char out[64])
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* "a:4,b": names and how many ranks each takes, 0: what is left evenly. */
-static ax_status read_hosts(const char *list, placed *p)
-{
-    for (const char *c = list; *c; c++)
-        p->hosts += *c == ',';
-    p->hosts++;
-    AX_TRY(ax_calloc((size_t)p->hosts, sizeof *p->name, &p->name));
-    AX_TRY(ax_calloc((size_t)p->hosts, sizeof *p->slots, &p->slots));
-    const char *at = list;
-    for (int h = 0; h < p->hosts; h++) {
-        size_t n = strcspn(at, ","), length = strcspn(at, ",:");
-        AX_CHECK(length, AX_ERR_USAGE, "--hosts %s: a name is empty", list);
-        AX_TRY(ax_strndup(at, length, &p->name[h]));
-        p->slots[h] = (p->ranks + p->hosts - 1) / p->hosts;
-        if (length < n)
-            AX_TRY(cli_host_slots(list, at + length + 1, n - length - 1, &p->slots[h]));
-        at += n + (at[n] == ',');
-    }
-    return AX_OK;
-}
-
 static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
 {
     int64_t room = 0;
-    if (list)
-        AX_TRY(read_hosts(list, p));
-    else {
+    if (list) {
+        AX_TRY(cli_hosts_read(list, p->ranks, &p->named));
+        p->hosts = p->named.n;
+    } else {
         per_host = per_host ? per_host : p->ranks;
         p->hosts = (int)((p->ranks + per_host - 1) / per_host);
     }
     AX_TRY(ax_calloc((size_t)p->ranks, sizeof *p->host, &p->host));
     for (int h = 0, r = 0; h < p->hosts; h++) {
-        int64_t slots = p->slots ? p->slots[h] : per_host;
+        int64_t slots = p->named.n ? p->named.slots[h] : per_host;
         for (room += slots; r < p->ranks && r < room; r++)
             p->host[r] = h;
     }

@@ -5,6 +5,7 @@
  * ranks did, so rank 0, where it runs on this host, writes its exit code into memory that this process holds.
  */
 #include "launch.h"
+#include "hosts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,16 +31,6 @@ ax_status cli_launch_wanted(const cli_launch *launch, bool *out)
     AX_CHECK(!launch->ranks || *out || ax_max(started.size, 1) == launch->ranks, AX_ERR_USAGE,
              "--ranks %lld, but %s started %d: leave the one or the other to it", (long long)launch->ranks,
              started.launcher, started.size);
-    return AX_OK;
-}
-
-ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int64_t *out)
-{
-    enum { MOST = 1 << 20 };
-    size_t digits = strspn(text, "0123456789");
-    *out = digits && digits == length ? strtoll(text, NULL, 10) : 0;
-    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE, "--hosts %s: \"%.*s\" is no number of ranks (NAME:N)",
-             hosts, (int)length, text);
     return AX_OK;
 }
 
@@ -94,31 +85,15 @@ static void command_fini(command *c)
     free(c->word);
 }
 
-/* Ranks for each host where the list does not say: the smallest number that is enough. */
-static int64_t per_host(const cli_launch *launch)
-{
-    int64_t hosts = 1;
-    for (const char *c = launch->hosts; *c; c++)
-        hosts += *c == ',';
-    return (launch->ranks + hosts - 1) / hosts;
-}
-
 /* "a,b:2" → "a:K,b:2" */
 static ax_status host_list(const cli_launch *launch, ax_buf *out)
 {
-    for (const char *at = launch->hosts; *at;) {
-        size_t n = strcspn(at, ",");
-        AX_CHECK(n, AX_ERR_USAGE, "--hosts %s: a name is empty", launch->hosts);
-        AX_TRY(ax_buf_printf(out, "%s%.*s", out->size ? "," : "", (int)n, at));
-        const char *colon = memchr(at, ':', n);
-        int64_t slots;
-        if (colon)
-            AX_TRY(cli_host_slots(launch->hosts, colon + 1, (size_t)(at + n - colon - 1), &slots));
-        else
-            AX_TRY(ax_buf_printf(out, ":%lld", (long long)per_host(launch)));
-        at += n + (at[n] == ',');
-    }
-    return AX_OK;
+    cli_hosts hosts;
+    ax_status status = cli_hosts_read(launch->hosts, launch->ranks, &hosts);
+    for (int i = 0; i < hosts.n && status == AX_OK; i++)
+        status = ax_buf_printf(out, "%s%s:%lld", i ? "," : "", hosts.name[i], (long long)hosts.slots[i]);
+    cli_hosts_fini(&hosts);
+    return status;
 }
 
 /* Open MPI: no binding, for it binds two ranks to one core each and their threads with them; and it has to be

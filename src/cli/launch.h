@@ -35,9 +35,6 @@ ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
  * come are passed on as verb->stop. Returns what the ranks agreed on. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
-/* The number of ranks in a list of hosts, "a:4,b": the `length` characters at `text`. */
-ax_status cli_host_slots(const char *hosts, const char *text, size_t length, int64_t *out);
-
 /* The world that this process is in. Collective. */
 ax_status cli_world_open(ax_comm **world);
 /* Ends the job, here, if `status` is an error that the others do not share: they may be waiting for this

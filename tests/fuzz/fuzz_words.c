@@ -1,8 +1,10 @@
 /* Short texts of the command line: flags of every type, orders of a grid's axes, layouts. Each part is a
  * word. */
+#include "axonn/comm.h"
 #include "axonn/grid.h"
 #include "axonn/option.h"
 #include "axonn/tensor.h"
+#include "cli/hosts.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -87,6 +89,25 @@ static void read_layout(const char *word)
     }
 }
 
+static void read_hosts(const char *word)
+{
+    cli_hosts hosts;
+    if (fuzz_read(cli_hosts_read(word, 6, &hosts)))
+        for (int i = 0; i < hosts.n; i++)
+            FUZZ_HOLDS(*hosts.name[i] && !strpbrk(hosts.name[i], ",:") && hosts.slots[i] > 0);
+    cli_hosts_fini(&hosts);
+}
+
+static void read_environment(const char *size, const char *rank)
+{
+    setenv("OMPI_COMM_WORLD_SIZE", size, 1);
+    setenv("OMPI_COMM_WORLD_RANK", rank, 1);
+    ax_launcher found = ax_launcher_find();
+    FUZZ_HOLDS(found.size >= 0 && found.rank >= 0);
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+}
+
 void fuzz_one(const fuzz_part *part, int n)
 {
     char *words[FUZZ_PARTS], text[32];
@@ -94,6 +115,8 @@ void fuzz_one(const fuzz_part *part, int n)
     for (int i = 0; i < n; i++) {
         words[i] = part[i].data;
         read_layout(words[i]);
+        read_hosts(words[i]);
+        read_environment(words[i], words[0]);
         if (fuzz_read(ax_grid_order_parse(words[i], &order)))
             FUZZ_HOLDS(strlen(ax_grid_order_print(&order, text)) < sizeof text);
     }

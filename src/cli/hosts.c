@@ -1,0 +1,44 @@
+#include "hosts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The number of ranks behind a name: the n characters at `text`. */
+static ax_status read_slots(const char *list, const char *text, size_t n, int64_t *out)
+{
+    enum { MOST = 1 << 20 };
+    size_t digits = strspn(text, "0123456789");
+    *out = digits && digits == n ? strtoll(text, NULL, 10) : 0;
+    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE, "--hosts %s: \"%.*s\" is no number of ranks (NAME:N)",
+             list, (int)n, text);
+    return AX_OK;
+}
+
+ax_status cli_hosts_read(const char *list, int64_t ranks, cli_hosts *out)
+{
+    int n = 1;
+    for (const char *c = list; *c; c++)
+        n += *c == ',';
+    *out = (cli_hosts){0};
+    AX_TRY(ax_calloc((size_t)n, sizeof *out->name, &out->name));
+    AX_TRY(ax_calloc((size_t)n, sizeof *out->slots, &out->slots));
+    for (const char *at = list; out->n < n; out->n++) {
+        size_t whole = strcspn(at, ","), name = strcspn(at, ",:");
+        AX_CHECK(name, AX_ERR_USAGE, "--hosts %s: a name is empty", list);
+        out->slots[out->n] = ax_ceil_div(ranks, n);
+        if (name < whole)
+            AX_TRY(read_slots(list, at + name + 1, whole - name - 1, &out->slots[out->n]));
+        AX_TRY(ax_strndup(at, name, &out->name[out->n]));
+        at += whole + (at[whole] == ',');
+    }
+    return AX_OK;
+}
+
+void cli_hosts_fini(cli_hosts *hosts)
+{
+    for (int i = 0; i < hosts->n; i++)
+        free(hosts->name[i]);
+    free(hosts->name);
+    free(hosts->slots);
+    *hosts = (cli_hosts){0};
+}

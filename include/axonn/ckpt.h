@@ -130,8 +130,8 @@ typedef struct ax_ckpt_save_args {
     const char *const *slot_names; /* params->slots names: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
     int n_files;
-    const char *state; /* a JSON object, kept as it is in training/state.json */
-    int keep_latest;   /* how many checkpoints stay, this one included; 0: all */
+    const char *state;   /* a JSON object, kept as it is in training/state.json */
+    int64_t keep_latest; /* how many checkpoints stay, this one included; 0: all */
 } ax_ckpt_save_args;
 
 /* Writes RUN/ckpt/step-N, makes `latest` name it, and then removes the oldest beyond keep_latest. On failure

@@ -303,7 +303,7 @@ static ax_status prune(const ax_ckpt_save_args *a)
     ax_ckpt_list *list;
     AX_TRY(ax_ckpt_list_create(a->run_dir, false, &list));
     ax_status status = AX_OK;
-    for (int i = a->keep_latest; i < list->n && status == AX_OK; i++)
+    for (int64_t i = a->keep_latest; i < list->n && status == AX_OK; i++)
         if (!list->item[i].latest)
             status = ckpt_delete(a->run_dir, strrchr(list->item[i].dir, '/') + 1);
     ax_ckpt_list_destroy(&list);

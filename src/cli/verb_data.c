@@ -207,7 +207,8 @@ static ax_status print_tokens(const show_args *a, const ax_ids *ids, const ax_bu
 
 static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *info)
 {
-    int64_t first = a->first, end = ax_min(a->first + a->count, ax_data_describe(data)->tokens);
+    int64_t tokens = ax_data_describe(data)->tokens, first = ax_min(a->first, tokens);
+    int64_t end = first + ax_min(a->count, tokens - first);
     if (a->document >= 0)
         AX_TRY(ax_data_document(data, a->document, &first, &end));
     AX_CHECK(first < end, AX_ERR_USAGE, "--first: must be below the number of tokens, %" PRId64,

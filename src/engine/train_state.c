@@ -121,7 +121,7 @@ static ax_status save(ax_run *run)
                                                    .files = files,
                                                    .n_files = written.n + run->beside.n,
                                                    .state = state,
-                                                   .keep_latest = (int)c->run.keep_latest});
+                                                   .keep_latest = c->run.keep_latest});
     ax_run_files_fini(&written);
     free(files);
     free(state);

@@ -149,7 +149,7 @@ static const ax_ckpt_file known_files[] = {{"config.json", "{\"n\": 1, \"name\":
                                            {"tokenizer.json", "{}", 2}};
 
 static inline ax_status known_save(known_model *m, const char *run, int64_t step, ax_dtype dtype,
-                                   int64_t shard_bytes, int keep)
+                                   int64_t shard_bytes, int64_t keep)
 {
     char state[64];
     snprintf(state, sizeof state, "{\"step\": %lld}", (long long)step);

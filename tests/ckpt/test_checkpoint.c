@@ -25,7 +25,8 @@ typedef struct job {
     int64_t step;
     ax_dtype dtype;
     int64_t shard_bytes;
-    int keep, zero;
+    int64_t keep;
+    int zero;
     uint64_t sum; /* over the parameters' checksums */
 } job;
 
@@ -187,7 +188,7 @@ static void keys_with_and_without_prefix(void **state)
 
 /* ---- keeping and choosing ------------------------------------------------------------------------ */
 
-static void save_steps(const char *run, int keep, const int64_t *steps, int n)
+static void save_steps(const char *run, int64_t keep, const int64_t *steps, int n)
 {
     for (int i = 0; i < n; i++) {
         job j = {.run = run, .size = grids[0], .step = steps[i], .dtype = AX_F32, .keep = keep};
@@ -242,6 +243,17 @@ static void keeps_and_finds(void **state)
     assert_found(run, "auto", "step-35");
     assert_true(ax_path_exists(at(run, "ckpt/step-50")) && ax_path_exists(at(run, "ckpt/step-40")));
     assert_false(ax_path_exists(at(run, "ckpt/step-30")));
+}
+
+/* A number that no int holds is not taken for a smaller one. */
+static void keeps_more_than_there_are(void **state)
+{
+    save_steps(*state, (INT64_C(1) << 32) + 1, (const int64_t[]){1, 2, 3}, 3);
+    for (int step = 1; step <= 3; step++) {
+        char name[32];
+        snprintf(name, sizeof name, "ckpt/step-%d", step);
+        assert_true(ax_path_exists(at(*state, name)));
+    }
 }
 
 static void falls_back_from_damage(void **state)
@@ -495,17 +507,12 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_setup, scratch_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(any_grid_reads_what_any_wrote),
-        TEST(files_hold_fused_and_transposed),
-        TEST(keys_with_and_without_prefix),
-        TEST(keeps_and_finds),
-        TEST(falls_back_from_damage),
-        TEST(any_flipped_bit_is_found),
-        TEST(manifests_name_files_of_the_checkpoint),
-        TEST(impossible_manifests),
-        TEST(loading_compares_values),
-        TEST(what_loading_refuses),
-        TEST(differences),
+        TEST(any_grid_reads_what_any_wrote), TEST(files_hold_fused_and_transposed),
+        TEST(keys_with_and_without_prefix),  TEST(keeps_and_finds),
+        TEST(keeps_more_than_there_are),     TEST(falls_back_from_damage),
+        TEST(any_flipped_bit_is_found),      TEST(manifests_name_files_of_the_checkpoint),
+        TEST(impossible_manifests),          TEST(loading_compares_values),
+        TEST(what_loading_refuses),          TEST(differences),
     };
     return cmocka_run_group_tests_name("ckpt.checkpoint", tests, NULL, NULL);
 }

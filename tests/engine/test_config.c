@@ -205,6 +205,44 @@ static void warmups(void **state)
 }
 
 /* The words of the key are the rows of the table. */
+/* Numbers that their type does not hold, or a sum with others would not, are refused with the range. */
+static void ranges_fit_types(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"run.keep_latest=4294967297", "run.keep_latest: must be from 0 to 1000000000, not \"4294967297\""},
+        {"run.eval_batches=9223372036854775807", "run.eval_batches: must be from 0 to 1000000000"},
+        {"run.checkpoint_interval=9223372036854775807", "run.checkpoint_interval: must be from 0"},
+        {"train.weight_cache=9223372036854775807", "train.weight_cache: must be from 0 to"},
+        {"train.seed=9223372036854775808", "does not fit into 64 bits"},
+        {"optim.lr=1e39", "optim.lr: must be from 0 to 1e+30"},
+        {"model.norm_eps=1e-46", "model.norm_eps: must be from 1e-30 to 1e+30"},
+        {"model.init_std=1e39", "model.init_std: must be from 1e-30 to 1e+30"},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_config c;
+        assert_int_equal(load("model: {family: gpt2}\ndata: {train: x}\n", 1, &cases[i][0], &c),
+                         AX_ERR_USAGE);
+        if (!strstr(ax_error_message(), cases[i][1]))
+            assert_string_equal(ax_error_message(), cases[i][1]);
+        ax_config_fini(&c);
+    }
+}
+
+/* Seconds of this thread, so that a busy machine does not matter; a search one by one would take ten times
+ * that. */
+static void large_batches_are_answered_soon(void **state)
+{
+    (void)state;
+    ax_config c;
+    double start = ax_cpu_now();
+    static const char *const keys[] = {"train.global_batch=999999937", "train.micro_batch=500000000"};
+    assert_int_equal(load("model: {family: gpt2}\ndata: {train: x}\n", 2, keys, &c), AX_ERR_USAGE);
+    assert_non_null(strstr(ax_error_message(), "micro-batches of 1 and 999999937"));
+    assert_true(ax_cpu_now() - start < 0.2);
+    ax_config_fini(&c);
+}
+
 static void strategies_are_those_of_the_table(void **state)
 {
     (void)state;
@@ -225,6 +263,7 @@ int main(void)
         cmocka_unit_test(unreadable_text),   cmocka_unit_test(use),
         cmocka_unit_test(missing_file),      cmocka_unit_test(dump_loads_back),
         cmocka_unit_test(warmups),           cmocka_unit_test(strategies_are_those_of_the_table),
+        cmocka_unit_test(ranges_fit_types),  cmocka_unit_test(large_batches_are_answered_soon),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

@@ -133,7 +133,10 @@ void ax_region_destroy(ax_region *region);
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-/* Whole file into a fresh buffer (NUL-terminated beyond *size); the caller frees. AX_ERR_DATA. */
+/* Whole file into a fresh buffer (NUL-terminated beyond *size); the caller frees. AX_ERR_DATA: it cannot be
+ * read, or holds more than `most` bytes, as a device that never ends does. */
+AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
+/* The same without a limit for files, and with one of 1 GiB for pipes and devices. */
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
 /* The file that a writer replaces who was asked for `path`: what symbolic links lead to; the caller frees.
@@ -221,6 +224,9 @@ void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
 void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
 /* Seconds for people: "412 ms", "3m12s", "1h05m". */
 char *ax_format_seconds(double seconds, char out[32]);
+
+/* The largest divisor of n > 0 that is at most `most` >= 1. */
+int64_t ax_divisor_below(int64_t n, int64_t most);
 
 /* What n > 0 measurements come to; they are sorted where they are. */
 typedef struct ax_spread {

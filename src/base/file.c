@@ -47,43 +47,67 @@ ax_status ax_path_join(const char *dir, const char *name, char **out)
     return AX_OK;
 }
 
-ax_status ax_file_read(const char *path, char **data, size_t *size)
+static ax_status fail_size(const char *path, int64_t most)
 {
+    char text[32];
+    return ax_fail(AX_ERR_DATA, "%s holds more than %s: is it the file that was meant?", path,
+                   ax_format_bytes((double)most, text));
+}
+
+/* A pipe or a device: what comes until it ends. */
+static ax_status read_stream(int fd, const char *path, int64_t most, ax_buf *buf)
+{
+    enum { CHUNK = 65536 };
+    for (;;) {
+        AX_TRY(ax_buf_reserve(buf, CHUNK));
+        ssize_t n = read(fd, buf->data + buf->size, CHUNK);
+        if (n < 0 && errno == EINTR)
+            continue;
+        AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
+        buf->size += (size_t)n;
+        buf->data[buf->size] = 0;
+        if (!n)
+            return AX_OK;
+        if ((int64_t)buf->size > most)
+            return fail_size(path, most);
+    }
+}
+
+static ax_status read_open(int fd, const char *path, int64_t most, ax_buf *buf)
+{
+    struct stat info;
+    AX_CHECK(!fstat(fd, &info) && !S_ISDIR(info.st_mode), AX_ERR_DATA, "%s is not a readable file", path);
+    if (!S_ISREG(info.st_mode))
+        return read_stream(fd, path, ax_min(most, 1 << 30), buf);
+    if (info.st_size > most)
+        return fail_size(path, most);
+    AX_TRY(ax_buf_reserve(buf, (size_t)info.st_size));
+    AX_TRY(ax_pread_all(fd, buf->data, (size_t)info.st_size, 0, path));
+    buf->size = (size_t)info.st_size;
+    buf->data[buf->size] = 0;
+    return AX_OK;
+}
+
+ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size)
+{
+    ax_buf buf = {0};
+    *data = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
-    struct stat info;
-    ax_status status = AX_OK;
-    *data = NULL;
-    if (fstat(fd, &info) || S_ISDIR(info.st_mode))
-        status = ax_fail(AX_ERR_DATA, "%s is not a readable file", path);
-    if (status == AX_OK && !S_ISREG(info.st_mode)) { /* a pipe: size unknown */
-        ax_buf buf = {0};
-        char chunk[65536];
-        ssize_t n = 0;
-        while (status == AX_OK && (n = read(fd, chunk, sizeof chunk)) > 0)
-            status = ax_buf_add(&buf, chunk, (size_t)n);
-        if (status == AX_OK)
-            status = ax_buf_reserve(&buf, 0);
-        if (status == AX_OK) {
-            buf.data[buf.size] = 0;
-            *data = buf.data;
-            *size = buf.size;
-        }
-        close(fd);
-        return status;
-    }
-    if (status == AX_OK)
-        status = ax_calloc((size_t)info.st_size + 1, 1, data);
-    if (status == AX_OK)
-        status = ax_pread_all(fd, *data, (size_t)info.st_size, 0, path);
+    ax_status status = read_open(fd, path, most, &buf);
     close(fd);
     if (status != AX_OK) {
-        free(*data);
-        *data = NULL;
+        ax_buf_fini(&buf);
         return status;
     }
-    *size = (size_t)info.st_size;
+    *data = buf.data;
+    *size = buf.size;
     return AX_OK;
+}
+
+ax_status ax_file_read(const char *path, char **data, size_t *size)
+{
+    return ax_file_read_most(path, INT64_MAX, data, size);
 }
 
 ax_status ax_write_all(int fd, const void *data, size_t size, const char *path)

@@ -266,6 +266,10 @@ static bool takes_keys(const ax_option_set *set)
 
 void option_unknown(ax_option_set *set, const char *place, const char *key)
 {
+    if (set->error_count >= ERRORS_KEPT) { /* no suggestion for what is not told */
+        set->error_count++;
+        return;
+    }
     char best[128] = "", candidate[128];
     int nearest = 1 + (int)ax_max(1, (int64_t)strlen(last_name(key)) / 3);
     for (size_t i = 0; i < set->count; i++) {

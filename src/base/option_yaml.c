@@ -114,16 +114,48 @@ static ax_status read_option(reader *r, const ax_option *option, const yaml_node
 
 /* ---- maps ---------------------------------------------------------------------------------------- */
 
-/* The key of an earlier pair of the same map with the same name, or NULL. */
-static const yaml_node_t *earlier(reader *r, const yaml_node_t *map, const yaml_node_pair_t *until,
-                                  const char *name)
+/* The keys of a map that are words, in their order: equal ones stand together, the first of them first. */
+typedef struct map_keys {
+    const yaml_node_t **key;
+    size_t n;
+} map_keys;
+
+static int by_name(const void *x, const void *y)
 {
-    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < until; pair++) {
+    const yaml_node_t *a = *(const yaml_node_t *const *)x, *b = *(const yaml_node_t *const *)y;
+    int order = strcmp(scalar(a), scalar(b));
+    if (order)
+        return order;
+    return a->start_mark.index < b->start_mark.index ? -1 : a->start_mark.index > b->start_mark.index;
+}
+
+static ax_status sort_keys(reader *r, const yaml_node_t *map, map_keys *out)
+{
+    const yaml_node_pair_t *pair = map->data.mapping.pairs.start, *top = map->data.mapping.pairs.top;
+    *out = (map_keys){0};
+    AX_TRY(ax_calloc((size_t)(top - pair), sizeof *out->key, &out->key));
+    for (; pair < top; pair++) {
         const yaml_node_t *key = yaml_document_get_node(r->document, pair->key);
-        if (scalar(key) && !strcmp(scalar(key), name))
-            return key;
+        if (scalar(key))
+            out->key[out->n++] = key;
     }
-    return NULL;
+    if (out->n)
+        qsort(out->key, out->n, sizeof(yaml_node_t *), by_name);
+    return AX_OK;
+}
+
+/* The first key of the map with this one's name. */
+static const yaml_node_t *first_of(const map_keys *keys, const yaml_node_t *key)
+{
+    size_t low = 0, high = keys->n;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(scalar(keys->key[mid]), scalar(key)) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return keys->key[low];
 }
 
 static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map);
@@ -143,8 +175,7 @@ static ax_status read_group(reader *r, const char *full, const yaml_node_t *node
     return AX_OK;
 }
 
-static ax_status read_pair(reader *r, const char *prefix, const yaml_node_t *map,
-                           const yaml_node_pair_t *pair)
+static ax_status read_pair(reader *r, const char *prefix, const map_keys *keys, const yaml_node_pair_t *pair)
 {
     const yaml_node_t *key = yaml_document_get_node(r->document, pair->key);
     const yaml_node_t *value = yaml_document_get_node(r->document, pair->value);
@@ -155,8 +186,8 @@ static ax_status read_pair(reader *r, const char *prefix, const yaml_node_t *map
         return AX_OK;
     }
     snprintf(full, sizeof full, "%s%s%s", prefix, *prefix ? "." : "", name);
-    const yaml_node_t *first = earlier(r, map, pair, name);
-    if (first) {
+    const yaml_node_t *first = first_of(keys, key);
+    if (first != key) {
         option_report(r->set, place, full, "duplicate key; it is given first in line %zu",
                       first->start_mark.line + 1);
         return AX_OK;
@@ -178,9 +209,14 @@ static ax_status read_pair(reader *r, const char *prefix, const yaml_node_t *map
 
 static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map)
 {
-    for (yaml_node_pair_t *pair = map->data.mapping.pairs.start; pair < map->data.mapping.pairs.top; pair++)
-        AX_TRY(read_pair(r, prefix, map, pair));
-    return AX_OK;
+    map_keys keys;
+    AX_TRY(sort_keys(r, map, &keys));
+    ax_status status = AX_OK;
+    const yaml_node_pair_t *pair = map->data.mapping.pairs.start, *top = map->data.mapping.pairs.top;
+    for (; pair < top && status == AX_OK; pair++)
+        status = read_pair(r, prefix, &keys, pair);
+    free(keys.key);
+    return status;
 }
 
 /* ---- documents ----------------------------------------------------------------------------------- */
@@ -225,12 +261,55 @@ static bool load(reader *r, yaml_parser_t *parser, yaml_document_t *document, co
     return ok;
 }
 
+/* How deep maps and lists may lie in one another: libyaml's time grows with the square of that. */
+enum { NESTING_MAX = 32 };
+
+static int nesting_of(const yaml_event_t *event)
+{
+    switch (event->type) {
+    case YAML_SEQUENCE_START_EVENT:
+    case YAML_MAPPING_START_EVENT:
+        return 1;
+    case YAML_SEQUENCE_END_EVENT:
+    case YAML_MAPPING_END_EVENT:
+        return -1;
+    default:
+        return 0;
+    }
+}
+
+/* True if nothing lies too deep, as far as the text is YAML. */
+static ax_status check_nesting(reader *r, const char *text, size_t size, bool *flat)
+{
+    yaml_parser_t parser;
+    yaml_event_t event;
+    AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "no memory to parse YAML");
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
+    int depth = 0;
+    for (bool more = true; more && depth <= NESTING_MAX && yaml_parser_parse(&parser, &event);) {
+        depth += nesting_of(&event);
+        more = event.type != YAML_STREAM_END_EVENT;
+        if (depth > NESTING_MAX)
+            option_report(r->set, place_of(r, event.start_mark), NULL,
+                          "maps and lists lie more than %d deep in one another here", NESTING_MAX);
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    *flat = depth <= NESTING_MAX;
+    r->set->broken |= !*flat;
+    return AX_OK;
+}
+
 /* Reads the only document of `text` into the group `prefix` ("": the root) or into one option. */
 static ax_status read_document(reader *r, const char *prefix, const ax_option *option, const char *text,
                                size_t size)
 {
     yaml_parser_t parser;
     yaml_document_t document, more;
+    bool flat;
+    AX_TRY(check_nesting(r, text, size, &flat));
+    if (!flat)
+        return AX_OK;
     AX_CHECK(yaml_parser_initialize(&parser), AX_ERR_MEMORY, "no memory to parse YAML");
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     r->document = &document;
@@ -263,12 +342,14 @@ ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *
     return read_document(&r, "", NULL, text, size);
 }
 
+enum { FILE_MOST = 1 << 20 }; /* bytes; people write these files */
+
 ax_status ax_option_read_file(ax_option_set *set, const char *path)
 {
     char *text, *dir = NULL;
     size_t size;
     AX_CHECK(!ax_path_is_dir(path), AX_ERR_DATA, "%s: a directory, where a YAML file is expected", path);
-    AX_TRY(ax_file_read(path, &text, &size));
+    AX_TRY(ax_file_read_most(path, FILE_MOST, &text, &size));
     const char *slash = strrchr(path, '/');
     size_t n = !slash ? 0 : slash == path ? 1 : (size_t)(slash - path);
     ax_status status = ax_strndup(path, n, &dir);

@@ -52,6 +52,18 @@ char *ax_format_seconds(double seconds, char out[32])
     return out;
 }
 
+int64_t ax_divisor_below(int64_t n, int64_t most)
+{
+    int64_t best = 1;
+    for (int64_t i = 1; i <= n / i; i++) {
+        if (n % i)
+            continue;
+        best = i <= most ? ax_max(best, i) : best;
+        best = n / i <= most ? ax_max(best, n / i) : best;
+    }
+    return best;
+}
+
 int ax_edit_distance(const char *a, const char *b)
 {
     enum { MAX = 128 };

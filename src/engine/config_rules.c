@@ -16,11 +16,8 @@ static bool both_ok(const ax_config *cfg, const char *a, const char *b)
 /* The divisors of n next to d from either side; equal if d divides n. d <= n. */
 static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
 {
-    *below = *above = d;
-    while (n % *below)
-        --*below;
-    while (n % *above)
-        ++*above;
+    *below = ax_divisor_below(n, d);
+    *above = n / ax_divisor_below(n, n / d);
 }
 
 static void check_model(ax_config *cfg)

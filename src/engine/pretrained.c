@@ -58,12 +58,14 @@ static ax_status read_generation(const char *dir, ax_pretrained *out)
     return status;
 }
 
+enum { CONFIG_MOST = 16 << 20 }; /* bytes of a config.json */
+
 static ax_status read_config(const char *dir, ax_pretrained *out)
 {
     char *path, *text = NULL;
     size_t size;
     AX_TRY(ax_path_join(dir, "config.json", &path));
-    ax_status status = ax_file_read(path, &text, &size);
+    ax_status status = ax_file_read_most(path, CONFIG_MOST, &text, &size);
     if (status == AX_OK)
         status = ax_model_config_parse(text, size, path, &out->config);
     if (status == AX_OK) {

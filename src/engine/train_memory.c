@@ -149,14 +149,15 @@ static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool
 /* The largest step that fits: first smaller micro-batches, then recomputation too. All ranks search alike. */
 static ax_status suggest(const ax_run *run, char *out, size_t size)
 {
-    int64_t shares = run->config->grid.data * run->config->grid.z;
+    int64_t most = run->options.micro_batch;
+    int64_t share = run->options.global_batch / (run->config->grid.data * run->config->grid.z);
     bool helps;
     AX_TRY(suggest_threads(run, out, size, &helps));
     if (helps)
         return AX_OK;
     for (int full = 0; full < 2; full++)
-        for (int64_t micro = run->options.micro_batch; micro > 0; micro--) {
-            if (run->options.global_batch % (micro * shares) || (!full && micro == run->options.micro_batch))
+        for (int64_t micro = most; micro > 0; micro = micro > 1 ? ax_divisor_below(share, micro - 1) : 0) {
+            if (!full && micro == most)
                 continue;
             ax_engine_plan plan;
             bool fit;

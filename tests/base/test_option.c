@@ -302,6 +302,63 @@ static void many_errors_are_cut(void **state)
     ax_buf_fini(&text);
 }
 
+/* Texts that somebody made to take time: the answer, within a second of this thread's time. */
+static void hostile_texts_are_answered_soon(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *head, *repeated, *message;
+        int n;
+        bool numbered;
+    } cases[] = {
+        {"", "[", "t.yaml:1:33: maps and lists lie more than 32 deep", 200000, false},
+        {"model: ", "{a: ", "maps and lists lie more than 32 deep", 100000, false},
+        {"", "- ", "maps and lists lie more than 32 deep", 200000, false},
+        {"", "key%d: 1\n", "40000 errors, the first 50 of them", 40000, true},
+        {"", "key%d: 1\nmodel: {}\n", "39999 errors, the first 50 of them", 20000, true},
+        {"", "model: {}\n", "39999 errors, the first 50 of them", 40000, false},
+    };
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_buf text = {0};
+        assert_int_equal(ax_buf_printf(&text, "%s", cases[i].head), AX_OK);
+        for (int k = 0; k < cases[i].n; k++) {
+            char line[64];
+            snprintf(line, sizeof line, "%s", cases[i].repeated);
+            if (cases[i].numbered)
+                snprintf(line, sizeof line, "key%d: 1\n%s", k, strchr(cases[i].repeated, '\n') + 1);
+            assert_int_equal(ax_buf_add(&text, line, strlen(line)), AX_OK);
+        }
+        sample s;
+        double start = ax_cpu_now();
+        assert_int_equal(load(text.data, 0, NULL, &s, NULL), AX_ERR_USAGE);
+        double seconds = ax_cpu_now() - start;
+        if (!strstr(ax_error_message(), cases[i].message))
+            assert_string_equal(ax_error_message(), cases[i].message);
+        if (seconds > 1)
+            fail_msg("case %zu took %.1f s", i, seconds);
+        drop(&s);
+        ax_buf_fini(&text);
+    }
+}
+
+/* A file that never ends is refused when it is larger than any that somebody wrote. */
+static void endless_files(void **state)
+{
+    (void)state;
+    sample s;
+    ax_option_set *set;
+    char *data;
+    size_t size;
+    assert_int_equal(ax_option_set_create(table, AX_COUNT(table), &s, &set), AX_OK);
+    assert_int_equal(ax_option_read_file(set, "/dev/zero"), AX_ERR_DATA);
+    assert_string_equal(ax_error_message(),
+                        "/dev/zero holds more than 1.0 MiB: is it the file that was meant?");
+    assert_int_equal(ax_file_read_most("/dev/zero", 100, &data, &size), AX_ERR_DATA);
+    assert_null(data);
+    ax_option_set_destroy(&set);
+    drop(&s);
+}
+
 static void places(void **state)
 {
     (void)state;
@@ -472,6 +529,8 @@ int main(void)
         cmocka_unit_test(keys_given_twice),
         cmocka_unit_test(all_errors_at_once),
         cmocka_unit_test(many_errors_are_cut),
+        cmocka_unit_test(hostile_texts_are_answered_soon),
+        cmocka_unit_test(endless_files),
         cmocka_unit_test(places),
         cmocka_unit_test(dump_reads_back),
         cmocka_unit_test(flags_are_read),

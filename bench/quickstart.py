@@ -34,7 +34,7 @@ BEFORE = ("model.layers=3,model.hidden=480,model.heads=10,model.seq_len=256,trai
           "optim.lr=8e-4,optim.betas=[0.9,0.95],optim.weight_decay=0.1,optim.warmup=6.25%")
 TORCH = {  # of torch_train.py
     "4x192": "--layers 4 --hidden 192 --heads 6 --batch 8 --seq 256 --lr 4e-3",
-    "4x128": "--layers 4 --hidden 128 --heads 4 --batch 8 --seq 256 --lr 6e-3",
+    "4x128": "--layers 4 --hidden 128 --heads 4 --batch 8 --seq 256 --lr 4e-3",
     "4x256": "--layers 4 --hidden 256 --heads 8 --batch 8 --seq 256 --lr 3e-3",
     "6x192": "--layers 6 --hidden 192 --heads 6 --batch 8 --seq 256 --lr 3e-3",
     "3x480": "--layers 3 --hidden 480 --heads 10 --batch 8 --seq 256 --lr 8e-4",

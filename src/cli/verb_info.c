@@ -137,8 +137,18 @@ static json_t *components(void)
 static json_t *keys(void)
 {
     static const char *const types[] = {
-        "bool",   "integer",         "number",           "text",          "path",
-        "choice", "list of numbers", "list of integers", "list of texts", "list of paths"};
+        [AX_OPT_BOOL] = "bool",
+        [AX_OPT_INT] = "integer",
+        [AX_OPT_FLOAT] = "number",
+        [AX_OPT_QUOTA] = "integer or percentage",
+        [AX_OPT_STRING] = "text",
+        [AX_OPT_PATH] = "path",
+        [AX_OPT_ENUM] = "choice",
+        [AX_OPT_FLOATS] = "list of numbers",
+        [AX_OPT_INTS] = "list of integers",
+        [AX_OPT_STRINGS] = "list of texts",
+        [AX_OPT_PATHS] = "list of paths",
+    };
     size_t count;
     const ax_option *table = ax_config_options(&count);
     json_t *list = json_array();

@@ -32,6 +32,8 @@ static void exit_codes_and_messages(void **state)
         {"ckpt diff --help", 0, "any of the same kinds"},
         {"info --options", 0, "optim.lr X"},
         {"info --json --options", 0, "\"key\":\"optim.lr\""},
+        {"info --json --options", 0, "\"key\":\"optim.warmup\",\"type\":\"integer or percentage\""},
+        {"info --json --options", 0, "\"key\":\"data.train\",\"type\":\"list of paths\""},
         {"help --completion", 2, "--completion: needs a value"},
         {"help --completion zsh", 2, "must be bash, not \"zsh\""},
     };

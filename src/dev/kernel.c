@@ -140,6 +140,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
     {                                                                                                        \
         const ax_##kernel##_args *a = args;                                                                  \
         const ax_operand list[] = {__VA_ARGS__};                                                             \
+        _Static_assert(sizeof list > 0, "kernel " #kernel " has no operands");                               \
         return pass(list, AX_COUNT(list), each, user) + (table);                                             \
     }                                                                                                        \
     static const kernel_row kernel##_row = {#kernel,           sizeof(ax_##kernel##_args),                   \

@@ -21,7 +21,9 @@ static const ax_option options[] = {
 typedef struct printer {
     const args *a;
     int64_t printed;
-    bool first; /* rank 0 prints */
+    bool first;  /* rank 0 prints */
+    int64_t bad; /* logits that are not finite; position and token of the first */
+    int64_t bad_position, bad_token;
 } printer;
 
 /* The five likeliest tokens, best first. */
@@ -46,11 +48,31 @@ static void print_best(int64_t position, const float *logits, int64_t vocab)
     printf("\n");
 }
 
+static void look_for_bad(printer *p, int64_t position, const float *logits, int64_t vocab)
+{
+    for (int64_t v = 0; v < vocab; v++)
+        if (!isfinite(logits[v]) && !p->bad++) {
+            p->bad_position = position;
+            p->bad_token = v;
+        }
+}
+
+static ax_status judge(const printer *p)
+{
+    AX_CHECK(
+        !p->bad, AX_ERR_NUMERIC,
+        "%lld logits are not finite, the first at position %lld, token %lld: the model's weights hold such "
+        "numbers, or overflow in this precision",
+        (long long)p->bad, (long long)p->bad_position, (long long)p->bad_token);
+    return AX_OK;
+}
+
 static ax_status take(void *user, int64_t position, const float *logits, int64_t vocab)
 {
     printer *p = user;
     if (!p->first || (p->a->last && position + 1 < (int64_t)p->a->tokens.count))
         return AX_OK;
+    look_for_bad(p, position, logits, vocab);
     if (!p->a->common.json) {
         print_best(position, logits, vocab);
         return AX_OK;
@@ -82,13 +104,15 @@ static ax_status read_ids(const args *a, const opened_model *m, int32_t *ids)
 static ax_status print_logits(const args *a, opened_model *m)
 {
     int32_t *ids;
-    printer p = {a, 0, m->first};
+    printer p = {.a = a, .first = m->first};
     AX_TRY(ax_calloc(a->tokens.count, sizeof *ids, &ids));
     ax_status status = ax_comm_agree(m->world, read_ids(a, m, ids));
     if (status == AX_OK)
         status = ax_pretrained_logits(m->ctx, &m->model, ids, (int64_t)a->tokens.count, take, &p);
     if (status == AX_OK && a->common.json && m->first)
         printf("]}\n");
+    if (status == AX_OK)
+        status = ax_comm_agree(m->world, judge(&p));
     free(ids);
     return status;
 }

@@ -401,7 +401,7 @@ static void eval_interrupted(void **state)
     ax_buf_fini(&out);
 }
 
-/* A NaN among the weights of the last norm: numbers that are none are null in JSON, and an error elsewhere.
+/* A NaN among the weights of the last norm: numbers that are none are null in JSON, and an error.
  */
 static void models_that_are_not_finite(void **state)
 {
@@ -418,12 +418,17 @@ static void models_that_are_not_finite(void **state)
              "2>errors",
              at);
     assert_int_equal(shell(command, &out), 0);
-    ax_buf_fini(&out);
-    json_t *o = json_of(AXONN " logits spoilt --tokens 1,2 --last --json");
+    const char *logits = AXONN " logits spoilt --tokens 1,2 --last --json 2>errors";
+    assert_int_equal(shell(logits, &out), 6);
+    json_t *o = json_loads(out.data, 0, NULL);
     assert_true(json_is_null(json_array_get(json_object_get(o, "logits"), 3)));
     json_decref(o);
+    assert_int_equal(shell("cat errors", &out), 0);
+    assert_contains(out.data, "logits are not finite, the first at position 1, token ");
+    assert_int_equal(shell(AXONN " logits spoilt --tokens 1,2 2>/dev/null", &out), 6);
     fails(6, "the loss is ", AXONN " eval spoilt --data few.tok --json");
     fails(6, "is NaN", AXONN " generate spoilt --tokens 1 --json");
+    ax_buf_fini(&out);
 }
 
 /* ---- MODEL --------------------------------------------------------------------------------------- */

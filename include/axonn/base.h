@@ -36,7 +36,7 @@ typedef enum ax_status {
     AX_ERR_DATA = 4, /* a file or data set is missing, damaged or of another shape */
     AX_ERR_COMM = 5,
     AX_ERR_NUMERIC = 6,
-    AX_ERR_SIGNAL = 7 /* stopped by a signal after saving */
+    AX_ERR_SIGNAL = 7 /* stopped by a signal, what was done is saved */
 } ax_status;
 
 /* Short English name of a status, never NULL. */
@@ -186,10 +186,19 @@ int64_t ax_memory_available(void);
  * kernel was started, make it. */
 uint64_t ax_host_key(void);
 
+/* ---- signals ------------------------------------------------------------------------------------- */
+
+/* For signal handlers (async-signal-safe). *first_ms, 0 before any signal, keeps the moment of the first one;
+ * true for a signal that comes a second or more after it. One that comes sooner is the same signal twice:
+ * terminals and launchers send to a process and to its group. */
+bool ax_signal_again(int64_t *first_ms);
+
 /* ---- threads ------------------------------------------------------------------------------------- */
 
 /* pthread_create, but the new thread may run on all processors of this process: not only on the core that the
- * calling one is bound to (dev.h). Returns 0 or an errno. */
+ * calling one is bound to (dev.h). Its stack has AX_THREAD_STACK bytes, whatever the limit of the process's
+ * own is (ulimit -s). Returns 0 or an errno. */
+enum { AX_THREAD_STACK = 8 << 20 };
 int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
 /* The number of these processors, at least 1. */
 int ax_processors(void);

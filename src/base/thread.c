@@ -1,4 +1,4 @@
-/* Threads that do not inherit that their creator is bound to a core. */
+/* Threads that do not inherit that their creator is bound to a core, nor how large its stack may be. */
 #include "axonn/base.h"
 
 #include <dirent.h>
@@ -43,6 +43,8 @@ int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg)
         return error;
     if (CPU_COUNT(&set))
         error = pthread_attr_setaffinity_np(&attr, sizeof set, &set);
+    if (!error)
+        error = pthread_attr_setstacksize(&attr, AX_THREAD_STACK);
     if (!error)
         error = pthread_create(thread, &attr, main, arg);
     pthread_attr_destroy(&attr);

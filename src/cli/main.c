@@ -1,7 +1,7 @@
 /* The program `axonn`: finds the verb, reads its options, runs it; the status is the exit code. */
 #include "launch.h"
+#include "process.h"
 
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,7 +95,7 @@ static ax_status run(size_t n, char *const *words)
 
 int main(int argc, char **argv)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error with a message, not a death */
+    cli_process_begin();
     command.n = argc > 0 ? (size_t)argc - 1 : 0;
     command.words = argv + 1;
     ax_log(AX_LOG_DEBUG, "version %s (%s)", ax_version(), ax_commit());

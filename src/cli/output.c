@@ -52,7 +52,7 @@ json_t *cli_json_text(const char *bytes, size_t n)
 
 ax_status cli_read_stdin(ax_buf *out)
 {
-    char bytes[1 << 16];
+    char bytes[1 << 14];
     for (size_t n; (n = fread(bytes, 1, sizeof bytes, stdin)) > 0;)
         AX_TRY(ax_buf_add(out, bytes, n));
     AX_CHECK(!ferror(stdin), AX_ERR_DATA, "standard input cannot be read");

@@ -81,7 +81,7 @@ static void await_input(void)
 static ax_status read_input(ax_buf *out)
 {
     enum { MOST_BYTES = 64 << 20 }; /* more than any model has positions for */
-    char bytes[65536];
+    char bytes[16384];
     await_input();
     for (ssize_t n; (n = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
         if (n < 0 && errno == EINTR)

@@ -37,7 +37,7 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
 static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progress, void *user,
                           XXH3_state_t *hash)
 {
-    char chunk[1 << 16];
+    char chunk[1 << 14];
     for (ssize_t n; (n = read(fd, chunk, sizeof chunk)) != 0;) {
         AX_CHECK(n > 0 || errno == EINTR, AX_ERR_DATA, "cannot read %s: %s", file->path, strerror(errno));
         if (n < 0)

@@ -1,0 +1,15 @@
+/* When a signal came first. */
+#include "axonn/base.h"
+
+#include <time.h>
+
+bool ax_signal_again(int64_t *first_ms)
+{
+    enum { AGAIN_MS = 1000 };
+    struct timespec t;
+    int64_t first = 0;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t now = (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+    return !__atomic_compare_exchange_n(first_ms, &first, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+           now - first >= AGAIN_MS;
+}

@@ -1,0 +1,82 @@
+/* What the program does before anything else: standard descriptors that are closed, small stacks. */
+#include "cli/cli_test.h"
+#include "support/sanitized.h"
+
+static const char TOKENIZER[] = AXONN " tok train --input text --vocab 270 --out tok >/dev/null 2>&1";
+
+static int set_up(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    if (ax_mkdirs("cli-process") != AX_OK || chdir("cli-process"))
+        return -1;
+    assert_int_equal(shell("rm -rf *; seq 1 3000 >text", &out), 0);
+    assert_int_equal(shell(TOKENIZER, &out), 0);
+    assert_int_equal(shell("cat >a.yaml <<'END'\n"
+                           "model: {family: gpt2, layers: 2, hidden: 32, heads: 4, vocab: 270, seq_len: 32}\n"
+                           "data:  {train: text, tokenizer: tok}\n"
+                           "train: {steps: 3, global_batch: 4, micro_batch: 2}\n"
+                           "run:   {dir: run}\n"
+                           "END\n",
+                           &out),
+                     0);
+    ax_buf_fini(&out);
+    return 0;
+}
+
+/* Nothing that the program says lands in a file that it opens. */
+static void closed_descriptors(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    assert_int_equal(shell(AXONN " data build --input text --tokenizer tok --out a.tok 2>/dev/null", &out),
+                     0);
+    assert_int_equal(shell(AXONN " data build --input text --tokenizer tok --out b.tok 0<&- 2>&-", &out), 0);
+    assert_int_equal(shell("cmp a.tok b.tok", &out), 0);
+    assert_int_equal(shell(AXONN " data check b.tok", &out), 0);
+    assert_int_equal(shell(AXONN " train a.yaml 0<&- 1>&- 2>&-", &out), 0);
+    assert_int_equal(shell("grep -rla -e 'step 1/3' -e 'memory of' -e 'checkpoint:' run", &out), 1);
+    assert_int_equal(shell(AXONN " ckpt verify run 2>&1", &out), 0);
+    ax_buf_fini(&out);
+}
+
+/* Stacks of 64 KiB: sanitizers and their frames need more. */
+static void small_stacks(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    if (SANITIZED)
+        skip();
+    assert_int_equal(shell("ulimit -s 64; " AXONN " train a.yaml run.dir=small threads=2 2>&1", &out), 0);
+    assert_int_equal(shell("ulimit -s 64; " AXONN " eval small --data text 2>&1", &out), 0);
+    assert_int_equal(shell("ulimit -s 64; seq 1 9 | " AXONN " tok encode tok 2>&1", &out), 0);
+    assert_int_equal(shell("ulimit -s 64; " AXONN " generate small --prompt 12 --max-tokens 3 2>&1", &out),
+                     0);
+    ax_buf_fini(&out);
+}
+
+/* A launcher that cannot open its pipes is no bug of the program. */
+static void a_launcher_that_cannot_start(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    int code =
+        shell("exec 2>&1; ulimit -n 6; " AXONN " train a.yaml --ranks 2 grid.data=2 run.dir=none", &out);
+    if (code == 2 && strstr(out.data, "without MPI"))
+        skip();
+    if (code != 5)
+        fail_msg("exit code %d:\n%s", code, out.data);
+    assert_contains(out.data, "the launcher");
+    assert_false(ax_path_exists("none"));
+    ax_buf_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(closed_descriptors),
+        cmocka_unit_test(small_stacks),
+        cmocka_unit_test(a_launcher_that_cannot_start),
+    };
+    return cmocka_run_group_tests_name("cli.process", tests, set_up, NULL);
+}

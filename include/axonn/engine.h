@@ -215,6 +215,14 @@ typedef struct ax_train_result {
     char *checkpoint;                /* the newest, or NULL; the caller frees */
 } ax_train_result;
 
+/* From now on SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are noted for the ax_train that follows, which
+ * stops after its first step and saves. ax_train does that while it runs; a program that calls this first in
+ * main loses no signal while it starts. `tell`, or NULL, is called by the handler and must be
+ * async-signal-safe. */
+void ax_signals_catch(void (*tell)(void));
+/* The signal that was noted last, or 0. */
+int ax_signal_pending(void);
+
 /* A whole run on the ranks of `world`: everything that `axonn train` does once the configuration is loaded.
  * Returns AX_OK when all steps are done, AX_ERR_SIGNAL when a signal, to any of the ranks, stopped it after
  * saving. `config` is completed (from the model's own config.json) in place; each rank has its own, with the

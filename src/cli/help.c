@@ -8,7 +8,7 @@
 
 static const char CODES[] = "  0  done                                5  communication\n"
                             "  1  internal error                      6  numerics (not a finite number)\n"
-                            "  2  usage or configuration              7  stopped by a signal, after saving\n"
+                            "  2  usage or configuration              7  stopped by a signal, work is saved\n"
                             "  3  out of memory\n"
                             "  4  data or file\n";
 

@@ -1,21 +1,17 @@
-/* `--ranks N`: the program starts itself again through the launcher of the MPI library that was built in, and
- * watches over it. The launcher gets a session of its own, so that what a terminal sends reaches this process
- * alone: launchers kill their ranks a second after a SIGTERM or SIGINT, which is too soon to save, but pass
- * SIGUSR1 on. If this process dies, the launcher is told to end. What launchers return is not always what
- * ranks did, so rank 0, where it runs on this host, writes its exit code into memory that this process holds.
- */
+/* `--ranks N`: the program starts itself again through the launcher of the MPI library that was built in
+ * (job.c). What launchers return is not always what ranks did, so rank 0, where it runs on this host, writes
+ * its exit code into memory that this process holds. */
 #include "launch.h"
 #include "hosts.h"
 
+#include "job.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #if defined(AXONN_HAVE_MPI) && !defined(AXONN_MPIEXEC)
@@ -154,88 +150,11 @@ static ax_status make_command(const cli_launch *launch, size_t n, char *const *w
 
 /* ---- running it ---------------------------------------------------------------------------------- */
 
-static volatile sig_atomic_t came;
-static volatile pid_t launcher;
-static int stop_as;
-static bool keeps_input; /* for rank 0, to which launchers pass it on */
-
-enum { CANNOT_START = 126 };
-
-/* A second signal of a terminal's user, not the same one that came twice, ends the job at once. */
-static void pass_on(int number)
-{
-    static volatile time_t first;
-    struct timespec now;
-    int interrupted = errno; /* of the code that is interrupted */
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (!came)
-        first = now.tv_sec;
-    bool again = came && number == SIGINT && now.tv_sec - first > 1;
-    came = number;
-    if (launcher > 0)
-        kill(launcher, again ? SIGTERM : stop_as);
-    errno = interrupted;
-}
-
-static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
-
-/* A launcher that is itself started by one would take what that one says for its own. */
-static void forget_launcher(void)
-{
-    static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "ORTE_"};
-    for (char **at = environ; *at;) {
-        char name[128];
-        bool found = false;
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
-        for (size_t i = 0; i < AX_COUNT(prefixes); i++)
-            found |= !strncmp(name, prefixes[i], strlen(prefixes[i]));
-        if (!found || unsetenv(name)) /* what is unset moves the rest here */
-            at++;
-    }
-}
-
-static void become_launcher(const command *c, pid_t parent)
-{
-    if (ax_launcher_find().launcher)
-        forget_launcher();
-    setsid();
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(AX_ERR_COMM);
-    for (size_t i = 0; i < AX_COUNT(passed_on); i++)
-        signal(passed_on[i], SIG_DFL);
-    /* A launcher that waits for the terminal's input would be stopped. */
-    int null = keeps_input ? -1 : open("/dev/null", O_RDONLY);
-    if (null >= 0)
-        dup2(null, STDIN_FILENO);
-    execvp(c->word[0], c->word);
-    dprintf(STDERR_FILENO, "axonn: cannot start %s: %s\n", c->word[0], strerror(errno));
-    _exit(CANNOT_START);
-}
-
-static void print_command(const command *c, char *out, size_t size)
+static void print_command(char *const *words, char *out, size_t size)
 {
     *out = 0;
-    for (size_t i = 0; i < c->n; i++)
-        ax_text_add(out, size, "%s%s", i ? " " : "", strcmp(c->word[i], "-q") ? c->word[i] : "-v");
-}
-
-/* Memory for what rank 0 tells, known to it by a path; -1 if there is none to be had. */
-static int open_note(void)
-{
-    char path[64];
-    int fd = memfd_create(CLI_NOTE_NAME, MFD_CLOEXEC);
-    snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
-    if (fd >= 0)
-        setenv(CLI_NOTE, path, 1);
-    return fd;
-}
-
-/* What rank 0 has told so far. */
-static cli_note read_note(int fd)
-{
-    cli_note note = {0};
-    return fd >= 0 && pread(fd, &note, sizeof note, 0) == sizeof note ? note : (cli_note){0};
+    for (size_t i = 0; words[i]; i++)
+        ax_text_add(out, size, "%s%s", i ? " " : "", strcmp(words[i], "-q") ? words[i] : "-v");
 }
 
 /* As the parent expects, of a signal that ranks did not make an end of their own of. */
@@ -245,22 +164,41 @@ static void die_of(int number)
     raise(number);
 }
 
+/* A signal came, and the ranks have not made an end of their own of it. */
+static ax_status judge_signal(const cli_job *job)
+{
+    if (!job->stop || job->at_once)
+        die_of(job->signal);
+    return ax_fail(AX_ERR_SIGNAL, "stopped by %s before %s; nothing was changed: run the same command",
+                   strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
+}
+
+/* Launchers are programs of others, whose stack is that of the limit. */
+static bool stack_is_small(void)
+{
+    struct rlimit limit;
+    return !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur < 1 << 20;
+}
+
 /* What an end of the launcher means. The ranks have told their own errors. MPICH's launcher returns the
  * number of a signal as it is, the shell and Open MPI's 128 more. */
-static ax_status judge(const command *c, int status, const cli_note *note)
+static ax_status judge(const cli_job *job)
 {
     char text[1024];
-    int noted = note->ended ? note->code : -1;
+    const cli_note *note = &job->note;
+    int status = job->status, noted = note->ended ? note->code : -1;
     int code = noted > 0 ? noted : WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
-    if (came && !told && !note->ended)
-        die_of(came);
-    if (note->pid && !note->ended && WIFSIGNALED(status) && !came) /* told by the rank that ended the job */
+    if (job->signal && !note->ended && (!note->heard || job->at_once))
+        return judge_signal(job);
+    if (note->pid && !note->ended && WIFSIGNALED(status)) /* told by the rank that ended the job */
         return ax_fail(AX_ERR_COMM,
                        "rank 0 has gone, and the launcher did not end: hosts may be out of reach");
     AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,
-             "the launcher ended by signal %d (%s), and the job with it", WTERMSIG(status),
-             strsignal(WTERMSIG(status)));
+             "the launcher ended by signal %d (%s), and the job with it%s", WTERMSIG(status),
+             strsignal(WTERMSIG(status)),
+             stack_is_small() ? ": its stack is limited (ulimit -s), and has to have a megabyte or more"
+                              : "");
     if (told)
         cli_told_by_ranks();
     AX_CHECK(
@@ -269,52 +207,21 @@ static ax_status judge(const command *c, int status, const cli_note *note)
         "could");
     if (noted > 0 || (code <= AX_ERR_SIGNAL && code != AX_ERR_INTERNAL))
         return (ax_status)code;
-    AX_CHECK(code != CANNOT_START, AX_ERR_USAGE,
+    AX_CHECK(code != CLI_CANNOT_START, AX_ERR_USAGE,
              "--ranks: the launcher of the MPI library, %s, could not be started: install it, or start the "
              "ranks with another (mpirun -n N axonn …)",
              AXONN_MPIEXEC);
     int number = code > 128 ? code - 128 : code;
     AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
              "a rank ended by signal %d (%s), and the job with it", number, strsignal(number));
-    print_command(c, text, sizeof text);
+    print_command(job->words, text, sizeof text);
+    AX_CHECK(
+        note->pid || job->elsewhere, AX_ERR_COMM,
+        "the launcher could not start the ranks (it ended with code %d): the lines above are its own; if "
+        "they do not say why, this may: %s",
+        code, text);
     return ax_fail(code == AX_ERR_INTERNAL ? AX_ERR_INTERNAL : AX_ERR_COMM,
                    "the launcher ended with code %d; if nothing says why, this may: %s", code, text);
-}
-
-/* A launcher waits for hosts that cannot be reached any more. When rank 0 is gone for GRACE_SECONDS, it is
- * ended; true once it has ended. */
-static bool has_ended(pid_t pid, int note_fd, double *gone, int *status)
-{
-    enum { GRACE_SECONDS = 10 };
-    cli_note note = read_note(note_fd);
-    if (waitpid(pid, status, WNOHANG) == pid)
-        return true;
-    bool alive = !note.pid || !kill((pid_t)note.pid, 0);
-    *gone = alive ? 0 : *gone > 0 ? *gone : ax_now();
-    if (!alive && ax_now() - *gone > GRACE_SECONDS)
-        kill(pid, SIGKILL); /* its ranks and daemons notice */
-    return false;
-}
-
-static ax_status watch(const command *c, int note_fd, int *status)
-{
-    pid_t parent = getpid();
-    for (size_t i = 0; i < AX_COUNT(passed_on); i++) {
-        struct sigaction before, action = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
-        if (!sigaction(passed_on[i], NULL, &before) && before.sa_handler != SIG_IGN)
-            sigaction(passed_on[i], &action, NULL);
-    }
-    pid_t pid = fork();
-    AX_CHECK(pid >= 0, AX_ERR_MEMORY, "cannot start a process: %s", strerror(errno));
-    if (!pid)
-        become_launcher(c, parent);
-    launcher = pid;
-    if (came)
-        kill(pid, stop_as);
-    for (double gone = 0; !has_ended(pid, note_fd, &gone, status);)
-        usleep(20000);
-    launcher = 0;
-    return AX_OK;
 }
 
 /* True if the words name standard input as data: data.train=/dev/stdin. */
@@ -329,19 +236,16 @@ static bool name_input(size_t n, char *const *words)
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words)
 {
     command c = {0};
-    int status = 0;
-    stop_as = verb->stop ? verb->stop : SIGTERM;
-    keeps_input = (verb->reads_input || name_input(n, words)) && !isatty(STDIN_FILENO);
     ax_status result = make_command(launch, n, words, &c);
+    cli_job job = {.words = c.word,
+                   .stop = verb->stop,
+                   .elsewhere = launch->hosts,
+                   .keeps_input = (verb->reads_input || name_input(n, words)) && !isatty(STDIN_FILENO)};
     fflush(NULL);
-    int fd = open_note();
     if (result == AX_OK)
-        result = watch(&c, fd, &status);
-    cli_note note = read_note(fd);
+        result = cli_job_run(&job);
     if (result == AX_OK)
-        result = judge(&c, status, &note);
-    if (fd >= 0)
-        close(fd);
+        result = judge(&job);
     command_fini(&c);
     return result;
 }

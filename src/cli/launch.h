@@ -19,21 +19,17 @@
             .meta = "LIST", .help = "start them there: host,host,... or host:ranks,...; by default here"     \
     }
 
-/* What rank 0 writes for the process that started it, into memory (a memfd of that name) whose path is in the
- * environment. */
-#define CLI_NOTE "AXONN_NOTE"
-#define CLI_NOTE_NAME "axonn-note"
-typedef struct cli_note {
-    int64_t pid; /* 0: nothing was written */
-    int32_t ended, code;
-} cli_note;
-
 /* True if `launch` asks for ranks that nobody has started yet. AX_ERR_USAGE if a launcher started another
  * number of them. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
-/* Runs this command (its n words behind the program's name) on launch->ranks ranks and waits; signals that
- * come are passed on as verb->stop. Returns what the ranks agreed on. */
+/* Runs this command (its n words behind the program's name) on launch->ranks ranks and waits; a
+ * signal asks them to stop with verb->stop (0: ends them). Returns what the ranks agreed on. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
+
+/* Finds out who started this process as a rank, if anyone on this host did. */
+void cli_starter_find(void);
+/* Tells it that a signal has come to this rank. For signal handlers. */
+void cli_starter_heard(void);
 
 /* The world that this process is in. Collective. */
 ax_status cli_world_open(ax_comm **world);

@@ -1,4 +1,5 @@
 /* The program `axonn`: finds the verb, reads its options, runs it; the status is the exit code. */
+#include "axonn/engine.h"
 #include "launch.h"
 #include "process.h"
 
@@ -93,11 +94,22 @@ static ax_status run(size_t n, char *const *words)
     return run_verb(verb, n - used, words + used);
 }
 
+/* Of verbs that stop by a signal: one that comes while the program starts is not lost. */
+static void catch_signals(void)
+{
+    size_t used;
+    const cli_verb *verb = cli_verb_find(command.n, command.words, &used);
+    cli_starter_find();
+    if (verb && verb->stop)
+        ax_signals_catch(cli_starter_heard);
+}
+
 int main(int argc, char **argv)
 {
     cli_process_begin();
     command.n = argc > 0 ? (size_t)argc - 1 : 0;
     command.words = argv + 1;
+    catch_signals();
     ax_log(AX_LOG_DEBUG, "version %s (%s)", ax_version(), ax_commit());
     ax_status status = run(command.n, command.words);
     if ((fflush(stdout) || ferror(stdout)) && status == AX_OK)

@@ -90,7 +90,7 @@ static ax_status man_end(ax_buf *out)
                                         "data or file",
                                         "communication",
                                         "numerics: a loss or gradient is not finite",
-                                        "stopped by a signal, after saving"};
+                                        "stopped by a signal: what training had done is saved"};
     AX_TRY(section("SH", "EXIT STATUS", out));
     for (size_t i = 0; i < AX_COUNT(codes); i++)
         AX_TRY(ax_buf_printf(out, ".TP\n.B %zu\n%s\n", i, codes[i]));

@@ -1,24 +1,19 @@
 /* Signals that end a verb which has temporary files to remove: they are noted, the verb gives up at its next
  * call of progress, and once everything is cleaned up the program dies of the signal, as its parent expects.
- * A second signal ends it at once, unless it comes with the first: launchers send to the process and to its
- * group. */
+ * A second signal, a second or more later, ends it at once. */
 #include "verb.h"
 
 #include <signal.h>
-#include <time.h>
 
-static volatile sig_atomic_t caught, first_second;
+static volatile sig_atomic_t caught;
 
 static void note(int number)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (caught && now.tv_sec - first_second > 1) {
+    static int64_t first_ms;
+    if (ax_signal_again(&first_ms)) {
         signal(number, SIG_DFL);
         raise(number);
     }
-    if (!caught)
-        first_second = (sig_atomic_t)now.tv_sec;
     caught = number;
 }
 

@@ -1,4 +1,5 @@
 /* Being one of the ranks of a verb, and telling errors once. */
+#include "job.h"
 #include "launch.h"
 
 #include <errno.h>
@@ -27,21 +28,35 @@ void cli_tell(ax_status status)
 
 void cli_told_by_ranks(void) { voice = NEED_NOT; }
 
-/* Tells who started the ranks, if that is on this host: the path may be something else on another. */
-static void leave_note(const ax_comm *world, bool ended, ax_status status)
+/* ---- the process that started the ranks ---------------------------------------------------------- */
+
+static int starter = -1; /* its memory for notes */
+
+/* On another host the path is something else, or nothing. */
+void cli_starter_find(void)
 {
     char target[64] = "";
     const char *path = getenv(CLI_NOTE);
-    cli_note note = {getpid(), ended, (int32_t)status};
-    if (!path || ax_comm_rank(world) || readlink(path, target, sizeof target - 1) < 0 ||
-        strncmp(target, "/memfd:" CLI_NOTE_NAME " ", strlen("/memfd:" CLI_NOTE_NAME " ")) != 0)
-        return;
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd >= 0 && write(fd, &note, sizeof note) < 0)
-        ax_log(AX_LOG_DEBUG, "no note is left: %s", strerror(errno));
-    if (fd >= 0)
-        close(fd);
+    if (path && readlink(path, target, sizeof target - 1) > 0 &&
+        !strncmp(target, "/memfd:" CLI_NOTE_NAME " ", strlen("/memfd:" CLI_NOTE_NAME " ")))
+        starter = open(path, O_WRONLY | O_CLOEXEC);
 }
+
+void cli_starter_heard(void)
+{
+    static const int32_t yes = 1;
+    if (starter >= 0 && pwrite(starter, &yes, sizeof yes, offsetof(cli_note, heard)) < 0)
+        starter = -1; /* it has gone */
+}
+
+static void leave_note(const ax_comm *world, bool ended, ax_status status)
+{
+    cli_note note = {.pid = getpid(), .ended = ended, .code = (int32_t)status};
+    if (starter >= 0 && !ax_comm_rank(world) && pwrite(starter, &note, offsetof(cli_note, heard), 0) < 0)
+        ax_log(AX_LOG_DEBUG, "no note is left: %s", strerror(errno));
+}
+
+/* ---- the world ----------------------------------------------------------------------------------- */
 
 ax_status cli_world_open(ax_comm **world)
 {

@@ -386,6 +386,6 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = ax_comm_agree(world, report(&run));
     ax_run_settle(&run, status);
     ax_run_finish(&run);
-    ax_signals_restore();
+    ax_signals_restore(world);
     return status;
 }

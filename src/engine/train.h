@@ -128,9 +128,8 @@ bool ax_run_first(const ax_run *run); /* this is rank 0 */
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
 void ax_signals_install(ax_comm *comm); /* which hurries once a signal came */
-void ax_signals_restore(void);
+void ax_signals_restore(ax_comm *comm);
 void ax_signals_saving(bool begins); /* a save begins or ends: others may be silent meanwhile */
-int ax_signal_pending(void);         /* the signal, or 0 */
 
 ax_dtype ax_run_dtype(int precision); /* of an ax_config_precision, and its word */
 const char *ax_run_dtype_name(int precision);

@@ -101,6 +101,12 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
+/* The same from a store that is open, whatever has become of its directory since. */
+AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
+/* Whether a store holds these parameters, which need no memory yet: AX_ERR_DATA with the list of
+ * ax_ckpt_read_params. Not collective. */
+AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
+                                      const ax_ckpt_rules *rules);
 
 /* Whether arrays `a` and `b` of `path` have the same shape and values, or one of them is missing. `prefix`:
  * as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */

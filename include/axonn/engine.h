@@ -10,6 +10,7 @@
 #ifndef AXONN_ENGINE_H
 #define AXONN_ENGINE_H
 
+#include "axonn/ckpt.h"
 #include "axonn/config.h"
 #include "axonn/data.h"
 #include "axonn/model.h"
@@ -120,13 +121,18 @@ typedef struct ax_pretrained {
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
-    ax_ids ends; /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
-                    of config.json, else the tokenizer's end of text */
+    ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
+                       of config.json, else the tokenizer's end of text */
+    ax_st *weights; /* open, so that a run may remove the checkpoint; NULL: the directory has none */
 } ax_pretrained;
 
 /* `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases with
- * ax_pretrained_close. */
+ * ax_pretrained_close. AX_ERR_DATA: damaged, or the weights are not those of the model that config.json
+ * describes. */
 AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
+/* The same on ranks, which all take the checkpoint that rank 0 finds: a run that trains on replaces its
+ * checkpoints, and there may be a newer one by the time that another rank looks. Collective along world. */
+AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
 void ax_pretrained_close(ax_pretrained *model);
 /* Reads its weights into a parameter set of the same shape. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);

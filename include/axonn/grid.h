@@ -144,6 +144,7 @@ typedef struct ax_ctx {
     ax_stream *stream; /* the compute stream */
     ax_comm *world;
     ax_grid *grid;
+    int neighbour;    /* this rank's number among those of its machine */
     ax_dtype compute; /* activations, and weights of two or more dims in kernels: F64, F32, BF16 or F16 */
     ax_dtype accum;   /* master weights, gradients, statistics, one-dim parameters: F64 or F32 */
     uint64_t seed;

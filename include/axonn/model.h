@@ -14,6 +14,13 @@ extern "C" {
 
 typedef struct ax_family ax_family;
 
+/* The largest extents of a model: products of them, and sizes in bytes made of those, are exact in 64 bits.
+ */
+#define AX_LAYERS_MAX 10000
+#define AX_HIDDEN_MAX 1048576 /* hidden and heads */
+#define AX_FFN_MAX 4194304
+#define AX_VOCAB_MAX 16777216 /* vocab and seq_len */
+
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;

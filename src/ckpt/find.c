@@ -197,27 +197,56 @@ static ax_status verify_dir(const char *dir)
     return status;
 }
 
-ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
+/* The newest of the list that verifies. *gone: the run has removed one of them meanwhile, to make room for a
+ * newer one. */
+static ax_status choose(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
-    ax_ckpt_list *list;
-    *dir = NULL;
-    AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
     ax_status status = AX_OK;
     for (int i = 0; i < list->n && !*dir && (status == AX_OK || status == AX_ERR_DATA); i++) {
         const ax_ckpt_info *info = &list->item[i];
         status = info->damage ? ax_fail(AX_ERR_DATA, "%s", info->damage) : verify_dir(info->dir);
         if (status == AX_OK)
             status = ax_strdup(info->dir, dir);
+        else if (status == AX_ERR_DATA && !ax_path_exists(info->dir))
+            *gone = true;
         else if (status == AX_ERR_DATA)
             ax_log(AX_LOG_WARN, "passing over damaged checkpoint %s: %s", info->dir, ax_error_message());
     }
-    if (status == AX_ERR_DATA)
-        status =
-            ax_fail(AX_ERR_DATA,
-                    "none of the %d checkpoints in %s/ckpt verifies, the last reason being: %s; to start "
-                    "anew, set train.resume=none or move them away",
-                    list->n, run_dir, ax_error_message());
-    ax_ckpt_list_destroy(&list);
+    return status != AX_ERR_DATA
+               ? status
+               : ax_fail(
+                     AX_ERR_DATA,
+                     "none of the %d checkpoints in %s/ckpt verifies, the last reason being: %s; to start "
+                     "anew, set train.resume=none or move them away",
+                     list->n, run_dir, ax_error_message());
+}
+
+/* `latest` names a checkpoint that is there. */
+static bool latest_is_there(const char *run_dir)
+{
+    char name[64], *path;
+    read_latest(run_dir, name);
+    if (ckpt_step_of(name) < 0 || ckpt_path(&path, "%s/ckpt/%s", run_dir, name) != AX_OK)
+        return false;
+    bool there = ax_path_exists(path);
+    free(path);
+    return there;
+}
+
+ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
+{
+    enum { ATTEMPTS = 100 }; /* a run that saves faster than its checkpoints are read is told as it looks */
+    *dir = NULL;
+    ax_status status = AX_OK;
+    for (int i = 0; i < ATTEMPTS && !*dir; i++) {
+        ax_ckpt_list *list;
+        AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
+        bool gone = !list->n && latest_is_there(run_dir); /* it came while the directory was read */
+        status = choose(list, run_dir, dir, &gone);
+        ax_ckpt_list_destroy(&list);
+        if (!gone)
+            break;
+    }
     return status;
 }
 

@@ -50,15 +50,20 @@ static ax_status add_model(ckpt_items *items, const ax_param *p)
     return AX_OK;
 }
 
-ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out)
+static ax_status items_of(ax_param *const *params, int n, ckpt_items *out)
 {
-    AX_TRY(items_alloc(out, set->n));
+    AX_TRY(items_alloc(out, n));
     ax_status status = AX_OK;
-    for (int i = 0; i < set->n && status == AX_OK; i++)
-        status = add_model(out, set->param[i]);
+    for (int i = 0; i < n && status == AX_OK; i++)
+        status = add_model(out, params[i]);
     if (status != AX_OK)
         ckpt_items_fini(out);
     return status;
+}
+
+ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out)
+{
+    return items_of(set->param, set->n, out);
 }
 
 static ax_status add_training(ckpt_items *items, const ax_param_set *set, const char *const *slot_names,
@@ -399,6 +404,19 @@ static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_r
                     count > MISMATCHES_SHOWN ? ", of which the first are" : "", text.data ? text.data : "");
     ax_buf_fini(&text);
     free(used);
+    return status;
+}
+
+ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st, const ax_ckpt_rules *rules)
+{
+    ckpt_items items;
+    const ax_st_array **found = NULL;
+    AX_TRY(items_of(params, n, &items));
+    ax_status status = ax_calloc((size_t)n, sizeof *found, &found);
+    if (status == AX_OK)
+        status = match(&items, st, rules, found);
+    free(found);
+    ckpt_items_fini(&items);
     return status;
 }
 

@@ -30,16 +30,27 @@ ax_status ax_ckpt_write_params(const ax_param_set *set, const char *dir, ax_dtyp
     return status;
 }
 
-ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules)
+static ax_status read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules)
 {
     ckpt_items items;
-    ax_st *st = NULL;
     AX_TRY(ckpt_items_model(set, &items));
+    ax_status status = ckpt_items_read(set->ctx, &items, st, rules);
+    ckpt_items_fini(&items);
+    return status;
+}
+
+ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules)
+{
+    return ax_comm_agree(set->ctx->world, read_store(set, st, rules));
+}
+
+ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules)
+{
+    ax_st *st;
     ax_status status = ax_st_open(path, &st);
     if (status == AX_OK)
-        status = ckpt_items_read(set->ctx, &items, st, rules);
+        status = read_store(set, st, rules);
     ax_st_close(&st);
-    ckpt_items_fini(&items);
     return ax_comm_agree(set->ctx->world, status);
 }
 
@@ -84,14 +95,11 @@ static ax_status load_training(ax_param_set *set, const char *dir, const char *c
 
 static ax_status load_model(ax_param_set *set, const char *dir, const ax_ckpt_rules *rules)
 {
-    ckpt_items items;
-    ax_st *st = NULL;
-    AX_TRY(ckpt_items_model(set, &items));
+    ax_st *st;
     ax_status status = ax_st_open(dir, &st);
     if (status == AX_OK)
-        status = ckpt_items_read(set->ctx, &items, st, rules);
+        status = read_store(set, st, rules);
     ax_st_close(&st);
-    ckpt_items_fini(&items);
     return status;
 }
 

@@ -86,11 +86,9 @@ static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-static ax_status open_on_rank(const model_args *args, model_use use, opened_model *m, ax_grid_size *grid)
+static ax_status check_grid(model_use use, const opened_model *m, const ax_grid_size *grid)
 {
     const ax_strategy *strategy = use == MODEL_SEQUENCE ? &ax_strategy_inference : ax_strategy_at(0);
-    AX_TRY(find_grid(args, use, ax_comm_size(m->world), grid));
-    AX_TRY(ax_pretrained_open(args->model, &m->model));
     ax_grid_load load = {&m->model.config, strategy, 1, 0};
     return ax_model_check_grid(&load, *grid, ax_comm_size(m->world));
 }
@@ -105,7 +103,9 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
                                                           : AX_F32;
     AX_TRY(cli_world_open(&out->world));
     out->first = ax_comm_rank(out->world) == 0;
-    AX_TRY(ax_comm_agree(out->world, open_on_rank(args, use, out, &grid)));
+    AX_TRY(ax_comm_agree(out->world, find_grid(args, use, ax_comm_size(out->world), &grid)));
+    AX_TRY(ax_pretrained_open_shared(out->world, args->model, &out->model));
+    AX_TRY(ax_comm_agree(out->world, check_grid(use, out, &grid)));
     AX_TRY(ax_threads_share(out->world, (int)args->threads, &threads));
     AX_TRY(ax_ctx_create_with(out->world, grid, args->device, &threads, compute, 0, &out->ctx));
     if (use == MODEL_SEQUENCE)

@@ -1,11 +1,16 @@
 /* The keys of a training run; the rules between them are in config_rules.c. */
 #include "config_private.h"
 
+#include "axonn/model.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define AT(field) offsetof(ax_config, field)
+#define TEXT_OF_(number) #number
+#define TEXT_OF(number) TEXT_OF_(number)
+#define UP_TO(most) "[1, " TEXT_OF(most) "]"
 
 /* clang-format off */
 static const ax_option options[] = {
@@ -13,12 +18,12 @@ static const ax_option options[] = {
      .help = "family of a new model; give this or model.from"},
     {"model.from", AX_OPT_PATH, AT(model.from), .meta = "DIR",
      .help = "an existing model (config.json, *.safetensors) to start from"},
-    {"model.layers", AX_OPT_INT, AT(model.layers), "12", "[1, 10000]", .help = "transformer blocks"},
-    {"model.hidden", AX_OPT_INT, AT(model.hidden), "768", "[1, 1048576]", .help = "width of the residual stream"},
-    {"model.heads", AX_OPT_INT, AT(model.heads), "12", "[1, 1048576]", .help = "attention heads; divides model.hidden"},
-    {"model.ffn", AX_OPT_INT, AT(model.ffn), "0", "[0, 4194304]", .help = "inner width of the MLP; 0 is four times model.hidden"},
-    {"model.vocab", AX_OPT_INT, AT(model.vocab), "50257", "[1, 16777216]", .help = "size of the vocabulary; must hold the tokenizer's"},
-    {"model.seq_len", AX_OPT_INT, AT(model.seq_len), "1024", "[1, 16777216]", .help = "tokens of a sample and positions of the model"},
+    {"model.layers", AX_OPT_INT, AT(model.layers), "12", UP_TO(AX_LAYERS_MAX), .help = "transformer blocks"},
+    {"model.hidden", AX_OPT_INT, AT(model.hidden), "768", UP_TO(AX_HIDDEN_MAX), .help = "width of the residual stream"},
+    {"model.heads", AX_OPT_INT, AT(model.heads), "12", UP_TO(AX_HIDDEN_MAX), .help = "attention heads; divides model.hidden"},
+    {"model.ffn", AX_OPT_INT, AT(model.ffn), "0", "[0, " TEXT_OF(AX_FFN_MAX) "]", .help = "inner width of the MLP; 0 is four times model.hidden"},
+    {"model.vocab", AX_OPT_INT, AT(model.vocab), "50257", UP_TO(AX_VOCAB_MAX), .help = "size of the vocabulary; must hold the tokenizer's"},
+    {"model.seq_len", AX_OPT_INT, AT(model.seq_len), "1024", UP_TO(AX_VOCAB_MAX), .help = "tokens of a sample and positions of the model"},
     {"model.dropout", AX_OPT_FLOAT, AT(model.dropout), "0.0", "[0, 1)", .help = "probability of dropping an activation in training"},
     {"model.activation", AX_OPT_ENUM, AT(model.activation), "gelu_new", .choices = "gelu_new|gelu",
      .help = "activation of the MLP: GELU's tanh form or the exact one"},

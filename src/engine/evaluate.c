@@ -1,7 +1,8 @@
 /* Evaluation of a model on token sources. */
-#include "axonn/engine.h"
+#include "engine/machine.h"
 
 #include <math.h>
+#include <stdio.h>
 
 typedef struct reader {
     const ax_data *data;
@@ -79,9 +80,17 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
                                  .global_batch = batch * ax_grid_group_size(ctx->grid, ax_batch_axes(ctx))};
     ax_engine_plan plan;
     ax_engine *engine;
-    AX_TRY(ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), &ctx->parallel,
-                               ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
-    ax_status status = ax_comm_agree(ctx->world, ax_engine_create(ctx, &options, &plan, 0, &engine));
+    ax_status status = ax_comm_agree(
+        ctx->world, ax_engine_plan_make(&options, ctx->world, ax_grid_sizes(ctx->grid), &ctx->parallel,
+                                        ctx->dev->ops.name, ctx->dev->threads, ctx->compute, &plan));
+    AX_TRY(status);
+    char what[96];
+    snprintf(what, sizeof what, "evaluating %lld rows of %lld tokens at a time", (long long)batch,
+             (long long)shape->seq_len);
+    status = ax_memory_admit(ctx, &plan.memory, what,
+                             "fewer rows at a time, 16 bits or more ranks take less on each");
+    if (status == AX_OK)
+        status = ax_comm_agree(ctx->world, ax_engine_create(ctx, &options, &plan, 0, &engine));
     if (status == AX_OK) {
         status = ax_pretrained_load(model, ax_engine_params(engine));
         if (status == AX_OK)

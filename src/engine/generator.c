@@ -1,7 +1,8 @@
 /* Inference of one sequence: continuing it token by token over a key/value cache, or the logits of all its
  * positions. Built twice from the same code, first on the dry device to learn what memory it needs. */
-#include "axonn/engine.h"
+#include "engine/machine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -176,10 +177,14 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     g->ctx = ctx;
     g->prompt = prompt;
     g->capacity = capacity;
-    ax_status status = plan(g, &model->config);
+    char what[96];
+    snprintf(what, sizeof what, "the model with %lld positions", (long long)ax_max(prompt, capacity));
+    ax_status status = ax_comm_agree(ctx->world, plan(g, &model->config));
     if (status == AX_OK)
-        status = build(g, &model->config);
-    status = ax_comm_agree(ctx->world, status);
+        status = ax_memory_admit(ctx, &g->memory, what,
+                                 "fewer positions, 16 bits or more ranks take less on each");
+    if (status == AX_OK)
+        status = ax_comm_agree(ctx->world, build(g, &model->config));
     if (status == AX_OK)
         status = ax_pretrained_load(model, g->set);
     *out = g;

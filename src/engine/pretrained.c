@@ -1,5 +1,4 @@
 /* A model directory as inference wants it: configuration, tokenizer, weights. */
-#include "axonn/ckpt.h"
 #include "axonn/engine.h"
 #include "axonn/json.h"
 
@@ -113,26 +112,113 @@ static ax_status read_tokenizer(const char *dir, ax_tokenizer **out)
     return there ? ax_tokenizer_load(dir, out) : AX_OK;
 }
 
+static ax_ckpt_rules rules_of(const ax_model_config *config)
+{
+    ax_ckpt_rules rules = {.prefix = ax_family_prefix(config->family)};
+    rules.ignore = ax_family_ignored(config->family, &rules.ignores);
+    return rules;
+}
+
+/* Compares the files with a network of one rank without memory. */
+static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
+{
+    ax_model *network;
+    ax_param **params = NULL;
+    int n = 0, filled = 0;
+    const ax_ckpt_rules rules = rules_of(&m->config);
+    AX_TRY(ax_model_create(dry, &m->config, 0, &network));
+    ax_layer_params(network->root, NULL, 0, &n);
+    ax_status status = ax_calloc((size_t)n, sizeof *params, &params);
+    if (status == AX_OK) {
+        ax_layer_params(network->root, params, n, &filled);
+        status = ax_ckpt_match(params, n, m->weights, &rules);
+    }
+    free(params);
+    ax_model_destroy(&network);
+    return status;
+}
+
+/* The files hold the arrays of the model that config.json describes: asked before anything is allocated for
+ * it. */
+static ax_status open_weights(ax_pretrained *m)
+{
+    ax_comm *self;
+    ax_ctx *dry = NULL;
+    if (!ax_ckpt_has_weights(m->dir))
+        return AX_OK;
+    AX_TRY(ax_st_open(m->dir, &m->weights));
+    AX_TRY(ax_comm_self_create(&self));
+    ax_status status = ax_ctx_create(self, (ax_grid_size){1, 1, 1, 1, 1}, "dry", 1, AX_F32, 0, &dry);
+    if (status == AX_OK)
+        status = match_network(dry, m);
+    ax_ctx_destroy(&dry);
+    ax_comm_destroy(&self);
+    return status;
+}
+
+/* Reads what stands in m->dir. */
+static ax_status read_model(ax_pretrained *m)
+{
+    AX_TRY(read_generation(m->dir, m));
+    AX_TRY(read_config(m->dir, m));
+    AX_TRY(find_head(m));
+    AX_TRY(open_weights(m));
+    AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
+    int32_t eos = m->tokenizer ? ax_tokenizer_eos(m->tokenizer) : -1;
+    if (eos >= 0)
+        m->identity.eos = eos;
+    return eos >= 0 && !m->ends.size ? ax_ids_add(&m->ends, &eos, 1) : AX_OK;
+}
+
+/* True if the run has removed the checkpoint that was found, for a newer one has taken its place. */
+static bool is_gone(const ax_pretrained *m, ax_status status)
+{
+    return status == AX_ERR_DATA && m->dir && !ax_path_exists(m->dir);
+}
+
 ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
 {
-    *out = (ax_pretrained){0};
-    ax_status status = ax_ckpt_find_model(model, &out->dir);
-    if (status == AX_OK)
-        status = read_generation(out->dir, out);
-    if (status == AX_OK)
-        status = read_config(out->dir, out);
-    if (status == AX_OK)
-        status = find_head(out);
-    if (status == AX_OK)
-        status = read_tokenizer(out->dir, &out->tokenizer);
-    int32_t eos = out->tokenizer ? ax_tokenizer_eos(out->tokenizer) : -1;
-    if (eos >= 0)
-        out->identity.eos = eos;
-    if (status == AX_OK && eos >= 0 && !out->ends.size)
-        status = ax_ids_add(&out->ends, &eos, 1);
-    if (status != AX_OK)
+    for (;;) {
+        *out = (ax_pretrained){0};
+        ax_status status = ax_ckpt_find_model(model, &out->dir);
+        if (status == AX_OK)
+            status = read_model(out);
+        if (status == AX_OK)
+            return AX_OK;
+        bool gone = is_gone(out, status);
         ax_pretrained_close(out);
+        if (!gone)
+            return status;
+    }
+}
+
+/* One attempt of all ranks; *gone: on any of them. */
+static ax_status open_together(ax_comm *world, const char *model, ax_pretrained *out, bool *gone)
+{
+    ax_work *work;
+    bool first = ax_comm_rank(world) == 0;
+    AX_TRY(ax_comm_agree(world, first ? ax_ckpt_find_model(model, &out->dir) : AX_OK));
+    AX_TRY(ax_comm_share_text(world, 0, &out->dir));
+    ax_status status = ax_comm_agree(world, read_model(out));
+    int64_t missing = is_gone(out, status);
+    AX_TRY(ax_all_reduce(world, NULL, &missing, 1, AX_I64, AX_MAX, &work));
+    AX_TRY(ax_wait(&work));
+    *gone = missing;
     return status;
+}
+
+ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out)
+{
+    for (;;) {
+        bool gone = false;
+        *out = (ax_pretrained){0};
+        ax_status status = open_together(world, model, out, &gone);
+        if (status == AX_OK)
+            return AX_OK;
+        ax_pretrained_close(out);
+        if (!gone)
+            return status;
+    }
 }
 
 void ax_pretrained_close(ax_pretrained *model)
@@ -141,13 +227,14 @@ void ax_pretrained_close(ax_pretrained *model)
     ax_model_config_fini(&model->config);
     ax_tokenizer_destroy(&model->tokenizer);
     ax_ids_fini(&model->ends);
+    ax_st_close(&model->weights);
     *model = (ax_pretrained){0};
 }
 
 ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set)
 {
-    ax_ckpt_rules rules = {.prefix = ax_family_prefix(model->config.family)};
-    rules.ignore = ax_family_ignored(model->config.family, &rules.ignores);
-    AX_TRY(ax_ckpt_read_params(set, model->dir, &rules));
+    const ax_ckpt_rules rules = rules_of(&model->config);
+    AX_TRY(model->weights ? ax_ckpt_read_store(set, model->weights, &rules)
+                          : ax_ckpt_read_params(set, model->dir, &rules));
     return ax_param_set_refresh(set);
 }

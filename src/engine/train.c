@@ -341,6 +341,7 @@ void ax_run_finish(ax_run *run)
     ax_tokenizer_destroy(&run->tokenizer);
     ax_run_files_fini(&run->beside);
     free(run->model_dir);
+    ax_st_close(&run->model_weights);
     free(run->resume_dir);
     free(run->axes);
     free(run->row_axes);

@@ -39,10 +39,11 @@ typedef struct ax_run {
     ax_tokenizer *tokenizer;
     ax_model_config model;
     ax_model_identity identity;
-    char *model_dir;     /* what model.from means, or NULL */
-    char *resume_dir;    /* checkpoint to continue, or NULL */
-    bool new_run;        /* it was named to start another run from */
-    ax_run_files beside; /* rank 0's: copied along with the weights that the run began with */
+    char *model_dir;      /* what model.from means, or NULL */
+    ax_st *model_weights; /* of model.from, until they are loaded */
+    char *resume_dir;     /* checkpoint to continue, or NULL */
+    bool new_run;         /* it was named to start another run from */
+    ax_run_files beside;  /* rank 0's: copied along with the weights that the run began with */
     ax_sources train, valid;
     ax_row_shape shape;
     ax_sampler *sampler;

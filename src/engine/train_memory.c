@@ -1,12 +1,12 @@
 /* Memory is known before it is taken: the plan by class, the check against what is there, and what would fit.
  */
+#include "engine/machine.h"
 #include "engine/train.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const struct {
     ax_dtype dtype;
@@ -71,62 +71,17 @@ static void say(const ax_run *run)
 
 /* ---- what is there ------------------------------------------------------------------------------- */
 
-/* Ranks that share a machine, or a GPU of it, share its memory. */
-typedef struct machine {
-    int ranks;
-    double need, available; /* of its ranks together; what the one that sees least sees. < 0: unknown */
-    char of[64];            /* "" or " (2 ranks of node7)" */
-} machine;
-
-/* One line of what ranks tell of themselves. */
-typedef struct member {
-    uint64_t host;
-    int64_t need, available;
-} member;
-
-static ax_status gather_members(const ax_run *run, size_t need, member *all)
+static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
 {
-    ax_work *work;
-    int place;
-    int64_t available = ax_device_available(run->config->device, run->threads.binding.neighbour, &place);
-    member mine = {ax_rng_key(ax_host_key(), "memory", (uint64_t)place), (int64_t)need, available};
-    AX_TRY(ax_all_gather(run->world, NULL, &mine, all, sizeof mine, AX_U8, &work));
-    return ax_wait(&work);
+    return ax_machine_find(run->world, run->config->device, run->threads.binding.neighbour, need, out);
 }
-
-static ax_status find_machine(const ax_run *run, size_t need, machine *out)
-{
-    int n = ax_comm_size(run->world), rank = ax_comm_rank(run->world);
-    char name[256] = "";
-    member *all;
-    gethostname(name, sizeof name - 1);
-    AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
-    ax_status status = gather_members(run, need, all);
-    *out = (machine){.available = -1};
-    for (int r = 0; r < n; r++) {
-        if (all[r].host != all[rank].host)
-            continue;
-        double available = (double)all[r].available;
-        out->ranks++;
-        out->need += (double)all[r].need;
-        out->available =
-            out->available < 0 || (available >= 0 && available < out->available) ? available : out->available;
-    }
-    free(all);
-    if (n > 1)
-        snprintf(out->of, sizeof out->of, " (%d rank%s on %.40s)", out->ranks, out->ranks == 1 ? "" : "s",
-                 name);
-    return status;
-}
-
-static bool fits(const machine *m) { return m->available < 0 || m->need <= m->available; }
 
 /* Whether every rank's machine holds what its ranks need. */
 static ax_status fits_all(const ax_run *run, size_t need, bool *out)
 {
-    machine m;
+    ax_machine m;
     AX_TRY(find_machine(run, need, &m));
-    int64_t too_large = !fits(&m);
+    int64_t too_large = !ax_machine_fits(&m);
     AX_TRY(ax_run_max(run, &too_large, 1));
     *out = !too_large;
     return AX_OK;
@@ -183,12 +138,12 @@ static ax_status suggest(const ax_run *run, char *out, size_t size)
 static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;
-    machine m;
+    ax_machine m;
     ax_model_config_params(&run->model, &parameters, &matmul);
     double need = (double)parameters * (2 + run->optim->slots) * sizeof(float) / ax_comm_size(run->world);
     char a[32], b[32];
     AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
-    AX_CHECK(fits(&m), AX_ERR_MEMORY,
+    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY,
              "the weights, gradients and optimizer state of the model's %lld parameters need %s%s and %s can "
              "be taken here: the model is too large for this machine",
              (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
@@ -197,7 +152,7 @@ static ax_status check_parameters(const ax_run *run)
 
 ax_status ax_run_plan_memory(ax_run *run)
 {
-    machine m;
+    ax_machine m;
     bool fit;
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
     AX_TRY(plan_with(run, run->options.micro_batch, run->options.recompute, &run->plan));
@@ -209,7 +164,7 @@ ax_status ax_run_plan_memory(ax_run *run)
         return AX_OK;
     char advice[256], a[32], b[32];
     AX_TRY(suggest(run, advice, sizeof advice));
-    AX_CHECK(fits(&m), AX_ERR_MEMORY, "a step needs %s%s and %s can be taken here: %s",
+    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s and %s can be taken here: %s",
              ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
     return AX_OK;
 }

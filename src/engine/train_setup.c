@@ -108,7 +108,9 @@ static ax_status open_pretrained(ax_run *run)
     ax_status status = ax_model_config_copy(&from.config, &run->model);
     run->identity = from.identity;
     run->model_dir = from.dir;
+    run->model_weights = from.weights;
     from.dir = NULL;
+    from.weights = NULL;
     if (status == AX_OK && !c->data.tokenizer) {
         run->tokenizer = from.tokenizer;
         from.tokenizer = NULL;

@@ -404,6 +404,8 @@ ax_status ax_run_start_weights(ax_run *run)
         return load_checkpoint(run);
     if (!run->config->model.from)
         return ax_param_set_init(ax_engine_params(run->engine));
-    const ax_pretrained from = {.dir = run->model_dir, .config = run->model};
-    return ax_pretrained_load(&from, ax_engine_params(run->engine));
+    const ax_pretrained from = {.dir = run->model_dir, .config = run->model, .weights = run->model_weights};
+    AX_TRY(ax_pretrained_load(&from, ax_engine_params(run->engine)));
+    ax_st_close(&run->model_weights);
+    return AX_OK;
 }

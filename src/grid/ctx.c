@@ -24,6 +24,7 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     ax_ctx *ctx;
     AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
     ctx->world = world;
+    ctx->neighbour = threads->binding.neighbour;
     ctx->compute = compute;
     ctx->accum = ax_dtype_accum(compute);
     ctx->seed = seed;

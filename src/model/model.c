@@ -7,9 +7,19 @@ ax_status ax_model_config_check(const ax_model_config *c)
 {
     AX_CHECK(c->layers > 0 && c->hidden > 0 && c->heads > 0 && c->ffn > 0 && c->vocab > 0 && c->seq_len > 0,
              AX_ERR_USAGE, "layers, hidden, heads, ffn, vocab and seq_len must be positive");
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } extents[] = {{"layers", c->layers, AX_LAYERS_MAX}, {"hidden", c->hidden, AX_HIDDEN_MAX},
+                   {"heads", c->heads, AX_HIDDEN_MAX},   {"kv_heads", c->kv_heads, AX_HIDDEN_MAX},
+                   {"ffn", c->ffn, AX_FFN_MAX},          {"vocab", c->vocab, AX_VOCAB_MAX},
+                   {"seq_len", c->seq_len, AX_VOCAB_MAX}};
+    for (size_t i = 0; i < AX_COUNT(extents); i++)
+        AX_CHECK(extents[i].value <= extents[i].most, AX_ERR_USAGE,
+                 "%s = %lld is above %lld, the most there can be", extents[i].name,
+                 (long long)extents[i].value, (long long)extents[i].most);
     AX_CHECK(c->hidden % c->heads == 0, AX_ERR_USAGE, "hidden = %lld is not a multiple of heads = %lld",
              (long long)c->hidden, (long long)c->heads);
-    AX_CHECK(c->vocab <= INT32_MAX, AX_ERR_USAGE, "vocab = %lld is too large", (long long)c->vocab);
     AX_CHECK(c->dropout >= 0 && c->dropout < 1, AX_ERR_USAGE, "dropout = %g is not in [0, 1)", c->dropout);
     return AX_OK;
 }

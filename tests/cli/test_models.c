@@ -2,6 +2,7 @@
 #include "axonn/ckpt.h"
 #include "axonn/data.h"
 #include "cli/cli_test.h"
+#include "support/sanitized.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -403,6 +404,34 @@ static void eval_interrupted(void **state)
 
 /* A NaN among the weights of the last norm: numbers that are none are null in JSON, and an error.
  */
+/* What does not fit is said before it is taken, on each of the ranks' machines. */
+static void memory_is_asked_for_first(void **state)
+{
+    (void)state;
+    if (SANITIZED) /* the sanitizer's own address space is larger than any limit */
+        skip();
+    fails(3, "evaluating 65536 rows of 16 tokens at a time needs",
+          "ulimit -v 400000; " AXONN " eval run --data few.tok --batch 65536");
+}
+
+/* A run that goes on replaces its checkpoints; who evaluates it takes the newest that is there. */
+static void runs_that_go_on(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell(AXONN
+                           " train small.yaml run.dir=going run.keep_latest=1 run.checkpoint_interval=1 "
+                           "train.steps=1000000 optim.schedule=constant 2>/dev/null & p=$!; "
+                           "until [ -s going/latest ] || ! kill -0 $p; do sleep 0.05; done; "
+                           "for i in $(seq 15); do " AXONN
+                           " eval going --data few.tok >/dev/null 2>>errors.going || "
+                           "echo failed; done; kill $p; wait $p; cat errors.going",
+                           &out),
+                     0);
+    assert_string_equal(out.data, "");
+    ax_buf_fini(&out);
+}
+
 static void models_that_are_not_finite(void **state)
 {
     (void)state;
@@ -451,6 +480,12 @@ static void models_that_are_none(void **state)
         {"rm -rf hf && cp -r " GOLDEN " hf && sed -i s/gpt2/gptx/ hf/config.json", "hf", "gptx"},
         {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_embd\": 20/\"n_embd\": 25/' hf/config.json", "hf",
          "wte"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_layer\": 2/\"n_layer\": 1000000/' hf/config.json",
+         "hf", "layers = 1000000 is above 10000"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_layer\": 2/\"n_layer\": 3/' hf/config.json", "hf",
+         "h.2.ln_1.weight is missing"},
+        {"rm -rf hf && cp -r " GOLDEN " hf && sed -i 's/\"n_embd\": 20/\"n_embd\": 1000000/' hf/config.json",
+         "hf", "the model needs [1000000]"},
         {"rm -rf hf && cp -r " GOLDEN " hf && echo '{' > hf/config.json", "hf", "hf/config.json"},
         {"rm -rf hf && cp -r run/ckpt/step-60 hf && "
          "printf x | dd of=hf/model.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null",
@@ -546,6 +581,8 @@ int main(void)
         cmocka_unit_test(eval_of_what_there_is),
         cmocka_unit_test(eval_interrupted),
         cmocka_unit_test(models_that_are_none),
+        cmocka_unit_test(memory_is_asked_for_first),
+        cmocka_unit_test(runs_that_go_on),
         cmocka_unit_test(models_that_are_not_finite),
         cmocka_unit_test(selftest),
     };

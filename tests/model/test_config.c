@@ -2,6 +2,7 @@
 #include "axonn/model.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,6 +100,31 @@ static void parameters_are_counted(void **state)
     assert_true(ax_model_config_flops_per_token(&c, 1024) == 6.0 * (double)matmul + 6.0 * 12 * 768 * 1024);
 }
 
+/* The largest model that a configuration may describe: its numbers of parameters and bytes are exact. */
+static void largest_model_is_counted(void **state)
+{
+    (void)state;
+    ax_model_config c = {.layers = AX_LAYERS_MAX,
+                         .hidden = AX_HIDDEN_MAX,
+                         .heads = AX_HIDDEN_MAX,
+                         .kv_heads = AX_HIDDEN_MAX,
+                         .ffn = AX_FFN_MAX,
+                         .vocab = AX_VOCAB_MAX,
+                         .seq_len = AX_VOCAB_MAX};
+    int64_t total, matmul;
+    assert_int_equal(ax_model_config_check(&c), AX_OK);
+    ax_model_config_params(&c, &total, &matmul);
+    double d = AX_HIDDEN_MAX, block = 4 * d * d + 2 * d * AX_FFN_MAX;
+    assert_true(fabs((double)matmul / (AX_LAYERS_MAX * block + d * AX_VOCAB_MAX) - 1) < 1e-12);
+    assert_true(total > matmul && total < INT64_MAX / 16); /* bytes of weights, gradients and two moments */
+    int64_t *const extents[] = {&c.layers, &c.hidden, &c.heads, &c.kv_heads, &c.ffn, &c.vocab, &c.seq_len};
+    for (size_t i = 0; i < AX_COUNT(extents); i++) {
+        ++*extents[i];
+        assert_int_equal(ax_model_config_check(&c), AX_ERR_USAGE);
+        --*extents[i];
+    }
+}
+
 static void refused(const char *text, const char *word)
 {
     ax_model_config c;
@@ -134,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip_keeps_unknown_keys), cmocka_unit_test(digits_come_back),
-        cmocka_unit_test(parameters_are_counted), cmocka_unit_test(mistakes_are_named)};
+        cmocka_unit_test(parameters_are_counted), cmocka_unit_test(largest_model_is_counted),
+        cmocka_unit_test(mistakes_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

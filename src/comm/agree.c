@@ -1,5 +1,5 @@
-/* Ranks that decide together: errors that all of them return, and texts that all of them read. Host memory;
- * nothing here is for steady state. */
+/* Agreement of ranks: one error that all ranks return, one text that all ranks read. In host memory; these
+ * functions allocate and are not for training steps. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ ax_status ax_comm_share_text(ax_comm *comm, int root, char **text)
     return bytes > 0 ? share(comm, *text, bytes, root) : AX_OK;
 }
 
-/* The message of rank `root`, which failed, to all; `alike` if all ranks failed with the same words. */
+/* Broadcasts the message of rank `root`, which failed; *alike: all ranks failed with the same message. */
 static ax_status share_message(ax_comm *comm, int root, ax_status mine, char **message, int64_t *status,
                                bool *alike)
 {
@@ -60,7 +60,7 @@ ax_status ax_comm_agree(ax_comm *comm, ax_status mine)
     char *message = NULL;
     bool alike = false;
     int64_t failed = mine == AX_OK ? 0 : comm->size - comm->rank, status = 0;
-    if (mine != AX_OK) /* the collective may record another */
+    if (mine != AX_OK) /* the collective may overwrite this thread's message */
         AX_TRY(ax_strdup(ax_error_message(), &message));
     ax_status result = all_max(comm, &failed);
     if (mine != AX_OK)

@@ -1,5 +1,5 @@
-/* The public collectives: each becomes an ax_coll_args, is checked, counted, shown to a planning device, and
- * handed to the backend. What a backend must do is in comm.h. */
+/* The public collectives. Each call becomes an ax_coll_args, which is checked, counted, and passed to the
+ * backend, or to the observer of a device without memory. comm.h specifies the backends. */
 #include "comm/link.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
     return AX_OK;
 }
 
-/* A device that replaces all kernels has no memory behind its pointers: there is nothing to move. */
+/* False for a device that replaces the launch of all kernels (dry): its pointers have no memory. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
 /* Elements that one rank of `size` sends, and receives. */
@@ -55,7 +55,7 @@ static int64_t received(const ax_coll_args *args, int size)
     return parts ? args->count * size : args->count;
 }
 
-/* A collective whose observer has seen it start and not yet end. */
+/* A collective that was reported to the observer at its start and will be again at its end. */
 typedef struct observed {
     ax_work work;
     ax_device *dev;
@@ -92,7 +92,7 @@ static ax_status observe_start(ax_device *dev, const ax_coll_args *args, int siz
     return AX_OK;
 }
 
-/* Adds the time since `begin`, in which a caller could not compute, and notes it. */
+/* Adds the time since `begin`, in which the caller could not compute, to the traffic and the event ring. */
 static void expose(ax_comm *comm, ax_event_ring *ring, const char *kind, const char *name, double begin)
 {
     if (!comm || comm->size == 1)
@@ -114,12 +114,12 @@ static ax_status need_staging(ax_comm *comm, size_t bytes)
     return AX_OK;
 }
 
-/* Memory of a device that is not the host's: out to the host, through the collective, and back. */
+/* A collective on discrete device memory: copies to the host, runs the collective there, copies back. */
 static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args *args)
 {
     size_t element = ax_dtype_size(args->dtype), out = (size_t)sent(args, comm->size) * element,
            back = (size_t)received(args, comm->size) * element;
-    size_t from = args->send == args->recv ? 0 : back; /* in place here too */
+    size_t from = args->send == args->recv ? 0 : back; /* in place on the device: in place in staging */
     ax_coll_args staged = *args;
     ax_work *work = NULL;
     AX_TRY(need_staging(comm, from + ax_max(out, back)));
@@ -132,7 +132,8 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
     return ax_copy_in(stream, args->recv, comm->staging, back);
 }
 
-/* Memory that is accessible only between enter and leave cannot be left to an operation in flight. */
+/* Some devices make their memory accessible to the host only between `enter` and `leave`. There the
+ * collective must complete before `leave`, so it is not nonblocking. */
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;
@@ -150,7 +151,8 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
     return status;
 }
 
-/* Where kernels are timed, what a device has still to compute is not communication. */
+/* If launches are timed, waits for the kernels in the stream, so that their time does not count as
+ * communication. */
 static ax_status finish_kernels(ax_stream *stream)
 {
     const ax_device *dev = stream ? stream->dev : NULL;
@@ -238,7 +240,7 @@ ax_status ax_wait(ax_work **work)
     *work = NULL;
     if (!pending)
         return AX_OK;
-    ax_work was = *pending; /* which wait frees */
+    ax_work was = *pending; /* a copy, because `wait` frees the handle */
     ax_status kernels = finish_kernels(was.stream);
     double begin = ax_now();
     ax_status status = pending->wait(pending);

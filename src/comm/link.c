@@ -1,6 +1,6 @@
-/* Communicators of devices that reach one another (ax_link): how their ranks find out that they do, over the
- * communicator itself, and how a collective becomes a work handle. The host waits for nothing: ax_wait makes
- * the device's stream wait. */
+/* Direct connections between the devices of a communicator (ax_link, for instance NCCL). The ranks use host
+ * collectives of the communicator to find out whether their devices can be connected. A collective over the
+ * link is a work handle; ax_wait makes the device's stream wait, not the host. */
 #include "comm/link.h"
 
 #include <stdio.h>
@@ -11,12 +11,13 @@ enum { HANDLES = 64 };
 
 typedef struct handle {
     ax_work work;
-    struct handle *next; /* among the free */
+    struct handle *next; /* in the free list */
     struct ax_comm_link *of;
     int64_t ticket;
 } handle;
 
-/* Handles live as long as the link. They grow to the most that were ever in flight together. */
+/* Handles are reused and freed with the link. Their number grows to the maximum of operations in flight, so a
+ * training step allocates none. */
 typedef struct block {
     struct block *next;
     handle handle[HANDLES];
@@ -45,7 +46,8 @@ static ax_status more_handles(struct ax_comm_link *l)
     return AX_OK;
 }
 
-/* Where launches are timed, or noted as they come, a collective's time is to be its own. */
+/* If launches are timed or recorded as events, the host waits for the stream, so that the collective's time
+ * is not counted for the kernels that follow. */
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;
@@ -65,13 +67,13 @@ static bool agree(const ax_coll_args *a, const ax_coll_args *b)
            a->root == b->root;
 }
 
-/* Devices do not compare what their ranks call: builds with assertions do, on the host. */
+/* NCCL does not compare the calls of the ranks. Builds with assertions compare them on the host. */
 static ax_status compare(ax_comm *comm, const ax_coll_args *args)
 {
     ax_work *work = NULL;
     ax_coll_args mine, *all;
     char one[96], other[96];
-    memset(&mine, 0, sizeof mine); /* its gaps travel too */
+    memset(&mine, 0, sizeof mine); /* padding bytes are sent too */
     mine.coll = args->coll, mine.count = args->count, mine.dtype = args->dtype;
     mine.op = args->op, mine.root = args->root;
     AX_TRY(ax_calloc((size_t)comm->size, sizeof *all, &all));
@@ -120,7 +122,7 @@ ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args 
 
 /* ---- connecting ---------------------------------------------------------------------------------- */
 
-/* What a rank tells the others of its device. */
+/* A rank's device, as sent to the other ranks. `absent`: why it cannot be connected; empty if it can. */
 typedef struct card {
     uint64_t host;
     char place[AX_LINK_PLACE], absent[160];
@@ -137,7 +139,7 @@ static void write_card(ax_device *dev, card *out)
         links->place(dev, out->place);
 }
 
-/* Why these devices cannot be linked; empty if they can. The same on all ranks. */
+/* Writes why these devices cannot be connected; empty if they can. The same text on all ranks. */
 static void judge(const card *all, int n, char *why, size_t size)
 {
     *why = 0;
@@ -171,7 +173,7 @@ static const char *world_failed(void *comm)
     return c->ops->failed ? c->ops->failed(c) : NULL;
 }
 
-/* All ranks return the same. */
+/* Returns the same status on all ranks. */
 static ax_status open_link(ax_comm *comm, ax_device *dev, const char *name, ax_link **out)
 {
     char token[AX_LINK_TOKEN] = "";

@@ -1,10 +1,11 @@
-/* The communicator of one rank: every collective is a copy, or nothing. */
+/* The communicator of one rank: a collective copies `send` to `recv` unless it is in place. */
 #include "axonn/comm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Communicators split from one another are one world and share its flag, which lives in the first. */
+/* Communicators that were split from one another are one world: they share the `aborted` flag of the first
+ * one, which must outlive them. */
 typedef struct self_comm {
     ax_comm comm;
     bool aborted;

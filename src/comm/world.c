@@ -1,10 +1,12 @@
-/* Which communicator a process was started for: MPI costs a process nothing unless a launcher started it. */
+/* Chooses the world's backend. A process without a launcher does not initialise MPI, which would cost time.
+ */
 #include "comm/world.h"
 
 #include <stdlib.h>
 
-/* Who sets which variables in the environment of a rank; size NULL: it does not say. The first that speaks of
- * more than one rank counts: srun and an mpirun inside its allocation may both be there. */
+/* The environment variables that launchers set for a rank; size NULL: the launcher does not set the number of
+ * ranks. The first launcher in this list that started more than one rank is taken, because the variables of
+ * srun may be present together with those of an mpirun inside its allocation. */
 static const struct {
     const char *launcher, *size, *rank;
 } launchers[] = {
@@ -14,7 +16,7 @@ static const struct {
     {"a launcher with PMIx", NULL, "PMIX_RANK"},
 };
 
-/* A whole number of the environment, `absent` if it is not there or not one. */
+/* The environment variable `name` as a nonnegative integer; `absent` if it is unset or not an integer. */
 static int number(const char *name, int absent)
 {
     const char *text = name ? getenv(name) : NULL;

@@ -1,5 +1,5 @@
-/* The communicator over MPI, as its callers see it: operations are queued for the communication thread and
- * waited for. Read mpi.h first. */
+/* The callers' side of the communicator over MPI: queues operations for the communication thread and waits
+ * for their completion. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ enum {
     OPS_PER_BLOCK = 256,
     SPINS = 200,
     SHORT_BYTES = 64 << 10,
-    SPINS_HELPING = 10000, /* one to three ms; where ranks share cores, the last few of them */
+    SPINS_HELPING = 10000, /* one to three ms of spinning; SPINS_CROWDED where ranks share cores */
     SPINS_CROWDED = 50,
     NAPS_HELPING = 100,
     NAP_HELPING = 20000,
@@ -24,8 +24,8 @@ enum {
     TIMEOUT_MS = 30000
 };
 
-/* Work handles live as long as the process: MPI is initialised once. They grow to the most that were ever in
- * flight together; a step allocates none. */
+/* Work handles are reused and freed with the world. Their number grows to the maximum of operations in
+ * flight, so a training step allocates none. */
 static ax_status more_ops(ax_mpi_world *w)
 {
     ax_mpi_op *block;
@@ -54,8 +54,8 @@ static void pause_core(void)
 #endif
 }
 
-/* Gives the core up for a while when a wait gets long. Yielding it would not do: a processor that is shared
- * may come back at once, and to this thread. */
+/* One idle iteration of a wait: pauses the core, or sleeps once the wait is long. A long wait sleeps because
+ * sched_yield may return immediately on a shared core, to this same thread. */
 static void hesitate(const ax_mpi_world *w, int idle)
 {
     if (idle >= SPINS_HELPING)
@@ -66,7 +66,7 @@ static void hesitate(const ax_mpi_world *w, int idle)
         pause_core();
 }
 
-/* Drives the operation itself, if that needs only memory, as long as this seems to lead somewhere. */
+/* Makes progress on operations in shared memory until op is done, or nothing has moved for a while. */
 static void help(ax_mpi_world *w, const ax_mpi_op *op)
 {
     int enough = SPINS_HELPING + NAPS_HELPING;
@@ -86,7 +86,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
         help(w, op);
     if (atomic_load(&op->done))
         return;
-    /* The core is worth more to the communication thread while that has much to do. */
+    /* Spins for short operations only: for long ones the communication thread makes better use of the core.
+     */
     bool short_wait = op->args.count * (int64_t)ax_dtype_size(op->args.dtype) <= SHORT_BYTES;
     int most = short_wait ? SPINS : 0;
     atomic_fetch_add(&w->waiting, 1);
@@ -105,7 +106,8 @@ static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
     atomic_fetch_sub(&w->waiting, 1);
 }
 
-/* Waits for op and gives the handle back. The communicator may be gone by then. */
+/* Waits for op, copies it to *result and returns its handle to the free list. If op destroys the
+ * communicator, op->c is freed before this returns. */
 static ax_status complete(ax_mpi_world *w, ax_mpi_op *op, ax_mpi_op *result)
 {
     block_until_done(w, op);
@@ -127,7 +129,7 @@ static ax_status op_wait(ax_work *work)
     return status;
 }
 
-/* Hands a copy of `what` to the communication thread. */
+/* Queues a copy of `what` for the communication thread. */
 static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
 {
     ax_mpi_world *w = c->world;
@@ -144,7 +146,7 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
         op->path = op->kind == AX_MPI_COLLECTIVE ? ax_mpi_path_of(c, &op->args) : &ax_mpi_flat;
         op->local = op->path == &ax_mpi_node && !op->finish && !c->spans_nodes && !w->checks;
         op->seq = c->called + 1;
-        c->called += op->kind != AX_MPI_DESTROY; /* who destroys has left */
+        c->called += op->kind != AX_MPI_DESTROY; /* for the watchdog, this rank has left */
         op->next = NULL;
         *w->queue_end = op;
         w->queue_end = &op->next;
@@ -157,7 +159,8 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
     return status;
 }
 
-/* Meets all ranks of the group, lets the communication thread make the blocking call `finish`, and waits. */
+/* Runs a barrier of the group, then what->finish, a blocking MPI call, on the communication thread; waits for
+ * both. */
 static ax_status meet(ax_mpi_comm *c, ax_mpi_op *what)
 {
     ax_mpi_world *w = c->world;
@@ -184,7 +187,7 @@ static ax_status split_now(ax_mpi_op *op)
 {
     MPI_Comm made;
     AX_MPI(MPI_Comm_split(op->c->mpi, op->color < 0 ? MPI_UNDEFINED : op->color, op->key, &made));
-    /* The same on all members, and another one for every split and colour. */
+    /* The same on all members, different for every split and colour. */
     uint64_t id = ax_rng_key(op->c->id, "split", (uint64_t)op->seq << 32 | (uint32_t)op->color);
     return made == MPI_COMM_NULL ? AX_OK : ax_mpi_comm_make(op->c->world, made, id, &op->made);
 }
@@ -254,7 +257,7 @@ static ax_status free_now(ax_mpi_op *op)
     return AX_OK;
 }
 
-/* Negative: hurry. */
+/* Negative seconds: ax_comm_hurry. */
 static void mpi_set_timeout(ax_comm *comm, double seconds)
 {
     ax_mpi_world *w = mpi_comm_of(comm)->world;
@@ -263,8 +266,8 @@ static void mpi_set_timeout(ax_comm *comm, double seconds)
         atomic_store(&w->timeout_ms, (int)(fmin(seconds, 1e6) * 1000));
 }
 
-/* The communication thread ends the job, and with it this call. If it cannot, the end of this process has to
- * do: launchers end a job of which a process has failed. */
+/* The communication thread ends the job and this process. If it does not within ABORT_SECONDS, this thread
+ * exits with `status`: launchers end a job when one of its processes fails. */
 static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
 {
     ax_mpi_world *w = mpi_comm_of(comm)->world;
@@ -278,7 +281,8 @@ static void mpi_abort(ax_comm *comm, ax_status status, const char *message)
     _exit((int)status);
 }
 
-/* Whoever waits asks far more often than that. */
+/* Each call marks this rank as waiting for its device for the next STILL_WAITS ms; a thread that waits calls
+ * far more often than that. */
 static const char *mpi_failed(ax_comm *comm)
 {
     enum { STILL_WAITS = 250 };
@@ -287,10 +291,10 @@ static const char *mpi_failed(ax_comm *comm)
     return atomic_load(&w->failed) ? w->message : NULL;
 }
 
-/* Lives as long as the process: what runs at its end cannot be taken back. */
+/* The data of the exit handler. Never freed, because on_exit handlers cannot be unregistered. */
 struct ax_mpi_guard {
     ax_mpi_world *world; /* NULL: not created, or destroyed */
-    pid_t pid;           /* of the rank; its children have no part in this */
+    pid_t pid;           /* the rank's process: in its forked children the handler does nothing */
 };
 
 /* ---- the world ----------------------------------------------------------------------------------- */
@@ -340,7 +344,8 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
 
 /* ---- the end of the process ---------------------------------------------------------------------- */
 
-/* A process that exits while its world lives would leave the others waiting. */
+/* Aborts the job if the process exits before it has destroyed its world: the other ranks would wait for ever.
+ */
 static void at_exit(int status, void *arg)
 {
     const ax_mpi_guard *g = arg;

@@ -1,15 +1,18 @@
-/* The communicator over MPI: what its files share.
+/* The communicator over MPI: declarations that its files share.
  *
- * Each rank has one communication thread, which makes all calls of MPI, from MPI_Init_thread to MPI_Finalize.
- * Other threads hand it operations (mpi.c) through a queue and wait for their completion. The thread
- * (mpi_thread.c) starts operations strictly in the order in which they were queued and drives all that are in
- * flight by testing; nothing that it does may block, because it also answers for the rank. A path moves the
- * data: mpi_flat.c by messages, mpi_node.c through memory that ranks of a node share.
+ * Each rank has one communication thread, which makes all MPI calls, from MPI_Init_thread to MPI_Finalize.
+ * Other threads pass operations to it through a queue (mpi.c) and wait for their completion. The
+ * communication thread (mpi_thread.c) starts operations strictly in the order in which they were queued. It
+ * makes progress on all operations in flight by testing them. It must never block, because it also answers
+ * the watchdogs of other ranks. A path moves the data: mpi_flat.c by messages, mpi_node.c through memory that
+ * the ranks of a node share.
  *
- * An operation that needs only memory (`local`) may also be driven by a caller that waits: that saves two
- * switches between threads. Who drives holds the lock `driving`, and callers leave alone what needs MPI.
+ * A waiting caller may itself make progress on an operation that needs only shared memory (`local`), which
+ * saves two thread switches. Every thread that makes progress on operations holds the lock `driving`. Callers
+ * never make MPI calls.
  *
- * Who may touch what: members marked T belong to the communication thread, D to who drives. */
+ * Access: members marked T are for the communication thread alone, members marked D for the thread that holds
+ * `driving`. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -25,23 +28,22 @@ typedef struct ax_mpi_comm ax_mpi_comm;
 typedef struct ax_mpi_op ax_mpi_op;
 typedef struct ax_mpi_flat_state ax_mpi_flat_state;
 
-/* One way to carry collectives. All functions run on the communication thread and must not block, but attach
- * and detach, which all ranks of the communicator call together. */
+/* One implementation of collectives. All functions run on the communication thread. They must not block,
+ * except attach and detach, which are collective along the communicator. */
 typedef struct ax_mpi_path {
     const char *name;
-    /* A communicator was made, or is to be freed; NULL: nothing to do. */
+    /* Called after a communicator was created, and before it is freed; NULL: nothing to do. */
     ax_status (*attach)(ax_mpi_comm *c);
     void (*detach)(ax_mpi_comm *c);
-    /* True if this path carries the collective. Decided from what all ranks of the group share. NULL: always.
-     */
+    /* True if this path runs the collective. The result must be the same on all ranks. NULL: always true. */
     bool (*takes)(const ax_mpi_comm *c, const ax_coll_args *args);
-    /* Begins op; drives it, and says when this rank's part is done. While op->unstarted is not 0, no later
-     * operation is started. */
+    /* start begins op; test makes progress on it, and sets *done when this rank's part is complete. While
+     * op->unstarted is not 0, no later operation is started. */
     ax_status (*start)(ax_mpi_op *op);
     ax_status (*test)(ax_mpi_op *op, bool *done);
 } ax_mpi_path;
 
-/* In order of preference; the last takes everything. */
+/* In order of preference; the last path accepts every collective. */
 extern const ax_mpi_path *const ax_mpi_paths[];
 extern const ax_mpi_path ax_mpi_flat, ax_mpi_node;
 extern const ax_comm_ops ax_mpi_ops;
@@ -49,48 +51,48 @@ extern const ax_comm_ops ax_mpi_ops;
 struct ax_mpi_comm {
     ax_comm comm;
     ax_mpi_world *world;
-    ax_mpi_comm *next; /* among the world's (lock) */
+    ax_mpi_comm *next; /* in world->comms (lock) */
     MPI_Comm mpi;
     uint64_t id;     /* the same on all members */
     int *world_rank; /* of each member */
     bool spans_nodes;
-    int64_t called;          /* operations so far (lock) */
-    int tags;                /* T: given out so far; the same on all members */
-    void *path_state;        /* T: of the path that shares memory */
-    ax_mpi_flat_state *flat; /* T: of the path by messages: the world's, or one of its own */
+    int64_t called;          /* number of operations called so far (lock) */
+    int tags;                /* T: the next unused tag; the same on all members */
+    void *path_state;        /* T: state of the shared-memory path (mpi_node.c) */
+    ax_mpi_flat_state *flat; /* T: state of the message path: the world's, or one of its own */
 };
 
 typedef enum ax_mpi_kind { AX_MPI_COLLECTIVE, AX_MPI_SPLIT, AX_MPI_DESTROY } ax_mpi_kind;
 
 struct ax_mpi_op {
     ax_work work;
-    ax_mpi_op *next; /* in the queue, among the active, or among the free */
+    ax_mpi_op *next; /* in world->queue, world->active or world->free_ops */
     ax_mpi_comm *c;
     ax_mpi_kind kind;
-    int64_t seq; /* the how-manieth on its communicator, from 1 */
+    int64_t seq; /* sequence number on its communicator, from 1 */
     ax_coll_args args;
-    /* What follows the collective on the communication thread, on all ranks of the group: a call of MPI that
-     * blocks until they have come. NULL: nothing. */
+    /* Runs on the communication thread after the collective has completed, on all ranks of the group: makes
+     * an MPI call that blocks until all of them make it. NULL: nothing. */
     ax_status (*finish)(ax_mpi_op *op);
-    int color, key; /* of a split, and its result */
-    ax_mpi_comm *made;
-    const ax_coll_args *timed; /* of a measurement of the library, and its result */
-    double seconds;
+    int color, key;            /* arguments of a split */
+    ax_mpi_comm *made;         /* result of a split */
+    const ax_coll_args *timed; /* the collective that ax_comm_time_mpi measures */
+    double seconds;            /* its result */
     const ax_mpi_path *path;
-    bool local; /* it needs no MPI */
-    /* D, and T unless it is local: */
-    bool checking;                   /* whether all call the same; it has not started yet */
+    bool local; /* uses shared memory only, no MPI calls */
+    /* D for local operations, T for all others: */
+    bool checking;                   /* the ranks still compare their calls; the operation has not started */
     int tag;                         /* the first of its tags */
-    int64_t stride;                  /* of the flat path: elements between the blocks that a gather writes */
-    int64_t pieces, unstarted, open; /* of the flat path; any path may use them */
+    int64_t stride;                  /* flat path: elements between the blocks that a gather writes */
+    int64_t pieces, unstarted, open; /* flat path: number of pieces: all, not started, in flight */
     int64_t wire;                    /* bytes sent to other nodes */
-    ax_node_op node;                 /* of the path that shares memory */
-    /* The result, valid once done. */
+    ax_node_op node;                 /* state of the shared-memory path */
+    /* The result, valid once `done` is true. */
     ax_status status;
     atomic_bool done;
 };
 
-/* What a rank called, in plain data. */
+/* A rank's call, as plain data that can be sent. */
 typedef struct ax_mpi_call {
     int kind, coll, dtype, op, root, size;
     uint64_t comm;
@@ -109,49 +111,49 @@ typedef struct ax_mpi_guard ax_mpi_guard;
 struct ax_mpi_world {
     ax_mpi_comm *comm; /* the world's own */
     pthread_t thread;
-    int *node;       /* of each rank: the smallest rank with which it shares memory */
-    ax_node *shared; /* the node's memory; NULL: none, on any rank */
+    int *node;       /* node[r]: the smallest rank on the node of rank r */
+    ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
     bool crowded;    /* the node has fewer cores than ranks */
-    bool owns_mpi;   /* T: MPI is ours to finalize */
+    bool owns_mpi;   /* T: this library initialised MPI and must finalize it */
     /* Under the lock: */
     pthread_mutex_t lock;
     pthread_cond_t to_thread, to_callers;
     ax_mpi_op *queue, **queue_end, *free_ops;
-    ax_mpi_comm *comms;   /* all */
-    ax_mpi_op *op_blocks; /* all handles; the first of each block links to the next */
-    int abort_status;     /* asked for by ax_comm_abort; 0: not */
+    ax_mpi_comm *comms;   /* all communicators */
+    ax_mpi_op *op_blocks; /* blocks of work handles; the first handle of each block links to the next block */
+    int abort_status;     /* status of ax_comm_abort; 0: not called */
     const char *abort_message;
     char message[1024]; /* why the world failed */
     ax_launcher launch;
-    ax_mpi_guard *guard; /* of the end of the process */
+    ax_mpi_guard *guard; /* the exit handler's data */
     ax_status create_status;
-    bool created; /* or not, says create_status */
-    /* Read without it: */
-    atomic_int queued;  /* operations in the queue */
-    atomic_int waiting; /* callers in ax_wait, those of them that sleep, and those that drive */
-    atomic_int sleeping, helping;
-    atomic_bool resting; /* the communication thread sleeps */
+    bool created; /* the communication thread has set create_status */
+    /* Read without the lock: */
+    atomic_int queued;            /* operations in the queue */
+    atomic_int waiting;           /* callers in ax_wait that do not make progress themselves */
+    atomic_int sleeping, helping; /* those of `waiting` that sleep; callers that make progress themselves */
+    atomic_bool resting;          /* the communication thread sleeps on to_thread */
     atomic_bool failed, aborting, leaving, ending;
-    atomic_bool said_full;  /* that shared memory is */
-    atomic_int timeout_ms;  /* of the watchdog; 0: off */
-    atomic_bool hurried;    /* ranks have HURRY_SECONDS to answer */
-    atomic_llong in_device; /* until then, in ms of ax_now, this rank counts as waiting for others there */
+    atomic_bool said_full;  /* the warning that shared memory is full was logged */
+    atomic_int timeout_ms;  /* timeout of the watchdog; 0: off */
+    atomic_bool hurried;    /* after ax_comm_hurry */
+    atomic_llong in_device; /* until this time (ms of ax_now) this rank counts as waiting for its device */
     pthread_mutex_t driving;
     /* D: */
     ax_mpi_op *active;
-    uint64_t progress; /* counts what moved: any path adds to it */
+    uint64_t progress; /* grows whenever any path makes progress; the watchdog compares it */
     /* T: */
     ax_mpi_flat_state *flat;
-    ax_mpi_checks *checks; /* NULL: not checked */
+    ax_mpi_checks *checks; /* NULL: calls are not compared */
     ax_mpi_control *control;
     ax_mpi_watch *watch;
     bool quit;
 };
 
-/* The path of a collective. */
+/* The path that runs a collective. */
 const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args);
 
-/* AX_OK, or the failure of a call of MPI in words. */
+/* Converts an MPI return code to a status with MPI's error text; `call` names the MPI function. */
 AX_MUST_CHECK ax_status ax_mpi_check(int code, const char *call);
 #define AX_MPI(call) AX_TRY(ax_mpi_check(call, #call))
 
@@ -160,13 +162,14 @@ static inline bool ax_mpi_same_node(const ax_mpi_comm *c, int rank)
     return c->world->node[c->world_rank[rank]] == c->world->node[c->world_rank[c->comm.rank]];
 }
 
-/* Makes a communicator of `mpi`, which it takes over. Communication thread; collective. */
+/* Makes a communicator that takes ownership of `mpi`. Communication thread; collective. */
 AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_comm **out);
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
-/* Drives what needs no MPI, if nobody else drives now; true if something moved. Callers that wait. */
+/* For callers that wait: makes progress on operations that need no MPI, unless another thread holds
+ * `driving`. True if there was progress. */
 bool ax_mpi_help(ax_mpi_world *w);
-/* The life of the communication thread. */
+/* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);
 
 /* Everything below is for the communication thread. */
@@ -174,54 +177,55 @@ void *ax_mpi_thread(void *world);
 AX_MUST_CHECK ax_status ax_mpi_flat_create(ax_mpi_flat_state **out);
 void ax_mpi_flat_destroy(ax_mpi_flat_state **flat);
 
-/* Finds out whether and how the ranks of each node can share memory. Collective along the world. */
+/* Creates the shared memory of each node if all nodes can (world->shared). Collective along the world. */
 AX_MUST_CHECK ax_status ax_mpi_node_create(ax_mpi_world *w);
 void ax_mpi_node_destroy(ax_mpi_world *w);
-/* Those of ax_comm_ops. */
+/* Entries of ax_comm_ops, for any thread. */
 ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out);
 bool ax_mpi_node_free(ax_comm *comm, void *memory);
 int64_t ax_mpi_node_foreign(const ax_comm *comm);
 
-/* Fails the world: all operations in flight and to come, on all ranks or on this one. The first message
- * counts. */
+/* Fail all operations in flight and all later ones: ax_mpi_fail on all ranks, ax_mpi_fail_quietly on this
+ * rank. The first message is kept. */
 void ax_mpi_fail(ax_mpi_world *w, const char *message);
 void ax_mpi_fail_quietly(ax_mpi_world *w, const char *message);
 
-/* mpi_check.c: the ranks of a group compare what they call. One operation at a time. */
+/* mpi_check.c: the ranks of a group compare their calls, one operation at a time. */
 AX_MUST_CHECK ax_status ax_mpi_checks_create(ax_mpi_world *w, int size);
 void ax_mpi_checks_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_check_start(ax_mpi_op *op);
 AX_MUST_CHECK ax_status ax_mpi_check_test(ax_mpi_op *op, bool *done);
 
-/* mpi_control.c: notes between communication threads. */
+/* mpi_control.c: control messages ("notes") between communication threads. */
 enum { AX_NOTE_TEXT = 512 };
 typedef enum ax_note_kind {
     AX_NOTE_FAIL,   /* text: the world has failed */
-    AX_NOTE_CLAIM,  /* to rank 0: may I speak for the job? */
-    AX_NOTE_GRANT,  /* state 1 or -1: yes, no */
-    AX_NOTE_END,    /* state, moment: the job ends with this exit code then */
-    AX_NOTE_ASK,    /* ask, comm: what do you do? */
-    AX_NOTE_ANSWER, /* ask, state, progress, called, text */
+    AX_NOTE_CLAIM,  /* to rank 0: the sender asks to be the rank that logs why the job ends */
+    AX_NOTE_GRANT,  /* state: reply to a claim; 1 yes, -1 no */
+    AX_NOTE_END,    /* state, moment: all ranks exit with code `state` at `moment` */
+    AX_NOTE_ASK,    /* ask, comm: the watchdog asks what the receiver does */
+    AX_NOTE_ANSWER, /* ask, state, progress, called, text: reply to AX_NOTE_ASK */
 } ax_note_kind;
 typedef struct ax_mpi_note {
     int kind, from, state;
     int64_t ask, called;
     uint64_t comm, progress;
-    double moment; /* of the wall clock */
+    double moment; /* wall-clock time */
     char text[AX_NOTE_TEXT];
 } ax_mpi_note;
 
 AX_MUST_CHECK ax_status ax_mpi_control_create(ax_mpi_world *w);
 void ax_mpi_control_destroy(ax_mpi_world *w);
 AX_MUST_CHECK ax_status ax_mpi_control_poll(ax_mpi_world *w);
-/* False: it could not be sent. */
+/* False: the note could not be sent. */
 bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note);
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note);
-/* Says why, if no other rank did, and ends the job; all_hear false: also ranks that do not read notes. */
+/* Ends the job with exit code `status`; logs `message` unless another rank has already logged one. all_hear:
+ * every rank reads notes; if false, MPI_Abort ends the ranks that do not. */
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
     __attribute__((noreturn));
 
-/* mpi_watch.c: looks now and then whether a caller waits in vain. */
+/* mpi_watch.c: the watchdog. ax_mpi_watch_look is called regularly and detects callers that wait for ever. */
 AX_MUST_CHECK ax_status ax_mpi_watch_create(ax_mpi_world *w, int size);
 void ax_mpi_watch_destroy(ax_mpi_world *w);
 void ax_mpi_watch_look(ax_mpi_world *w);

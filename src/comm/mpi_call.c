@@ -1,4 +1,4 @@
-/* Operations in words. Read mpi.h first. */
+/* Descriptions of operations for messages. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdio.h>

@@ -1,9 +1,10 @@
-/* Checks that all ranks of a group call the same operation, and that any two ranks call in one order on all
- * communicators that they share. In builds with assertions.
+/* In builds with assertions: checks that all ranks of a group call the same operation, and that any two ranks
+ * call in the same order on all communicators that they share.
  *
- * Before an operation starts, each of its ranks tells each other one what it calls. These messages travel
- * beside all communicators, so the k-th that two ranks exchange is about the k-th operation that both are in:
- * if it is not the same one, their orders differ. Read mpi.h first. */
+ * Before an operation starts, each of its ranks sends its call to every other rank of the group. These
+ * messages use one MPI communicator of the whole world. So the k-th message between two ranks describes the
+ * k-th operation that both take part in. If the two ranks' k-th operations differ, the ranks call in
+ * different orders. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <stdlib.h>
@@ -44,7 +45,7 @@ ax_status ax_mpi_check_start(ax_mpi_op *op)
     ax_mpi_comm *c = op->c;
     ax_mpi_checks *k = c->world->checks;
     int bytes = (int)sizeof k->out;
-    memset(&k->out, 0, sizeof k->out); /* padding is sent */
+    memset(&k->out, 0, sizeof k->out); /* padding bytes are sent too */
     k->out = ax_mpi_call_of(op);
     for (int r = 0; r < c->comm.size; r++) {
         k->sent[r] = k->got[r] = MPI_REQUEST_NULL;

@@ -1,5 +1,9 @@
-/* Notes between communication threads, beside the collectives: a rank has failed, a rank asks to speak for a
- * job that ends, a rank asks what another one does. A note is sent and forgotten. Read mpi.h first. */
+/* Control messages ("notes") between communication threads, on an MPI communicator of their own. They report
+ * that a rank has failed, end the job, and carry the watchdog's questions and answers. The sender does not
+ * wait for their arrival. Read mpi.h first.
+ *
+ * The end of a job: one rank logs the reason, the one whose claim rank 0 grants. Then all ranks exit at one
+ * moment with one exit code. */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -9,7 +13,7 @@
 #include <unistd.h>
 
 enum { OUTGOING = 64, CLAIM_SECONDS = 2, SILENT_SECONDS = 10, ABORT_SECONDS = 1 };
-/* What a note needs to arrive, however busy the machine is. */
+/* Time from the sending of AX_NOTE_END to the exit: long enough for the note to arrive on a busy machine. */
 #define NOTICE_SECONDS 0.3
 
 struct ax_mpi_control {
@@ -18,8 +22,8 @@ struct ax_mpi_control {
     MPI_Request receiving;
     ax_mpi_note out[OUTGOING];
     MPI_Request sending[OUTGOING];
-    bool claimed; /* on rank 0: somebody speaks for the job */
-    int granted;  /* the answer to this rank's claim: 0 none yet, 1 yes, -1 no */
+    bool claimed; /* on rank 0: some rank's claim was granted */
+    int granted;  /* the reply to this rank's claim: 0 none yet, 1 yes, -1 no */
 };
 
 static ax_status receive(ax_mpi_control *k)
@@ -70,7 +74,8 @@ bool ax_mpi_note_send(ax_mpi_world *w, int to, const ax_mpi_note *note)
     return MPI_Isend(&k->out[slot], sizeof *note, MPI_BYTE, to, 0, k->mpi, &k->sending[slot]) == MPI_SUCCESS;
 }
 
-/* Tries for a while: a rank that is not reached will find out by itself. */
+/* Gives up after CLAIM_SECONDS in all. A rank that a note does not reach detects the failure by its own
+ * watchdog. */
 void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
 {
     double begin = ax_now();
@@ -87,8 +92,9 @@ static bool grant(ax_mpi_control *k)
     return first;
 }
 
-/* All ranks end at one moment, with one code: a launcher kills what is left when the first has ended, and
- * what it then returns differs. Only a rank that is stopped or out of reach is left to MPI_Abort. */
+/* Exits at `moment`. All ranks exit at the same moment with the same code, because a launcher kills the
+ * remaining ranks when the first one ends, and launchers differ in the exit code that they then return.
+ * MPI_Abort is used only for ranks that are stopped or unreachable. */
 static void __attribute__((noreturn)) exit_at(double moment, int status)
 {
     double now = ax_wall_clock();
@@ -136,7 +142,7 @@ ax_status ax_mpi_control_poll(ax_mpi_world *w)
     return AX_OK;
 }
 
-/* Reads notes until one has answered this rank's claim, or for so many seconds. */
+/* Reads notes for `seconds`; with until_granted, only until rank 0 has replied to this rank's claim. */
 static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
 {
     for (double end = ax_now() + seconds; ax_now() < end && !(until_granted && w->control->granted);) {
@@ -146,7 +152,8 @@ static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
     }
 }
 
-/* True if this rank is the first that ends the job. Without an answer it takes it that nobody spoke. */
+/* True if this rank is the first to end the job and so logs the reason. Also true if rank 0 does not reply.
+ */
 static bool may_speak(ax_mpi_world *w)
 {
     const ax_mpi_note claim = {.kind = AX_NOTE_CLAIM};
@@ -157,7 +164,7 @@ static bool may_speak(ax_mpi_world *w)
     return w->control->granted >= 0;
 }
 
-/* MPI_Abort of some libraries waits for a rank that cannot answer. */
+/* Exits after ABORT_SECONDS: MPI_Abort of some libraries waits for a rank that cannot answer. */
 static void *exit_anyway(void *status)
 {
     sleep(ABORT_SECONDS);
@@ -168,7 +175,7 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
 {
     atomic_store(&w->ending, true);
     if (!may_speak(w))
-        poll_for(w, SILENT_SECONDS, false); /* the one who spoke ends this process */
+        poll_for(w, SILENT_SECONDS, false); /* AX_NOTE_END ends this process meanwhile */
     else if (message)
         ax_log(AX_LOG_ERROR, "%s", message);
     const ax_mpi_note end = {

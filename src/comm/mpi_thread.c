@@ -1,5 +1,5 @@
-/* The communication thread: initialises MPI, starts queued operations in order, drives those in flight, and
- * finalizes MPI. Read mpi.h first. */
+/* The communication thread: initialises MPI, starts queued operations in order, makes progress on those in
+ * flight, and finalizes MPI. Read mpi.h first. */
 #include "comm/mpi.h"
 
 #include <errno.h>
@@ -124,7 +124,7 @@ void ax_mpi_fail(ax_mpi_world *w, const char *message)
     ax_mpi_note_send_all(w, &note);
 }
 
-/* The head of the queue, or NULL; with `local`, only if it needs no MPI. */
+/* Removes and returns the head of the queue, or NULL; with `local`, only if the head needs no MPI. */
 static ax_mpi_op *take(ax_mpi_world *w, bool local)
 {
     if (!atomic_load(&w->queued))
@@ -143,7 +143,7 @@ static ax_mpi_op *take(ax_mpi_world *w, bool local)
     return op;
 }
 
-/* Ends all operations, as failed. Their messages are left to the end of the job. */
+/* Completes all operations with AX_ERR_COMM. Their MPI requests stay open until the job ends. */
 static void drop_all(ax_mpi_world *w)
 {
     for (ax_mpi_op *op; (op = w->active);) {
@@ -162,8 +162,8 @@ const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args
     return *p;
 }
 
-/* Starts what is queued, in order; an operation that cannot start whole holds up the later ones, and so does,
- * with `local`, one that needs MPI. */
+/* Starts queued operations in order. Stops at an operation of which a part is not started yet and, with
+ * `local`, before one that needs MPI. */
 static bool start_queued(ax_mpi_world *w, bool local)
 {
     bool moved = false;
@@ -182,7 +182,7 @@ static bool start_queued(ax_mpi_world *w, bool local)
     return moved;
 }
 
-/* Goes on with an operation. */
+/* Makes progress on an operation: first on the comparison of calls, then on its path. */
 static ax_status step(ax_mpi_op *op, bool *done)
 {
     if (op->checking) {
@@ -197,7 +197,9 @@ static ax_status step(ax_mpi_op *op, bool *done)
     return op->path->test(op, done);
 }
 
-/* With `local`, only what needs no MPI; what fails then is left to fail on the communication thread. */
+/* Makes progress on all operations in flight; with `local`, only on those that need no MPI. An error of a
+ * local operation fails the world only on the communication thread, because ax_mpi_fail sends notes through
+ * MPI. */
 static bool drive(ax_mpi_world *w, bool local)
 {
     uint64_t before = w->progress;
@@ -212,13 +214,13 @@ static bool drive(ax_mpi_world *w, bool local)
             link = &op->next;
         if (status != AX_OK && !local)
             ax_mpi_fail(w, ax_error_message());
-        if (done) /* now that whoever waits finds the message */
+        if (done) /* after ax_mpi_fail: the waiting caller reads its message */
             complete(w, op, status);
     }
     return w->progress != before;
 }
 
-/* What is in flight. */
+/* The needs of the operations in flight. */
 typedef enum in_flight { NOTHING, NEEDS_MEMORY, NEEDS_MPI } in_flight;
 
 static in_flight look_at_active(const ax_mpi_world *w)
@@ -241,7 +243,8 @@ bool ax_mpi_help(ax_mpi_world *w)
 
 /* ---- resting ------------------------------------------------------------------------------------- */
 
-/* Rounds without progress after which a core is given up, at first for a short while, then for longer. */
+/* YIELDS: rounds without progress in which the thread only yields; then it sleeps, each time longer. NAP:
+ * nanoseconds of sleep. LOOK_EVERY: rounds between two looks at notes and the watchdog. */
 enum {
     LOOK_EVERY = 64,
     YIELDS = 100,
@@ -267,9 +270,10 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Nothing moved for `idle` rounds. Where a caller waits, its core is free for testing, unless others need it;
- * where all compute, the core is theirs, and what is in flight is looked at every so often; callers that
- * drive themselves need nobody. True after a nap. */
+/* Called after `idle` rounds without progress; returns true after a sleep. If a caller waits, its core is
+ * free, so the thread yields for long and goes on testing. If all callers compute, the core is theirs, so the
+ * thread soon sleeps between tests. If callers make progress themselves and nothing needs MPI, the thread
+ * sleeps at once. */
 static bool rest(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
@@ -284,9 +288,10 @@ static bool rest(ax_mpi_world *w, in_flight now, unsigned idle)
     return idle >= yields;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------- */
+/* ---- start and end ------------------------------------------------------------------------------- */
 
-/* AXONN_RANKS_PER_NODE=N cuts each node into nodes of N ranks, as if these were machines: rank 0's counts. */
+/* AXONN_RANKS_PER_NODE=N, for tests: splits each node into emulated nodes of N ranks. Rank 0's value is used.
+ */
 static ax_status pretend_nodes(ax_mpi_world *w, int size)
 {
     const char *text = getenv("AXONN_RANKS_PER_NODE");
@@ -294,9 +299,9 @@ static ax_status pretend_nodes(ax_mpi_world *w, int size)
     AX_MPI(MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD));
     if (n <= 0)
         return AX_OK;
-    int *seen; /* how many ranks of the node that begins with r were met */
+    int *seen; /* seen[r]: ranks so far of the node whose first rank is r */
     AX_TRY(ax_calloc((size_t)size, sizeof *seen, &seen));
-    int *first; /* of the pretended node that is being filled */
+    int *first; /* first[r]: first rank of that node's last emulated node */
     ax_status status = ax_calloc((size_t)size, sizeof *first, &first);
     for (int r = 0; r < size && status == AX_OK; r++) {
         int node = w->node[r];
@@ -323,7 +328,8 @@ static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
     return pretend_nodes(w, size);
 }
 
-/* A program that has initialised MPI itself keeps it; then MPI must stand calls from several threads. */
+/* Initialises MPI. A program that has initialised MPI itself also finalizes it; then MPI must support
+ * MPI_THREAD_MULTIPLE, because the program and this thread both call it. */
 static ax_status init(ax_mpi_world *w)
 {
     int initialized, finalized, level;
@@ -361,7 +367,7 @@ static ax_status create(ax_mpi_world *w)
     int rank, size;
     MPI_Comm own;
     AX_TRY(init(w));
-    if (w->owns_mpi) /* else it is the program's */
+    if (w->owns_mpi) /* otherwise the program chooses the error handler */
         AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     AX_MPI(MPI_Comm_size(MPI_COMM_WORLD, &size));
@@ -389,8 +395,8 @@ static void announce(ax_mpi_world *w, ax_status status)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* A rank that could not create its world leaves MPI as it is if there are others, who may be in the middle of
- * a call: a launcher ends a job of which a process has failed. */
+/* After a failed creation, MPI is finalized only on a rank that is alone. Other ranks may be inside an MPI
+ * call, and MPI_Finalize could wait for them; the launcher ends the job when this process fails. */
 static bool is_alone(void)
 {
     int initialized, size = 0;
@@ -421,12 +427,12 @@ static void abort_job(ax_mpi_world *w)
     ax_mpi_end_job(w, status, message, true);
 }
 
-/* What need not be looked at in every round. */
+/* Aborts, notes and the watchdog, which are not checked in every round. */
 static void look_around(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))
         abort_job(w);
-    pthread_mutex_lock(&w->driving); /* notes tell what is active */
+    pthread_mutex_lock(&w->driving); /* the watchdog's answers read w->active */
     if (ax_mpi_control_poll(w) != AX_OK)
         ax_mpi_fail(w, ax_error_message());
     ax_mpi_watch_look(w);

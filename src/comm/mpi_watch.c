@@ -1,13 +1,15 @@
-/* The watchdog: a caller that waits in vain ends the job with a message instead of waiting for ever.
+/* The watchdog: if a collective can never complete, the job ends with a message instead of hanging.
  *
- * When nothing has moved for `timeout` seconds although a caller waits, the communication thread asks those
- * of all other ranks what they do. They answer whatever their rank computes, so
- *   - a rank that does not answer is stopped, dead or unreachable: the job ends;
- *   - if somebody computes, that rank is late: a warning, and patience;
- *   - if nobody does, and asked again all stand where they stood, they wait for one another, or for ranks
- * that have left: the job ends. The lowest rank that waits speaks.
- * A rank that waits for its device, which may wait for others or compute, asks as well, but judges silence
- * alone, and to others it computes. Read mpi.h first. */
+ * If a caller waits and nothing has moved for `timeout` seconds, the communication thread asks the
+ * communication threads of all other ranks what they do. They can answer at any time, even while their rank
+ * computes. So there are three cases:
+ *   - a rank does not answer: it is stopped, dead or unreachable, and the job ends;
+ *   - a rank computes: it is late, and this rank logs a warning and waits on;
+ *   - all wait, and a second round of questions shows no progress: they wait for one another, or for ranks
+ *     that have left, and the job ends. The lowest rank that waits logs the reason.
+ * A rank that waits for its device asks too. It ends the job only if a rank does not answer, because its
+ * device may be computing. For the same reason it reports to the others that it computes. Read mpi.h first.
+ */
 #include "comm/mpi.h"
 
 #include <math.h>
@@ -20,24 +22,24 @@ enum { COMPUTES, WAITS, LEFT };
 typedef struct answer {
     bool came;
     int state;
-    uint64_t progress, before; /* at this round and at the last */
-    int64_t called;            /* operations that the rank has called on the communicator in question */
+    uint64_t progress, before; /* the rank's progress counter in this round and in the previous one */
+    int64_t called;            /* number of operations that the rank has called on the asker's communicator */
     char text[AX_NOTE_TEXT];
 } answer;
 
 struct ax_mpi_watch {
-    double since; /* when something last moved */
-    uint64_t seen;
+    double since;  /* time of the last progress */
+    uint64_t seen; /* world->progress at that time */
     double ask_at, warn_at, judge_by, hurry_at;
-    int round;   /* of questions; 0: none asked */
-    int64_t ask; /* number of the question, so that late answers are not taken for another's */
+    int round;   /* rounds of questions since then; 0: none */
+    int64_t ask; /* number of the current question: a late answer to an earlier one is ignored */
     answer *answer;
 };
 
 ax_status ax_mpi_watch_create(ax_mpi_world *w, int size)
 {
     AX_TRY(ax_calloc(1, sizeof *w->watch, &w->watch));
-    w->watch->seen = UINT64_MAX; /* the clock runs from the first look */
+    w->watch->seen = UINT64_MAX; /* the first look takes this for progress and starts the clock */
     return ax_calloc((size_t)size, sizeof *w->watch->answer, &w->watch->answer);
 }
 
@@ -53,11 +55,13 @@ void ax_mpi_watch_destroy(ax_mpi_world *w)
 
 static double timeout_of(ax_mpi_world *w) { return (double)atomic_load(&w->timeout_ms) / 1000; }
 
-/* How long an answer may take: far longer than the rest of a communication thread, whatever the load. */
+/* Seconds that an answer may take: far longer than a communication thread sleeps, even on a loaded machine.
+ */
 static double patience(double timeout) { return timeout < 4 ? 2 : timeout < 20 ? timeout / 2 : 10; }
 
-/* In a hurry only silence is judged: when to ask first, and how long an answer may take. Every rank that
- * waits asks all others, so the more there are, the more rarely they ask again. */
+/* After ax_comm_hurry the watchdog checks only that all ranks answer. HURRY_ASK: seconds without progress
+ * before the first question. HURRY_PATIENCE: seconds that an answer may take. hurry_again: seconds until the
+ * next question. It grows with the number of ranks, because every waiting rank asks all others. */
 #define HURRY_ASK 0.25
 #define HURRY_PATIENCE 1.75
 static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->comm->comm.size / 256.0), 2); }
@@ -107,7 +111,7 @@ static void ask(ax_mpi_world *w, double now)
     ax_mpi_note_send_all(w, &note);
 }
 
-/* A caller waits, asleep or driving. */
+/* A caller is in ax_wait, whether it sleeps or makes progress itself. */
 static bool is_waited_for(ax_mpi_world *w) { return atomic_load(&w->waiting) || atomic_load(&w->helping); }
 
 static bool waits_for_device(ax_mpi_world *w) { return (double)atomic_load(&w->in_device) > ax_now() * 1000; }
@@ -135,7 +139,7 @@ void ax_mpi_watch_hear(ax_mpi_world *w, const ax_mpi_note *note)
     memcpy(a->text, note->text, sizeof a->text);
 }
 
-/* ---- judgement ----------------------------------------------------------------------------------- */
+/* ---- decision ------------------------------------------------------------------------------------ */
 
 typedef bool which_fn(const ax_mpi_world *w, int rank);
 
@@ -152,7 +156,7 @@ static bool has_moved(const ax_mpi_world *w, int rank)
 {
     return w->watch->answer[rank].progress != w->watch->answer[rank].before;
 }
-/* A rank of the group that has not called the operation. */
+/* The rank is a member of the group and has not called the operation that this rank waits for. */
 static bool is_missing(const ax_mpi_world *w, int rank)
 {
     const ax_mpi_comm *c = w->active->c;
@@ -166,7 +170,7 @@ static bool has_left(const ax_mpi_world *w, int rank)
     return is_missing(w, rank) && w->watch->answer[rank].state == LEFT;
 }
 
-/* A rank that waits in something else. */
+/* The rank waits in another operation than this rank. */
 static bool waits_elsewhere(const ax_mpi_world *w, int rank)
 {
     const answer *mine = &w->watch->answer[w->comm->comm.rank];
@@ -193,7 +197,7 @@ static void list(const ax_mpi_world *w, which_fn *which, char *out, size_t size)
             ax_text_add(out, size, "%s %d", said++ ? "," : "", r);
 }
 
-/* Why the job cannot go on, in words. */
+/* Writes why the job cannot continue. */
 static void reason(const ax_mpi_world *w, char *out, size_t size)
 {
     char what[AX_NOTE_TEXT], who[160];
@@ -240,7 +244,7 @@ static void judge(ax_mpi_world *w, double now)
         k->ask_at = k->hurry_at = now + hurry_again(w);
         return;
     }
-    if (!hopeless && !w->active) { /* the device may compute */
+    if (!hopeless && !w->active) { /* this rank waits for its device, which may compute */
         k->round = 0;
         k->ask_at = now + timeout_of(w);
         return;

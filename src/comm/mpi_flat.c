@@ -1,13 +1,14 @@
-/* Collectives by messages between all ranks of a group, wherever they are.
+/* Collectives by point-to-point messages between all ranks of a group, on one node or on several.
  *
- * An operation is cut into pieces, each of them driven by itself: it posts a few messages, and when these
- * have come, the next. Pieces overlap one another, so that messages travel while others are added. Partners
- * are met in the order rank + 1, rank + 2, …, PARTNERS at a time: each rank sends to another one, and no more
- * than the ring algorithms do in all. Small gathers double what they know in log2 g rounds (Bruck et al.,
- * 1997).
+ * An operation is cut into pieces. Each piece makes progress by itself: it posts a few messages and, when
+ * these are complete, the next few. Several pieces are in flight together, so that the messages of one travel
+ * while another is reduced. A piece exchanges data with the ranks rank + 1, rank + 2, … in this order,
+ * PARTNERS at a time: so at any time different ranks send to different receivers, and a rank sends no more
+ * bytes in total than with ring algorithms. A small gather doubles the gathered data in each of log2 g
+ * rounds (Bruck et al., 1997).
  *
- * Reductions exchange slices and add them in rank order, each once: the result is that of any other backend,
- * bit for bit, which MPI's own reductions do not promise (docs/decisions/0006).
+ * Reductions exchange slices and add them in rank order, each once. The result has the same bits as that of
+ * any other backend, which MPI's own reductions do not guarantee (docs/decisions/0006).
  *
  * Read mpi.h first. Everything here runs on the communication thread. */
 #include "comm/mpi.h"
@@ -19,18 +20,18 @@
 enum {
     PIECES = 16,
     PARTNERS = 8,
-    REDUCE_BYTES = 1 << 20,        /* of a piece of a reduction, */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* or this times the ranks if that is more */
-    MOVE_BYTES = 4 << 20,          /* of one message of a piece that only moves */
-    SMALL_BYTES = 16 << 10,        /* gathered size of what is gathered by doubling */
+    REDUCE_BYTES = 1 << 20,        /* size of a piece of a reduction: this, */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* or this times the number of ranks if that is more */
+    MOVE_BYTES = 4 << 20,          /* largest message of a piece without reduction */
+    SMALL_BYTES = 16 << 10,        /* largest gathered size for the Bruck algorithm */
     PHASES = 4,
-    TAGS = 4096 /* tags repeat after so many pieces; times PHASES they stay below MPI's least bound, 32767 */
+    TAGS = 4096 /* tags repeat after this many pieces; TAGS × PHASES < 32767, the minimum of MPI_TAG_UB */
 };
 
 typedef struct piece {
     ax_mpi_op *op; /* NULL: free */
     int tag, step, phase;
-    int64_t first, count; /* elements of each rank's block, or of the whole */
+    int64_t first, count; /* range of elements, in each rank's block or in the whole buffer */
     int requests;
     MPI_Request request[2 * PARTNERS];
     char *scratch;
@@ -38,7 +39,7 @@ typedef struct piece {
 } piece;
 
 struct ax_mpi_flat_state {
-    const void **src; /* of a reduction: each rank's part */
+    const void **src; /* arguments of a reduction: each rank's part */
     piece piece[PIECES];
 };
 
@@ -84,7 +85,7 @@ static ax_status post_send(piece *p, const void *from, int64_t bytes, int to)
         "MPI_Isend");
 }
 
-/* Scratch grows to the largest piece ever seen. */
+/* Scratch grows to the largest piece so far, so a training step allocates none. */
 static ax_status need_scratch(piece *p, int64_t bytes)
 {
     if ((size_t)bytes <= p->capacity)
@@ -98,8 +99,8 @@ static ax_status need_scratch(piece *p, int64_t bytes)
 
 /* ---- one block for each rank --------------------------------------------------------------------- */
 
-/* Where the blocks of a piece lie: at base + rank·stride, each of `bytes`; or, with `whole`, the slices of
- * that many elements, cut as evenly as it goes. */
+/* The blocks of a piece, one for each rank. Rank r's block is at base + r·stride and has `bytes` bytes. If
+ * `whole` is not 0, the blocks are instead equal slices (up to rounding) of `whole` elements at base. */
 typedef struct blocks {
     char *base;
     int64_t stride, bytes;
@@ -122,7 +123,7 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
     return b->whole ? slice_begin(b, rank + 1, size) - slice_begin(b, rank, size) : b->bytes;
 }
 
-/* Posts the exchange with the next partners; *met once there are none. */
+/* Posts the messages with the next PARTNERS ranks; *met: all ranks have been served. */
 static ax_status exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -153,11 +154,11 @@ static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t
         ax_reduce_for(a->dtype, a->op)(g, src, 1, &to, count);
 }
 
-/* ---- the algorithms: each posts what comes next, once all that was posted has come ---------------- */
+/* ---- the algorithms: each posts the next messages once all posted ones are complete --------------- */
 
 typedef ax_status advance_fn(piece *p, bool *done);
 
-/* After the rounds of distance 1, 2, 4, … block i of the scratch is that of rank + i. */
+/* Rounds of distance 1, 2, 4, …; after the last one, block i of the scratch is that of rank + i (mod g). */
 static ax_status double_known(piece *p, int64_t bytes, bool *known)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
@@ -170,7 +171,7 @@ static ax_status double_known(piece *p, int64_t bytes, bool *known)
     return post_send(p, p->scratch, n * bytes, (me - distance + g) % g);
 }
 
-/* Bytes from one rank's block to the next where they are gathered. */
+/* Bytes from one rank's block to the next in the buffer that a gather writes. */
 static int64_t gather_stride(const ax_mpi_op *op)
 {
     return (op->stride ? op->stride : op->args.count) * (int64_t)ax_dtype_size(op->args.dtype);
@@ -216,7 +217,7 @@ static ax_status pairwise_move(piece *p, bool *done)
     return exchange(p, out, in, done);
 }
 
-/* Sets src to the parts of this rank's block: the others' in scratch, its own where it is. */
+/* Sets src to all ranks' parts of this rank's block: the others' in scratch, its own in the send buffer. */
 static const void *const *parts(piece *p, int64_t bytes, const char *own)
 {
     const void **src = p->op->c->flat->src;
@@ -242,7 +243,7 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     return AX_OK;
 }
 
-/* Scatters slices to their ranks, which add them, each in its own; then all gather the sums. */
+/* Reduce-scatter, then all-gather: rank r reduces slice r; then all ranks gather the reduced slices. */
 static ax_status pairwise_all_reduce(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -265,7 +266,8 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
     return exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
 }
 
-/* A binomial tree: a rank, counted from the root, hears from the one without its lowest bit. */
+/* Broadcast by a binomial tree: a rank, counted from the root, receives from the rank without its lowest bit.
+ */
 static ax_status tree(piece *p, bool *done)
 {
     const ax_coll_args *a = &p->op->args;
@@ -287,11 +289,11 @@ static ax_status tree(piece *p, bool *done)
     return AX_OK;
 }
 
-/* ---- choice and cut ------------------------------------------------------------------------------ */
+/* ---- choice of algorithm and size of pieces ------------------------------------------------------ */
 
 typedef struct plan {
     advance_fn *advance;
-    int64_t cut; /* elements of a piece */
+    int64_t cut; /* elements per piece */
 } plan;
 
 static plan choose(const ax_mpi_op *op)
@@ -323,7 +325,7 @@ static ax_status begin(piece *p, ax_mpi_op *op, int64_t cut)
     p->op = op;
     p->tag = (int)((op->tag + index) % TAGS) * PHASES;
     p->step = 1;
-    p->phase = op->kind == AX_MPI_COLLECTIVE ? 0 : 2; /* a split is no barrier to those who call one */
+    p->phase = op->kind == AX_MPI_COLLECTIVE ? 0 : 2; /* a split must not match another rank's barrier */
     p->first = index * cut;
     p->count = ax_min(cut, op->args.count - p->first);
     p->requests = 0;
@@ -332,7 +334,8 @@ static ax_status begin(piece *p, ax_mpi_op *op, int64_t cut)
     return AX_OK;
 }
 
-/* All ranks cut alike and give tags in the order of operations, so both sides of a message know its tag. */
+/* All ranks cut pieces alike and number tags in the order of operations, so sender and receiver agree on
+ * tags. */
 static ax_status flat_start(ax_mpi_op *op)
 {
     plan how = choose(op);
@@ -343,7 +346,7 @@ static ax_status flat_start(ax_mpi_op *op)
     return AX_OK;
 }
 
-/* True in *came once all that was posted has come. */
+/* *came: all posted messages are complete. */
 static ax_status test(piece *p, int *came)
 {
     MPI_Status status[2 * PARTNERS];
@@ -363,7 +366,7 @@ static ax_status test(piece *p, int *came)
     return failed;
 }
 
-/* Goes on with a piece as long as nothing has to be waited for. */
+/* Makes progress on a piece until it would have to wait for messages. */
 static ax_status drive(piece *p, advance_fn *advance)
 {
     int came = 1;

@@ -1,8 +1,9 @@
-/* The path of collectives through the memory that ranks of a node share (node.h), and, for groups that span
- * nodes, through messages between ranks of the same number in their nodes. Read mpi.h first.
+/* The shared-memory path of collectives: through memory that the ranks of a node share (node.h). For a group
+ * that spans nodes, also through messages between the ranks that have the same number on their nodes (a
+ * "column"). Read mpi.h first.
  *
- * Whether there is such memory is agreed on by the whole world when it is created, and whether a communicator
- * uses it, by its ranks when it is made: a collective takes the same path everywhere. */
+ * All ranks of the world agree at its creation whether there is shared memory; the ranks of a communicator
+ * agree at its creation whether it uses this memory. So a collective takes the same path on all its ranks. */
 #include "comm/mpi.h"
 
 #include <limits.h>
@@ -10,20 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHERE = 256 }; /* characters of AXONN_SHARED_MEMORY: longer names than cards have room for */
+enum { WHERE = 256 }; /* size of AXONN_SHARED_MEMORY's value: more than ax_node_card.path holds */
 
-/* What a communicator has of this path. */
+/* A communicator's state of this path. */
 typedef struct state {
     ax_node_group *group;
     ax_node_outer outer;
-    ax_mpi_comm *column; /* the ranks of this one's number in all nodes; NULL: there is one node */
-    ax_mpi_op exchange;  /* what is in flight on it */
-    int64_t wire;        /* bytes sent on it so far */
+    ax_mpi_comm *column; /* the ranks with this rank's number on all nodes; NULL: there is one node */
+    ax_mpi_op exchange;  /* the operation in flight on `column` */
+    int64_t wire;        /* bytes that the current operation has sent on `column` */
 } state;
 
 /* ---- the world ----------------------------------------------------------------------------------- */
 
-/* True on all ranks if it is on each. */
+/* *all: `mine` is true on every rank (logical AND). */
 static ax_status agreed(MPI_Comm comm, bool mine, bool *all)
 {
     int yes = mine;
@@ -46,8 +47,8 @@ static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_c
     return status;
 }
 
-/* Makes heaps in `dir` (NULL: in no file system). w->shared is NULL afterwards on all ranks or on none; *why
- * is this rank's reason, if it has one. */
+/* Creates the ranks' heaps as files in `dir`, or as memfds (NULL). If one rank of the world fails, w->shared
+ * is NULL on all ranks. A rank that fails stores its reason in *why. */
 static ax_status try_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
 {
     int rank, size;
@@ -72,7 +73,7 @@ static ax_status try_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, cha
     return AX_OK;
 }
 
-/* One line for the whole world, from the first rank that knows a reason. */
+/* Logs one warning for the whole world: that of the first rank that has a reason. */
 static ax_status explain(const char *why)
 {
     int rank, first;
@@ -88,8 +89,8 @@ static ax_status explain(const char *why)
     return AX_OK;
 }
 
-/* Where to share, as rank 0's environment says: launchers do not hand every variable to every host, and ranks
- * that read different ones would not make the same calls. */
+/* Gives all ranks rank 0's value of AXONN_SHARED_MEMORY. Launchers do not pass every environment variable to
+ * every host, and ranks with different values would make different MPI calls. */
 static ax_status find_where(char where[WHERE])
 {
     const char *text = getenv("AXONN_SHARED_MEMORY");
@@ -115,7 +116,7 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     bool automatic = !*where || !strcmp(where, "auto");
     if (status == AX_OK && !all_alone)
         status = try_heaps(w, local, automatic ? NULL : where, &why);
-    /* Processes may not see one another's files in /proc; then one in a directory serves. */
+    /* In separate PID namespaces /proc/PID/fd of another rank is inaccessible: a named file works there. */
     if (status == AX_OK && !all_alone && !w->shared && automatic)
         status = try_heaps(w, local, "/dev/shm", &why);
     if (status == AX_OK && !all_alone && !w->shared)
@@ -176,12 +177,12 @@ static ax_status outer_test(void *user, bool *done)
 
 /* ---- communicators ------------------------------------------------------------------------------- */
 
-/* Where the ranks of a communicator are: nodes in the order of their first ranks. */
+/* The nodes of a communicator's ranks, in the order of their first ranks. */
 typedef struct topology {
     ax_node_map map;
     int *rank_of; /* nodes × size */
     int at;       /* this rank's number in its node's group */
-    bool even;    /* as many ranks on each node */
+    bool even;    /* each node has the same number of ranks */
 } topology;
 
 static int node_of(const ax_mpi_comm *c, int rank) { return c->world->node[c->world_rank[rank]]; }
@@ -264,7 +265,7 @@ static void leave(state *s)
     free(s);
 }
 
-/* Without a group on all ranks there is none on any. */
+/* If one rank cannot create its group, the communicator does not use this path on any rank. */
 static ax_status attach_to(ax_mpi_comm *c, const topology *t)
 {
     state *s;
@@ -304,7 +305,7 @@ static void node_detach(ax_mpi_comm *c)
     state *s = c->path_state;
     if (!s)
         return;
-    MPI_Barrier(c->mpi); /* nobody reads a place any more */
+    MPI_Barrier(c->mpi); /* until no rank reads another rank's shared part of the group */
     leave(s);
     c->path_state = NULL;
 }

@@ -1,12 +1,13 @@
-/* Ranks as threads of one process: the communicator of tests and sanitizers.
+/* Ranks as threads of one process: the communicator for tests and sanitizers.
  *
- * A collective has three parts. Each rank posts its arguments in its group's slot and waits; the last to come
- * compares all slots and lets the group go on, or fails the whole world. Then every rank moves its share,
- * reading the others' buffers directly. Then they wait once more, so that nobody's buffer is reused while it
- * is read. Nothing spins: more ranks than cores is the usual case. Data are moved without the lock; posting
- * and releasing under it order all accesses.
+ * A collective has three parts. First, each rank posts its arguments in its slot of the group and waits; the
+ * last rank to arrive compares all slots and releases the group, or fails the whole world. Second, every rank
+ * moves its share of the data, reading the others' buffers directly. Third, all ranks wait once more, so that
+ * no buffer is reused while another rank reads it. Waiting ranks sleep instead of spinning, because there are
+ * usually more ranks than cores. Data are moved without the lock: the lock is held while ranks post and are
+ * released, which orders all accesses.
  *
- * Ranks that can never go on are found rather than waited for: when each is blocked or has returned. */
+ * A deadlock is detected at once: every rank is blocked or has returned. */
 #include "comm/reduce.h"
 
 #include <pthread.h>
@@ -17,28 +18,28 @@
 typedef struct group group;
 typedef struct world world;
 
-/* What a rank waits for: a collective, or a split of its group. */
+/* A rank's current call on a group: a collective, or a split. */
 typedef struct slot {
     ax_coll_args args;
     bool split, waiting;
     int color, key;
-    group *sub; /* of a split: the group this rank became a member of, and its rank in it */
-    int sub_rank;
-    const void **src; /* every rank's send buffer, for this rank's reductions; */
-    void **dst;       /* and receive buffer */
+    group *sub;       /* result of a split: the group that this rank became a member of, */
+    int sub_rank;     /* and its rank there */
+    const void **src; /* every rank's send buffer, for this rank's reductions */
+    void **dst;       /* every rank's receive buffer */
 } slot;
 
 struct group {
     world *world;
     group *next, **link; /* in the list of the world's groups */
-    int size, members;   /* members: not yet destroyed */
+    int size, members;   /* members: ranks that have not destroyed their communicator */
     int arrived;
-    uint64_t round; /* how often the group was released */
+    uint64_t round; /* number of releases so far */
     pthread_cond_t released;
     int *world_rank;
     slot *slot;
-    const void **src; /* size × size, behind the slots' src, */
-    void **dst;       /* and dst */
+    const void **src; /* size × size: memory of the slots' src */
+    void **dst;       /* size × size: memory of the slots' dst */
 };
 
 struct world {
@@ -47,10 +48,10 @@ struct world {
     int size, blocked, returned;
     int culprit; /* the first rank that failed or aborted, -1: none */
     bool failed;
-    char message[1024]; /* why, once `failed` */
+    char message[1024]; /* the reason, once `failed` is true */
 };
 
-/* ---- groups (the world is locked) ---------------------------------------------------------------- */
+/* ---- groups (the caller holds the world's lock) -------------------------------------------------- */
 
 static void group_free(group *g)
 {
@@ -121,7 +122,7 @@ static void describe(const slot *s, char *out, size_t size)
         ax_coll_describe(&s->args, out, size);
 }
 
-/* True if no rank can ever go on; then the world has failed. */
+/* Fails the world if there is a deadlock: every rank is blocked or has returned. */
 static void find_deadlock(world *w)
 {
     if (w->failed || !w->blocked || w->blocked + w->returned < w->size)
@@ -166,9 +167,9 @@ static void check_agreement(group *g)
     }
 }
 
-/* ---- meeting ------------------------------------------------------------------------------------- */
+/* ---- waiting for all ranks of a group ------------------------------------------------------------ */
 
-/* Makes the groups of a split: called by the last rank to arrive. */
+/* Makes the groups of a split. Called by the last rank to arrive. */
 static ax_status make_subgroups(group *g)
 {
     for (int r = 0; r < g->size; r++) {
@@ -206,7 +207,8 @@ static void release(group *g)
 {
     g->arrived = 0;
     g->round++;
-    /* Released ranks count as running from now, not from when they wake. */
+    /* Released ranks count as running from now, not from when they wake, so that no false deadlock is found.
+     */
     g->world->blocked -= g->size - 1;
     pthread_cond_broadcast(&g->released);
 }
@@ -223,9 +225,9 @@ static void block(group *g, slot *mine, bool even_if_failed)
     mine->waiting = false;
 }
 
-/* Waits until all ranks of the group have posted; the last one runs `judge`, and releases them unless it
- * failed the world. All ranks of a group are released, or none is: a rank that goes on may touch the buffers
- * of the others, whatever happens elsewhere in the world meanwhile. */
+/* Waits until all ranks of the group have posted. The last one runs `judge` and releases the others unless
+ * that failed the world. Either all ranks of the group are released or none, even if the world fails
+ * meanwhile, because a released rank accesses the buffers of the others. */
 static ax_status meet(group *g, int rank, judge_fn *judge)
 {
     world *w = g->world;
@@ -243,7 +245,8 @@ static ax_status meet(group *g, int rank, judge_fn *judge)
     return status;
 }
 
-/* Waits until all ranks of the group have moved their data. They all come: moving cannot fail or block. */
+/* Waits until all ranks of the group have moved their data. All arrive, because moving cannot fail or block.
+ */
 static void part(group *g, int rank)
 {
     pthread_mutex_lock(&g->world->lock);
@@ -256,8 +259,8 @@ static void part(group *g, int rank)
 
 /* ---- moving -------------------------------------------------------------------------------------- */
 
-/* Reduces elements [first, first + count) of all send buffers, into `out`, or into every rank's receive
- * buffer at `first` if out is NULL. */
+/* Reduces elements [first, first + count) of all send buffers into `out`; if out is NULL, into every rank's
+ * receive buffer at `first`. */
 static void reduce(group *g, int rank, int64_t first, int64_t count, void *out)
 {
     slot *mine = &g->slot[rank];
@@ -279,7 +282,7 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* Moves this rank's share of a collective that all have agreed on. */
+/* Moves this rank's share of a collective that all ranks have called alike. */
 static void move(group *g, int rank)
 {
     const ax_coll_args *a = &g->slot[rank].args;
@@ -287,7 +290,7 @@ static void move(group *g, int rank)
     char *recv = a->recv;
     switch (a->coll) {
     case AX_ALL_REDUCE: {
-        /* This rank's slice, for everyone: the slices are apart, so the ranks write in place. */
+        /* This rank reduces one slice for all ranks. The slices are disjoint, so all ranks write in place. */
         int64_t lo = a->count * rank / g->size, hi = a->count * (rank + 1) / g->size;
         reduce(g, rank, lo, hi - lo, NULL);
         break;
@@ -408,7 +411,7 @@ typedef struct rank_thread {
     ax_rank_fn *fn;
     void *arg;
     ax_status status;
-    bool shared; /* all ranks return this failure */
+    bool shared; /* all ranks return this failure (ax_error_is_shared) */
     char message[2048];
 } rank_thread;
 
@@ -433,7 +436,7 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* The failure to report: that of the rank that was first to fail or abort, else any. */
+/* Returns the failure of the rank that failed or aborted first; otherwise that of the lowest failed rank. */
 static ax_status first_failure(const world *w, const rank_thread *t)
 {
     int first = w->culprit >= 0 && t[w->culprit].status != AX_OK ? w->culprit : -1;

@@ -1,9 +1,10 @@
-/* Heaps that the ranks of a node see of each other. Read node.h first.
+/* Heaps in shared memory. Read node.h first.
  *
- * A heap is one mapping of one sparse file, as large as it may ever become; everything but what was allocated
- * is inaccessible to its owner, so that an overrun faults. The peers' mappings are open as a whole: they
- * touch only what its owner has named to them. The file's blocks are reserved as memory is allocated, because
- * touching a page that a full file system cannot supply would kill the process. */
+ * A heap is one mapping of one sparse file, of the largest size that the heap can ever have. In the owner's
+ * mapping only allocated pages are accessible, so that an overrun faults. The peers' mappings are accessible
+ * as a whole; a peer accesses only the offsets that the owner sent it. The file's blocks are reserved at each
+ * allocation (posix_fallocate), because an access to a page that a full file system cannot supply would kill
+ * the process (SIGBUS). */
 #include "comm/node.h"
 
 #include <errno.h>
@@ -21,24 +22,24 @@
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 
-/* The first page of each heap, which is never given out. */
+/* The first page of each heap; never allocated to a caller. */
 typedef struct header {
-    _Atomic uint64_t token; /* the heap is what its card says */
+    _Atomic uint64_t token; /* equals the card's token if a peer has mapped the right file */
 } header;
 
 typedef struct span {
-    int64_t begin, end; /* in the file, whole pages */
+    int64_t begin, end; /* offsets in the file, whole pages */
 } span;
 
 typedef struct peer {
     char *base;
-    size_t bytes; /* of the mapping; 0: it is another rank's of this process */
+    size_t bytes; /* size of this rank's mapping; 0: the mapping of another rank of this process is used */
 } peer;
 
 struct ax_node {
     int rank, size, fd;
-    pthread_mutex_t lock; /* of used and n */
-    span *used;           /* ascending; [0] is the header */
+    pthread_mutex_t lock; /* protects used, n and capacity */
+    span *used;           /* allocated spans in ascending order; [0] is the header */
     int n, capacity;
     ax_node_card card;
     peer *peer; /* peer[rank] is this rank's own */
@@ -71,14 +72,15 @@ static ax_status open_file(ax_node *node, const char *dir)
     return AX_OK;
 }
 
-/* More than the machine's memory is never needed; all heaps of a node share the address space. */
+/* The machine's memory, which no heap can exceed; less if the heaps of all ranks of the node would fill a
+ * process's address space. */
 static size_t heap_bytes(int size)
 {
     int64_t memory = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), space = (int64_t)1 << 46;
     return (size_t)ax_round_up(ax_min(memory, space / (size + 1)), HUGE_PAGE);
 }
 
-/* Reserves the file's blocks and opens them to this rank. */
+/* Reserves the span's blocks in the file and makes its pages accessible to this rank. */
 static ax_status take(ax_node *node, span s)
 {
     size_t bytes = (size_t)(s.end - s.begin);
@@ -161,7 +163,7 @@ static ax_status map_file(const ax_node_card *card, peer *out)
     return AX_OK;
 }
 
-/* In another name space of processes the path can be another file: the token tells. */
+/* In another PID namespace the same /proc path can be another process's file, so the token is compared. */
 static ax_status attach(const ax_node_card *card, peer *out)
 {
     AX_CHECK(card->token, AX_ERR_COMM, "it has none");
@@ -215,7 +217,8 @@ void ax_node_destroy(ax_node **node)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Inserts the first gap of `bytes`, a page away from its neighbours; large ones lie on huge pages. */
+/* Finds the first gap for `bytes` with a guard page on both sides, and makes room in the list. Large spans
+ * are aligned to huge pages. *index: the new span's position in the list. */
 static ax_status find(ax_node *node, int64_t bytes, int *index, span *out)
 {
     int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;
@@ -282,12 +285,12 @@ void ax_node_free(ax_node *node, void *memory)
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes)
 {
     const peer *mine = &node->peer[node->rank];
-    uintptr_t at = (uintptr_t)memory - (uintptr_t)mine->base; /* huge if below */
+    uintptr_t at = (uintptr_t)memory - (uintptr_t)mine->base; /* wraps to a huge value below base */
     return at < mine->bytes && bytes <= mine->bytes - at ? (int64_t)at : -1;
 }
 
-/* All shared memory that is resident here, but this rank's own, which is taken whether it was touched or not.
- */
+/* The process's resident shared memory minus this rank's own allocations, all of which count as resident
+ * because their blocks are reserved. */
 int64_t ax_node_foreign(ax_node *node)
 {
     int64_t foreign = ax_memory_shared();

@@ -1,12 +1,13 @@
-/* The ranks of one node: memory that they all see, and collectives that work directly in it.
+/* Shared memory of the ranks of one node, and collectives that work directly in it.
  *
- * Each rank has a heap: address space of its own that the others map too, backed by a file without a name.
- * What ax_node_alloc gives out is found by a peer as (rank, offset), so a collective moves data between the
- * buffers themselves. Nothing here needs MPI: the caller carries the cards by which ranks find each other's
- * heaps, and the places of a group, by whatever means it has.
+ * Each rank has a heap, a shared mapping of a file without a name, which the other ranks map too. A peer
+ * addresses memory of ax_node_alloc as (rank, offset), so a collective copies directly from the sender's
+ * buffer to the receiver's. Nothing here uses MPI. The caller exchanges between ranks the cards, which
+ * describe the heaps, and the places, which are the offsets of each rank's shared part of a group.
  *
- * Order of calls: ax_node_create on each rank; exchange of cards; ax_node_attach; agreement that all could;
- * ax_node_seal. Then for each communicator: ax_node_group_create; exchange of places; ax_node_group_join. */
+ * Order of calls: ax_node_create on each rank; exchange of cards; ax_node_attach; agreement that all ranks
+ * attached; ax_node_seal. Then for each communicator: ax_node_group_create; exchange of places;
+ * ax_node_group_join. */
 #ifndef AXONN_COMM_NODE_H
 #define AXONN_COMM_NODE_H
 
@@ -15,84 +16,87 @@
 typedef struct ax_node ax_node;
 typedef struct ax_node_group ax_node_group;
 
-/* What a rank tells the others of its heap. Plain bytes. */
+/* The description of a rank's heap for the other ranks. Plain data without pointers. */
 typedef struct ax_node_card {
     char path[96];
-    uint64_t token, bytes;
-    int64_t pid; /* of whom it is, and where it lies there */
-    uint64_t base;
+    uint64_t token, bytes; /* random number, also in the heap's first page; size of the heap */
+    int64_t pid;           /* the owner's process */
+    uint64_t base;         /* the heap's address there */
 } ax_node_card;
 
-/* Makes this rank's heap of at most `bytes` (0: as much as the machine has memory): address space, of which
- * memory is taken as it is allocated. The file is anonymous memory of the system if `dir` is NULL, else a
- * file in that directory, which should be a memory file system. AX_ERR_MEMORY says why not. */
+/* Creates this rank's heap of at most `bytes` (0: the size of the machine's memory). The heap reserves
+ * address space; memory is reserved when it is allocated. If `dir` is NULL the file is a memfd, otherwise a
+ * file in that directory, which should be a tmpfs. AX_ERR_MEMORY with the reason. */
 AX_MUST_CHECK ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_node **out,
                                        ax_node_card *card);
-/* Maps the heaps of all ranks, whose cards are in rank order; those of ranks in this process (threads of
- * tests) are where they are. AX_ERR_COMM says whose cannot be mapped. */
+/* Maps the heaps of all ranks; `cards` is in rank order. Heaps of ranks in this process (threads in tests)
+ * are used at their existing address. AX_ERR_COMM names the rank whose heap cannot be mapped. */
 AX_MUST_CHECK ax_status ax_node_attach(ax_node *node, const ax_node_card *cards);
-/* All ranks have attached: no other process needs to find this heap. */
+/* Removes the file's name. Call it when all ranks have attached. */
 void ax_node_seal(ax_node *node);
 void ax_node_destroy(ax_node **node);
 
-/* Zeroed memory of this rank's heap, page-aligned, between pages that fault. AX_ERR_MEMORY if the file cannot
- * grow, never a fault when it is used. Not collective; any thread. */
+/* Zeroed, page-aligned memory of this rank's heap, between guard pages. AX_ERR_MEMORY if the file cannot
+ * grow; an access never causes SIGBUS for lack of space. Not collective; any thread. */
 AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
-/* The offset of memory in this rank's heap, or -1 if not all of it is there. */
+/* The offset of `memory` in this rank's heap, or -1 unless all `bytes` are in it. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
 /* Resident bytes of this process that belong to other ranks' heaps. */
 int64_t ax_node_foreign(ax_node *node);
-/* Where this process sees an offset of a rank's heap. */
+/* The address in this process of an offset in a rank's heap. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
 int ax_node_size(const ax_node *node);
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* How the ranks of a communicator that spans nodes exchange what each node has reduced: among the ranks that
- * have the same rank in their nodes' groups, one per node. At most one operation is in flight. */
+/* The caller's exchange between nodes, for a communicator that spans nodes. It is collective along a column:
+ * the ranks that have the same rank in their nodes' groups, one per node. At most one operation is in flight.
+ */
 typedef struct ax_node_outer {
-    /* The blocks that an all-gather writes are `stride` elements apart. */
+    /* stride: elements between the blocks that an all-gather writes. */
     ax_status (*start)(void *user, const ax_coll_args *args, int64_t stride);
     ax_status (*test)(void *user, bool *done);
     void *user;
 } ax_node_outer;
 
-/* Which ranks of a communicator are on which node: `size` on each of `nodes` nodes, and this one is number
- * `node`. rank_of[n·size + i] is the communicator's rank of rank i of node n's group. */
+/* The nodes of a communicator's ranks: `size` ranks on each of `nodes` nodes; this rank's node is number
+ * `node`. rank_of[n·size + i] is the communicator rank of rank i of node n's group. */
 typedef struct ax_node_map {
     int nodes, node, size;
     const int *rank_of;
 } ax_node_map;
 
-/* The ranks of a communicator on this node, of which this is number `rank`. The caller makes *place known to
- * all of the group. */
+/* Creates a group: the ranks of a communicator on this node; this rank is number `rank` of them. The caller
+ * sends *place, the offset of this rank's shared part of the group, to all ranks of the group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *place);
-/* member[i] and where[i]: the node's rank of group rank i, and its place. `outer` may be NULL with one node;
- * it is borrowed. */
+/* member[i]: the rank in `node` of group rank i; where[i]: its place. `outer` is borrowed; it may be NULL if
+ * there is one node. */
 void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *where,
                         const ax_node_outer *outer);
-/* After all ranks have ended their last operation. */
+/* Call it after all ranks have completed their last operation. */
 void ax_node_group_destroy(ax_node_group **group);
 
-/* True if the group carries this collective: all of them on one node; on several those that gain. */
+/* True if the group runs this collective: always on one node; on several nodes if that is faster than
+ * messages. */
 bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args);
 
-/* A collective in flight. The caller's storage; members belong to node_group.c. */
+/* A collective in flight, stored by the caller. The members are private to node_group.c. */
 typedef struct ax_node_op {
     ax_node_group *group;
     ax_coll_args args;
     int phase;
     bool staged, out, exchanged;
-    uint32_t turn;           /* number of this operation in the group */
-    uint32_t round;          /* the round that it is in, of its channel */
-    int64_t first, n, chunk; /* of the counted elements: the part at work, and the largest part */
+    uint32_t turn;           /* sequence number of this operation in the group */
+    uint32_t round;          /* current round of its channel */
+    int64_t first, n, chunk; /* elements of each block: begin and size of the current part, largest part */
 } ax_node_op;
 
-/* Begins a collective; drives it as far as it gets without waiting for another rank, and says whether it is
- * complete. Operations of a group are begun in the same order by all ranks and first tested in that order.
- * AX_ERR_COMM if ranks disagree in what they call, after which the group cannot be used. */
+/* ax_node_start begins a collective. ax_node_test makes progress until it would have to wait for another
+ * rank, and sets *done if the collective is complete. All ranks must start the operations of a group in the
+ * same order, and first test them in that order. AX_ERR_COMM if the ranks' calls differ; then the group
+ * cannot be used any more. */
 void ax_node_start(ax_node_group *group, const ax_coll_args *args, ax_node_op *op);
 AX_MUST_CHECK ax_status ax_node_test(ax_node_op *op, bool *done);
 

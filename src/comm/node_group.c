@@ -1,15 +1,19 @@
-/* Collectives among the ranks of a node: who may go on when. Read node.h and node_group.h first.
+/* Collectives among the ranks of a node: the state machine that synchronises the ranks. Read node.h and
+ * node_group.h first.
  *
- * A round is: every rank posts what it calls and where its buffers are; once all have posted, each moves its
- * share; once all have moved, the buffers are their callers' again. An operation is one of these:
+ * A round has three steps. Every rank posts its call and the offsets of its buffers. Once all have posted,
+ * each rank moves its share of the data. Once all have moved, the callers may use their buffers again. There
+ * are four kinds of operations:
  *
- *   - small: one round; data lie beside the posts, so nobody waits for the moves of others.
+ *   - small: one round. The data are in the boxes beside the posts, so no rank waits for the others' moves.
  *   - shared: one round on the ranks' own buffers.
- *   - staged: one round shows that not all buffers are in heaps; then rounds on parts of them, by the stages.
- *   - across nodes: one round in which it shows that; then, part by part, a round that reduces what this rank
- *     carries outside, the exchange with other nodes, and a round that gives it to the node's ranks.
+ *   - staged: some buffers are not in heaps, as the first round shows. Then each part of the buffers has a
+ *     round of its own in the staging buffers.
+ *   - across nodes: a first round without data. Then for each part a round that reduces within the node, the
+ *     exchange with the other nodes, and a round that gathers within the node. A reduce-scatter needs no last
+ *     round, an all-gather no round before the exchange.
  *
- * Which of them, all ranks derive from what all have posted. */
+ * All ranks read the same posts, so they all choose the same kind. */
 #include "comm/node_group.h"
 
 #include <stdio.h>
@@ -17,23 +21,23 @@
 #include <string.h>
 
 enum {
-    PART_INSIDE = 1 << 20,   /* of buffers that are not in heaps, on one node */
-    PART_OUTSIDE = 16 << 20, /* of any buffers, with several nodes */
-    COLUMNS = 4 << 20, /* that a rank exchanges with other nodes at once, where they are no part of buffers */
-    OUTSIDE_MIN = 64 << 10 /* bytes from which carrying by slices pays */
+    PART_INSIDE = 1 << 20,   /* bytes of a part on one node, for buffers that are not in heaps */
+    PART_OUTSIDE = 16 << 20, /* bytes of a part with several nodes */
+    COLUMNS = 4 << 20,       /* bytes of the buffer for exchanges that do not fit the caller's buffers */
+    OUTSIDE_MIN = 64 << 10 /* bytes from which reducing within the node first is faster than messages alone */
 };
 
 typedef enum phase {
-    POST,       /* room for the first round? */
-    MEET,       /* have all posted it? */
-    LEAVE,      /* have all moved? */
-    TURN,       /* have the operations before this one ended? */
-    PART,       /* the next part, or the end */
-    PART_POST,  /* a round of it: room for it? */
-    PART_MEET,  /* have all posted it? */
-    GO_OUTSIDE, /* to the other nodes … */
-    OUTSIDE,    /* … and back? */
-    PART_LEAVE, /* have all moved? */
+    POST,       /* wait for a free slot in the ring, post the first round */
+    MEET,       /* wait until all have posted it, move */
+    LEAVE,      /* wait until all have moved */
+    TURN,       /* wait until the earlier operations are complete */
+    PART,       /* prepare the next part, or end */
+    PART_POST,  /* wait for a free slot, post a round of the part */
+    PART_MEET,  /* wait until all have posted it, move */
+    GO_OUTSIDE, /* start the exchange with the other nodes */
+    OUTSIDE,    /* wait for the exchange */
+    PART_LEAVE, /* wait until all have moved, finish the part */
     END
 } phase;
 
@@ -41,7 +45,8 @@ typedef enum phase {
 
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
-/* On one node there is a stage from the beginning: it must be there where heaps are full. */
+/* Allocates the staging buffer. On one node ax_node_group_create calls this, because later the heap may be
+ * full, which is when buffers are not in heaps and staging is needed. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);
@@ -56,7 +61,7 @@ static int step_of(const ax_node_map *map)
     return step > 0 ? step : 0;
 }
 
-/* Whether what is exchanged with other nodes is put together elsewhere. */
+/* True if the blocks for the exchange with other nodes need a buffer of their own (g->columns). */
 static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
 {
     return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
@@ -78,7 +83,7 @@ static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
     AX_TRY(ax_node_alloc(g->node, sizeof(place), &mine));
     g->place[g->rank] = mine;
     *where = ax_node_offset(g->node, mine, 1);
-    /* At least one element of every rank, twice. */
+    /* Room for at least one element of every rank, sent and received. */
     g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
     g->step = step_of(map);
     return map->nodes > 1 ? ax_calloc(1, COLUMNS, &g->columns) : need_stage(g);
@@ -130,9 +135,9 @@ void ax_node_group_destroy(ax_node_group **group)
     *group = NULL;
 }
 
-/* ---- what collectives move ----------------------------------------------------------------------- */
+/* ---- sizes of buffers ---------------------------------------------------------------------------- */
 
-/* A collective's buffers are blocks of `count` elements. */
+/* A buffer of a collective is one block of `count` elements, or one block for each rank. */
 static int blocks_sent(const ax_node_group *g, const ax_coll_args *a)
 {
     return a->coll == AX_REDUCE_SCATTER || a->coll == AX_ALL_TO_ALL ? total(g) : 1;
@@ -164,7 +169,7 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
     return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
 }
 
-/* Elements of each block in one part. The same on all nodes, though a part may be staged on one alone. */
+/* Elements of each block in one part. The same on all nodes, even if only some of them stage the part. */
 static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -177,7 +182,7 @@ static int64_t part_size(const ax_node_op *op)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* True if every rank's count has reached `n`. */
+/* True if every rank has posted at least n rounds of channel c. The difference is signed: counters wrap. */
 static bool all_posted(const ax_node_group *g, int c, uint32_t n)
 {
     for (int r = 0; r < g->map.size; r++)
@@ -194,14 +199,15 @@ static bool all_moved(const ax_node_group *g, int c, uint32_t n)
     return true;
 }
 
-/* Operations post their first rounds in turn. */
+/* Operations post their first rounds in the order in which they were started. */
 static bool may_post(const ax_node_op *op)
 {
     return op->phase == PART_POST || op->group->entered == op->turn;
 }
 
-/* True once all have posted the round of channel c, and this rank has moved in those before it: an operation
- * is not overtaken by the next, for which the last rank came a moment after this one was looked at. */
+/* True once all ranks have posted the round of channel c and this rank has moved in all earlier rounds.
+ * Without the second condition an operation could overtake the one before it: the last rank may post both
+ * just after this rank has tested the first. */
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -210,7 +216,7 @@ static bool may_move(const ax_node_op *op, int c)
            all_posted(g, c, op->round + 1);
 }
 
-/* Posts the next round of channel c, if the post that it replaces was read by all. */
+/* Posts the next round of channel c if all ranks have read the post that it overwrites in the ring. */
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
@@ -268,7 +274,8 @@ static ax_status check_agreement(const ax_node_op *op, int c)
 
 /* ---- buffers ------------------------------------------------------------------------------------- */
 
-/* Others read what a rank sends, but where it is read outside first. */
+/* True if all buffers that other ranks read are in heaps. Those are the send buffers; for an all-gather
+ * across nodes, the receive buffers, which the exchange writes first. */
 static bool can_share(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -282,7 +289,7 @@ static bool can_share(const ax_node_op *op)
     return true;
 }
 
-/* Where this rank's buffers of a part are: the stage has what is received behind what is sent. */
+/* This rank's buffers of a part. In the staging buffer, the receive buffer follows the send buffer. */
 static const char *part_send(const ax_node_op *op) { return op->staged ? op->group->stage : op->args.send; }
 
 static char *part_recv(const ax_node_op *op)
@@ -308,7 +315,8 @@ static post own_post(const ax_node_op *op)
                   .root = a->root};
 }
 
-/* Where this process sees the buffers of this round. Those that nobody else touches need not be in heaps. */
+/* Sets the addresses in this process of all ranks' buffers in this round. The rank's own buffers are taken
+ * from the operation, because a buffer that no other rank accesses need not be in the heap. */
 static void find_buffers(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
@@ -360,10 +368,10 @@ static ax_node_part part_of(const ax_node_op *op)
     return op->staged ? (ax_node_part){0, op->n, op->n} : (ax_node_part){op->first, op->n, op->args.count};
 }
 
-/* ---- outside ------------------------------------------------------------------------------------- */
+/* ---- exchange between nodes ---------------------------------------------------------------------- */
 
-/* What this rank exchanges with its like on the other nodes: a slice of a sum, its columns, or blocks that
- * lie in the buffer `stride` apart. */
+/* The arguments of this rank's exchange with its column: a slice of a sum, the blocks in g->columns, or
+ * blocks in the caller's buffer that are `stride` elements apart. */
 static ax_coll_args outside(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;
@@ -386,7 +394,7 @@ static ax_coll_args outside(const ax_node_op *op, int64_t *stride)
     return a;
 }
 
-/* Puts gathered columns where the others look for them. */
+/* Copies the gathered blocks from g->columns to this rank's receive buffer, which the other ranks read. */
 static void place_columns(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -398,9 +406,9 @@ static void place_columns(const ax_node_op *op)
                g->columns + (size_t)(m * p.n) * size, (size_t)p.n * size);
 }
 
-/* ---- the order of things ------------------------------------------------------------------------- */
+/* ---- the state machine --------------------------------------------------------------------------- */
 
-/* All have posted: what can be done in this round is. */
+/* All ranks have posted the first round: moves the data of small and shared operations. */
 static ax_status first_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;
@@ -441,7 +449,7 @@ static ax_status next_part(ax_node_op *op)
     return AX_OK;
 }
 
-/* All have posted a round of a part. */
+/* All ranks have posted a round of a part: moves its data. */
 static ax_status part_round(ax_node_op *op)
 {
     ax_node_group *g = op->group;
@@ -490,7 +498,7 @@ static ax_status go_outside(ax_node_op *op)
     return op->exchanged ? outer->start(outer->user, &args, stride) : AX_OK;
 }
 
-/* Takes the operation out of one phase, or says that it has to wait. */
+/* Runs the current phase of the operation; *go is false if the phase has to wait. */
 static ax_status step(ax_node_op *op, bool *go)
 {
     ax_node_group *g = op->group;

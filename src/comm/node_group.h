@@ -1,5 +1,5 @@
-/* What a group of a node's ranks shares, and the moves of its collectives: between node_group.c, which has
- * the order of things, and node_move.c, which has the data. */
+/* The data that a group of a node's ranks shares, and the interface between node_group.c, which synchronises
+ * the ranks, and node_move.c, which moves the data. */
 #ifndef AXONN_COMM_NODE_GROUP_H
 #define AXONN_COMM_NODE_GROUP_H
 
@@ -13,24 +13,25 @@ enum {
     BOX = 8 << 10 /* bytes that a rank can post inline */
 };
 
-/* What a rank calls, and where its buffers are in its heap: -1, not there. */
+/* A rank's call. send, recv: offsets of its buffers in its heap; -1: the buffer is not in the heap. */
 typedef struct post {
     int64_t count, send, recv;
     int32_t coll, dtype, op, root;
 } post;
 
-/* Rounds: all ranks post, each moves its share, all have moved. Counters only grow, and wrap. */
+/* A rank's counters and posts of a sequence of rounds. In a round all ranks post, then each moves its share
+ * of the data. `posted` and `moved` count the rounds in which this rank has done so; they wrap around. */
 typedef struct channel {
     _Alignas(LINE) _Atomic uint32_t posted;
     _Atomic uint32_t moved;
     post post[RING];
 } channel;
 
-/* Operations begin in FIRST, each with one round. What takes more rounds continues in MORE, one operation at
- * a time, so that the order of rounds in each channel is the same on all ranks. */
+/* Channels. Each operation has one round in FIRST. An operation that needs more rounds continues in MORE, one
+ * operation at a time, so that all ranks have the same order of rounds in each channel. */
 enum { FIRST, MORE, CHANNELS };
 
-/* One rank's part of what a group shares: in its heap, written by it alone. */
+/* One rank's shared part of a group: in its heap, read by all ranks, written by this rank only. */
 typedef struct place {
     channel channel[CHANNELS];
     _Alignas(LINE) char box[RING][BOX];
@@ -44,30 +45,30 @@ struct ax_node_group {
     int *member;
     place **place; /* of each rank of the group */
     const ax_node_outer *outer;
-    int64_t part_bytes; /* of what a rank sends and receives in one part */
-    char *stage;        /* in the heap: carries parts of buffers that are not */
-    int step;           /* from a rank to its like on the next node, if that is the same for all; else 0 */
-    uint32_t started, entered, ended; /* operations: begun, in their first round, complete */
-    /* Each rank's buffers in this round, as this process sees them. */
+    int64_t part_bytes; /* largest number of bytes that a rank sends and receives in one part */
+    char *stage;        /* staging buffer in the heap, for parts of buffers that are not in the heap */
+    int step; /* communicator rank of the column's next member minus this one's, if constant; otherwise 0 */
+    uint32_t started, entered, ended; /* number of operations: started, first round posted, complete */
+    /* Addresses in this process of each rank's buffers in the current round. */
     const char **send;
     char **recv;
-    const void **src; /* lists for a reduction */
+    const void **src; /* arguments of a reduction */
     void **dst;
-    char *columns; /* with several nodes: exchanged outside where no buffer has it, a block per node */
+    char *columns; /* with several nodes: buffer for the exchange between nodes, one block per node */
 };
 
-/* The part of each counted extent that a move covers: elements [first, first + n), where blocks of different
- * ranks are `stride` apart. */
+/* The part of a collective that a move covers: elements [first, first + n) of each block. The blocks of
+ * different ranks are `stride` elements apart. */
 typedef struct ax_node_part {
     int64_t first, n, stride;
 } ax_node_part;
 
 /* How the ranks of a group move their shares of a collective. */
 typedef enum ax_node_move {
-    MOVE_WHOLE,  /* each rank makes its own result; sources are small, or only read */
-    MOVE_SHARED, /* an all-reduce: each rank reduces a slice and writes all copies */
-    MOVE_IN,     /* several nodes: reduce to what this rank carries outside */
-    MOVE_OUT     /* several nodes: what the ranks brought from outside, to all */
+    MOVE_WHOLE,  /* each rank computes its whole result; the sources are small, or are only read */
+    MOVE_SHARED, /* all-reduce: each rank reduces one slice and writes it to all ranks' buffers */
+    MOVE_IN,     /* several nodes, before the exchange: reduce what this rank will exchange */
+    MOVE_OUT     /* several nodes, after the exchange: gather what the node's ranks received */
 } ax_node_move;
 
 /* Runs this rank's move with the buffers in group->send and group->recv. */

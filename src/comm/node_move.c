@@ -1,5 +1,6 @@
-/* The data of a node's collectives: every rank reads the others' buffers where they are. Ranks begin with
- * their right neighbour, so that they do not all read from one. Read node_group.h first. */
+/* The data movement of a node's collectives: every rank reads the other ranks' buffers directly. Gathers
+ * start at the rank's own number and go around, so that the ranks do not all read the same buffer at once.
+ * Read node_group.h first. */
 #include "comm/node_group.h"
 #include "comm/reduce.h"
 
@@ -11,7 +12,7 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-/* In whole cache lines: no line is written by two ranks. */
+/* Slices are whole cache lines, so that no two ranks write to the same line. */
 void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t count, int rank, int64_t *lo,
                    int64_t *hi)
 {
@@ -20,7 +21,7 @@ void ax_node_slice(const ax_node_group *group, const ax_coll_args *args, int64_t
     *hi = ax_min(count, lines * (rank + 1) / group->map.size * line);
 }
 
-/* dst (m of them, in group->dst) <- reduction of n elements at `offset` of every rank's send buffer. */
+/* group->dst[0 … m) <- reduction of n elements at element `offset` of every rank's send buffer. */
 static void reduce(const ax_node_group *g, const ax_coll_args *a, int64_t offset, int64_t n, int m)
 {
     for (int r = 0; r < g->map.size; r++)
@@ -54,7 +55,7 @@ static void gather_slices(const ax_node_group *g, const ax_coll_args *a, ax_node
     }
 }
 
-/* The communicator's rank of rank r of a node's group. */
+/* The communicator rank of rank r of a node's group. */
 static int64_t rank_of(const ax_node_group *g, int node, int r)
 {
     return g->map.rank_of[node * g->map.size + r];

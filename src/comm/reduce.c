@@ -1,4 +1,4 @@
-/* Which of the compiled reductions this processor runs. */
+/* Selects the reductions for this processor's instruction set. */
 #include "comm/reduce.h"
 
 static const ax_reduce_table *table(void)

@@ -5,17 +5,17 @@
 #include "axonn/comm.h"
 
 /* dst[j][i] = src[0][i] op … op src[n-1][i], in this order, for all j < m and i < count. BF16 and F16 are
- * accumulated in float and rounded once; MAX of a NaN is NaN. A destination is apart from every source, or is
- * one. */
+ * accumulated in float and rounded once; MAX of a NaN is NaN. A destination may be one of the sources, but
+ * must not overlap one partly. */
 typedef void ax_reduce_fn(int n, const void *const *src, int m, void *const *dst, int64_t count);
 
-/* The fastest such function of this processor; the same bits on every processor. dtype: one that the public
- * collectives reduce. */
+/* The fastest such function for this processor. The results have the same bits on every processor. dtype: one
+ * that the public collectives can reduce. */
 ax_reduce_fn *ax_reduce_for(ax_dtype dtype, ax_reduce_op op);
 
-/* ---- between reduce.c and reduce_<isa>.c ---- */
+/* ---- private to reduce.c, reduce_<isa>.c and tests ---- */
 
-/* By element type in the order of reduce_kernels.h, then by operation. */
+/* Tables of functions: the first index is the element type, the second the operation. */
 enum {
     AX_REDUCE_F64,
     AX_REDUCE_F32,

@@ -1,3 +1,3 @@
-/* Reductions for any processor. */
+/* Reductions without special instruction sets, for any processor. */
 #define AX_REDUCE_TABLE ax_reduce_generic
 #include "comm/reduce_kernels.h"

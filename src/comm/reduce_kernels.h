@@ -1,11 +1,12 @@
-/* Sums and maxima over ranks: included once per instruction set by reduce_<isa>.c, which sets AX_REDUCE_TABLE
- * and switches the compiler to the set. Vectors of 64 bytes are the compiler's own; where registers are
- * narrower it uses several. Everything here is static, so no code of one set leaks into another. */
+/* Sums and maxima over ranks. Each reduce_<isa>.c includes this file once, after it has defined
+ * AX_REDUCE_TABLE and set the compiler's target. Vectors are GCC vector extensions of 64 bytes; the compiler
+ * splits them where registers are narrower. All functions are static: the linker could otherwise use one
+ * instruction set's function in place of another's. */
 #include "comm/reduce.h"
 
 #include <string.h>
 
-/* In C the condition of a vector comparison is a vector of integers of the same width. */
+/* In C a vector comparison gives a vector of integers of the same width (0 or -1). */
 typedef double f64 __attribute__((vector_size(64)));
 typedef float f32 __attribute__((vector_size(64)));
 typedef int32_t i32 __attribute__((vector_size(64)));
@@ -13,7 +14,7 @@ typedef int64_t i64 __attribute__((vector_size(64)));
 typedef uint32_t u32 __attribute__((vector_size(64)));
 typedef uint16_t u16 __attribute__((vector_size(32)));
 
-/* Vectors in flight: enough to hide a load's latency, few enough for 16 registers of 32 bytes. */
+/* Vectors per iteration: enough to hide the latency of loads, few enough for 16 registers of 32 bytes. */
 enum { FLIGHT = 4 };
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
@@ -31,7 +32,7 @@ enum { FLIGHT = 4 };
         (v) = (f32)(__builtin_convertvector(half, u32) << 16);                                               \
     } while (0)
 
-/* To nearest even; a NaN stays one, as in ax_bf16_from_float. */
+/* As ax_bf16_from_float: rounds to nearest even; a NaN stays a NaN. */
 #define SAVE_BF16(p, v)                                                                                      \
     do {                                                                                                     \
         u32 bits = (u32)(v), nan = (u32)((v) != (v));                                                        \
@@ -40,7 +41,7 @@ enum { FLIGHT = 4 };
         memcpy(p, &half, sizeof half);                                                                       \
     } while (0)
 
-/* As ax_f16_to_float: below the normal range, in it, and beyond. */
+/* As ax_f16_to_float, with a case each for subnormal, normal, and infinite or NaN values. */
 #define LOAD_F16(v, p)                                                                                       \
     do {                                                                                                     \
         u16 half;                                                                                            \
@@ -73,8 +74,9 @@ enum { FLIGHT = 4 };
         (acc) = (__typeof__(acc))(((mask)(x)&take) | ((mask)(acc) & ~take));                                 \
     } while (0)
 
-/* `elem` is what memory holds, `vec` the type of accumulation: sizeof(vec) / sizeof(lane) elements at a time.
- * What is left over goes through the same code, in a buffer of one vector. */
+/* `elem` is the type in memory, `vec` the vector type of accumulation with sizeof(vec) / sizeof(lane)
+ * elements. The remaining elements are copied to a buffer of one vector and use the same operations, so that
+ * their results have the same bits. */
 #define DEFINE(name, elem, lane, vec, mask, LOAD, SAVE, COMBINE)                                             \
     static void name(int n, const void *const *src, int m, void *const *dst, int64_t count)                  \
     {                                                                                                        \

@@ -50,7 +50,8 @@ int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
  * the files are written; token files keep it to refuse another tokenizer. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
-/* The id of the token that stands for exactly these bytes (added tokens first), or -1. */
+/* The id of the token that stands for exactly these bytes (added tokens first), or -1. Tokens whose names are
+ * not spelled in the byte alphabet, to which no text is encoded, are not found. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n);
 
 /* The bytes a token stands for (not NUL-terminated; owned by `tok`), or NULL where no token has this id. */

@@ -296,10 +296,12 @@ static ax_status item_floats(const item *it, void *field)
     return AX_OK;
 }
 
-/* All lists are {pointer, count}: makes room for one more element. */
+/* All lists are {pointer, count}: makes room for one more element. There is room for a power of two. */
 static ax_status list_grow(void **items, size_t count, size_t size)
 {
-    void *grown = realloc(*items, (count + 1) * size);
+    if (count & (count - 1))
+        return AX_OK;
+    void *grown = realloc(*items, (count ? 2 * count : 1) * size);
     AX_CHECK(grown, AX_ERR_MEMORY, "no memory for a list of %zu values", count + 1);
     *items = grown;
     return AX_OK;

@@ -341,6 +341,26 @@ static void hostile_texts_are_answered_soon(void **state)
     }
 }
 
+/* A list takes time in proportion to its length. */
+static void long_lists(void **state)
+{
+    (void)state;
+    enum { ITEMS = 60000 };
+    ax_buf text = {0};
+    assert_int_equal(ax_buf_printf(&text, "data:\n  train:\n"), AX_OK);
+    for (int i = 0; i < ITEMS; i++)
+        assert_int_equal(ax_buf_printf(&text, "  - /%d\n", i), AX_OK);
+    sample s;
+    double start = ax_cpu_now();
+    assert_int_equal(load(text.data, 0, NULL, &s, NULL), AX_OK);
+    assert_true(ax_cpu_now() - start < 3);
+    assert_int_equal(s.train.count, ITEMS);
+    for (int i = 0; i < ITEMS; i++)
+        assert_int_equal(strtol(s.train.items[i].path + 1, NULL, 10), i);
+    drop(&s);
+    ax_buf_fini(&text);
+}
+
 /* A file that never ends is refused when it is larger than any that somebody wrote. */
 static void endless_files(void **state)
 {
@@ -530,6 +550,7 @@ int main(void)
         cmocka_unit_test(all_errors_at_once),
         cmocka_unit_test(many_errors_are_cut),
         cmocka_unit_test(hostile_texts_are_answered_soon),
+        cmocka_unit_test(long_lists),
         cmocka_unit_test(endless_files),
         cmocka_unit_test(places),
         cmocka_unit_test(dump_reads_back),

@@ -29,14 +29,14 @@ static bool reducible(ax_dtype dtype) { return dtype <= AX_I64; /* F64, F32, BF1
 static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 {
     const char *name = ax_coll_name(args->coll);
-    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "%s of %lld elements: a count is never negative", name,
+    AX_CHECK(args->count >= 0, AX_ERR_INTERNAL, "%s of %lld elements: the count is negative", name,
              (long long)args->count);
     bool reduces = args->coll == AX_ALL_REDUCE || args->coll == AX_REDUCE_SCATTER;
     AX_CHECK(!reduces || reducible(args->dtype), AX_ERR_INTERNAL,
              "%s of %s: only f64, f32, bf16, f16, i32 and i64 can be reduced", name,
              ax_dtype_name(args->dtype));
     AX_CHECK(args->root >= 0 && args->root < comm->size, AX_ERR_INTERNAL,
-             "%s from rank %d in a group of %d ranks", name, args->root, comm->size);
+             "%s from root %d, which is not a rank of this group of %d ranks", name, args->root, comm->size);
     return AX_OK;
 }
 

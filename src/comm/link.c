@@ -131,7 +131,7 @@ typedef struct card {
 static void write_card(ax_device *dev, card *out)
 {
     const ax_link_ops *links = dev->ops.links;
-    const char *why = links ? links->absent(dev) : "this device has no links";
+    const char *why = links ? links->absent(dev) : "this device has no direct connections to other devices";
     memset(out, 0, sizeof *out);
     out->host = ax_host_key();
     snprintf(out->absent, sizeof out->absent, "%s", why ? why : "");

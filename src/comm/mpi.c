@@ -240,7 +240,7 @@ static ax_status time_now(ax_mpi_op *op)
 static ax_status mpi_time(ax_comm *comm, const ax_coll_args *args, double *seconds)
 {
     AX_CHECK((args->dtype == AX_F32 || args->dtype == AX_F64) && args->count <= INT32_MAX, AX_ERR_USAGE,
-             "MPI's collectives are timed on up to 2^31 elements of f32 or f64");
+             "the MPI library's collectives can be timed only with f32 or f64 and fewer than 2^31 elements");
     ax_mpi_op what = {.finish = time_now, .timed = args};
     AX_TRY(meet(mpi_comm_of(comm), &what));
     *seconds = what.seconds;
@@ -362,7 +362,7 @@ static ax_status guard_exit(ax_mpi_world *w)
 {
     AX_TRY(ax_calloc(1, sizeof *w->guard, &w->guard));
     w->guard->pid = getpid();
-    AX_CHECK(!on_exit(at_exit, w->guard), AX_ERR_MEMORY, "no memory to watch over the end of the process");
+    AX_CHECK(!on_exit(at_exit, w->guard), AX_ERR_MEMORY, "cannot register an exit handler (on_exit)");
     return AX_OK;
 }
 
@@ -414,7 +414,7 @@ const char *ax_comm_mpi_library(void)
     static _Thread_local char text[MPI_MAX_LIBRARY_VERSION_STRING];
     int length;
     if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
-        return "an MPI library that does not name itself";
+        return "an MPI library of unknown version";
     text[strcspn(text, ",\n")] = 0;
     for (char *c = text; (c = strchr(c, '\t'));)
         *c = ' ';

@@ -359,9 +359,9 @@ static ax_status test(piece *p, int *came)
     char what[128];
     ax_mpi_call call = ax_mpi_call_of(p->op);
     ax_mpi_call_describe(&call, what, sizeof what);
-    ax_status failed = ax_mpi_check(code, "a message");
+    ax_status failed = ax_mpi_check(code, "MPI_Testall");
     ax_error_context(
-        "%s, operation %lld of a group of %d (do all its ranks call it? a build with assertions tells)", what,
+        "%s, operation %lld of a group of %d (do all its ranks call it? a Debug build checks this)", what,
         (long long)call.seq, call.size);
     return failed;
 }

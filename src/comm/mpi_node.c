@@ -83,8 +83,8 @@ static ax_status explain(const char *why)
     if (first == rank)
         ax_log(
             AX_LOG_WARN,
-            "the ranks of a node do not share memory (%s): collectives between them go through MPI, several "
-            "times slower (AXONN_SHARED_MEMORY says where to share)",
+            "the ranks of a node cannot share memory (%s): collectives between them use MPI messages, which "
+            "is several times slower; AXONN_SHARED_MEMORY=DIR shares memory through files in DIR (a tmpfs)",
             why);
     return AX_OK;
 }
@@ -132,12 +132,11 @@ ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out)
     if (!w->shared || ax_node_alloc(w->shared, bytes, out) == AX_OK)
         return AX_OK;
     if (!atomic_exchange(&w->said_full, true))
-        ax_log(
-            AX_LOG_WARN,
-            "%s: some buffers of this rank are copied on their way through collectives, which takes several "
-            "times longer; make the file system larger (mount -o remount,size=…, docker run --shm-size), or "
-            "unset AXONN_SHARED_MEMORY",
-            ax_error_message());
+        ax_log(AX_LOG_WARN,
+               "%s: collectives have to copy some buffers of this rank, which takes several times longer; "
+               "enlarge the file system (mount -o remount,size=…, docker run --shm-size), or unset "
+               "AXONN_SHARED_MEMORY",
+               ax_error_message());
     return AX_OK;
 }
 
@@ -273,7 +272,8 @@ static ax_status attach_to(ax_mpi_comm *c, const topology *t)
     AX_TRY(ax_calloc(1, sizeof *s, &s));
     AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *places, &places));
     if (ax_node_group_create(c->world->shared, &t->map, t->at, &s->group, &place) != AX_OK) {
-        ax_log(AX_LOG_WARN, "%s: a communicator goes through MPI", ax_error_message());
+        ax_log(AX_LOG_WARN, "%s: a communicator of %d ranks uses MPI messages, which is slower",
+               ax_error_message(), c->comm.size);
         place = -1;
     }
     AX_MPI(MPI_Allgather(&place, 1, MPI_INT64_T, places, 1, MPI_INT64_T, c->mpi));

@@ -335,7 +335,8 @@ static ax_status init(ax_mpi_world *w)
     int initialized, finalized, level;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
-    AX_CHECK(!finalized, AX_ERR_USAGE, "MPI is finalized: a process can have one world over MPI in its life");
+    AX_CHECK(!finalized, AX_ERR_USAGE,
+             "MPI is already finalized: a process can create its world over MPI only once");
     w->owns_mpi = !initialized;
     if (w->owns_mpi)
         AX_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level));
@@ -343,7 +344,7 @@ static ax_status init(ax_mpi_world *w)
         AX_MPI(MPI_Query_thread(&level));
     AX_CHECK(level >= (w->owns_mpi ? MPI_THREAD_FUNNELED : MPI_THREAD_MULTIPLE), AX_ERR_USAGE,
              w->owns_mpi ? "this MPI library does not support MPI_THREAD_FUNNELED"
-                         : "this program initialised MPI for fewer than MPI_THREAD_MULTIPLE threads");
+                         : "this program initialised MPI with a thread level below MPI_THREAD_MULTIPLE");
     return AX_OK;
 }
 
@@ -354,11 +355,10 @@ static ax_status check_launch(const ax_mpi_world *w, int size)
     char meant[32] = "several ranks";
     if (l->size)
         snprintf(meant, sizeof meant, "%d ranks", l->size);
-    AX_CHECK(
-        fits, AX_ERR_USAGE,
-        "%s started %s, but MPI finds %d: the launcher is not that of the MPI library in this program (%s); "
-        "start it with that library's own mpirun",
-        l->launcher, meant, size, ax_comm_mpi_library());
+    AX_CHECK(fits, AX_ERR_USAGE,
+             "%s started %s, but MPI finds %d: this program uses another MPI library (%s) than its launcher; "
+             "start it with that library's mpirun",
+             l->launcher, meant, size, ax_comm_mpi_library());
     return AX_OK;
 }
 

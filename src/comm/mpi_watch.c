@@ -70,7 +70,7 @@ static double hurry_again(const ax_mpi_world *w) { return fmin(0.25 * (1 + w->co
 static void describe(const ax_mpi_op *op, char *out, size_t size)
 {
     if (!op) {
-        snprintf(out, size, "a collective of devices");
+        snprintf(out, size, "a collective between devices");
         return;
     }
     const ax_mpi_comm *c = op->c;
@@ -212,7 +212,8 @@ static void reason(const ax_mpi_world *w, char *out, size_t size)
         snprintf(out, size, "%s, has waited %d s for %s, which left the world without calling it", what,
                  seconds, who);
     } else if (first(w, is_missing) < 0 && first(w, waits_elsewhere) < 0) {
-        snprintf(out, size, "%s, has not moved for %d s, though all its ranks have called it", what, seconds);
+        snprintf(out, size, "%s, has made no progress for %d s, although all its ranks have called it", what,
+                 seconds);
     } else {
         snprintf(out, size, "the ranks have waited for one another for %d s:", seconds);
         for (int r = 0, n = 0; r < w->comm->comm.size; r++)
@@ -230,7 +231,7 @@ static void warn(ax_mpi_world *w, double now)
     k->warn_at = now + (now - k->since);
     describe(w->active, what, sizeof what);
     list(w, first(w, is_missing) < 0 ? computes : is_missing, who, sizeof who);
-    ax_log(AX_LOG_WARN, "%s, has waited %d s for %s; all ranks answer, so this one goes on waiting", what,
+    ax_log(AX_LOG_WARN, "%s, has waited %d s for %s; all ranks answer, so this rank continues to wait", what,
            (int)(now - k->since + 0.5), who);
 }
 

@@ -67,7 +67,7 @@ static ax_status open_file(ax_node *node, const char *dir)
         node->fd = open(card->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
         AX_CHECK(node->fd >= 0, AX_ERR_MEMORY, "%s: %s", card->path, strerror(errno));
     }
-    AX_CHECK(!ftruncate(node->fd, (off_t)card->bytes), AX_ERR_MEMORY, "%s cannot be %zu bytes long: %s",
+    AX_CHECK(!ftruncate(node->fd, (off_t)card->bytes), AX_ERR_MEMORY, "cannot extend %s to %zu bytes: %s",
              card->path, (size_t)card->bytes, strerror(errno));
     return AX_OK;
 }
@@ -100,7 +100,7 @@ static void give(ax_node *node, span s)
 {
     size_t bytes = (size_t)(s.end - s.begin);
     if (fallocate(node->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s.begin, s.end - s.begin))
-        ax_log(AX_LOG_WARN, "shared memory is not given back: %s", strerror(errno));
+        ax_log(AX_LOG_WARN, "cannot return freed shared memory to the system: %s", strerror(errno));
     mprotect(node->peer[node->rank].base + s.begin, bytes, PROT_NONE);
 }
 
@@ -158,7 +158,7 @@ static ax_status map_file(const ax_node_card *card, peer *out)
     void *base = whole ? mmap(NULL, card->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0)
                        : MAP_FAILED;
     close(fd);
-    AX_CHECK(base != MAP_FAILED, AX_ERR_COMM, "%s cannot be mapped", card->path);
+    AX_CHECK(base != MAP_FAILED, AX_ERR_COMM, "cannot map %s", card->path);
     *out = (peer){base, card->bytes};
     return AX_OK;
 }
@@ -166,10 +166,10 @@ static ax_status map_file(const ax_node_card *card, peer *out)
 /* In another PID namespace the same /proc path can be another process's file, so the token is compared. */
 static ax_status attach(const ax_node_card *card, peer *out)
 {
-    AX_CHECK(card->token, AX_ERR_COMM, "it has none");
+    AX_CHECK(card->token, AX_ERR_COMM, "that rank could not create it");
     AX_TRY(map_file(card, out));
-    AX_CHECK(atomic_load(&((header *)out->base)->token) == card->token, AX_ERR_COMM, "%s is another file",
-             card->path);
+    AX_CHECK(atomic_load(&((header *)out->base)->token) == card->token, AX_ERR_COMM,
+             "%s is not the file of that rank", card->path);
     if (is_unnamed(card) && card->pid == getpid()) {
         munmap(out->base, out->bytes);
         *out = (peer){(char *)(uintptr_t)card->base, 0};
@@ -184,7 +184,7 @@ ax_status ax_node_attach(ax_node *node, const ax_node_card *cards)
 {
     for (int r = 0; r < node->size; r++)
         if (r != node->rank && attach(&cards[r], &node->peer[r]) != AX_OK) {
-            ax_error_context("the memory of rank %d of this node", r);
+            ax_error_context("the shared memory of rank %d of this node", r);
             return AX_ERR_COMM;
         }
     return AX_OK;
@@ -230,10 +230,10 @@ static ax_status find(ax_node *node, int64_t bytes, int *index, span *out)
     }
     char text[32];
     AX_CHECK(begin + bytes <= (int64_t)node->card.bytes, AX_ERR_MEMORY,
-             "the shared heap of this rank has no room for another %s", ax_format_bytes((double)bytes, text));
+             "the shared heap of this rank has no gap of %s left", ax_format_bytes((double)bytes, text));
     if (node->n == node->capacity) {
         span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
-        AX_CHECK(used, AX_ERR_MEMORY, "cannot note another block of shared memory");
+        AX_CHECK(used, AX_ERR_MEMORY, "no memory for the list of shared memory blocks");
         node->used = used;
         node->capacity *= 2;
     }

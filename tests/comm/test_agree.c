@@ -1,4 +1,4 @@
-/* Ranks that decide together: one message for all, texts of one rank. */
+/* Agreement of ranks: one error message on all ranks (ax_comm_agree), one text (ax_comm_share_text). */
 #include "support/ranks.h"
 
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* Which ranks fail, and with what. */
+/* The ranks that fail, and the message expected on all ranks. */
 typedef struct plan {
     unsigned failing; /* bit per rank */
     bool same_words;
@@ -35,7 +35,7 @@ static ax_status agree(ax_comm *world, void *arg)
         return AX_OK;
     EXPECT(!strcmp(ax_error_message(), p->expect) && ax_error_is_shared() && ax_error_status() == status);
     EXPECT(status == (p->same_words ? AX_ERR_DATA : p->failing & 1 ? AX_ERR_USAGE : AX_ERR_MEMORY));
-    /* The next error is its rank's own; and the world is as good as before. */
+    /* A later error is not shared, and the world still works. */
     (void)ax_fail(AX_ERR_DATA, "another");
     EXPECT(!ax_error_is_shared());
     return ax_comm_agree(world, AX_OK);
@@ -68,7 +68,7 @@ static void one_rank_agrees_with_itself(void **state)
     assert_ranks(1, serial, NULL);
 }
 
-/* A shared failure carries one rank's number only, also out of ax_comm_threads_run. */
+/* ax_comm_threads_run does not prefix a shared failure with a second rank number. */
 static ax_status fail_shared(ax_comm *world, void *arg)
 {
     return ax_comm_agree(world, maybe_fail(world, arg));
@@ -82,7 +82,7 @@ static void the_world_returns_it_unchanged(void **state)
     assert_string_equal(ax_error_message(), "rank 1: trouble of 1");
 }
 
-/* A rank that has gone is an error of the others, not a wait. */
+/* If a rank has failed and returned, ax_comm_agree fails on the others instead of hanging. */
 static ax_status leave(ax_comm *world, void *arg)
 {
     (void)arg;

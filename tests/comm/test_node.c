@@ -1,7 +1,7 @@
-/* Collectives in the shared memory of a node, with ranks as threads: each has its own heap and its own maps
- * of the others'. Several nodes are several such sets of ranks; what they exchange outside goes through a
- * group of the ranks in question, in heaps of its own. Every result is judged by a sum over what all ranks
- * sent. */
+/* Collectives in the shared memory of a node, with ranks as threads: each rank has its own heap and its own
+ * mappings of the others' heaps. Several nodes are emulated by several such sets of ranks. The exchange
+ * between nodes uses a second group, of the ranks of a column, with heaps of its own. Every result is
+ * compared with one computed from the data that all ranks sent. */
 #include "comm/node.h"
 
 #include <errno.h>
@@ -26,8 +26,8 @@ enum { MOST_RANKS = 8, HEAP = 64 << 20, ARENA = 16 << 20, FLIGHT = 6 };
 
 typedef struct member {
     int rank;        /* in the communicator */
-    ax_node *node;   /* with the ranks of its node */
-    ax_node *column; /* with its like on the other nodes */
+    ax_node *node;   /* heaps of the ranks of its node */
+    ax_node *column; /* heaps of the ranks with the same number on the other nodes */
     ax_node_group *group, *outside;
     ax_node_op outside_op;
     ax_coll_args outside_args;
@@ -35,7 +35,7 @@ typedef struct member {
     char *gathered;
     int nodes;
     ax_node_outer outer;
-    char *heap, *plain; /* two arenas, one that others see */
+    char *heap, *plain; /* two arenas: in the shared heap, in private memory */
 } member;
 
 typedef struct team {
@@ -53,7 +53,7 @@ typedef struct team {
 
 static void pause_all(team *t) { pthread_barrier_wait(&t->barrier); }
 
-/* A group knows no strides: what is gathered outside goes through memory of its own. */
+/* A group cannot write blocks with a stride: an all-gather between nodes goes through `gathered`. */
 static ax_status outer_start(void *user, const ax_coll_args *args, int64_t stride)
 {
     member *m = user;
@@ -82,7 +82,7 @@ static ax_status outer_test(void *user, bool *done)
     return AX_OK;
 }
 
-/* The ranks of one set are first + i·step, i < n; this one is number `at`. */
+/* Creates the heaps and the group of the ranks first + i·step, i < n; this rank is number `at` of them. */
 static ax_status connect(team *t, int kind, int first, int step, int n, int at, const ax_node_map *map,
                          const ax_node_outer *outer, ax_node **node, ax_node_group **group)
 {
@@ -133,7 +133,7 @@ static void *thread_main(void *arg)
     team *t = a->team;
     member *m = &t->member[a->index];
     t->status[a->index] = join(t, m, a->index);
-    if (t->status[a->index] != AX_OK) { /* the others would wait for ever */
+    if (t->status[a->index] != AX_OK) { /* aborts, because the others would wait for ever */
         fprintf(stderr, "rank %d: %s\n", m->rank, ax_error_message());
         abort();
     }
@@ -184,7 +184,7 @@ typedef struct call {
     int64_t sent, received; /* elements */
 } call;
 
-/* What rank r sends as element i: whole numbers whose sums over eight ranks bf16 holds. */
+/* Element i that a rank sends: integers whose sums over eight ranks are exact in bf16. */
 static double value(int seed, int rank, int64_t i)
 {
     return (double)((i * 7 + rank * 5 + seed * 3) % 31) - 15;
@@ -217,7 +217,7 @@ static double expected(const call *c, int rank, int ranks, int64_t i)
     }
 }
 
-/* Memory of the heap or not, off a cache line or not, as this rank's own luck will have it. */
+/* A buffer at random in the heap or in private memory, at random aligned to a cache line or not. */
 static char *buffer(const member *m, size_t at, uint64_t *luck, size_t element)
 {
     char *arena = random_below(luck, 3) ? m->heap : m->plain;
@@ -319,7 +319,7 @@ static void several_nodes(void **state)
     run(4, 2, NULL, many);
 }
 
-/* More than one part: 4 MiB of columns with several nodes, 1 MiB where buffers are not in heaps. */
+/* Buffers of more than one part: a part is 1 MiB on one node, 4 MiB of columns with several nodes. */
 static ax_status large(team *t, member *m)
 {
     int ranks = t->nodes * t->size;
@@ -333,7 +333,7 @@ static ax_status large(team *t, member *m)
             c.args.count = scatters || gathers ? whole / ranks : whole;
             c.sent = c.args.count * (scatters ? ranks : 1);
             c.received = c.args.count * (gathers ? ranks : 1);
-            /* All in heaps; none; one of them. */
+            /* where: 0, all ranks' buffers are in heaps; 1, none; 2, rank 0's only. */
             char *arena = where == 0 || (where == 2 && m->rank == 0) ? m->heap : m->plain;
             float *send = (float *)arena, *recv = one ? send : (float *)(arena + ARENA / 2);
             for (int64_t i = 0; i < c.sent; i++)
@@ -358,9 +358,9 @@ static void large_buffers(void **state)
     run(2, 2, scattered, large);
 }
 
-/* ---- what a group promises ----------------------------------------------------------------------- */
+/* ---- order of sums, mismatched calls ------------------------------------------------------------- */
 
-/* The order of the sum is that of the ranks, wherever it is computed: bits are equal. */
+/* Whichever rank computes an element, its sum has the bits of addition in rank order. */
 static ax_status sum_in_order(team *t, member *m)
 {
     enum { N = 50000 };
@@ -459,7 +459,7 @@ static void heaps_give_zeroed_memory_and_take_it_back(void **state)
     assert_null(node);
 }
 
-/* Runs fn in a child; returns the signal that ended it, or its exit code negated. */
+/* Runs fn in a child process; returns the signal that ended it, or its negated exit code. */
 static int in_child(void (*fn)(void))
 {
     pid_t child = fork();
@@ -477,7 +477,7 @@ static void overrun(void)
     ax_node *node;
     ax_node_card card;
     char *a;
-    signal(SIGSEGV, SIG_DFL); /* a sanitizer's report is not wanted */
+    signal(SIGSEGV, SIG_DFL); /* removes the sanitizer's handler, which would print a report */
     if (ax_node_create(0, 1, NULL, 4 << 20, &node, &card) || ax_node_alloc(node, 4096, (void **)&a))
         _exit(1);
     a[4096] = 1;
@@ -527,8 +527,8 @@ static void another_file_is_noticed(void **state)
     ax_node_destroy(&a);
 }
 
-/* A memory file system of 8 MiB, as containers have one of 64: what does not fit is refused, never faulted.
- */
+/* A tmpfs of 8 MiB (containers have 64 MiB): an allocation that does not fit is an error, and allocated
+ * memory never causes SIGBUS. */
 static void fill_small(void)
 {
     char dir[] = "/tmp/axonn-node-XXXXXX";

@@ -1,4 +1,4 @@
-/* Reductions of arrays: each compiled instruction set against one element at a time. */
+/* Reductions of arrays: each instruction set is compared with a loop over single elements. */
 #include "comm/reduce.h"
 
 #include <math.h>
@@ -12,7 +12,8 @@ enum { SOURCES = 5, MOST = 333, TYPES = 6 };
 
 static const ax_dtype dtypes[TYPES] = {AX_F64, AX_F32, AX_BF16, AX_F16, AX_I32, AX_I64};
 
-/* Small integers over four: sums of five are exact in every float type but bf16, which is rounded once. */
+/* Small integers divided by four: sums of five are exact in every float type except bf16, which rounds once.
+ */
 static void fill(ax_dtype dtype, char *memory, int64_t n, int seed)
 {
     bool whole = dtype == AX_I32 || dtype == AX_I64;
@@ -39,14 +40,14 @@ static void check(ax_reduce_fn *fn, ax_dtype dtype, ax_reduce_op op, int n, int6
     const void *src[SOURCES];
     size_t size = ax_dtype_size(dtype), bytes = (size_t)count * size;
     for (int r = 0; r < n; r++) {
-        src[r] = memory[r] + size; /* not on a vector's boundary */
+        src[r] = memory[r] + size; /* not aligned to a vector */
         fill(dtype, memory[r] + size, count, r);
     }
     double want[MOST];
     for (int64_t i = 0; i < count; i++)
         want[i] = expected(dtype, op, n, src, i);
     memset(out, 0x5a, sizeof out);
-    /* One destination apart from the sources, one that is the last of them. */
+    /* Two destinations: one separate from the sources, one that is the last source. */
     void *dst[2] = {out + size, memory[n - 1] + size};
     fn(n, src, 2, dst, count);
     for (int64_t i = 0; i < count; i++)
@@ -81,7 +82,7 @@ static void every_instruction_set_adds_alike(void **state)
 #endif
 }
 
-/* Sums of two, of every pattern of bits. */
+/* Every 16-bit pattern as the first of two addends. */
 static void check_rounding(ax_reduce_fn *fn, ax_dtype dtype)
 {
     enum { N = 65536 };
@@ -91,7 +92,7 @@ static void check_rounding(ax_reduce_fn *fn, ax_dtype dtype)
     assert_int_equal(ax_calloc(N, 2, &y), AX_OK);
     for (int i = 0; i < N; i++) {
         x[i] = (uint16_t)i;
-        zero[i] = (uint16_t)(i * 40503u); /* any other value */
+        zero[i] = (uint16_t)(i * 40503u); /* an arbitrary second addend */
     }
     const void *src[2] = {x, zero};
     void *dst[1] = {y};

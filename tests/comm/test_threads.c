@@ -1,4 +1,4 @@
-/* comm: the collectives of rank threads against their definitions, and how failures end. */
+/* comm: collectives of rank threads against their definitions; failures, mismatched calls, deadlocks. */
 #include "axonn/comm.h"
 #include "support/collectives.h"
 #include "support/ranks.h"
@@ -210,7 +210,7 @@ static void observe(void *user, const ax_operand *operand, int64_t n)
     memcpy(s->operand, operand, (size_t)n * sizeof *operand);
 }
 
-/* Whether the operands are `sent` elements of F32 at `send`, and `received` at `recv`. */
+/* True if the observed operands are `sent` F32 elements at `send` and `received` F32 elements at `recv`. */
 static bool saw(const seen *s, const void *send, int64_t sent, const void *recv, int64_t received)
 {
     const ax_operand *in = &s->operand[0], *out = &s->operand[1];
@@ -219,7 +219,7 @@ static bool saw(const seen *s, const void *send, int64_t sent, const void *recv,
            out->dtype == AX_F32 && out->access == AX_WRITE;
 }
 
-/* Ranks that plan need not even meet: only rank 0 calls. */
+/* On a dry device a collective does not wait for other ranks: here only rank 0 calls it. */
 static ax_status on_dry_device(ax_comm *c, void *arg)
 {
     (void)arg;
@@ -237,7 +237,7 @@ static ax_status on_dry_device(ax_comm *c, void *arg)
     AX_TRY(ax_all_reduce(c, &stream, data, 1000, AX_F32, AX_MAX, &work));
     EXPECT(s.calls == 1 && saw(&s, data, 1000, data, 1000));
     EXPECT(ax_comm_traffic_get(c).bytes == 2 * 3 * 4000 / 4 && ax_comm_traffic_get(c).calls == 1);
-    AX_TRY(ax_wait(&work)); /* which uses the memory once more */
+    AX_TRY(ax_wait(&work)); /* reports the operands a second time */
     EXPECT(s.calls == 2 && saw(&s, data, 1000, data, 1000));
     char *other = (char *)data + 512;
     AX_TRY(ax_reduce_scatter(c, &stream, data, other, 10, AX_F32, AX_SUM, &work));

@@ -1,4 +1,4 @@
-/* comm: what the environment of a process says of its launcher. */
+/* comm: ax_launcher_find detects the launcher from environment variables. */
 #include "axonn/comm.h"
 
 #include <setjmp.h>
@@ -12,7 +12,7 @@ static const char *const variables[] = {
     "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "PMI_SIZE", "PMI_RANK",
     "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",         "PMIX_RANK"};
 
-/* "NAME=value NAME=value": nothing else of a launcher is in the environment. */
+/* Sets the variables "NAME=value NAME=value" and unsets all other launchers' variables. */
 static void be_in(const char *environment)
 {
     char text[256];
@@ -39,7 +39,8 @@ static void launchers_are_known_by_their_environment(void **state)
         {"PMI_SIZE=2 PMI_RANK=1", "MPICH", 1, 2},
         {"SLURM_STEP_NUM_TASKS=8 SLURM_PROCID=5 PMIX_RANK=5", "srun", 5, 8},
         {"PMIX_RANK=2", "PMIx", 2, 0},
-        /* A batch script is no rank, and what mpirun starts in a step of one task is. */
+        /* A Slurm batch script is not a rank; a process that mpirun started in an srun step of one task is.
+         */
         {"SLURM_PROCID=0", NULL, 0, 0},
         {"SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0 PMI_SIZE=3 PMI_RANK=2", "MPICH", 2, 3},
         {"OMPI_COMM_WORLD_SIZE=four OMPI_COMM_WORLD_RANK=0", NULL, 0, 0},

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# apart.sh COMMAND…: runs it as a rank that does not see the other ranks' processes, as in a container of its own:
-# in a name space of processes, where its number is another one in each rank. Exits with 77 where that cannot be.
+# apart.sh COMMAND…: runs the command as a rank in a PID namespace of its own, as in a container: it does not see the
+# other ranks' processes. Each rank has another PID there. Exits with 77 if the namespace cannot be created.
 if [ "${1:-}" != --apart ]; then
     unshare --pid --fork --mount-proc true 2>/dev/null || exit 77
     exec unshare --pid --fork --mount-proc "$0" --apart "$@"

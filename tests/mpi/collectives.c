@@ -1,4 +1,4 @@
-/* mpi: the collectives over MPI against their definitions, and everything that they promise of order. */
+/* mpi: collectives over MPI against their definitions: results, order of sums, overlap of operations. */
 #include "support/collectives.h"
 #include "mpi/world.h"
 #include "support/apart.h"
@@ -10,7 +10,7 @@ static ax_status check_all(ax_comm *world, bool links)
     static const struct {
         const char *what;
         ax_rank_fn *fn;
-        bool of_links; /* whose sums have another order, or which take long */
+        bool of_links; /* false: not run over NCCL, whose order of sums differs, or because it takes long */
     } checks[] = {{"collectives", check_collectives, true},
                   {"rank order", check_rank_order, false},
                   {"splits", check_splits, true},
@@ -48,5 +48,5 @@ static ax_status run(ax_comm *world, char **argv)
     return strcmp(argv[2], "cuda") ? check_all(world, false) : check_links(world);
 }
 
-/* collectives N [cuda]: N is the number of ranks that must be there; with cuda, over links of GPUs. */
+/* collectives N [cuda]: N is the expected number of ranks; cuda: from GPU to GPU (NCCL). */
 int main(int argc, char **argv) { return in_world(argc, argv, run); }

@@ -1,5 +1,5 @@
-/* mpi: how jobs end whose ranks fail, stop, leave or disagree. `ends KIND` ends as its kind does; ends.sh
- * says what the launcher and the messages must make of it. */
+/* mpi: how a job ends if a rank fails, stops, leaves or makes another call than the others. `ends KIND`
+ * provokes one such case; ends.sh checks the launcher's exit code and the messages. */
 #include "axonn/comm.h"
 
 #include <signal.h>
@@ -10,7 +10,7 @@
 
 static ax_status done(ax_status status, ax_work *work) { return status == AX_OK ? ax_wait(&work) : status; }
 
-/* The odd rank calls something else than the others: `which` says what. */
+/* Rank 1 makes another call than the other ranks; `which` selects the difference. */
 static ax_status mismatch(ax_comm *c, int which)
 {
     float a[64] = {0}, b[256];
@@ -36,7 +36,8 @@ static ax_status mismatch(ax_comm *c, int which)
     }
 }
 
-/* Two operations on two communicators that both ranks share, in two orders, and no wait between them. */
+/* Rank 1 starts operations on two communicators in the opposite order to the others, without a wait between.
+ */
 static ax_status crossed_order(ax_comm *world)
 {
     float a = 0, b = 0;
@@ -64,7 +65,7 @@ static ax_status fails(ax_comm *world)
         AX_TRY(ax_barrier(world));
 }
 
-/* Rank 1 computes for a time that is long beside the timeout, when all have started. */
+/* Once all ranks have started, rank 1 computes for much longer than the timeout. */
 static ax_status late(ax_comm *world)
 {
     AX_TRY(ax_barrier(world));
@@ -81,7 +82,7 @@ static ax_status signals(ax_comm *world, int number)
     return ax_barrier(world);
 }
 
-/* All wait for a collective of their GPUs that rank 1 does not call. */
+/* The other ranks wait for a collective of their GPUs that rank 1 does not call. */
 static ax_status on_gpu(ax_comm *world, const char *kind)
 {
     ax_device *dev;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ends.sh CODE PATTERN LEVEL COMMAND…: the command must end within a minute with exit code CODE (one of several:
 # 4|9; any but 0: +), and write exactly one line "axonn: LEVEL: …" (a warning: at least one), which
-# matches PATTERN (none: no such line). Nothing of it may be left.
+# matches PATTERN (none: no such line). No process of the command may be left.
 set -uo pipefail
 code=$1 pattern=$2 level=$3
 shift 3

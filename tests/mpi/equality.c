@@ -1,5 +1,6 @@
-/* mpi: training on grids of processes equals training on one rank. Eight ranks run six grids that use every
- * axis, other numbers of ranks all of theirs; fp32, within the bounds of engine/test_equality.c. */
+/* mpi: training on grids of processes equals training on one rank, in fp32, within the bounds of
+ * engine/test_equality.c. Eight ranks run six grids that use every axis; other numbers of ranks run every
+ * grid that they can form. */
 #include "support/equality.h"
 #include "mpi/world.h"
 
@@ -8,7 +9,7 @@ enum { STEPS = 4 };
 static const ax_grid_size eight[] = {{2, 2, 2, 1, 1}, {1, 2, 2, 1, 2}, {2, 1, 2, 1, 2},
                                      {2, 2, 1, 1, 2}, {8, 1, 1, 1, 1}, {4, 1, 1, 1, 2}};
 
-/* Rank 0 has the one rank's run, and says whether the grid's is equal. */
+/* Rank 0 has the results of the run on one rank and compares the grid's results with them. */
 static ax_status run_grid(ax_comm *world, eq_run run, const eq_run *one)
 {
     ax_status status = eq_on_rank(world, &run);
@@ -44,5 +45,5 @@ static ax_status run(ax_comm *world, char **argv)
     return AX_OK;
 }
 
-/* equality N: N is the number of ranks that must be there. */
+/* equality N: N is the expected number of ranks. */
 int main(int argc, char **argv) { return in_world(argc, argv, run); }

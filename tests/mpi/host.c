@@ -1,4 +1,5 @@
-/* mpi: a program that initialises and finalizes MPI itself, and uses it beside a world of axonn. */
+/* mpi: a program that initialises and finalizes MPI itself, and makes MPI calls while it has an axonn world.
+ */
 #include "support/collectives.h"
 
 #include <mpi.h>
@@ -30,11 +31,11 @@ int main(void)
     MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
     ax_status status = run();
     if (level < MPI_THREAD_MULTIPLE && status == AX_ERR_USAGE)
-        status = AX_OK; /* refused, as it has to be */
+        status = AX_OK; /* axonn requires MPI_THREAD_MULTIPLE here and must refuse */
     if (status != AX_OK)
         fprintf(stderr, "%s\n", ax_error_message());
     else
-        MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* MPI is still ours */
+        MPI_Allreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); /* MPI still works */
     MPI_Finalize();
     return status == AX_OK && (sum > 1 || level < MPI_THREAD_MULTIPLE) ? 0 : 1;
 }

@@ -1,6 +1,6 @@
-/* shared PATH TOUCHED: collectives on memory that the ranks of a node share, on other memory, and on both at
- * once. PATH is the one that the world's large all-reduces must take: node or flat. TOUCHED MiB of others'
- * memory must have been. */
+/* shared PATH TOUCHED: collectives on memory that the ranks of a node share, on private memory, and on a mix
+ * of both. PATH (node or flat) is the expected path of the world's large all-reduces. TOUCHED is the minimum
+ * of ax_comm_foreign_memory at the end, in MiB. */
 #include "mpi/world.h"
 #include "support/ranks.h"
 
@@ -16,7 +16,8 @@ typedef struct buffers {
 /* Sums over up to eight ranks are exact in bf16. */
 static double value(int rank, int64_t i) { return (double)((i * 5 + rank * 3) % 17) - 8; }
 
-/* Of which kind this rank's buffer is: all shared, one rank not, none, each as it comes; off a cache line. */
+/* This rank's buffer. how: 0, shared on all ranks; 1, on all except rank 1; 2, on none; 3, on odd ranks. With
+ * 1 and 3 it is not aligned to a cache line. */
 static char *choose(const buffers *b, int how, int rank, size_t element)
 {
     bool shared = how == 0 || (how == 1 && rank != 1) || (how == 3 && rank % 2);
@@ -37,7 +38,7 @@ static void fill(ax_dtype dtype, char *x, int rank, int64_t n)
         ax_store(dtype, x, i, value(rank, i));
 }
 
-/* `stride` leaves out elements of large buffers. */
+/* Checks about 5000 elements of large buffers, at distances of `stride`. */
 static ax_status check_all(ax_comm *c, const buffers *b, int how, ax_dtype dtype, int64_t n)
 {
     int g = ax_comm_size(c), me = ax_comm_rank(c);
@@ -101,7 +102,7 @@ static ax_status run(ax_comm *world, char **argv)
     AX_TRY(check_sizes(world, &b));
     AX_TRY(check_sizes(pairs, &b));
     AX_TRY(check_sizes(reversed, &b));
-    /* Peers' memory that was touched is known as such, and own memory is not taken for it. */
+    /* The peers' memory that this process touched is counted as foreign. */
     int64_t foreign = ax_comm_foreign_memory(world);
     EXPECT(foreign >= (int64_t)least);
     ax_comm_destroy(&reversed);

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# small_shm.sh COMMAND…: runs it with AXONN_SHARED_MEMORY at a memory file system that is much too small, as
-# containers have: it must succeed, and one line per rank at most must say what happens. Exits with 77 where
-# nothing can be mounted.
+# small_shm.sh COMMAND…: runs the command with AXONN_SHARED_MEMORY on a tmpfs that is much too small, as in containers.
+# The command must succeed, with at most one warning per rank. Exits with 77 if nothing can be mounted.
 set -uo pipefail
 if [ "${1:-}" != --mounted ]; then
     [ "$(id -u)" -eq 0 ] && unshare --mount true 2>/dev/null || {

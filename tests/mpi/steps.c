@@ -1,6 +1,6 @@
-/* mpi: whole training steps over MPI, where what is in flight really is, on grids of four ranks that use
- * every axis and every stage of ZeRO: the serial run's numbers, and no bit that depends on what is
- * overlapped. */
+/* mpi: whole training steps over MPI, where operations in flight really overlap with computation, on grids of
+ * four ranks that use every axis and every stage of ZeRO. The results equal the serial run's within bounds,
+ * and overlap changes no bit. */
 #include "support/steps.h"
 #include "mpi/world.h"
 

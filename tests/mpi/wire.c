@@ -1,5 +1,5 @@
-/* wire BYTES: collectives of that many bytes over all ranks; each prints its host and the bytes that, as it
- * counts them, it sent to other nodes. */
+/* wire BYTES: collectives of BYTES bytes over all ranks. Each rank prints its host name and its count of
+ * bytes sent to other nodes (ax_comm_traffic.wire). */
 #include "mpi/world.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# wire.sh HOSTS.SH PROGRAM: on two emulated hosts of two ranks each, and three of one, the bytes that ranks say
-# they sent to other nodes agree within 5 % with what the hosts' interfaces sent. Exits with 77 where there
-# cannot be such hosts, or where somebody uses them.
+# wire.sh HOSTS.SH PROGRAM: on two emulated hosts of two ranks each, and on three of one rank, the bytes that the ranks
+# count as sent to other nodes agree within 5 % with the counters of the hosts' network interfaces. Exits with 77 if the
+# hosts cannot be emulated, or are in use.
 set -uo pipefail
 hosts=$1 program=$2
 why=$("$hosts" usable 2>&1) || {

@@ -1,4 +1,4 @@
-/* The main of a test that runs on several ranks. */
+/* The main function of a test on several ranks. */
 #ifndef AXONN_TESTS_MPI_WORLD_H
 #define AXONN_TESTS_MPI_WORLD_H
 
@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Joins the world, runs, and leaves it; if something failed, ends the job with its message. argv[1] is "0"
- * where no argument is given. */
+/* Creates the world, calls `run`, and destroys the world; if `run` fails, aborts the job with its message.
+ * Missing arguments are "0". */
 static inline int in_world(int argc, char **argv, ax_status (*run)(ax_comm *world, char **argv))
 {
     static char none[] = "0";

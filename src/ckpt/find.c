@@ -224,7 +224,7 @@ static ax_status choose(const ax_ckpt_list *list, const char *run_dir, char **di
 /* `latest` names a checkpoint that is there. */
 static bool latest_is_there(const char *run_dir)
 {
-    char name[64], *path;
+    char name[64] = "", *path;
     read_latest(run_dir, name);
     if (ckpt_step_of(name) < 0 || ckpt_path(&path, "%s/ckpt/%s", run_dir, name) != AX_OK)
         return false;

@@ -291,7 +291,7 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
 static ax_status count_ends(const ax_data *data, int64_t first, int64_t count, int64_t *found)
 {
     enum { PART = 1024 };
-    int32_t part[PART];
+    int32_t part[PART] = {0};
     for (int64_t n; count > 0; first += n, count -= n) {
         n = ax_min(count, PART);
         AX_TRY(data_read_tokens(data, first, n, part));

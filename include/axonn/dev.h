@@ -207,7 +207,7 @@ struct ax_device {
     int threads;
     const ax_binding *binding; /* that it is to be opened with, or NULL; NULL when it is open */
     ax_event_ring *ring;       /* kernels, and the layers they belong to, are noted here (trace.h) */
-    double flops, bytes;       /* totals over all launches since open */
+    double flops;              /* of all launches since open, as ax_kernel_cost counts them */
     int64_t launches;
     ax_kernel_total *totals; /* [AX_KERNEL_COUNT] that launches are added to, their times at the latest by
                                 ax_stream_wait; or NULL */

@@ -14,6 +14,9 @@ const ax_device_ops *ax_device_find(const char *name);
 /* Bytes of the kernel's arguments without the padding behind the last, which is all the padding there is. */
 size_t ax_kernel_args_used(ax_kernel kernel);
 
+/* What ax_kernel_cost says, without the bytes: those take as long as to list the operands. */
+double ax_kernel_flops(ax_kernel kernel, const void *args);
+
 /* Refuses an element type that the kernel does not take. AX_ERR_USAGE. */
 ax_status ax_kernel_check(ax_kernel kernel, const void *args);
 

@@ -264,10 +264,7 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_device *dev = stream->dev;
     AX_TRY(ax_kernel_check(kernel, args));
-    double flops, bytes;
-    ax_kernel_cost(kernel, args, &flops, &bytes);
-    dev->flops += flops;
-    dev->bytes += bytes;
+    dev->flops += ax_kernel_flops(kernel, args);
     dev->launches++;
     if (dev->watch)
         dev->watch(dev->watch_user, kernel, args);
@@ -278,13 +275,15 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
                                      : ax_device_run(stream, kernel, args);
     if (status == AX_OK && waits) /* whose times are to be those of the work */
         status = ax_stream_wait(stream);
+    double end = waits ? ax_now() : 0;
     if (dev->ring)
-        ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, ax_now(),
+        ax_event_add(dev->ring, "kernel", ax_kernel_name(kernel), begin, end,
                      (int64_t)((ax_cpu_now() - cpu) * 1e9));
     if (dev->totals) {
+        double flops, bytes;
+        ax_kernel_cost(kernel, args, &flops, &bytes);
         ax_kernel_total *t = &dev->totals[kernel];
-        *t = (ax_kernel_total){t->calls + 1, t->seconds + (waits ? ax_now() - begin : 0), t->flops + flops,
-                               t->bytes + bytes};
+        *t = (ax_kernel_total){t->calls + 1, t->seconds + (end - begin), t->flops + flops, t->bytes + bytes};
     }
     return status;
 }

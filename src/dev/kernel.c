@@ -355,9 +355,11 @@ size_t ax_kernel_args_used(ax_kernel kernel) { return rows[kernel]->used; }
 
 ax_status ax_kernel_check(ax_kernel kernel, const void *args) { return rows[kernel]->check(args); }
 
+double ax_kernel_flops(ax_kernel kernel, const void *args) { return rows[kernel]->flops(args); }
+
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes)
 {
-    *flops = rows[kernel]->flops(args);
+    *flops = ax_kernel_flops(kernel, args);
     *bytes = rows[kernel]->operands(args, NULL, NULL);
 }
 

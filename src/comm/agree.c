@@ -12,7 +12,7 @@ static ax_status all_max(ax_comm *comm, int64_t *value)
     return ax_wait(&work);
 }
 
-static ax_status share(ax_comm *comm, void *data, int64_t bytes, int root)
+static ax_status broadcast_bytes(ax_comm *comm, void *data, int64_t bytes, int root)
 {
     ax_work *work;
     AX_TRY(ax_broadcast(comm, NULL, data, bytes, AX_U8, root, &work));
@@ -24,13 +24,13 @@ ax_status ax_comm_share_text(ax_comm *comm, int root, char **text)
     int64_t bytes = *text ? (int64_t)strlen(*text) : -1;
     if (comm->size == 1)
         return AX_OK;
-    AX_TRY(share(comm, &bytes, sizeof bytes, root));
+    AX_TRY(broadcast_bytes(comm, &bytes, sizeof bytes, root));
     if (comm->rank != root) {
         *text = NULL;
         if (bytes >= 0)
             AX_TRY(ax_calloc((size_t)bytes + 1, 1, text));
     }
-    return bytes > 0 ? share(comm, *text, bytes, root) : AX_OK;
+    return bytes > 0 ? broadcast_bytes(comm, *text, bytes, root) : AX_OK;
 }
 
 /* Broadcasts the message of rank `root`, which failed; *alike: all ranks failed with the same message. */
@@ -41,7 +41,7 @@ static ax_status share_message(ax_comm *comm, int root, ax_status mine, char **m
     *status = (int64_t)mine;
     AX_TRY(ax_strdup(mine == AX_OK ? "" : ax_error_message(), message));
     char *own = *message;
-    ax_status result = share(comm, status, sizeof *status, root);
+    ax_status result = broadcast_bytes(comm, status, sizeof *status, root);
     if (result == AX_OK)
         result = ax_comm_share_text(comm, root, message);
     differ = result != AX_OK || mine == AX_OK || !*message || strcmp(own, *message) != 0;

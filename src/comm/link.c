@@ -12,7 +12,7 @@ enum { HANDLES = 64 };
 typedef struct handle {
     ax_work work;
     struct handle *next; /* in the free list */
-    struct ax_comm_link *of;
+    struct ax_comm_link *owner;
     int64_t ticket;
 } handle;
 
@@ -39,7 +39,7 @@ static ax_status more_handles(struct ax_comm_link *l)
     b->next = l->blocks;
     l->blocks = b;
     for (int i = 0; i < HANDLES; i++) {
-        b->handle[i].of = l;
+        b->handle[i].owner = l;
         b->handle[i].next = l->free;
         l->free = &b->handle[i];
     }
@@ -51,7 +51,7 @@ static ax_status more_handles(struct ax_comm_link *l)
 static ax_status link_wait(ax_work *work)
 {
     handle *h = (handle *)work;
-    struct ax_comm_link *l = h->of;
+    struct ax_comm_link *l = h->owner;
     ax_device *dev = l->stream.dev;
     h->next = l->free;
     l->free = h;
@@ -61,14 +61,14 @@ static ax_status link_wait(ax_work *work)
 }
 
 #ifndef NDEBUG
-static bool agree(const ax_coll_args *a, const ax_coll_args *b)
+static bool same_call(const ax_coll_args *a, const ax_coll_args *b)
 {
     return a->coll == b->coll && a->count == b->count && a->dtype == b->dtype && a->op == b->op &&
            a->root == b->root;
 }
 
 /* NCCL does not compare the calls of the ranks. Builds with assertions compare them on the host. */
-static ax_status compare(ax_comm *comm, const ax_coll_args *args)
+static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
 {
     ax_work *work = NULL;
     ax_coll_args mine, *all;
@@ -86,7 +86,7 @@ static ax_status compare(ax_comm *comm, const ax_coll_args *args)
         ax_error_context("before %s", one);
     }
     for (int r = 1; r < comm->size && status == AX_OK; r++)
-        if (!agree(&all[0], &all[r])) {
+        if (!same_call(&all[0], &all[r])) {
             ax_coll_describe(&all[r], one, sizeof one);
             ax_coll_describe(&all[0], other, sizeof other);
             status = ax_fail(AX_ERR_COMM, "rank %d called %s where rank 0 called %s", r, one, other);
@@ -95,7 +95,7 @@ static ax_status compare(ax_comm *comm, const ax_coll_args *args)
     return status;
 }
 #else
-static ax_status compare(ax_comm *comm, const ax_coll_args *args)
+static ax_status compare_calls(ax_comm *comm, const ax_coll_args *args)
 {
     (void)comm;
     (void)args;
@@ -106,7 +106,7 @@ static ax_status compare(ax_comm *comm, const ax_coll_args *args)
 ax_status ax_comm_link_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     struct ax_comm_link *l = comm->link;
-    AX_TRY(compare(comm, args));
+    AX_TRY(compare_calls(comm, args));
     if (!args->count)
         return AX_OK;
     if (!l->free)
@@ -140,7 +140,7 @@ static void write_card(ax_device *dev, card *out)
 }
 
 /* Writes why these devices cannot be connected; empty if they can. The same text on all ranks. */
-static void judge(const card *all, int n, char *why, size_t size)
+static void find_obstacle(const card *all, int n, char *why, size_t size)
 {
     *why = 0;
     for (int r = 0; r < n && !*why; r++)
@@ -152,7 +152,7 @@ static void judge(const card *all, int n, char *why, size_t size)
                 snprintf(why, size, "ranks %d and %d of %d share the device at %s", q, r, n, all[r].place);
 }
 
-static ax_status exchange(ax_comm *comm, ax_device *dev, char *why, size_t size)
+static ax_status exchange_cards(ax_comm *comm, ax_device *dev, char *why, size_t size)
 {
     card mine, *all;
     ax_work *work;
@@ -162,7 +162,7 @@ static ax_status exchange(ax_comm *comm, ax_device *dev, char *why, size_t size)
     if (status == AX_OK)
         status = ax_wait(&work);
     if (status == AX_OK)
-        judge(all, comm->size, why, size);
+        find_obstacle(all, comm->size, why, size);
     free(all);
     return status;
 }
@@ -216,7 +216,7 @@ ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name, char 
     *why = 0;
     if (!dev->ops.apart || comm->size == 1 || comm->link)
         return AX_OK;
-    AX_TRY(exchange(comm, dev, why, AX_COMM_WHY));
+    AX_TRY(exchange_cards(comm, dev, why, AX_COMM_WHY));
     return *why ? AX_OK : connect(comm, dev, name, why, AX_COMM_WHY);
 }
 

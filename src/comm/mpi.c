@@ -56,7 +56,7 @@ static void pause_core(void)
 
 /* One idle iteration of a wait: pauses the core, or sleeps once the wait is long. A long wait sleeps because
  * sched_yield may return immediately on a shared core, to this same thread. */
-static void hesitate(const ax_mpi_world *w, int idle)
+static void back_off(const ax_mpi_world *w, int idle)
 {
     if (idle >= SPINS_HELPING)
         nanosleep(&(struct timespec){.tv_nsec = NAP_HELPING}, NULL);
@@ -67,7 +67,7 @@ static void hesitate(const ax_mpi_world *w, int idle)
 }
 
 /* Makes progress on operations in shared memory until op is done, or nothing has moved for a while. */
-static void help(ax_mpi_world *w, const ax_mpi_op *op)
+static void progress_while_waiting(ax_mpi_world *w, const ax_mpi_op *op)
 {
     int enough = SPINS_HELPING + NAPS_HELPING;
     atomic_fetch_add(&w->helping, 1);
@@ -76,14 +76,14 @@ static void help(ax_mpi_world *w, const ax_mpi_op *op)
         if (ax_mpi_help(w))
             idle = 0;
         else
-            hesitate(w, idle);
+            back_off(w, idle);
     atomic_fetch_sub(&w->helping, 1);
 }
 
 static void block_until_done(ax_mpi_world *w, ax_mpi_op *op)
 {
     if (op->local)
-        help(w, op);
+        progress_while_waiting(w, op);
     if (atomic_load(&op->done))
         return;
     /* Spins for short operations only: for long ones the communication thread makes better use of the core.
@@ -161,7 +161,7 @@ static ax_status submit(ax_mpi_comm *c, const ax_mpi_op *what, ax_mpi_op **out)
 
 /* Runs a barrier of the group, then what->finish, a blocking MPI call, on the communication thread; waits for
  * both. */
-static ax_status meet(ax_mpi_comm *c, ax_mpi_op *what)
+static ax_status barrier_then_finish(ax_mpi_comm *c, ax_mpi_op *what)
 {
     ax_mpi_world *w = c->world;
     ax_mpi_op *op;
@@ -195,7 +195,7 @@ static ax_status split_now(ax_mpi_op *op)
 static ax_status mpi_split(ax_comm *comm, int color, int key, ax_comm **out)
 {
     ax_mpi_op what = {.kind = AX_MPI_SPLIT, .finish = split_now, .color = color, .key = key};
-    AX_TRY(meet(mpi_comm_of(comm), &what));
+    AX_TRY(barrier_then_finish(mpi_comm_of(comm), &what));
     *out = what.made ? &what.made->comm : NULL;
     return AX_OK;
 }
@@ -242,7 +242,7 @@ static ax_status mpi_time(ax_comm *comm, const ax_coll_args *args, double *secon
     AX_CHECK((args->dtype == AX_F32 || args->dtype == AX_F64) && args->count <= INT32_MAX, AX_ERR_USAGE,
              "the MPI library's collectives can be timed only with f32 or f64 and fewer than 2^31 elements");
     ax_mpi_op what = {.finish = time_now, .timed = args};
-    AX_TRY(meet(mpi_comm_of(comm), &what));
+    AX_TRY(barrier_then_finish(mpi_comm_of(comm), &what));
     *seconds = what.seconds;
     return AX_OK;
 }
@@ -308,7 +308,7 @@ static void world_free(ax_mpi_world *w)
     pthread_cond_destroy(&w->to_thread);
     pthread_cond_destroy(&w->to_callers);
     pthread_mutex_destroy(&w->lock);
-    pthread_mutex_destroy(&w->driving);
+    pthread_mutex_destroy(&w->progress_lock);
     free(w->node);
     free(w);
 }
@@ -321,7 +321,7 @@ static void mpi_destroy(ax_comm *comm)
     ax_mpi_op what = {.kind = AX_MPI_DESTROY, .finish = free_now};
     if (world)
         atomic_store(&w->leaving, true);
-    ax_status status = meet(c, &what);
+    ax_status status = barrier_then_finish(c, &what);
     if (world && status == AX_OK) {
         pthread_join(w->thread, NULL);
         w->guard->world = NULL;
@@ -393,7 +393,7 @@ ax_status ax_comm_mpi_create(ax_launcher launch, ax_comm **out)
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&w->lock, NULL);
-    pthread_mutex_init(&w->driving, NULL);
+    pthread_mutex_init(&w->progress_lock, NULL);
     pthread_cond_init(&w->to_thread, &monotonic);
     pthread_cond_init(&w->to_callers, NULL);
     pthread_condattr_destroy(&monotonic);

@@ -8,11 +8,11 @@
  * the ranks of a node share.
  *
  * A waiting caller may itself make progress on an operation that needs only shared memory (`local`), which
- * saves two thread switches. Every thread that makes progress on operations holds the lock `driving`. Callers
- * never make MPI calls.
+ * saves two thread switches. Every thread that makes progress on operations holds the lock `progress_lock`.
+ * Callers never make MPI calls.
  *
  * Access: members marked T are for the communication thread alone, members marked D for the thread that holds
- * `driving`. */
+ * `progress_lock`. */
 #ifndef AXONN_COMM_MPI_H
 #define AXONN_COMM_MPI_H
 
@@ -138,7 +138,7 @@ struct ax_mpi_world {
     atomic_int timeout_ms;  /* timeout of the watchdog; 0: off */
     atomic_bool hurried;    /* after ax_comm_hurry */
     atomic_llong in_device; /* until this time (ms of ax_now) this rank counts as waiting for its device */
-    pthread_mutex_t driving;
+    pthread_mutex_t progress_lock;
     /* D: */
     ax_mpi_op *active;
     uint64_t progress; /* grows whenever any path makes progress; the watchdog compares it */
@@ -167,7 +167,7 @@ AX_MUST_CHECK ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t
 void ax_mpi_comm_free(ax_mpi_comm *c);
 
 /* For callers that wait: makes progress on operations that need no MPI, unless another thread holds
- * `driving`. True if there was progress. */
+ * `progress_lock`. True if there was progress. */
 bool ax_mpi_help(ax_mpi_world *w);
 /* The main function of the communication thread. */
 void *ax_mpi_thread(void *world);

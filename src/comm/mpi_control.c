@@ -26,7 +26,7 @@ struct ax_mpi_control {
     int granted;  /* the reply to this rank's claim: 0 none yet, 1 yes, -1 no */
 };
 
-static ax_status receive(ax_mpi_control *k)
+static ax_status post_receive(ax_mpi_control *k)
 {
     AX_MPI(MPI_Irecv(&k->in, sizeof k->in, MPI_BYTE, MPI_ANY_SOURCE, 0, k->mpi, &k->receiving));
     return AX_OK;
@@ -41,7 +41,7 @@ ax_status ax_mpi_control_create(ax_mpi_world *w)
         k->sending[i] = MPI_REQUEST_NULL;
     AX_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &k->mpi));
     AX_MPI(MPI_Comm_set_errhandler(k->mpi, MPI_ERRORS_RETURN));
-    return receive(k);
+    return post_receive(k);
 }
 
 void ax_mpi_control_destroy(ax_mpi_world *w)
@@ -85,7 +85,7 @@ void ax_mpi_note_send_all(ax_mpi_world *w, const ax_mpi_note *note)
 }
 
 /* The first claim wins. */
-static bool grant(ax_mpi_control *k)
+static bool grant_claim(ax_mpi_control *k)
 {
     bool first = !k->claimed;
     k->claimed = true;
@@ -111,7 +111,7 @@ static void read_note(ax_mpi_world *w, const ax_mpi_note *note)
         ax_mpi_fail_quietly(w, note->text);
         break;
     case AX_NOTE_CLAIM:
-        reply.state = grant(w->control) ? 1 : -1;
+        reply.state = grant_claim(w->control) ? 1 : -1;
         ax_mpi_note_send(w, note->from, &reply);
         break;
     case AX_NOTE_GRANT:
@@ -135,7 +135,7 @@ ax_status ax_mpi_control_poll(ax_mpi_world *w)
         AX_MPI(MPI_Test(&k->receiving, &came, MPI_STATUS_IGNORE));
         if (came) {
             ax_mpi_note note = k->in;
-            AX_TRY(receive(k));
+            AX_TRY(post_receive(k));
             read_note(w, &note);
         }
     }
@@ -154,18 +154,18 @@ static void poll_for(ax_mpi_world *w, double seconds, bool until_granted)
 
 /* True if this rank is the first to end the job and so logs the reason. Also true if rank 0 does not reply.
  */
-static bool may_speak(ax_mpi_world *w)
+static bool claim_report(ax_mpi_world *w)
 {
     const ax_mpi_note claim = {.kind = AX_NOTE_CLAIM};
     if (w->comm->comm.rank == 0)
-        return grant(w->control);
+        return grant_claim(w->control);
     if (ax_mpi_note_send(w, 0, &claim))
         poll_for(w, CLAIM_SECONDS, true);
     return w->control->granted >= 0;
 }
 
 /* Exits after ABORT_SECONDS: MPI_Abort of some libraries waits for a rank that cannot answer. */
-static void *exit_anyway(void *status)
+static void *exit_after_delay(void *status)
 {
     sleep(ABORT_SECONDS);
     _exit(*(int *)status);
@@ -174,7 +174,7 @@ static void *exit_anyway(void *status)
 void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_hear)
 {
     atomic_store(&w->ending, true);
-    if (!may_speak(w))
+    if (!claim_report(w))
         poll_for(w, SILENT_SECONDS, false); /* AX_NOTE_END ends this process meanwhile */
     else if (message)
         ax_log(AX_LOG_ERROR, "%s", message);
@@ -183,7 +183,7 @@ void ax_mpi_end_job(ax_mpi_world *w, int status, const char *message, bool all_h
     ax_mpi_note_send_all(w, &end);
     poll_for(w, end.moment - ax_wall_clock(), false);
     pthread_t patience;
-    if (!all_hear && !ax_thread_start(&patience, exit_anyway, &status))
+    if (!all_hear && !ax_thread_start(&patience, exit_after_delay, &status))
         MPI_Abort(w->comm->mpi, status);
     _exit(status);
 }

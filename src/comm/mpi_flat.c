@@ -124,7 +124,7 @@ static int64_t block_bytes(const blocks *b, int rank, int size)
 }
 
 /* Posts the messages with the next PARTNERS ranks; *met: all ranks have been served. */
-static ax_status exchange(piece *p, blocks out, blocks in, bool *met)
+static ax_status post_exchange(piece *p, blocks out, blocks in, bool *met)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
     int until = (int)ax_min(g, p->step + PARTNERS);
@@ -159,7 +159,7 @@ static void reduce(const ax_coll_args *a, int g, const void *const *src, int64_t
 typedef ax_status advance_fn(piece *p, bool *done);
 
 /* Rounds of distance 1, 2, 4, …; after the last one, block i of the scratch is that of rank + i (mod g). */
-static ax_status double_known(piece *p, int64_t bytes, bool *known)
+static ax_status bruck_round(piece *p, int64_t bytes, bool *known)
 {
     int g = p->op->c->comm.size, me = p->op->c->comm.rank;
     int distance = p->step, n = (int)ax_min(distance, g - distance);
@@ -186,7 +186,7 @@ static ax_status small_gather(piece *p, bool *done)
         AX_TRY(need_scratch(p, ax_max(1, g * bytes)));
         copy(p->scratch, a->send, bytes);
     }
-    AX_TRY(double_known(p, bytes, done));
+    AX_TRY(bruck_round(p, bytes, done));
     if (!*done || !bytes)
         return AX_OK;
     const void **src = p->op->c->flat->src;
@@ -214,7 +214,7 @@ static ax_status pairwise_move(piece *p, bool *done)
                  .bytes = p->count * element};
     if (p->step == 1)
         copy(in.base + me * in.stride, out.base + me * out.stride, in.bytes);
-    return exchange(p, out, in, done);
+    return post_exchange(p, out, in, done);
 }
 
 /* Sets src to all ranks' parts of this rank's block: the others' in scratch, its own in the send buffer. */
@@ -236,7 +236,7 @@ static ax_status pairwise_scatter(piece *p, bool *done)
     blocks out = {.base = (char *)(uintptr_t)a->send + p->first * element,
                   .stride = a->count * element,
                   .bytes = bytes};
-    AX_TRY(exchange(p, out, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, done));
+    AX_TRY(post_exchange(p, out, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, done));
     if (*done)
         reduce(a, g, parts(p, bytes, out.base + me * out.stride), p->count,
                (char *)a->recv + p->first * element);
@@ -256,14 +256,14 @@ static ax_status pairwise_all_reduce(piece *p, bool *done)
     if (p->phase == 0) {
         if (p->step == 1)
             AX_TRY(need_scratch(p, ax_max(1, g * bytes)));
-        AX_TRY(exchange(p, whole, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, &met));
+        AX_TRY(post_exchange(p, whole, (blocks){.base = p->scratch, .stride = bytes, .bytes = bytes}, &met));
         if (!met)
             return AX_OK;
         reduce(a, g, parts(p, bytes, own), bytes / element, own);
         p->phase = 1;
         p->step = 1;
     }
-    return exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
+    return post_exchange(p, (blocks){.base = own, .bytes = bytes}, whole, done);
 }
 
 /* Broadcast by a binomial tree: a rank, counted from the root, receives from the rank without its lowest bit.
@@ -296,7 +296,7 @@ typedef struct plan {
     int64_t cut; /* elements per piece */
 } plan;
 
-static plan choose(const ax_mpi_op *op)
+static plan choose_algorithm(const ax_mpi_op *op)
 {
     const ax_coll_args *a = &op->args;
     int64_t element = (int64_t)ax_dtype_size(a->dtype), g = op->c->comm.size;
@@ -319,7 +319,7 @@ static plan choose(const ax_mpi_op *op)
     return (plan){small_gather, 1};
 }
 
-static ax_status begin(piece *p, ax_mpi_op *op, int64_t cut)
+static ax_status start_piece(piece *p, ax_mpi_op *op, int64_t cut)
 {
     int64_t index = op->pieces - op->unstarted;
     p->op = op;
@@ -338,7 +338,7 @@ static ax_status begin(piece *p, ax_mpi_op *op, int64_t cut)
  * tags. */
 static ax_status flat_start(ax_mpi_op *op)
 {
-    plan how = choose(op);
+    plan how = choose_algorithm(op);
     op->pieces = op->args.coll == AX_BARRIER ? 1 : ax_ceil_div(op->args.count, how.cut);
     op->unstarted = op->pieces;
     op->tag = op->c->tags;
@@ -347,7 +347,7 @@ static ax_status flat_start(ax_mpi_op *op)
 }
 
 /* *came: all posted messages are complete. */
-static ax_status test(piece *p, int *came)
+static ax_status test_messages(piece *p, int *came)
 {
     MPI_Status status[2 * PARTNERS];
     int code = MPI_Testall(p->requests, p->request, came, status);
@@ -367,13 +367,13 @@ static ax_status test(piece *p, int *came)
 }
 
 /* Makes progress on a piece until it would have to wait for messages. */
-static ax_status drive(piece *p, advance_fn *advance)
+static ax_status progress_piece(piece *p, advance_fn *advance)
 {
     int came = 1;
     bool done = false;
     while (came && !done) {
         if (p->requests)
-            AX_TRY(test(p, &came));
+            AX_TRY(test_messages(p, &came));
         if (!came)
             break;
         p->requests = 0;
@@ -390,14 +390,14 @@ static ax_status drive(piece *p, advance_fn *advance)
 
 static ax_status flat_test(ax_mpi_op *op, bool *done)
 {
-    plan how = choose(op);
+    plan how = choose_algorithm(op);
     ax_mpi_flat_state *flat = op->c->flat;
     for (int i = 0; i < PIECES; i++) {
         piece *p = &flat->piece[i];
         if (!p->op && op->unstarted)
-            AX_TRY(begin(p, op, how.cut));
+            AX_TRY(start_piece(p, op, how.cut));
         if (p->op == op)
-            AX_TRY(drive(p, how.advance));
+            AX_TRY(progress_piece(p, how.advance));
     }
     *done = !op->unstarted && !op->open;
     return AX_OK;

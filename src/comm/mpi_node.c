@@ -25,7 +25,7 @@ typedef struct state {
 /* ---- the world ----------------------------------------------------------------------------------- */
 
 /* *all: `mine` is true on every rank (logical AND). */
-static ax_status agreed(MPI_Comm comm, bool mine, bool *all)
+static ax_status all_agree(MPI_Comm comm, bool mine, bool *all)
 {
     int yes = mine;
     AX_MPI(MPI_Allreduce(MPI_IN_PLACE, &yes, 1, MPI_INT, MPI_MIN, comm));
@@ -49,7 +49,7 @@ static ax_status exchange_cards(ax_mpi_world *w, MPI_Comm local, const ax_node_c
 
 /* Creates the ranks' heaps as files in `dir`, or as memfds (NULL). If one rank of the world fails, w->shared
  * is NULL on all ranks. A rank that fails stores its reason in *why. */
-static ax_status try_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
+static ax_status create_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, char **why)
 {
     int rank, size;
     ax_node_card card;
@@ -65,7 +65,7 @@ static ax_status try_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, cha
         free(*why);
         AX_TRY(ax_strdup(ax_error_message(), why));
     }
-    AX_TRY(agreed(MPI_COMM_WORLD, attached, &all));
+    AX_TRY(all_agree(MPI_COMM_WORLD, attached, &all));
     if (w->shared)
         ax_node_seal(w->shared);
     if (!all)
@@ -74,7 +74,7 @@ static ax_status try_heaps(ax_mpi_world *w, MPI_Comm local, const char *dir, cha
 }
 
 /* Logs one warning for the whole world: that of the first rank that has a reason. */
-static ax_status explain(const char *why)
+static ax_status warn_not_shared(const char *why)
 {
     int rank, first;
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
@@ -91,7 +91,7 @@ static ax_status explain(const char *why)
 
 /* Gives all ranks rank 0's value of AXONN_SHARED_MEMORY. Launchers do not pass every environment variable to
  * every host, and ranks with different values would make different MPI calls. */
-static ax_status find_where(char where[WHERE])
+static ax_status shared_memory_setting(char where[WHERE])
 {
     const char *text = getenv("AXONN_SHARED_MEMORY");
     snprintf(where, WHERE, "%s", text ? text : "");
@@ -102,7 +102,7 @@ static ax_status find_where(char where[WHERE])
 ax_status ax_mpi_node_create(ax_mpi_world *w)
 {
     char where[WHERE];
-    AX_TRY(find_where(where));
+    AX_TRY(shared_memory_setting(where));
     if (!strcmp(where, "off"))
         return AX_OK;
     int rank, alone;
@@ -112,15 +112,15 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     AX_MPI(MPI_Comm_split(MPI_COMM_WORLD, w->node[rank], rank, &local));
     AX_MPI(MPI_Comm_size(local, &alone));
-    ax_status status = agreed(MPI_COMM_WORLD, alone == 1, &all_alone);
+    ax_status status = all_agree(MPI_COMM_WORLD, alone == 1, &all_alone);
     bool automatic = !*where || !strcmp(where, "auto");
     if (status == AX_OK && !all_alone)
-        status = try_heaps(w, local, automatic ? NULL : where, &why);
+        status = create_heaps(w, local, automatic ? NULL : where, &why);
     /* In separate PID namespaces /proc/PID/fd of another rank is inaccessible: a named file works there. */
     if (status == AX_OK && !all_alone && !w->shared && automatic)
-        status = try_heaps(w, local, "/dev/shm", &why);
+        status = create_heaps(w, local, "/dev/shm", &why);
     if (status == AX_OK && !all_alone && !w->shared)
-        status = explain(why);
+        status = warn_not_shared(why);
     free(why);
     MPI_Comm_free(&local);
     return status;
@@ -231,21 +231,21 @@ static int local_number(const ax_mpi_world *w, int world_rank)
     return number;
 }
 
-static ax_status join(ax_mpi_comm *c, const topology *t, state *s, const int64_t *places)
+static ax_status join_group(ax_mpi_comm *c, const topology *t, state *s, const int64_t *mailboxes)
 {
     int n = t->map.size, *member;
-    int64_t *place;
+    int64_t *mailbox;
     AX_TRY(ax_calloc((size_t)n, sizeof *member, &member));
-    AX_TRY(ax_calloc((size_t)n, sizeof *place, &place));
+    AX_TRY(ax_calloc((size_t)n, sizeof *mailbox, &mailbox));
     for (int i = 0; i < n; i++) {
         int r = t->rank_of[t->map.node * n + i];
         member[i] = local_number(c->world, c->world_rank[r]);
-        place[i] = places[r];
+        mailbox[i] = mailboxes[r];
     }
     s->outer = (ax_node_outer){outer_start, outer_test, s};
-    ax_node_group_join(s->group, member, place, &s->outer);
+    ax_node_group_join(s->group, member, mailbox, &s->outer);
     free(member);
-    free(place);
+    free(mailbox);
     if (t->map.nodes == 1)
         return AX_OK;
     MPI_Comm column;
@@ -254,7 +254,7 @@ static ax_status join(ax_mpi_comm *c, const topology *t, state *s, const int64_t
     return ax_mpi_flat_create(&s->column->flat);
 }
 
-static void leave(state *s)
+static void free_state(state *s)
 {
     if (s->column) {
         ax_mpi_flat_destroy(&s->column->flat);
@@ -265,27 +265,27 @@ static void leave(state *s)
 }
 
 /* If one rank cannot create its group, the communicator does not use this path on any rank. */
-static ax_status attach_to(ax_mpi_comm *c, const topology *t)
+static ax_status create_group(ax_mpi_comm *c, const topology *t)
 {
     state *s;
-    int64_t place = -1, *places;
+    int64_t mailbox = -1, *mailboxes;
     AX_TRY(ax_calloc(1, sizeof *s, &s));
-    AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *places, &places));
-    if (ax_node_group_create(c->world->shared, &t->map, t->at, &s->group, &place) != AX_OK) {
+    AX_TRY(ax_calloc((size_t)c->comm.size, sizeof *mailboxes, &mailboxes));
+    if (ax_node_group_create(c->world->shared, &t->map, t->at, &s->group, &mailbox) != AX_OK) {
         ax_log(AX_LOG_WARN, "%s: a communicator of %d ranks uses MPI messages, which is slower",
                ax_error_message(), c->comm.size);
-        place = -1;
+        mailbox = -1;
     }
-    AX_MPI(MPI_Allgather(&place, 1, MPI_INT64_T, places, 1, MPI_INT64_T, c->mpi));
+    AX_MPI(MPI_Allgather(&mailbox, 1, MPI_INT64_T, mailboxes, 1, MPI_INT64_T, c->mpi));
     bool all = true;
     for (int r = 0; r < c->comm.size; r++)
-        all &= places[r] >= 0;
-    ax_status status = all ? join(c, t, s, places) : AX_OK;
-    free(places);
+        all &= mailboxes[r] >= 0;
+    ax_status status = all ? join_group(c, t, s, mailboxes) : AX_OK;
+    free(mailboxes);
     if (all && status == AX_OK)
         c->path_state = s;
     else
-        leave(s);
+        free_state(s);
     return status;
 }
 
@@ -295,7 +295,7 @@ static ax_status node_attach(ax_mpi_comm *c)
         return AX_OK;
     topology t;
     AX_TRY(find_topology(c, &t));
-    ax_status status = t.even && t.map.size > 1 ? attach_to(c, &t) : AX_OK;
+    ax_status status = t.even && t.map.size > 1 ? create_group(c, &t) : AX_OK;
     free(t.rank_of);
     return status;
 }
@@ -305,8 +305,8 @@ static void node_detach(ax_mpi_comm *c)
     state *s = c->path_state;
     if (!s)
         return;
-    MPI_Barrier(c->mpi); /* until no rank reads another rank's shared part of the group */
-    leave(s);
+    MPI_Barrier(c->mpi); /* until no rank reads another rank's mailbox */
+    free_state(s);
     c->path_state = NULL;
 }
 

@@ -26,7 +26,7 @@ ax_status ax_mpi_check(int code, const char *call)
 
 const ax_mpi_path *const ax_mpi_paths[] = {&ax_mpi_node, &ax_mpi_flat, NULL};
 
-static ax_status members(ax_mpi_comm *c)
+static ax_status find_members(ax_mpi_comm *c)
 {
     ax_mpi_world *w = c->world;
     int size = c->comm.size, *own;
@@ -63,7 +63,7 @@ ax_status ax_mpi_comm_make(ax_mpi_world *w, MPI_Comm mpi, uint64_t id, ax_mpi_co
     AX_MPI(MPI_Comm_set_errhandler(mpi, MPI_ERRORS_RETURN));
     AX_MPI(MPI_Comm_rank(mpi, &c->comm.rank));
     AX_MPI(MPI_Comm_size(mpi, &c->comm.size));
-    AX_TRY(members(c));
+    AX_TRY(find_members(c));
     for (const ax_mpi_path *const *p = ax_mpi_paths; *p; p++)
         if ((*p)->attach)
             AX_TRY((*p)->attach(c));
@@ -125,7 +125,7 @@ void ax_mpi_fail(ax_mpi_world *w, const char *message)
 }
 
 /* Removes and returns the head of the queue, or NULL; with `local`, only if the head needs no MPI. */
-static ax_mpi_op *take(ax_mpi_world *w, bool local)
+static ax_mpi_op *dequeue(ax_mpi_world *w, bool local)
 {
     if (!atomic_load(&w->queued))
         return NULL;
@@ -150,7 +150,7 @@ static void drop_all(ax_mpi_world *w)
         w->active = op->next;
         complete(w, op, AX_ERR_COMM);
     }
-    for (ax_mpi_op *op; (op = take(w, false));)
+    for (ax_mpi_op *op; (op = dequeue(w, false));)
         complete(w, op, AX_ERR_COMM);
 }
 
@@ -170,7 +170,7 @@ static bool start_queued(ax_mpi_world *w, bool local)
     ax_mpi_op **end = &w->active, *op, *last = NULL;
     for (; *end; end = &(*end)->next)
         last = *end;
-    while ((!last || (!last->checking && !last->unstarted)) && (op = take(w, local))) {
+    while ((!last || (!last->checking && !last->unstarted)) && (op = dequeue(w, local))) {
         op->next = NULL;
         *end = last = op;
         end = &op->next;
@@ -183,7 +183,7 @@ static bool start_queued(ax_mpi_world *w, bool local)
 }
 
 /* Makes progress on an operation: first on the comparison of calls, then on its path. */
-static ax_status step(ax_mpi_op *op, bool *done)
+static ax_status progress_op(ax_mpi_op *op, bool *done)
 {
     if (op->checking) {
         bool checked = false;
@@ -200,13 +200,13 @@ static ax_status step(ax_mpi_op *op, bool *done)
 /* Makes progress on all operations in flight; with `local`, only on those that need no MPI. An error of a
  * local operation fails the world only on the communication thread, because ax_mpi_fail sends notes through
  * MPI. */
-static bool drive(ax_mpi_world *w, bool local)
+static bool progress_active(ax_mpi_world *w, bool local)
 {
     uint64_t before = w->progress;
     for (ax_mpi_op **link = &w->active; *link && !atomic_load(&w->failed);) {
         ax_mpi_op *op = *link;
         bool done = false;
-        ax_status status = local && !op->local ? AX_OK : step(op, &done);
+        ax_status status = local && !op->local ? AX_OK : progress_op(op, &done);
         if (status == AX_OK && done) {
             *link = op->next;
             status = op->finish ? op->finish(op) : AX_OK;
@@ -223,7 +223,7 @@ static bool drive(ax_mpi_world *w, bool local)
 /* The needs of the operations in flight. */
 typedef enum in_flight { NOTHING, NEEDS_MEMORY, NEEDS_MPI } in_flight;
 
-static in_flight look_at_active(const ax_mpi_world *w)
+static in_flight needs_of_active(const ax_mpi_world *w)
 {
     in_flight most = NOTHING;
     for (const ax_mpi_op *op = w->active; op && most != NEEDS_MPI; op = op->next)
@@ -233,11 +233,11 @@ static in_flight look_at_active(const ax_mpi_world *w)
 
 bool ax_mpi_help(ax_mpi_world *w)
 {
-    if (atomic_load(&w->failed) || pthread_mutex_trylock(&w->driving))
+    if (atomic_load(&w->failed) || pthread_mutex_trylock(&w->progress_lock))
         return false;
     bool moved = start_queued(w, true);
-    moved |= drive(w, true);
-    pthread_mutex_unlock(&w->driving);
+    moved |= progress_active(w, true);
+    pthread_mutex_unlock(&w->progress_lock);
     return moved;
 }
 
@@ -274,7 +274,7 @@ static void sleep_until_called(ax_mpi_world *w, long nanoseconds)
  * free, so the thread yields for long and goes on testing. If all callers compute, the core is theirs, so the
  * thread soon sleeps between tests. If callers make progress themselves and nothing needs MPI, the thread
  * sleeps at once. */
-static bool rest(ax_mpi_world *w, in_flight now, unsigned idle)
+static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 {
     bool helped = atomic_load(&w->helping) && now != NEEDS_MPI;
     unsigned yields = helped ? 0 : atomic_load(&w->waiting) ? YIELDS_WAITING : YIELDS;
@@ -292,7 +292,7 @@ static bool rest(ax_mpi_world *w, in_flight now, unsigned idle)
 
 /* AXONN_RANKS_PER_NODE=N, for tests: splits each node into emulated nodes of N ranks. Rank 0's value is used.
  */
-static ax_status pretend_nodes(ax_mpi_world *w, int size)
+static ax_status emulate_nodes(ax_mpi_world *w, int size)
 {
     const char *text = getenv("AXONN_RANKS_PER_NODE");
     int n = text ? (int)strtol(text, NULL, 10) : 0;
@@ -325,12 +325,12 @@ static ax_status find_nodes(ax_mpi_world *w, int rank, int size)
     w->crowded = local > get_nprocs();
     AX_MPI(MPI_Comm_free(&node));
     AX_MPI(MPI_Allgather(&first, 1, MPI_INT, w->node, 1, MPI_INT, MPI_COMM_WORLD));
-    return pretend_nodes(w, size);
+    return emulate_nodes(w, size);
 }
 
 /* Initialises MPI. A program that has initialised MPI itself also finalizes it; then MPI must support
  * MPI_THREAD_MULTIPLE, because the program and this thread both call it. */
-static ax_status init(ax_mpi_world *w)
+static ax_status init_mpi(ax_mpi_world *w)
 {
     int initialized, finalized, level;
     MPI_Initialized(&initialized);
@@ -362,11 +362,11 @@ static ax_status check_launch(const ax_mpi_world *w, int size)
     return AX_OK;
 }
 
-static ax_status create(ax_mpi_world *w)
+static ax_status create_world(ax_mpi_world *w)
 {
     int rank, size;
     MPI_Comm own;
-    AX_TRY(init(w));
+    AX_TRY(init_mpi(w));
     if (w->owns_mpi) /* otherwise the program chooses the error handler */
         AX_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     AX_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
@@ -385,7 +385,7 @@ static ax_status create(ax_mpi_world *w)
     return ax_mpi_comm_make(w, own, 1, &w->comm);
 }
 
-static void announce(ax_mpi_world *w, ax_status status)
+static void announce_created(ax_mpi_world *w, ax_status status)
 {
     pthread_mutex_lock(&w->lock);
     w->create_status = status;
@@ -404,7 +404,7 @@ static bool is_alone(void)
            MPI_Comm_size(MPI_COMM_WORLD, &size) == MPI_SUCCESS && size == 1;
 }
 
-static void end(ax_mpi_world *w)
+static void destroy_world(ax_mpi_world *w)
 {
     if (w->control)
         ax_mpi_control_destroy(w);
@@ -428,29 +428,29 @@ static void abort_job(ax_mpi_world *w)
 }
 
 /* Aborts, notes and the watchdog, which are not checked in every round. */
-static void look_around(ax_mpi_world *w)
+static void check_control(ax_mpi_world *w)
 {
     if (atomic_load(&w->aborting))
         abort_job(w);
-    pthread_mutex_lock(&w->driving); /* the watchdog's answers read w->active */
+    pthread_mutex_lock(&w->progress_lock); /* the watchdog's answers read w->active */
     if (ax_mpi_control_poll(w) != AX_OK)
         ax_mpi_fail(w, ax_error_message());
     ax_mpi_watch_look(w);
-    pthread_mutex_unlock(&w->driving);
+    pthread_mutex_unlock(&w->progress_lock);
 }
 
 static bool drive_all(ax_mpi_world *w, in_flight *now)
 {
     bool moved = false;
-    pthread_mutex_lock(&w->driving);
+    pthread_mutex_lock(&w->progress_lock);
     if (atomic_load(&w->failed))
         drop_all(w);
     else {
         moved = start_queued(w, false);
-        moved |= drive(w, false);
+        moved |= progress_active(w, false);
     }
-    *now = look_at_active(w);
-    pthread_mutex_unlock(&w->driving);
+    *now = needs_of_active(w);
+    pthread_mutex_unlock(&w->progress_lock);
     return moved;
 }
 
@@ -458,18 +458,18 @@ void *ax_mpi_thread(void *world)
 {
     ax_mpi_world *w = world;
     prctl(PR_SET_TIMERSLACK, 1000UL);
-    ax_status status = create(w);
-    announce(w, status);
+    ax_status status = create_world(w);
+    announce_created(w, status);
     for (unsigned idle = 0, rounds = 0; status == AX_OK && !w->quit; rounds++) {
         in_flight now;
         bool moved = drive_all(w, &now), napped = false;
         idle = moved ? 0 : idle + 1;
         if (!moved)
-            napped = rest(w, now, idle);
+            napped = yield_or_sleep(w, now, idle);
         if (napped || rounds % LOOK_EVERY == 0)
-            look_around(w);
+            check_control(w);
     }
     if (status == AX_OK || is_alone())
-        end(w);
+        destroy_world(w);
     return NULL;
 }

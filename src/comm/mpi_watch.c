@@ -30,7 +30,7 @@ typedef struct answer {
 struct ax_mpi_watch {
     double since;  /* time of the last progress */
     uint64_t seen; /* world->progress at that time */
-    double ask_at, warn_at, judge_by, hurry_at;
+    double ask_at, warn_at, answer_deadline, hurry_at;
     int round;   /* rounds of questions since then; 0: none */
     int64_t ask; /* number of the current question: a late answer to an earlier one is ignored */
     answer *answer;
@@ -93,12 +93,12 @@ static int64_t called_on(ax_mpi_world *w, uint64_t id)
     return called;
 }
 
-static void ask(ax_mpi_world *w, double now)
+static void ask_all(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
     ax_mpi_note note = {.kind = AX_NOTE_ASK, .ask = ++k->ask, .comm = w->active ? w->active->c->id : 0};
     k->round++;
-    k->judge_by = now + (atomic_load(&w->hurried) ? HURRY_PATIENCE : patience(timeout_of(w)));
+    k->answer_deadline = now + (atomic_load(&w->hurried) ? HURRY_PATIENCE : patience(timeout_of(w)));
     for (int r = 0; r < w->comm->comm.size; r++) {
         answer *a = &k->answer[r];
         a->before = a->progress;
@@ -141,7 +141,7 @@ void ax_mpi_watch_hear(ax_mpi_world *w, const ax_mpi_note *note)
 
 /* ---- decision ------------------------------------------------------------------------------------ */
 
-typedef bool which_fn(const ax_mpi_world *w, int rank);
+typedef bool rank_predicate(const ax_mpi_world *w, int rank);
 
 static bool is_silent(const ax_mpi_world *w, int rank) { return !w->watch->answer[rank].came; }
 static bool computes(const ax_mpi_world *w, int rank)
@@ -177,7 +177,7 @@ static bool waits_elsewhere(const ax_mpi_world *w, int rank)
     return waits(w, rank) && strcmp(w->watch->answer[rank].text, mine->text) != 0;
 }
 
-static int first(const ax_mpi_world *w, which_fn *which)
+static int first_rank(const ax_mpi_world *w, rank_predicate *which)
 {
     for (int r = 0; r < w->comm->comm.size; r++)
         if (which(w, r))
@@ -186,7 +186,7 @@ static int first(const ax_mpi_world *w, which_fn *which)
 }
 
 /* "rank 2", "ranks 2, 5" */
-static void list(const ax_mpi_world *w, which_fn *which, char *out, size_t size)
+static void list_ranks(const ax_mpi_world *w, rank_predicate *which, char *out, size_t size)
 {
     int n = 0;
     for (int r = 0; r < w->comm->comm.size; r++)
@@ -198,20 +198,20 @@ static void list(const ax_mpi_world *w, which_fn *which, char *out, size_t size)
 }
 
 /* Writes why the job cannot continue. */
-static void reason(const ax_mpi_world *w, char *out, size_t size)
+static void explain_hang(const ax_mpi_world *w, char *out, size_t size)
 {
     char what[AX_NOTE_TEXT], who[160];
     describe(w->active, what, sizeof what);
     int seconds = (int)(ax_now() - w->watch->since + 0.5);
-    if (first(w, is_silent) >= 0) {
-        list(w, is_silent, who, sizeof who);
+    if (first_rank(w, is_silent) >= 0) {
+        list_ranks(w, is_silent, who, sizeof who);
         snprintf(out, size, "%s, has waited %d s; no answer from %s: stopped, dead, or out of reach", what,
                  seconds, who);
-    } else if (first(w, has_left) >= 0) {
-        list(w, has_left, who, sizeof who);
+    } else if (first_rank(w, has_left) >= 0) {
+        list_ranks(w, has_left, who, sizeof who);
         snprintf(out, size, "%s, has waited %d s for %s, which left the world without calling it", what,
                  seconds, who);
-    } else if (first(w, is_missing) < 0 && first(w, waits_elsewhere) < 0) {
+    } else if (first_rank(w, is_missing) < 0 && first_rank(w, waits_elsewhere) < 0) {
         snprintf(out, size, "%s, has made no progress for %d s, although all its ranks have called it", what,
                  seconds);
     } else {
@@ -222,23 +222,23 @@ static void reason(const ax_mpi_world *w, char *out, size_t size)
     }
 }
 
-static void warn(ax_mpi_world *w, double now)
+static void warn_late(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
     char what[AX_NOTE_TEXT], who[160];
-    if (now < k->warn_at || first(w, waits) != w->comm->comm.rank)
+    if (now < k->warn_at || first_rank(w, waits) != w->comm->comm.rank)
         return;
     k->warn_at = now + (now - k->since);
     describe(w->active, what, sizeof what);
-    list(w, first(w, is_missing) < 0 ? computes : is_missing, who, sizeof who);
+    list_ranks(w, first_rank(w, is_missing) < 0 ? computes : is_missing, who, sizeof who);
     ax_log(AX_LOG_WARN, "%s, has waited %d s for %s; all ranks answer, so this rank continues to wait", what,
            (int)(now - k->since + 0.5), who);
 }
 
-static void judge(ax_mpi_world *w, double now)
+static void decide(ax_mpi_world *w, double now)
 {
     ax_mpi_watch *k = w->watch;
-    bool hopeless = first(w, is_silent) >= 0, hurried = atomic_load(&w->hurried);
+    bool hopeless = first_rank(w, is_silent) >= 0, hurried = atomic_load(&w->hurried);
     if (!hopeless && hurried) {
         k->round = 0;
         k->since = now;
@@ -250,23 +250,23 @@ static void judge(ax_mpi_world *w, double now)
         k->ask_at = now + timeout_of(w);
         return;
     }
-    if (!hopeless && first(w, computes) < 0) {
+    if (!hopeless && first_rank(w, computes) < 0) {
         if (k->round == 1) {
-            if (now >= k->judge_by)
-                ask(w, now);
+            if (now >= k->answer_deadline)
+                ask_all(w, now);
             return;
         }
-        hopeless = first(w, has_moved) < 0;
+        hopeless = first_rank(w, has_moved) < 0;
     }
     if (!hopeless) {
-        warn(w, now);
+        warn_late(w, now);
         k->round = 0;
         k->ask_at = now + timeout_of(w);
-    } else if (hurried || first(w, waits) == w->comm->comm.rank ||
-               now >= k->judge_by + patience(timeout_of(w))) {
+    } else if (hurried || first_rank(w, waits) == w->comm->comm.rank ||
+               now >= k->answer_deadline + patience(timeout_of(w))) {
         char text[900];
-        reason(w, text, sizeof text);
-        ax_mpi_end_job(w, AX_ERR_COMM, text, first(w, is_silent) < 0);
+        explain_hang(w, text, sizeof text);
+        ax_mpi_end_job(w, AX_ERR_COMM, text, first_rank(w, is_silent) < 0);
     }
 }
 
@@ -286,9 +286,9 @@ void ax_mpi_watch_look(ax_mpi_world *w)
     }
     if (k->round == 0) {
         if (now >= k->ask_at || (hurried && now >= fmax(k->since + HURRY_ASK, k->hurry_at)))
-            ask(w, now);
+            ask_all(w, now);
         return;
     }
-    if (first(w, is_silent) < 0 || now >= k->judge_by)
-        judge(w, now);
+    if (first_rank(w, is_silent) < 0 || now >= k->answer_deadline)
+        decide(w, now);
 }

@@ -81,7 +81,7 @@ static size_t heap_bytes(int size)
 }
 
 /* Reserves the span's blocks in the file and makes its pages accessible to this rank. */
-static ax_status take(ax_node *node, span s)
+static ax_status reserve_pages(ax_node *node, span s)
 {
     size_t bytes = (size_t)(s.end - s.begin);
     char text[32], *base = node->peer[node->rank].base + s.begin;
@@ -96,7 +96,7 @@ static ax_status take(ax_node *node, span s)
     return AX_OK;
 }
 
-static void give(ax_node *node, span s)
+static void release_pages(ax_node *node, span s)
 {
     size_t bytes = (size_t)(s.end - s.begin);
     if (fallocate(node->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, s.begin, s.end - s.begin))
@@ -106,7 +106,7 @@ static void give(ax_node *node, span s)
 
 /* ---- creation ------------------------------------------------------------------------------------ */
 
-static ax_status build(ax_node *node, const char *dir)
+static ax_status init_node(ax_node *node, const char *dir)
 {
     struct rlimit limit;
     AX_CHECK(getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY, AX_ERR_MEMORY,
@@ -122,7 +122,7 @@ static ax_status build(ax_node *node, const char *dir)
     node->capacity = 16;
     AX_TRY(ax_calloc((size_t)node->capacity, sizeof *node->used, &node->used));
     node->used[0] = (span){0, PAGE};
-    AX_TRY(take(node, node->used[0]));
+    AX_TRY(reserve_pages(node, node->used[0]));
     node->n = 1;
     atomic_store(&header_of(node, node->rank)->token, node->card.token);
     return AX_OK;
@@ -139,7 +139,7 @@ ax_status ax_node_create(int rank, int size, const char *dir, size_t bytes, ax_n
     node->fd = -1;
     node->card.bytes = bytes ? (uint64_t)ax_round_up((int64_t)bytes, HUGE_PAGE) : heap_bytes(size);
     pthread_mutex_init(&node->lock, NULL);
-    ax_status status = build(node, dir);
+    ax_status status = init_node(node, dir);
     if (status != AX_OK) {
         ax_node_destroy(&node);
         return status;
@@ -164,7 +164,7 @@ static ax_status map_file(const ax_node_card *card, peer *out)
 }
 
 /* In another PID namespace the same /proc path can be another process's file, so the token is compared. */
-static ax_status attach(const ax_node_card *card, peer *out)
+static ax_status attach_peer(const ax_node_card *card, peer *out)
 {
     AX_CHECK(card->token, AX_ERR_COMM, "that rank could not create it");
     AX_TRY(map_file(card, out));
@@ -183,7 +183,7 @@ static ax_status attach(const ax_node_card *card, peer *out)
 ax_status ax_node_attach(ax_node *node, const ax_node_card *cards)
 {
     for (int r = 0; r < node->size; r++)
-        if (r != node->rank && attach(&cards[r], &node->peer[r]) != AX_OK) {
+        if (r != node->rank && attach_peer(&cards[r], &node->peer[r]) != AX_OK) {
             ax_error_context("the shared memory of rank %d of this node", r);
             return AX_ERR_COMM;
         }
@@ -219,7 +219,7 @@ void ax_node_destroy(ax_node **node)
 
 /* Finds the first gap for `bytes` with a guard page on both sides, and makes room in the list. Large spans
  * are aligned to huge pages. *index: the new span's position in the list. */
-static ax_status find(ax_node *node, int64_t bytes, int *index, span *out)
+static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
 {
     int64_t align = bytes >= 4 * HUGE_PAGE ? HUGE_PAGE : PAGE, begin = 0;
     int i = 1;
@@ -246,8 +246,8 @@ static ax_status alloc_locked(ax_node *node, size_t bytes, void **out)
 {
     int i;
     span s;
-    AX_TRY(find(node, ax_round_up((int64_t)(bytes ? bytes : 1), PAGE), &i, &s));
-    AX_TRY(take(node, s));
+    AX_TRY(find_gap(node, ax_round_up((int64_t)(bytes ? bytes : 1), PAGE), &i, &s));
+    AX_TRY(reserve_pages(node, s));
     memmove(node->used + i + 1, node->used + i, (size_t)(node->n - i) * sizeof s);
     node->used[i] = s;
     node->n++;
@@ -275,7 +275,7 @@ void ax_node_free(ax_node *node, void *memory)
         i++;
     AX_ASSERT(i < node->n);
     if (i < node->n) {
-        give(node, node->used[i]);
+        release_pages(node, node->used[i]);
         node->n--;
         memmove(node->used + i, node->used + i + 1, (size_t)(node->n - i) * sizeof *node->used);
     }

@@ -3,10 +3,10 @@
  * Each rank has a heap, a shared mapping of a file without a name, which the other ranks map too. A peer
  * addresses memory of ax_node_alloc as (rank, offset), so a collective copies directly from the sender's
  * buffer to the receiver's. Nothing here uses MPI. The caller exchanges between ranks the cards, which
- * describe the heaps, and the places, which are the offsets of each rank's shared part of a group.
+ * describe the heaps, and the mailboxes of a group, as offsets.
  *
  * Order of calls: ax_node_create on each rank; exchange of cards; ax_node_attach; agreement that all ranks
- * attached; ax_node_seal. Then for each communicator: ax_node_group_create; exchange of places;
+ * attached; ax_node_seal. Then for each communicator: ax_node_group_create; exchange of mailboxes;
  * ax_node_group_join. */
 #ifndef AXONN_COMM_NODE_H
 #define AXONN_COMM_NODE_H
@@ -68,12 +68,12 @@ typedef struct ax_node_map {
 } ax_node_map;
 
 /* Creates a group: the ranks of a communicator on this node; this rank is number `rank` of them. The caller
- * sends *place, the offset of this rank's shared part of the group, to all ranks of the group. */
+ * sends *mailbox, the offset of this rank's mailbox in its heap, to all ranks of the group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
-                                             ax_node_group **out, int64_t *place);
-/* member[i]: the rank in `node` of group rank i; where[i]: its place. `outer` is borrowed; it may be NULL if
- * there is one node. */
-void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *where,
+                                             ax_node_group **out, int64_t *mailbox);
+/* member[i]: the rank in `node` of group rank i; mailbox[i]: the offset of its mailbox. `outer` is borrowed;
+ * it may be NULL if there is one node. */
+void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *mailbox,
                         const ax_node_outer *outer);
 /* Call it after all ranks have completed their last operation. */
 void ax_node_group_destroy(ax_node_group **group);

@@ -28,16 +28,16 @@ enum {
 };
 
 typedef enum phase {
-    POST,       /* wait for a free slot in the ring, post the first round */
-    MEET,       /* wait until all have posted it, move */
-    LEAVE,      /* wait until all have moved */
-    TURN,       /* wait until the earlier operations are complete */
-    PART,       /* prepare the next part, or end */
-    PART_POST,  /* wait for a free slot, post a round of the part */
-    PART_MEET,  /* wait until all have posted it, move */
-    GO_OUTSIDE, /* start the exchange with the other nodes */
-    OUTSIDE,    /* wait for the exchange */
-    PART_LEAVE, /* wait until all have moved, finish the part */
+    POST,           /* wait for a free slot in the ring, post the first round */
+    MEET,           /* wait until all have posted it, move */
+    LEAVE,          /* wait until all have moved */
+    TURN,           /* wait until the earlier operations are complete */
+    PART,           /* prepare the next part, or end */
+    PART_POST,      /* wait for a free slot, post a round of the part */
+    PART_MEET,      /* wait until all have posted it, move */
+    START_EXCHANGE, /* start the exchange with the other nodes */
+    TEST_EXCHANGE,  /* wait for the exchange */
+    PART_LEAVE,     /* wait until all have moved, finish the part */
     END
 } phase;
 
@@ -67,22 +67,22 @@ static bool needs_columns(const ax_node_group *g, const ax_coll_args *a)
     return g->map.nodes > 1 && (a->coll == AX_REDUCE_SCATTER || (a->coll == AX_ALL_GATHER && !g->step));
 }
 
-static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
+static ax_status init_group(ax_node_group *g, const ax_node_map *map, int64_t *offset)
 {
     size_t n = (size_t)map->size, all = (size_t)map->nodes * n;
     AX_TRY(ax_calloc(all, sizeof *g->rank_of, &g->rank_of));
     memcpy(g->rank_of, map->rank_of, all * sizeof *g->rank_of);
     g->map.rank_of = g->rank_of;
     AX_TRY(ax_calloc(n, sizeof *g->member, &g->member));
-    AX_TRY(ax_calloc(n, sizeof(place *), &g->place));
+    AX_TRY(ax_calloc(n, sizeof(mailbox *), &g->mailbox));
     AX_TRY(ax_calloc(n, sizeof(char *), &g->send));
     AX_TRY(ax_calloc(n, sizeof(char *), &g->recv));
     AX_TRY(ax_calloc(n, sizeof(void *), &g->src));
     AX_TRY(ax_calloc(n, sizeof(void *), &g->dst));
     void *mine;
-    AX_TRY(ax_node_alloc(g->node, sizeof(place), &mine));
-    g->place[g->rank] = mine;
-    *where = ax_node_offset(g->node, mine, 1);
+    AX_TRY(ax_node_alloc(g->node, sizeof(mailbox), &mine));
+    g->mailbox[g->rank] = mine;
+    *offset = ax_node_offset(g->node, mine, 1);
     /* Room for at least one element of every rank, sent and received. */
     g->part_bytes = ax_max(map->nodes > 1 ? PART_OUTSIDE : PART_INSIDE, 16 * (int64_t)(all + 1));
     g->step = step_of(map);
@@ -90,7 +90,7 @@ static ax_status build(ax_node_group *g, const ax_node_map *map, int64_t *where)
 }
 
 ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank, ax_node_group **out,
-                               int64_t *where)
+                               int64_t *offset)
 {
     *out = NULL;
     ax_node_group *g;
@@ -98,19 +98,19 @@ ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank, 
     g->node = node;
     g->map = *map;
     g->rank = rank;
-    ax_status status = build(g, map, where);
+    ax_status status = init_group(g, map, offset);
     if (status != AX_OK)
         ax_node_group_destroy(&g);
     *out = g;
     return status;
 }
 
-void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *where,
+void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer)
 {
     for (int r = 0; r < group->map.size; r++) {
         group->member[r] = member[r];
-        group->place[r] = ax_node_at(group->node, member[r], where[r]);
+        group->mailbox[r] = ax_node_at(group->node, member[r], offset[r]);
     }
     group->outer = outer;
 }
@@ -120,15 +120,15 @@ void ax_node_group_destroy(ax_node_group **group)
     ax_node_group *g = *group;
     if (!g)
         return;
-    if (g->place)
-        ax_node_free(g->node, g->place[g->rank]);
+    if (g->mailbox)
+        ax_node_free(g->node, g->mailbox[g->rank]);
     ax_node_free(g->node, g->stage);
     free(g->columns);
     free(g->dst);
     free(g->src);
     free(g->recv);
     free(g->send);
-    free(g->place);
+    free(g->mailbox);
     free(g->member);
     free(g->rank_of);
     free(g);
@@ -186,7 +186,7 @@ static int64_t part_size(const ax_node_op *op)
 static bool all_posted(const ax_node_group *g, int c, uint32_t n)
 {
     for (int r = 0; r < g->map.size; r++)
-        if ((int32_t)(atomic_load_explicit(&g->place[r]->channel[c].posted, memory_order_acquire) - n) < 0)
+        if ((int32_t)(atomic_load_explicit(&g->mailbox[r]->channel[c].posted, memory_order_acquire) - n) < 0)
             return false;
     return true;
 }
@@ -194,7 +194,7 @@ static bool all_posted(const ax_node_group *g, int c, uint32_t n)
 static bool all_moved(const ax_node_group *g, int c, uint32_t n)
 {
     for (int r = 0; r < g->map.size; r++)
-        if ((int32_t)(atomic_load_explicit(&g->place[r]->channel[c].moved, memory_order_acquire) - n) < 0)
+        if ((int32_t)(atomic_load_explicit(&g->mailbox[r]->channel[c].moved, memory_order_acquire) - n) < 0)
             return false;
     return true;
 }
@@ -211,7 +211,7 @@ static bool may_post(const ax_node_op *op)
 static bool may_move(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
-    const channel *mine = &g->place[g->rank]->channel[c];
+    const channel *mine = &g->mailbox[g->rank]->channel[c];
     return atomic_load_explicit(&mine->moved, memory_order_relaxed) == op->round &&
            all_posted(g, c, op->round + 1);
 }
@@ -220,13 +220,13 @@ static bool may_move(const ax_node_op *op, int c)
 static bool try_post(ax_node_op *op, int c, const post *p)
 {
     ax_node_group *g = op->group;
-    channel *mine = &g->place[g->rank]->channel[c];
+    channel *mine = &g->mailbox[g->rank]->channel[c];
     uint32_t round = atomic_load_explicit(&mine->posted, memory_order_relaxed);
     if (!all_moved(g, c, round + 1 - RING))
         return false;
     mine->post[round % RING] = *p;
     if (c == FIRST && is_small(g, &op->args) && bytes_sent(g, &op->args))
-        memcpy(g->place[g->rank]->box[round % RING], op->args.send, bytes_sent(g, &op->args));
+        memcpy(g->mailbox[g->rank]->box[round % RING], op->args.send, bytes_sent(g, &op->args));
     op->round = round;
     atomic_store_explicit(&mine->posted, round + 1, memory_order_release);
     return true;
@@ -235,12 +235,12 @@ static bool try_post(ax_node_op *op, int c, const post *p)
 static void mark_moved(const ax_node_op *op, int c)
 {
     const ax_node_group *g = op->group;
-    atomic_store_explicit(&g->place[g->rank]->channel[c].moved, op->round + 1, memory_order_release);
+    atomic_store_explicit(&g->mailbox[g->rank]->channel[c].moved, op->round + 1, memory_order_release);
 }
 
 static const post *post_of(const ax_node_op *op, int c, int rank)
 {
-    return &op->group->place[rank]->channel[c].post[op->round % RING];
+    return &op->group->mailbox[rank]->channel[c].post[op->round % RING];
 }
 
 static void describe(const post *p, char out[96])
@@ -333,7 +333,7 @@ static void find_boxes(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
     for (int r = 0; r < g->map.size; r++)
-        g->send[r] = g->place[r]->box[op->round % RING];
+        g->send[r] = g->mailbox[r]->box[op->round % RING];
     g->recv[g->rank] = op->args.recv;
 }
 
@@ -372,7 +372,7 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* The arguments of this rank's exchange with its column: a slice of a sum, the blocks in g->columns, or
  * blocks in the caller's buffer that are `stride` elements apart. */
-static ax_coll_args outside(const ax_node_op *op, int64_t *stride)
+static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;
     ax_coll_args a = op->args;
@@ -395,7 +395,7 @@ static ax_coll_args outside(const ax_node_op *op, int64_t *stride)
 }
 
 /* Copies the gathered blocks from g->columns to this rank's receive buffer, which the other ranks read. */
-static void place_columns(const ax_node_op *op)
+static void copy_columns(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
     ax_node_part p = part_of(op);
@@ -445,7 +445,7 @@ static ax_status next_part(ax_node_op *op)
         pack(op);
     }
     op->out = g->map.nodes > 1 && op->args.coll == AX_ALL_GATHER;
-    op->phase = op->out ? GO_OUTSIDE : PART_POST;
+    op->phase = op->out ? START_EXCHANGE : PART_POST;
     return AX_OK;
 }
 
@@ -458,14 +458,14 @@ static ax_status part_round(ax_node_op *op)
     ax_node_move alone = op->args.coll == AX_ALL_REDUCE ? MOVE_SHARED : MOVE_WHOLE;
     ax_node_do(g, &op->args, part_of(op), op->out ? MOVE_OUT : g->map.nodes > 1 ? MOVE_IN : alone);
     mark_moved(op, MORE);
-    op->phase = g->map.nodes > 1 && !op->out ? GO_OUTSIDE : PART_LEAVE;
+    op->phase = g->map.nodes > 1 && !op->out ? START_EXCHANGE : PART_LEAVE;
     return AX_OK;
 }
 
-static ax_status came_back(ax_node_op *op)
+static ax_status finish_exchange(ax_node_op *op)
 {
     if (op->args.coll == AX_ALL_GATHER && needs_columns(op->group, &op->args))
-        place_columns(op);
+        copy_columns(op);
     op->out = true;
     op->phase = op->args.coll == AX_REDUCE_SCATTER ? PART_LEAVE : PART_POST;
     return AX_OK;
@@ -479,27 +479,27 @@ static void leave_part(ax_node_op *op)
     op->phase = PART;
 }
 
-static ax_status test_outside(ax_node_op *op, bool *go)
+static ax_status test_exchange(ax_node_op *op, bool *go)
 {
     const ax_node_outer *outer = op->group->outer;
     *go = true;
     if (op->exchanged)
         AX_TRY(outer->test(outer->user, go));
-    return *go ? came_back(op) : AX_OK;
+    return *go ? finish_exchange(op) : AX_OK;
 }
 
-static ax_status go_outside(ax_node_op *op)
+static ax_status start_exchange(ax_node_op *op)
 {
     const ax_node_outer *outer = op->group->outer;
     int64_t stride;
-    ax_coll_args args = outside(op, &stride);
+    ax_coll_args args = exchange_args(op, &stride);
     op->exchanged = args.count > 0; /* the same on the other nodes */
-    op->phase = OUTSIDE;
+    op->phase = TEST_EXCHANGE;
     return op->exchanged ? outer->start(outer->user, &args, stride) : AX_OK;
 }
 
 /* Runs the current phase of the operation; *go is false if the phase has to wait. */
-static ax_status step(ax_node_op *op, bool *go)
+static ax_status run_phase(ax_node_op *op, bool *go)
 {
     ax_node_group *g = op->group;
     post p;
@@ -528,10 +528,10 @@ static ax_status step(ax_node_op *op, bool *go)
     case PART_MEET:
         *go = may_move(op, MORE);
         return *go ? part_round(op) : AX_OK;
-    case GO_OUTSIDE:
-        return go_outside(op);
-    case OUTSIDE:
-        return test_outside(op, go);
+    case START_EXCHANGE:
+        return start_exchange(op);
+    case TEST_EXCHANGE:
+        return test_exchange(op, go);
     case PART_LEAVE:
         *go = all_moved(g, MORE, op->round + 1);
         if (*go)
@@ -551,7 +551,7 @@ void ax_node_start(ax_node_group *group, const ax_coll_args *args, ax_node_op *o
 ax_status ax_node_test(ax_node_op *op, bool *done)
 {
     for (bool go = true; go;)
-        AX_TRY(step(op, &go));
+        AX_TRY(run_phase(op, &go));
     *done = op->phase == END;
     return AX_OK;
 }

@@ -31,11 +31,11 @@ typedef struct channel {
  * operation at a time, so that all ranks have the same order of rounds in each channel. */
 enum { FIRST, MORE, CHANNELS };
 
-/* One rank's shared part of a group: in its heap, read by all ranks, written by this rank only. */
-typedef struct place {
+/* One rank's posts to a group: in its heap, read by all ranks of the group, written by this rank only. */
+typedef struct mailbox {
     channel channel[CHANNELS];
     _Alignas(LINE) char box[RING][BOX];
-} place;
+} mailbox;
 
 struct ax_node_group {
     ax_node *node;
@@ -43,7 +43,7 @@ struct ax_node_group {
     int *rank_of;
     int rank;
     int *member;
-    place **place; /* of each rank of the group */
+    mailbox **mailbox; /* of each rank of the group */
     const ax_node_outer *outer;
     int64_t part_bytes; /* largest number of bytes that a rank sends and receives in one part */
     char *stage;        /* staging buffer in the heap, for parts of buffers that are not in the heap */

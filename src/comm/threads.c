@@ -46,7 +46,7 @@ struct world {
     pthread_mutex_t lock;
     group *groups;
     int size, blocked, returned;
-    int culprit; /* the first rank that failed or aborted, -1: none */
+    int first_failed; /* the first rank that failed or aborted, -1: none */
     bool failed;
     char message[1024]; /* the reason, once `failed` is true */
 };
@@ -194,16 +194,16 @@ static ax_status make_subgroups(group *g)
     return AX_OK;
 }
 
-typedef void judge_fn(group *g);
+typedef void last_arrival_fn(group *g);
 
-static void judge_split(group *g)
+static void finish_split(group *g)
 {
     check_agreement(g);
     if (!g->world->failed && make_subgroups(g) != AX_OK)
         world_fail(g->world, ax_error_message());
 }
 
-static void release(group *g)
+static void release_all(group *g)
 {
     g->arrived = 0;
     g->round++;
@@ -213,7 +213,7 @@ static void release(group *g)
     pthread_cond_broadcast(&g->released);
 }
 
-static void block(group *g, slot *mine, bool even_if_failed)
+static void sleep_until_released(group *g, slot *mine, bool even_if_failed)
 {
     world *w = g->world;
     uint64_t round = g->round;
@@ -225,20 +225,20 @@ static void block(group *g, slot *mine, bool even_if_failed)
     mine->waiting = false;
 }
 
-/* Waits until all ranks of the group have posted. The last one runs `judge` and releases the others unless
+/* Waits until all ranks of the group have posted. The last one runs `at_last` and releases the others unless
  * that failed the world. Either all ranks of the group are released or none, even if the world fails
  * meanwhile, because a released rank accesses the buffers of the others. */
-static ax_status meet(group *g, int rank, judge_fn *judge)
+static ax_status wait_all_posted(group *g, int rank, last_arrival_fn *at_last)
 {
     world *w = g->world;
     pthread_mutex_lock(&w->lock);
     uint64_t round = g->round;
     if (!w->failed && ++g->arrived == g->size) {
-        judge(g);
+        at_last(g);
         if (!w->failed)
-            release(g);
+            release_all(g);
     } else if (!w->failed) {
-        block(g, &g->slot[rank], false);
+        sleep_until_released(g, &g->slot[rank], false);
     }
     ax_status status = g->round == round ? ax_fail(AX_ERR_COMM, "%s", w->message) : AX_OK;
     pthread_mutex_unlock(&w->lock);
@@ -247,13 +247,13 @@ static ax_status meet(group *g, int rank, judge_fn *judge)
 
 /* Waits until all ranks of the group have moved their data. All arrive, because moving cannot fail or block.
  */
-static void part(group *g, int rank)
+static void wait_all_moved(group *g, int rank)
 {
     pthread_mutex_lock(&g->world->lock);
     if (++g->arrived == g->size)
-        release(g);
+        release_all(g);
     else
-        block(g, &g->slot[rank], true);
+        sleep_until_released(g, &g->slot[rank], true);
     pthread_mutex_unlock(&g->world->lock);
 }
 
@@ -283,7 +283,7 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* Moves this rank's share of a collective that all ranks have called alike. */
-static void move(group *g, int rank)
+static void move_data(group *g, int rank)
 {
     const ax_coll_args *a = &g->slot[rank].args;
     size_t chunk = (size_t)a->count * ax_dtype_size(a->dtype);
@@ -324,11 +324,11 @@ static ax_status threads_run(ax_comm *comm, ax_stream *stream, const ax_coll_arg
     slot *mine = &g->slot[comm->rank];
     mine->args = *args;
     mine->split = false;
-    AX_TRY(meet(g, comm->rank, check_agreement));
+    AX_TRY(wait_all_posted(g, comm->rank, check_agreement));
     if (args->coll == AX_BARRIER)
         return AX_OK;
-    move(g, comm->rank);
-    part(g, comm->rank);
+    move_data(g, comm->rank);
+    wait_all_moved(g, comm->rank);
     return AX_OK;
 }
 
@@ -344,24 +344,24 @@ static ax_status threads_split(ax_comm *comm, int color, int key, ax_comm **out)
     mine->color = color;
     mine->key = key;
     mine->sub = NULL;
-    ax_status status = meet(g, comm->rank, judge_split);
+    ax_status status = wait_all_posted(g, comm->rank, finish_split);
     if (status != AX_OK || !mine->sub) {
         free(sub);
         return status;
     }
-    AX_ASSERT(mine->sub); /* judge_split gives one to every rank with a colour */
+    AX_ASSERT(mine->sub); /* finish_split gives one to every rank with a colour */
     *sub = (ax_comm){.ops = &threads_ops, .rank = mine->sub_rank, .size = mine->sub->size, .impl = mine->sub};
     *out = sub;
     return AX_OK;
 }
 
-static void abort_by(world *w, int rank, const char *why)
+static void abort_as_rank(world *w, int rank, const char *why)
 {
     char text[1024];
     snprintf(text, sizeof text, "rank %d %s", rank, why);
     pthread_mutex_lock(&w->lock);
-    if (w->culprit < 0)
-        w->culprit = rank;
+    if (w->first_failed < 0)
+        w->first_failed = rank;
     world_fail(w, text);
     pthread_mutex_unlock(&w->lock);
 }
@@ -373,7 +373,7 @@ static void threads_abort(ax_comm *comm, ax_status status, const char *message)
     char why[900] = "aborted the communicator";
     if (message)
         snprintf(why, sizeof why, "failed: %s", message);
-    abort_by(g->world, g->world_rank[comm->rank], why);
+    abort_as_rank(g->world, g->world_rank[comm->rank], why);
 }
 
 static const char *threads_failed(ax_comm *comm)
@@ -427,7 +427,7 @@ static void *rank_main(void *arg)
         t->shared = ax_error_is_shared();
         snprintf(t->message, sizeof t->message, "%s", ax_error_message());
         snprintf(why, sizeof why, "failed: %s", t->message);
-        abort_by(w, t->comm.rank, why);
+        abort_as_rank(w, t->comm.rank, why);
     }
     pthread_mutex_lock(&w->lock);
     w->returned++;
@@ -439,7 +439,7 @@ static void *rank_main(void *arg)
 /* Returns the failure of the rank that failed or aborted first; otherwise that of the lowest failed rank. */
 static ax_status first_failure(const world *w, const rank_thread *t)
 {
-    int first = w->culprit >= 0 && t[w->culprit].status != AX_OK ? w->culprit : -1;
+    int first = w->first_failed >= 0 && t[w->first_failed].status != AX_OK ? w->first_failed : -1;
     for (int r = 0; r < w->size && first < 0; r++)
         if (t[r].status != AX_OK)
             first = r;
@@ -463,7 +463,7 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
         started += !error;
     }
     if (error)
-        abort_by(w, started, "could not be started");
+        abort_as_rank(w, started, "could not be started");
     for (int r = 0; r < started; r++)
         pthread_join(t[r].thread, NULL);
     for (int r = 0; r < w->size; r++)
@@ -476,7 +476,7 @@ static ax_status run_threads(world *w, group *g, rank_thread *t, ax_rank_fn *fn,
 ax_status ax_comm_threads_run(int size, ax_rank_fn *fn, void *arg)
 {
     AX_CHECK(size >= 1, AX_ERR_USAGE, "a world needs at least one rank, not %d", size);
-    world w = {.size = size, .culprit = -1};
+    world w = {.size = size, .first_failed = -1};
     pthread_mutex_init(&w.lock, NULL);
     group *g = NULL;
     rank_thread *t = NULL;

@@ -270,7 +270,7 @@ static ax_status drive(call *calls, int n)
     return AX_OK;
 }
 
-static ax_status judge(const call *c, int rank, int ranks)
+static ax_status check_result(const call *c, int rank, int ranks)
 {
     for (int64_t i = 0; i < c->received; i++) {
         double got = ax_load(c->args.dtype, c->args.recv, i), want = expected(c, rank, ranks, i);
@@ -297,7 +297,7 @@ static ax_status many(team *t, member *m)
         }
         AX_TRY(drive(calls, n));
         for (int i = 0; i < n; i++)
-            AX_TRY(judge(&calls[i], m->rank, ranks));
+            AX_TRY(check_result(&calls[i], m->rank, ranks));
     }
     return AX_OK;
 }

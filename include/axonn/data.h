@@ -190,6 +190,12 @@ AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *p
  * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
+/* The same in parts, which follow one another from row 0 to B: rows first ... end-1 and their targets.
+ * Between two of them a caller may give up the batch, by going back to the counts before it
+ * (ax_sampler_restore). AX_ERR_USAGE, AX_ERR_DATA. */
+AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
+                                             int64_t *targets);
+
 /* Reads rows first ... end-1 of the batch that ax_sampler_next chose into lines 0 ... of `out`; any part,
  * any number of times, in any order: a data-parallel rank reads its own rows only. Thread-safe between two
  * ax_sampler_next. Allocates nothing. AX_ERR_USAGE, AX_ERR_DATA. */

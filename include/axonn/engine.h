@@ -78,7 +78,9 @@ ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Rows of a micro-batch, all ranks together. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
-/* Gives rows first … end-1 of the present step (or evaluation): ax_sampler_read fits. */
+/* Gives rows first … end-1 of the present step (or evaluation): ax_sampler_read fits. A step calls it once in
+ * each micro-batch, before anything else; where it fails, on all ranks alike, the step ends there, and
+ * ax_param_set_zero_grad drops its gradients. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Gives none: for a dry device, which reads nothing. */
 ax_read_rows_fn ax_rows_none;

@@ -130,11 +130,20 @@ static int64_t ordered_sample(const ax_sampler *s, const source *from)
     return (int64_t)ax_permute(key, (uint64_t)from->samples, (uint64_t)place);
 }
 
-/* Picks are made before any row is read, so that a rank which reads few rows still counts all targets. */
-ax_status ax_sampler_next(ax_sampler *s, int64_t *targets)
+static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
 {
+    AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
+             "rows %lld ... %lld of a batch of %lld", (long long)first, (long long)end - 1,
+             (long long)s->batch);
+    return AX_OK;
+}
+
+/* Picks are made before any row is read, so that a rank which reads few rows still counts all targets. */
+ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
+{
+    AX_TRY(check_rows(s, first, end));
     *targets = 0;
-    for (int64_t r = 0, here; r < s->batch; r++) {
+    for (int64_t r = first, here; r < end; r++) {
         int i = choose_source(s);
         source *from = &s->sources[i];
         s->picks[r] = (pick){i, ordered_sample(s, from)};
@@ -146,11 +155,14 @@ ax_status ax_sampler_next(ax_sampler *s, int64_t *targets)
     return AX_OK;
 }
 
+ax_status ax_sampler_next(ax_sampler *s, int64_t *targets)
+{
+    return ax_sampler_next_part(s, 0, s->batch, targets);
+}
+
 ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const ax_rows *out)
 {
-    AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
-             "rows %lld ... %lld of a batch of %lld", (long long)first, (long long)end - 1,
-             (long long)s->batch);
+    AX_TRY(check_rows(s, first, end));
     int64_t T = s->shape.seq_len;
     for (int64_t r = first; r < end; r++) { /* all at once: from a cold disk rows come in parallel */
         const pick *p = &s->picks[r];

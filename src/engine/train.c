@@ -177,9 +177,45 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
     return AX_OK;
 }
 
+/* Once in each micro-batch, on each rank. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
-    return ax_sampler_read(source, first, end, out);
+    ax_run *run = source;
+    AX_TRY(ax_pace_piece(run, &run->computing));
+    return ax_sampler_read(run->sampler, first, end, out);
+}
+
+/* The rows of a step, in pieces. */
+static ax_status draw_rows(ax_run *run, int64_t *targets)
+{
+    enum { PIECE = 1 << 14 };
+    *targets = 0;
+    for (int64_t row = 0, end, here; row < run->config->train.global_batch; row = end) {
+        end = ax_min(row + PIECE, run->config->train.global_batch);
+        AX_TRY(ax_pace_piece(run, &run->drawing));
+        AX_TRY(ax_sampler_next_part(run->sampler, row, end, &here));
+        *targets += here;
+    }
+    return AX_OK;
+}
+
+static ax_status compute(ax_run *run, const ax_hyper *hyper, int64_t *targets, ax_step_result *result)
+{
+    run->step_began = ax_now();
+    ax_pace_begin(&run->drawing);
+    AX_TRY(draw_rows(run, targets));
+    ax_run_begin_traffic(run);
+    ax_pace_begin(&run->computing);
+    AX_TRY(ax_engine_step(run->engine, run->step, read_rows, run, *targets, hyper));
+    return ax_engine_result(run->engine, result);
+}
+
+/* As if the step had not begun: its gradients are dropped, its rows are drawn again by whoever goes on. */
+static ax_status give_up(ax_run *run, const int64_t *drawn)
+{
+    run->step--;
+    AX_TRY(ax_sampler_restore(run->sampler, drawn));
+    return ax_param_set_zero_grad(ax_engine_params(run->engine));
 }
 
 /* What to do about steps that are not finite. */
@@ -249,14 +285,15 @@ static int64_t held(const ax_run *run)
 static ax_status train_step(ax_run *run)
 {
     const ax_config *c = run->config;
-    double start = ax_now(), flops = run->ctx->dev->flops;
-    int64_t targets, step = ++run->step;
+    double flops = run->ctx->dev->flops;
+    int64_t targets, step = ++run->step, drawn[run->train.n];
     ax_hyper hyper = ax_run_hyper(run, step);
     ax_step_result result;
-    AX_TRY(ax_sampler_next(run->sampler, &targets));
-    ax_run_begin_traffic(run);
-    AX_TRY(ax_engine_step(run->engine, step, read_rows, run->sampler, targets, &hyper));
-    AX_TRY(ax_engine_result(run->engine, &result));
+    ax_sampler_state(run->sampler, drawn);
+    ax_status status = compute(run, &hyper, &targets, &result);
+    if (run->given_up)
+        return give_up(run, drawn);
+    AX_TRY(status);
     run->tokens += targets;
     run->result->loss = result.loss;
     double per_token = ax_model_config_flops_per_token(&run->model, c->model.seq_len);
@@ -272,8 +309,8 @@ static ax_status train_step(ax_run *run)
                            .skipped = !result.finite,
                            .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result.loss_scale : 0};
     AX_TRY(ax_run_exchange(run, &row));
-    row.step_ms = (ax_now() - start) * 1e3;
-    ax_event_add(run->ctx->dev->ring, "step", "train", start, ax_now(), 0);
+    row.step_ms = (ax_now() - run->step_began) * 1e3;
+    ax_event_add(run->ctx->dev->ring, "step", "train", run->step_began, ax_now(), 0);
     if (run->metrics)
         ax_run_note_trouble(run, ax_metrics_step_add(run->metrics, &row));
     return result.finite ? AX_OK : ax_comm_agree(run->world, judge(run, &result));
@@ -290,6 +327,17 @@ static const char *signal_name(const ax_run *run)
     return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->signal);
 }
 
+static ax_status tell_stop(const ax_run *run)
+{
+    char given_up[96] = "";
+    if (run->given_up)
+        snprintf(given_up, sizeof given_up, "; step %lld still ran ten seconds later and is dropped",
+                 (long long)run->given_up);
+    return ax_fail(AX_ERR_SIGNAL,
+                   "stopped by %s after step %lld, which is saved%s; run the same command to go on",
+                   signal_name(run), (long long)run->step, given_up);
+}
+
 /* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. All ranks
  * decide by what the last exchange told them. */
 static ax_status boundary(ax_run *run)
@@ -303,11 +351,7 @@ static ax_status boundary(ax_run *run)
     if (run->signal || save)
         AX_TRY(ax_run_save(run));
     if (run->signal && (run->step < c->train.steps || run->eval_pending))
-        return ax_comm_agree(
-            run->world,
-            ax_fail(AX_ERR_SIGNAL,
-                    "stopped by %s after step %lld, which is saved; run the same command to go on",
-                    signal_name(run), (long long)run->step));
+        return ax_comm_agree(run->world, tell_stop(run));
     return AX_OK;
 }
 
@@ -320,7 +364,8 @@ static ax_status loop(ax_run *run)
         AX_TRY(boundary(run));
     while (run->step < c->train.steps) {
         AX_TRY(train_step(run));
-        run->eval_pending = run->valid.n && due(run->step, c->run.eval_interval, c->train.steps);
+        run->eval_pending =
+            run->valid.n && !run->given_up && due(run->step, c->run.eval_interval, c->train.steps);
         AX_TRY(boundary(run));
     }
     return ax_run_agree(run);

@@ -22,6 +22,12 @@ typedef struct ax_run_axes {
     ax_comm_traffic before; /* this step */
 } ax_run_axes;
 
+/* When ranks ask one another, within a step, whether it goes on: after every so many pieces of its work. */
+typedef struct ax_pace {
+    int64_t every, next, piece; /* pieces: between two questions; before the next; begun in this step */
+    double asked;               /* when they did last */
+} ax_pace;
+
 /* A small file of a checkpoint; owns both. */
 typedef struct ax_run_file {
     char *name, *data;
@@ -64,6 +70,9 @@ typedef struct ax_run {
     ax_metrics_axes *row_axes;
     double *exchanged; /* what ax_run_exchange reduces */
     int signal;        /* that some rank had at the last exchange, or 0 */
+    int64_t given_up;  /* the step that the signal did not wait for, or 0 */
+    ax_pace drawing, computing;
+    double step_began;
     ax_status trouble; /* of this rank's own work, told at the next exchange */
     char trouble_message[1024];
     double peak_flops;    /* mean of the ranks */
@@ -121,6 +130,14 @@ ax_status ax_run_agree(ax_run *run); /* on the trouble that was noted */
 /* Ends a step: the row becomes that of all ranks, signals and trouble become known. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row);
 
+/* train_pace.c: a step that still runs ten seconds after a signal is given up by all ranks at the same place.
+ */
+void ax_pace_begin(ax_pace *pace); /* a step begins */
+/* Before each piece of work, of which all ranks have as many. AX_ERR_SIGNAL on all ranks if the step is given
+ * up, which is then run->given_up. */
+ax_status ax_pace_piece(ax_run *run, ax_pace *pace);
+void ax_pace_end(ax_pace *pace, double seconds); /* what the pieces took, the same on all ranks */
+
 /* train_eval.c */
 ax_status ax_run_find_evaluation(ax_run *run);
 ax_status ax_run_evaluate(ax_run *run);
@@ -130,6 +147,7 @@ bool ax_run_first(const ax_run *run); /* this is rank 0 */
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
 void ax_signals_install(ax_comm *comm); /* which hurries once a signal came */
 void ax_signals_restore(ax_comm *comm);
+double ax_signal_age(void);          /* seconds since the first one came; 0: none did */
 void ax_signals_saving(bool begins); /* a save begins or ends: others may be silent meanwhile */
 
 ax_dtype ax_run_dtype(int precision); /* of an ax_config_precision, and its word */

@@ -81,7 +81,7 @@ ax_status ax_run_beat(ax_run *run, bool *done)
 /* ---- once a step --------------------------------------------------------------------------------- */
 
 /* What ranks tell one another at the end of a step, before the bytes along each set of axes. */
-enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, AXES };
+enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, SECONDS, AXES };
 
 ax_status ax_run_find_axes(ax_run *run)
 {
@@ -144,6 +144,7 @@ ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
         max[WIRE] += (double)(now.wire - before.wire);
     }
     max[EXPOSED] = ax_run_exposed(run);
+    max[SECONDS] = ax_now() - run->step_began;
     if (ax_comm_size(run->world) > 1) {
         ax_work *largest, *sum;
         AX_TRY(ax_all_reduce(run->world, NULL, max, AXES + run->n_axes, AX_F64, AX_MAX, &largest));
@@ -153,6 +154,7 @@ ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
     }
     ax_comm_set_timeout(run->world, run->config->watchdog.timeout);
     run->signal = (int)max[SIGNAL];
+    ax_pace_end(&run->computing, max[SECONDS]);
     row->mem_bytes = (int64_t)max[MEMORY];
     row->comm_wire_bytes = (int64_t)max[WIRE];
     row->comm_exposed_ms = max[EXPOSED] * 1e3;

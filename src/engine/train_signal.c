@@ -95,3 +95,9 @@ void ax_signals_saving(bool begins)
 }
 
 int ax_signal_pending(void) { return pending; }
+
+double ax_signal_age(void)
+{
+    int64_t first = __atomic_load_n(&first_ms, __ATOMIC_RELAXED);
+    return pending && first ? ax_now() - 1e-3 * (double)first : 0;
+}

@@ -122,6 +122,36 @@ static void mixture_follows_weights(void **state)
         ax_data_close(&data[i]);
 }
 
+/* A batch that is chosen in parts is the same; one that is given up half-way is chosen again. */
+static void batches_in_parts(void **state)
+{
+    scratch *s = *state;
+    ax_data *data[2] = {make_source(s, "a.tok", 50, 4, 0), make_source(s, "b.tok", 7, 4, 1)};
+    ax_sampler *whole = make_sampler(data, 2, AX_ORDER_SHUFFLED, 3, 4, 11, NULL),
+               *parts = make_sampler(data, 2, AX_ORDER_SHUFFLED, 3, 4, 11, NULL);
+    for (int batch = 0; batch < 9; batch++) {
+        int64_t before[2], want, a, b, sample[2];
+        int src[2];
+        OK(ax_sampler_next(whole, &want));
+        ax_sampler_state(parts, before);
+        OK(ax_sampler_next_part(parts, 0, 5, &a));
+        OK(ax_sampler_restore(parts, before));
+        OK(ax_sampler_next_part(parts, 0, 4, &a));
+        OK(ax_sampler_next_part(parts, 4, 11, &b));
+        assert_int_equal(a + b, want);
+        for (int64_t r = 0; r < 11; r++) {
+            ax_sampler_where(whole, r, &src[0], &sample[0]);
+            ax_sampler_where(parts, r, &src[1], &sample[1]);
+            assert_true(src[0] == src[1] && sample[0] == sample[1]);
+        }
+        assert_int_equal(ax_sampler_next_part(parts, 4, 12, &a), AX_ERR_USAGE);
+    }
+    ax_sampler_destroy(&whole);
+    ax_sampler_destroy(&parts);
+    ax_data_close(&data[0]);
+    ax_data_close(&data[1]);
+}
+
 static void expect_equal_rows(const ax_rows *a, const ax_rows *b, int64_t a_line, int64_t n, int64_t T)
 {
     size_t bytes = (size_t)(n * T) * 4;
@@ -212,6 +242,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(sequential_order, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(epochs_are_permutations, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(batches_in_parts, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(mixture_follows_weights, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(resume_and_parts, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(refusals, scratch_setup, scratch_teardown),

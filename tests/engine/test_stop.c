@@ -116,6 +116,65 @@ static void a_signal_during_an_evaluation(void **state)
     run_expect(0, "nothing to do", BASE_KEYS "train.steps=2 data.valid=long.tok run.eval_batches=3");
 }
 
+/* Sends SIGTERM `ms` milliseconds after the run has made `step` steps, lets it sleep for more than a step may
+ * last after a signal, and asserts that it gave up the next step. */
+static void give_up_after(const char *keys, int64_t step, double ms)
+{
+    char said[128];
+    pid_t pid = run_start("log", keys);
+    if (step)
+        await_step("run", pid, step);
+    while (!ax_path_exists("run/metrics.jsonl"))
+        sleep_ms(1);
+    sleep_ms(ms);
+    kill(pid, SIGTERM);
+    sleep_ms(50); /* for its handler */
+    kill(pid, SIGSTOP);
+    sleep_ms(10500);
+    kill(pid, SIGCONT);
+    double start = ax_now();
+    int code = run_wait(pid);
+    char *log = text_of("log");
+    snprintf(said, sizeof said, "after step %lld, which is saved; step %lld still ran", (long long)step,
+             (long long)step + 1);
+    if (code != AX_ERR_SIGNAL || !strstr(log, said))
+        fail_msg("exit code %d after %g s:\n%s", code, ax_now() - start, log);
+    free(log);
+    snprintf(said, sizeof said, "run/ckpt/step-%lld", (long long)step);
+    assert_true(ax_path_is_dir(said));
+}
+
+/* Steps of two ranks that take some seconds: one is given up, and made again with the same bits. */
+static void a_step_that_takes_long_is_given_up(void **state)
+{
+    (void)state;
+    char keys[1024];
+    double seconds = 0;
+    for (int rows = 800; seconds < 5; rows *= seconds < 0.5 ? 8 : 2) { /* ranks ask one another after two */
+        snprintf(keys, sizeof keys,
+                 BASE_KEYS "ranks=2 grid.data=2 zero=1 train.micro_batch=1 optim.warmup=1 model.dropout=0.1 "
+                           "run.checkpoint_interval=0 optim.schedule=constant train.global_batch=%d ",
+                 rows);
+        sh("rm -rf ref run");
+        double start = ax_now();
+        run_expect(0, NULL, "%s train.steps=1 run.dir=ref", keys);
+        seconds = ax_now() - start;
+    }
+    run_expect(0, NULL, "%s train.steps=2 run.dir=ref", keys);
+    give_up_after(keys, 1, 0);
+    run_expect(0, "resuming ", "%s train.steps=2", keys);
+    same_checkpoint("ref/ckpt/step-2", "run/ckpt/step-2");
+}
+
+/* The signal comes while rows are drawn, or soon after. */
+static void a_huge_step_is_given_up(void **state)
+{
+    (void)state;
+    sh("rm -rf run");
+    const char *keys = BASE_KEYS "train.steps=2 train.global_batch=20000000 train.micro_batch=1";
+    give_up_after(keys, 0, 200);
+}
+
 /* The whole of this program's kills is small; test_long_kill.c makes hundreds. */
 static void kills_change_no_bit(void **state)
 {
@@ -159,9 +218,14 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signals_save_and_stop), cmocka_unit_test(signals_that_are_ignored_do_not_stop),
-        cmocka_unit_test(a_signal_at_the_start), cmocka_unit_test(a_signal_during_an_evaluation),
-        cmocka_unit_test(kills_change_no_bit),   cmocka_unit_test(a_directory_in_use_is_refused),
+        cmocka_unit_test(signals_save_and_stop),
+        cmocka_unit_test(signals_that_are_ignored_do_not_stop),
+        cmocka_unit_test(a_signal_at_the_start),
+        cmocka_unit_test(a_signal_during_an_evaluation),
+        cmocka_unit_test(a_step_that_takes_long_is_given_up),
+        cmocka_unit_test(a_huge_step_is_given_up),
+        cmocka_unit_test(kills_change_no_bit),
+        cmocka_unit_test(a_directory_in_use_is_refused),
     };
     return cmocka_run_group_tests_name("engine.stop", tests, set_up, scratch_teardown);
 }

@@ -197,6 +197,24 @@ took=$((($(date +%s%N) - begin) / 1000000))
 ((took < 15000)) || die "a rank that does not answer was waited for $took ms"
 kill -KILL "$stopped" 2>/dev/null
 none_left
+# A step that would take hours is given up ten seconds after a signal, of which one rank alone knows.
+rm -rf run
+"$axonn" train a.yaml --ranks 2 grid.data=2 train.global_batch=10000000 2>log &
+long=$!
+until [[ -e run/metrics.jsonl ]]; do
+  kill -0 $long || die "it ended by itself"
+  sleep 0.05
+done
+sleep 0.5
+begin=$(date +%s%N)
+kill -TERM "$(left | tail -1)"
+wait $long
+code=$?
+took=$((($(date +%s%N) - begin) / 1000000))
+[[ $code == 7 && $(<run/latest) == step-0 ]] && grep -q 'step 1 still ran ten seconds later' log ||
+  die "a long step: exit code $code"
+((took > 9000 && took < 30000)) || die "a long step ended after $took ms"
+none_left
 # A verb that has nothing to save ends by the signal, and is no error.
 "$axonn" bench step a.yaml --ranks 2 grid.z=2 --steps 100000 2>log &
 long=$!

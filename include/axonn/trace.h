@@ -1,8 +1,8 @@
-/* trace: what a run reports of itself: metrics.jsonl, TensorBoard events, the progress line; and rings of
- * events, what each thread did when.
+/* trace: the metrics of a run (metrics.jsonl, TensorBoard events, the progress line), and ring buffers of
+ * profiling events for each thread.
  *
- * One object writes the first three. After it is open, reporting a step allocates nothing. Not collective:
- * one rank reports. The keys of metrics.jsonl and what they mean are in docs/howto.md. */
+ * An ax_metrics object writes all three forms of the metrics. After ax_metrics_open, reporting a step
+ * allocates nothing. Not collective: one rank reports. docs/howto.md explains the keys of metrics.jsonl. */
 #ifndef AXONN_TRACE_H
 #define AXONN_TRACE_H
 
@@ -14,76 +14,77 @@ extern "C" {
 
 typedef struct ax_metrics ax_metrics;
 
-/* What does not change during a run. Strings are borrowed by ax_metrics_open and not kept. */
+/* The constants of a run. ax_metrics_open borrows the strings and does not keep them. */
 typedef struct ax_metrics_run {
     const char *dir;    /* run directory: metrics.jsonl and tb/ are there */
     const char *device; /* "cpu" */
     int threads, ranks;
     const char *grid;      /* "data=1 pipe=1 x=1 y=1 z=1" */
-    const char *strategy;  /* "axonn"; NULL: not said */
+    const char *strategy;  /* "axonn"; NULL: written as null */
     int zero;              /* stage of ZeRO */
     const char *precision; /* "bf16" */
     const char *model;     /* "gpt2 6 x 256" */
     int64_t parameters;
-    int64_t steps;         /* the total: for the time left */
-    double peak_flops;     /* per second of one rank's device (the mean of all), 0: unknown */
-    const char *peak_from; /* where that figure comes from */
+    int64_t steps;         /* steps of the whole run; the estimate of the time left needs it */
+    double peak_flops;     /* peak FLOP/s of one rank's device, averaged over ranks; 0: unknown */
+    const char *peak_from; /* source of peak_flops, such as a measurement */
     int64_t mem_planned;   /* bytes; 0: unknown */
-    int64_t mem_baseline;  /* bytes resident before the planned ones were taken */
-    int64_t log_interval;  /* progress lines every so many steps where stderr is no terminal */
+    int64_t mem_baseline;  /* resident bytes before the planned memory was allocated */
+    int64_t log_interval;  /* if stderr is no terminal: steps between two progress lines */
     bool quiet;            /* no progress line */
 } ax_metrics_run;
 
-/* Bytes of a step along one set of axes. */
+/* Bytes that one step communicates along one set of grid axes. */
 typedef struct ax_metrics_axes {
     const char *axes; /* "x", "z.data" */
     int64_t bytes;
 } ax_metrics_axes;
 
-/* One step, in the words of metrics.jsonl. */
+/* One step; members are named like the keys of metrics.jsonl. */
 typedef struct ax_metrics_step {
     int64_t step;
     double loss, grad_norm, lr;
-    int64_t tokens;      /* targets so far */
-    int64_t step_tokens; /* of this step, for the rate */
+    int64_t tokens;      /* targets since the first step of the run */
+    int64_t step_tokens; /* targets of this step, for the rate */
     double step_ms;
     double flops;    /* model FLOPs of this step (6·N + attention, no recomputation) */
-    double hw_flops; /* really computed */
+    double hw_flops; /* FLOPs executed, recomputation included */
     int64_t mem_bytes;
     const ax_metrics_axes *comm; /* comm_bytes */
     int comm_count;
     int64_t comm_wire_bytes;
     double comm_exposed_ms;
     bool skipped;
-    double loss_scale; /* of fp16; 0: the row has none */
+    double loss_scale; /* fp16 only; 0: the row omits it */
 } ax_metrics_step;
 
-/* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0 the file is appended to, after rows of later
- * steps (and a torn last line) are cut off; else a new file begins (an old one is kept as metrics.jsonl.N, an
- * old tb/ as tb.N).
- * Writes the object that describes the run. The caller owns *out. AX_ERR_DATA. */
+/* Opens RUN/metrics.jsonl and RUN/tb/. With resume_step > 0, truncates the file after the last row of that
+ * step or an earlier one (this also removes an incomplete last line) and appends. Otherwise starts a new
+ * file, and renames an old one to metrics.jsonl.N and an old tb/ to tb.N. Writes the object that describes
+ * the run. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
 /* One row, one TensorBoard event per number, and the progress line
  * "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB |
  * eta 13m". */
 AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
-/* {"step": N, "eval_loss": X, …} and its event and line. bits_per_byte < 0: unknown. */
+/* Reports an evaluation: row {"step": N, "eval_loss": X, …}, TensorBoard event and log line.
+ * bits_per_byte < 0: unknown. */
 AX_MUST_CHECK ax_status ax_metrics_eval_add(ax_metrics *metrics, int64_t step, double loss,
                                             double bits_per_byte, int64_t targets, double seconds);
-/* Ends the progress line, so that another message can be written. */
+/* Ends the progress line on the terminal, so that the next message starts on a new line. */
 void ax_metrics_break_line(ax_metrics *metrics);
 void ax_metrics_close(ax_metrics **metrics);
 
-/* ---- reading them back --------------------------------------------------------------------------- */
+/* ---- reading metrics.jsonl ----------------------------------------------------------------------- */
 
 typedef struct ax_history_point {
     int64_t step;
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    bool eval;      /* loss is eval_loss; the others are 0 */
-} ax_history_point; /* NaN where the file has null */
+    bool eval;      /* an evaluation: loss is eval_loss; grad_norm, lr, step_ms and tokens_per_s are 0 */
+} ax_history_point; /* numbers that are null in the file are NaN */
 
 typedef struct ax_history {
-    char *title; /* last part of the run directory's path; owned */
+    char *title; /* last component of the run directory's path; owned */
     int n;
     ax_history_point *point; /* owned */
 } ax_history;
@@ -95,39 +96,42 @@ void ax_history_fini(ax_history *history);
 /* Appends an SVG picture (complete document, 800 × 480) of the runs' training and evaluation loss against
  * steps. */
 AX_MUST_CHECK ax_status ax_history_svg(const ax_history *runs, int n, ax_buf *out);
-/* Appends a self-contained HTML page for one or more runs: pictures of loss, gradient norm, learning rate and
- * rate, and a table of the last values. */
+/* Appends a self-contained HTML page for one or more runs: charts of loss, gradient norm, learning rate and
+ * tokens per second, and a table of the last values. */
 AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *out);
 
 /* ---- events -------------------------------------------------------------------------------------- */
 
-/* Something that a thread of this rank did from `begin` to `end` (ax_now). Both texts outlive the trace. */
+/* An activity of one thread of this rank, from `begin` to `end` (ax_now). `kind` and `name` must outlive the
+ * trace: only their addresses are stored. */
 typedef struct ax_event {
     double begin, end;
     const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
     const char *name; /* of the kernel, layer or parameter */
-    int64_t value;    /* of a kernel CPU nanoseconds of the launching thread, of a gather bytes, else 0 */
+    int64_t value;    /* kernel: CPU time of the launching thread in ns; gather: bytes; otherwise 0 */
 } ax_event;
 
-/* The rings of one rank. A ring is written by one thread, keeps its newest events, and neither locks nor
- * allocates. Everywhere below a ring or a trace that is NULL means: not traced. */
+/* The event rings of one rank. One thread writes a ring; a full ring overwrites its oldest events; adding an
+ * event takes no lock and allocates nothing. Tracing is off where a ring or the trace given to a function
+ * below is NULL. */
 typedef struct ax_trace ax_trace;
 typedef struct ax_event_ring ax_event_ring;
 
 /* Rings of at least `capacity` events. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_trace_create(size_t capacity, ax_trace **out);
 void ax_trace_destroy(ax_trace **trace);
-/* Adds a ring for a thread called `name`; the trace owns it. Not for two threads at a time. */
+/* Adds a ring for the thread named `name`; the trace owns it. Not thread-safe. */
 AX_MUST_CHECK ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_event_ring **out);
 void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
                   int64_t value);
-/* Events ever added, and the i-th of them: NULL once newer ones have taken its place. An event that its ring
- * is about to reuse must not be read: stop the writer, or stay a capacity away. */
+/* ax_event_count: number of events added since creation, overwritten ones included. ax_event_get: event i of
+ * them, NULL if newer events have overwritten it. The writer may overwrite the oldest event while a reader
+ * reads it: stop the writing thread first, or read only events that are newer. */
 size_t ax_event_count(const ax_event_ring *ring);
 const ax_event *ax_event_get(const ax_event_ring *ring, size_t i);
-/* Writes what the rings hold as Chrome trace events (JSON, microseconds since `origin`), which Perfetto and
- * chrome://tracing show: the rank is the process, a ring a thread. Threads must have stopped writing.
- * AX_ERR_DATA. */
+/* Writes the events in the rings as Chrome trace events (JSON, microseconds since `origin`), for Perfetto and
+ * chrome://tracing: the rank becomes a process, each ring a thread of it. All threads must have stopped
+ * adding events. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_trace_write(const ax_trace *trace, int rank, double origin, const char *path);
 
 #ifdef __cplusplus

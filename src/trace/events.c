@@ -1,4 +1,4 @@
-/* Event rings: what each thread of a rank did lately, and when. */
+/* Event rings: each thread's most recent profiling events, and their export as Chrome trace events. */
 #include "axonn/trace.h"
 
 #include <errno.h>
@@ -12,12 +12,12 @@ struct ax_event_ring {
     ax_event_ring *next;
     int lane;
     size_t mask;          /* capacity - 1 */
-    _Atomic size_t count; /* ever added; stored by the one writing thread */
+    _Atomic size_t count; /* events added since creation; only the writing thread stores it */
     ax_event event[];
 };
 
 struct ax_trace {
-    size_t capacity; /* events of a ring, a power of two */
+    size_t capacity; /* events per ring, a power of two */
     int lanes;
     _Atomic(ax_event_ring *) rings;
 };
@@ -83,7 +83,7 @@ const ax_event *ax_event_get(const ax_event_ring *ring, size_t i)
 
 /* ---- export -------------------------------------------------------------------------------------- */
 
-/* Names are those of layers and parameters: what JSON forbids in a string is replaced. */
+/* Writes the name of a layer or parameter, with '_' for characters that JSON strings would have to escape. */
 static void put_name(FILE *f, const char *text)
 {
     for (; *text; text++)

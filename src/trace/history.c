@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is not finite stands as null. */
+/* Numbers that are not finite are written as null in metrics.jsonl. */
 static double number(const json_t *row, const char *key)
 {
     const json_t *value = json_object_get(row, key);
@@ -18,7 +18,7 @@ static ax_status add_point(ax_history *h, int *capacity, const json_t *row)
 {
     bool eval = json_object_get(row, "eval_loss") != NULL;
     if (!eval && !json_object_get(row, "loss"))
-        return AX_OK; /* describes the run */
+        return AX_OK; /* the object that describes the run */
     if (h->n == *capacity) {
         *capacity = *capacity ? 2 * *capacity : 256;
         ax_history_point *point = realloc(h->point, (size_t)*capacity * sizeof *point);
@@ -41,7 +41,7 @@ static ax_status read_rows(const char *path, const char *data, size_t size, ax_h
     for (const char *line = data, *end; line < data + size; line = end + 1, line_number++) {
         end = memchr(line, '\n', (size_t)(data + size - line));
         if (!end)
-            break; /* being written, or torn by a kill */
+            break; /* incomplete last line: the run is writing it, or was killed while it did */
         json_t *row;
         ax_status status = ax_json_parse(NULL, line, (size_t)(end - line), 0, &row);
         if (status != AX_OK)
@@ -54,7 +54,7 @@ static ax_status read_rows(const char *path, const char *data, size_t size, ax_h
     return AX_OK;
 }
 
-/* The last part of the directory's path, also where it was given as "." or with slashes at its end. */
+/* The last component of the directory's path; realpath resolves "." and removes slashes at the end. */
 static ax_status title_of(const char *run_dir, char **title)
 {
     char *whole = realpath(run_dir, NULL);

@@ -1,4 +1,4 @@
-/* One page for one or more runs: pictures and a table of last values. Nothing is loaded from elsewhere. */
+/* One HTML page for one or more runs: charts and a table of last values. The page loads no other resource. */
 #include "trace/plot.h"
 
 #include <math.h>
@@ -17,7 +17,8 @@ static const char STYLE[] =
     "th:first-child,td:first-child{text-align:left}\n"
     "i{display:inline-block;width:.8rem;height:.8rem;margin-right:.5rem;border-radius:2px}\n";
 
-/* What the table says of a run; NULL where there is none. */
+/* The points that a row of the table shows: last step, last evaluation, evaluation of lowest loss. NULL: the
+ * run has none. */
 typedef struct last {
     const ax_history_point *step, *eval, *best;
 } last;

@@ -1,5 +1,5 @@
-/* A run's report of itself, step by step: metrics.jsonl, TensorBoard events, the progress line. After
- * opening, each row is built in a fixed buffer and leaves in one write. */
+/* The metrics of a run, step by step: metrics.jsonl, TensorBoard events, the progress line. After opening,
+ * each row is built in a fixed buffer and written with one call of write(2). */
 #include "axonn/json.h"
 #include "axonn/trace.h"
 #include "trace/tfevents.h"
@@ -16,14 +16,14 @@
 #include <unistd.h>
 
 struct ax_metrics {
-    ax_metrics_run run; /* its strings: during ax_metrics_open only */
+    ax_metrics_run run; /* its strings are valid only during ax_metrics_open */
     char *path;         /* of metrics.jsonl */
     int fd, events;
-    locale_t c; /* numbers have a point, whatever the host program's locale says */
+    locale_t c; /* the C locale: numbers have a decimal point even if the host program's locale has a comma */
     bool terminal, line_open, any_line;
-    double mean_ms; /* moving average of the step time, for the time left */
+    double mean_ms; /* moving average of the step time, for the estimate of the time left */
     int64_t shown_step, shown_tokens;
-    double shown_ms; /* time of the steps since the last line */
+    double shown_ms; /* total time of the steps since the last progress line */
 };
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -43,7 +43,8 @@ static void row_add(row *r, const char *fmt, ...)
     r->n = (size_t)ax_min((int64_t)sizeof r->text - 1, (int64_t)r->n + ax_max(n, 0));
 }
 
-/* The shortest digits that read back exactly (%g drops zeros at the end); JSON has no infinities: null. */
+/* Appends the shortest decimal that reads back exactly (%g drops trailing zeros). JSON has no infinities and
+ * no NaN: null. */
 static void row_number(row *r, const char *key, double value)
 {
     char digits[40] = "null";
@@ -63,7 +64,7 @@ static ax_status row_write(ax_metrics *m, row *r)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* The step of a row; 0 for the rows that describe the run, -1 if the line is not a whole JSON object. */
+/* The step of a row; 0 for a row that describes the run, -1 if the line is not a complete JSON object. */
 static int64_t row_step(const char *line, size_t n)
 {
     json_t *json;
@@ -74,11 +75,12 @@ static int64_t row_step(const char *line, size_t n)
     return step;
 }
 
-/* How much of the file to keep: up to the last row of a step that is not later than `step`, and the first row
- * in any case. Steps never fall, so reading from the end costs what is cut off, not the whole run. */
+/* The size to which the file is truncated: up to the last row whose step is at most `step`, and never less
+ * than the first row. Steps never decrease from row to row, so a search from the end parses only the rows
+ * that are removed. */
 static size_t kept_size(const char *data, size_t size, int64_t step)
 {
-    const char *end = size ? memrchr(data, '\n', size) : NULL; /* behind it: a line torn by a kill */
+    const char *end = size ? memrchr(data, '\n', size) : NULL; /* skips an incomplete last line */
     while (end) {
         const char *before = memrchr(data, '\n', (size_t)(end - data));
         const char *line = before ? before + 1 : data;
@@ -90,7 +92,7 @@ static size_t kept_size(const char *data, size_t size, int64_t step)
     return 0;
 }
 
-static ax_status cut(const char *path, int64_t step)
+static ax_status truncate_to_step(const char *path, int64_t step)
 {
     char *data;
     size_t size;
@@ -104,18 +106,18 @@ static ax_status cut(const char *path, int64_t step)
     return AX_OK;
 }
 
-/* A new run in an old directory: what was there is renamed to PATH.1, PATH.2, …, not lost. */
-static ax_status set_aside(const char *path)
+/* A new run in an old directory keeps the old file: it is renamed to the first free of PATH.1, PATH.2, … */
+static ax_status back_up(const char *path)
 {
-    ax_buf aside = {0};
+    ax_buf backup = {0};
     ax_status status = AX_OK;
     for (int i = 1; status == AX_OK && ax_path_exists(path); i++) {
-        aside.size = 0;
-        status = ax_buf_printf(&aside, "%s.%d", path, i);
-        if (status == AX_OK && !ax_path_exists(aside.data) && rename(path, aside.data))
-            status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", path, aside.data, strerror(errno));
+        backup.size = 0;
+        status = ax_buf_printf(&backup, "%s.%d", path, i);
+        if (status == AX_OK && !ax_path_exists(backup.data) && rename(path, backup.data))
+            status = ax_fail(AX_ERR_DATA, "cannot rename %s to %s: %s", path, backup.data, strerror(errno));
     }
-    ax_buf_fini(&aside);
+    ax_buf_fini(&backup);
     return status;
 }
 
@@ -134,10 +136,12 @@ static ax_status describe(ax_metrics *m, int64_t resume_step)
         json_object_set_new(json, "resumed_from", json_integer(resume_step));
     char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
-    AX_CHECK(text, AX_ERR_INTERNAL, "%s: the description of the run is no JSON (a text that is no UTF-8?)",
-             m->path);
+    AX_CHECK(
+        text, AX_ERR_INTERNAL,
+        "%s: cannot write the description of the run as JSON (is the model's or device's name not UTF-8?)",
+        m->path);
     size_t n = strlen(text);
-    text[n] = '\n'; /* in place of the NUL: the length goes with it */
+    text[n] = '\n'; /* replaces the NUL; n + 1 bytes are written */
     ax_status status = ax_write_all(m->fd, text, n + 1, m->path);
     free(text);
     return status;
@@ -147,7 +151,7 @@ static ax_status open_rows(ax_metrics *m, int64_t resume_step)
 {
     AX_TRY(ax_mkdirs(m->run.dir));
     AX_TRY(ax_path_join(m->run.dir, "metrics.jsonl", &m->path));
-    AX_TRY(resume_step ? cut(m->path, resume_step) : set_aside(m->path));
+    AX_TRY(resume_step ? truncate_to_step(m->path, resume_step) : back_up(m->path));
     m->fd = open(m->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     AX_CHECK(m->fd >= 0, AX_ERR_DATA, "cannot write %s: %s", m->path, strerror(errno));
     return describe(m, resume_step);
@@ -157,7 +161,7 @@ static ax_status open_events(ax_metrics *m, int64_t resume_step)
 {
     char *path;
     AX_TRY(ax_path_join(m->run.dir, "tb", &path));
-    ax_status status = resume_step ? AX_OK : set_aside(path);
+    ax_status status = resume_step ? AX_OK : back_up(path);
     if (status == AX_OK)
         status = ax_tfevents_open(path, resume_step, &m->events);
     free(path);
@@ -223,7 +227,8 @@ static char *short_number(double value, char out[16])
     return out;
 }
 
-/* A line longer than the terminal is wide could not be overwritten: the last numbers that do not fit go. */
+/* Drops fields at the end of a line that is wider than the terminal: a wrapped line could not be overwritten
+ * by the next one. */
 static void fit_terminal(row *line)
 {
     struct winsize window;

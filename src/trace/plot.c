@@ -1,5 +1,5 @@
 /* Draws a chart as SVG: frame, ticks, curves, legend. Only presentation attributes, no style sheet and no
- * ids, so that several charts may stand in one page. */
+ * ids, so that one HTML page can hold several charts. */
 #include "trace/plot.h"
 
 #include <math.h>
@@ -11,13 +11,13 @@
 enum { LEFT = 64, RIGHT = 20, TOP = 40, BOTTOM = 48, LEGEND_MOST = 12, NAME_MOST = 40 };
 
 typedef struct axis {
-    double lo, hi, step; /* values; distance of the ticks */
-    double from, to;     /* pixels */
+    double lo, hi, step; /* range of values; distance between ticks */
+    double from, to;     /* the pixels of lo and hi */
 } axis;
 
 static bool usable(double v) { return isfinite(v) && fabs(v) < 1e100; }
 
-static double place(const axis *a, double v)
+static double pixel_of(const axis *a, double v)
 {
     return a->from + (v - a->lo) / (a->hi - a->lo) * (a->to - a->from);
 }
@@ -68,7 +68,7 @@ static ax_status draw_text(ax_buf *out, double x, double y, text_style s, const 
 
 /* ---- axes ---------------------------------------------------------------------------------------- */
 
-/* 1, 2 or 5 times a power of ten. */
+/* A distance between ticks of 1, 2 or 5 times a power of ten, which gives at most about `wanted` ticks. */
 static double tick_step(double range, int wanted)
 {
     double raw = range / wanted, power = pow(10, floor(log10(raw))), m = raw / power;
@@ -92,7 +92,7 @@ typedef struct range {
     double lo, hi;
 } range;
 
-/* lo > hi: there are no values. */
+/* An axis over range r, widened if all values are equal; lo > hi means that there are no values. */
 static axis make_axis(range r, int wanted, double from, double to)
 {
     if (r.lo > r.hi)
@@ -122,7 +122,8 @@ static int by_value(const void *a, const void *b)
 
 void ax_sort(double *values, int n) { qsort(values, (size_t)n, sizeof *values, by_value); }
 
-/* All but the lowest and the highest percent; *limit is raised to where outliers of the curve begin. */
+/* Widens r to the 1st … 99th percentile of the curve, and raises *limit to the value above which points of
+ * the curve count as outliers. */
 static ax_status include_most(const ax_curve *c, range *r, double *limit)
 {
     double *sorted;
@@ -142,8 +143,8 @@ static ax_status include_most(const ax_curve *c, range *r, double *limit)
     return AX_OK;
 }
 
-/* One spike must not flatten the rest of the picture: raw curves count without their outliers, the others up
- * to where outliers begin. */
+/* The range of the y axis. One spike must not flatten the rest of the chart: raw curves count without their
+ * outliers, and other curves are clipped at the limit of include_most. */
 static ax_status y_range(const ax_plot *p, range *r)
 {
     range all = {INFINITY, -INFINITY};
@@ -168,11 +169,11 @@ static ax_status make_axes(const ax_plot *p, axis *x, axis *y)
             include(p->curve[k].x[i], &xs);
     AX_TRY(y_range(p, &ys));
     if (xs.lo > 0 && (xs.lo <= 0.1 * xs.hi || xs.lo == xs.hi))
-        xs.lo = 0; /* a run from its beginning */
+        xs.lo = 0; /* the run began near step 0: show the axis from 0 */
     if (p->from_zero && ys.lo <= ys.hi)
         include(0, &ys);
     *x = make_axis(xs, p->width / 100, LEFT, p->width - RIGHT);
-    x->step = fmax(x->step, 1); /* steps are whole */
+    x->step = fmax(x->step, 1); /* x counts training steps, which are integers */
     *y = make_axis(ys, p->height / 60, p->height - BOTTOM, TOP);
     double pad = 0.04 * (y->hi - y->lo);
     y->hi += pad;
@@ -186,14 +187,14 @@ static ax_status draw_frame(const ax_plot *p, const axis *x, const axis *y, ax_b
     const text_style small = {"middle", "#444", NULL, 11}, right = {"end", "#444", NULL, 11};
     char label[32];
     for (double t = ceil(y->lo / y->step); t * y->step <= y->hi; t++) {
-        double at = place(y, t * y->step);
+        double at = pixel_of(y, t * y->step);
         AX_TRY(
             ax_buf_printf(out, "<path d=\"M%d %.1fH%d\" stroke=\"#e4e4e4\"/>\n", LEFT, at, p->width - RIGHT));
         tick_label(t * y->step, label);
         AX_TRY(draw_text(out, LEFT - 8, at + 4, right, label));
     }
     for (double t = ceil(x->lo / x->step); t * x->step <= x->hi; t++) {
-        double at = place(x, t * x->step);
+        double at = pixel_of(x, t * x->step);
         AX_TRY(ax_buf_printf(out, "<path d=\"M%.1f %dv5\" stroke=\"#666\"/>\n", at, p->height - BOTTOM));
         tick_label(t * x->step, label);
         AX_TRY(draw_text(out, at, p->height - BOTTOM + 18, small, label));
@@ -218,19 +219,20 @@ typedef struct pen {
 
 static ax_status pen_to(pen *p, int i)
 {
-    return ax_buf_printf(p->out, "%s%.1f %.1f", p->run++ ? "L" : "M", place(p->x, p->curve->x[i]),
-                         place(p->y, p->curve->y[i]) - TOP);
+    return ax_buf_printf(p->out, "%s%.1f %.1f", p->run++ ? "L" : "M", pixel_of(p->x, p->curve->x[i]),
+                         pixel_of(p->y, p->curve->y[i]) - TOP);
 }
 
 static ax_status pen_up(pen *p)
 {
-    if (p->run == 1) /* a lone point: a dash */
+    if (p->run == 1) /* a point between two gaps is drawn as a dash */
         AX_TRY(ax_buf_printf(p->out, "m-2 0h4"));
     p->run = 0;
     return AX_OK;
 }
 
-/* Points [from, to) share a column of pixels: first, lowest, highest and last show all that can be seen. */
+/* Points [from, to) lie in one column of pixels: drawing the first, lowest, highest and last gives the same
+ * picture as drawing all of them. */
 static ax_status draw_column(pen *p, int from, int to)
 {
     const double *y = p->curve->y;
@@ -260,9 +262,9 @@ static ax_status draw_path(pen *p)
             AX_TRY(pen_up(p));
             continue;
         }
-        double column = floor(place(p->x, c->x[i]));
+        double column = floor(pixel_of(p->x, c->x[i]));
         while (end < c->n && usable(c->x[end]) && usable(c->y[end]) &&
-               floor(place(p->x, c->x[end])) == column)
+               floor(pixel_of(p->x, c->x[end])) == column)
             end++;
         AX_TRY(draw_column(p, i, end));
     }
@@ -270,7 +272,8 @@ static ax_status draw_path(pen *p)
     return ax_buf_printf(p->out, "\"/>\n");
 }
 
-/* Dots tell their values where the mouse rests. More of them than columns would be a band: only the line. */
+/* Draws a dot on each value, with a tooltip. Dots closer than 4 pixels would merge into a band: then none is
+ * drawn, and only the line shows the values. */
 static ax_status draw_dots(pen *p)
 {
     const ax_curve *c = p->curve;
@@ -279,7 +282,7 @@ static ax_status draw_dots(pen *p)
             AX_TRY(ax_buf_printf(p->out,
                                  "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\" fill=\"#fff\" stroke=\"%s\" "
                                  "stroke-width=\"2\"><title>%.9g: %.6g</title></circle>\n",
-                                 place(p->x, c->x[i]), place(p->y, c->y[i]) - TOP, c->colour, c->x[i],
+                                 pixel_of(p->x, c->x[i]), pixel_of(p->y, c->y[i]) - TOP, c->colour, c->x[i],
                                  c->y[i]));
     return AX_OK;
 }

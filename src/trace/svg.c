@@ -1,4 +1,4 @@
-/* Pictures of runs: from the points of their histories to the curves of a chart. */
+/* Charts of runs: turns the points of histories into the curves of a chart. */
 #include "trace/plot.h"
 
 #include <locale.h>
@@ -8,14 +8,14 @@
 
 #define EVAL_COLOUR "#d55e00"
 enum {
-    SMOOTH_FROM = 40,     /* fewer points than this are drawn as they are */
-    SMOOTH_PLACES = 1000, /* of the smoothed line, whatever the number of points */
-    SMOOTH_SAMPLE = 256   /* values that make one of them */
+    SMOOTH_FROM = 40,     /* curves of fewer points are not smoothed */
+    SMOOTH_PLACES = 1000, /* most points of a smoothed line */
+    SMOOTH_SAMPLE = 256   /* most values averaged for one point of it */
 };
 
 const char *ax_history_colour(int i)
 {
-    /* Okabe and Ito's palette, which colour-blind readers can tell apart, without its black and yellow. */
+    /* Okabe and Ito's palette without black and yellow: colour-blind readers can tell its colours apart. */
     static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                           "#e69f00", "#56b4e9", "#7b5ea7", "#8c6d31"};
     return colours[(size_t)i % AX_COUNT(colours)];
@@ -35,7 +35,7 @@ static double value_of(const ax_history_point *p, ax_history_field field)
     }
 }
 
-/* The mean of the middle half of what is finite in y[from … to], of at most SMOOTH_SAMPLE of them. */
+/* The interquartile mean of the finite values in y[from … to], from a sample of at most SMOOTH_SAMPLE. */
 static double middle_mean(const double *y, int from, int to)
 {
     double sample[SMOOTH_SAMPLE], sum = 0;
@@ -94,8 +94,8 @@ static ax_status extract(const ax_history *run, ax_history_field field, bool eva
     return AX_OK;
 }
 
-/* Raw values, smoothed values, evaluations. The curves of a lone run carry words in the legend, those of
- * several the run's title. */
+/* Makes the curves of raw values, smoothed values and evaluations. With one run the legend names the curves,
+ * with several it names the runs. */
 static ax_status curves_of(const ax_history *run, ax_history_field field, const char *colour, bool lone,
                            ax_curve c[3])
 {

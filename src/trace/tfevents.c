@@ -47,7 +47,7 @@ static void put_bytes(message *m, int field, const void *data, size_t n)
     m->n += n;
 }
 
-/* Little-endian hosts only, as the rest of the program's file formats. */
+/* Little-endian hosts only, like the program's other file formats. */
 static void put_fixed(message *m, int field, int wire, const void *value, size_t n)
 {
     put_varint(m, (uint64_t)field << 3 | (unsigned)wire);
@@ -99,7 +99,8 @@ static ax_status write_version(int fd)
     return write_record(fd, &event);
 }
 
-/* Tells readers to forget what an earlier file of the directory says of this step and later ones. */
+/* Appends a SessionLog START event, which makes TensorBoard drop the events of this step and later ones that
+ * earlier files of the directory hold. */
 static ax_status write_restart(int fd, int64_t step)
 {
     static const unsigned char start[] = {1 << 3, 1};

@@ -1,4 +1,4 @@
-/* Event rings: order, wrapping round, one writing thread beside another's ring, the exported file. */
+/* Event rings: order, overwriting of old events, rings of several writing threads, the exported file. */
 #include "axonn/trace.h"
 
 #include <setjmp.h>

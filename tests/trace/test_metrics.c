@@ -1,4 +1,5 @@
-/* trace: metrics.jsonl reads back exactly, is cut on resume and set aside by new runs; the progress line. */
+/* trace: metrics.jsonl reads back exactly, is truncated on resume and renamed by a new run; progress lines.
+ */
 #include "trace/trace_test.h"
 
 #include <fcntl.h>
@@ -23,7 +24,7 @@ static void same_double(double a, double b)
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-/* The keys of the contract, with their types. */
+/* The documented keys of metrics.jsonl, with their types. */
 static void keys(void **state)
 {
     ax_metrics_run run = quiet_run(*state);
@@ -194,23 +195,22 @@ static void resuming_cuts_later_rows(void **state)
     OK(ax_metrics_eval_add(metrics, 4, 3, -1, 1, 1));
     add_steps(metrics, 5, 6);
     ax_metrics_close(&metrics);
-    append(in(dir, "metrics.jsonl"), "{\"step\": 7, \"lo"); /* torn by a kill */
+    append(in(dir, "metrics.jsonl"), "{\"step\": 7, \"lo"); /* an incomplete line, as a kill leaves it */
 
     metrics = open_run(dir, 4); /* the evaluation at the checkpoint's step stays */
     add_steps(metrics, 5, 7);
     ax_metrics_close(&metrics);
     rows_are(dir, "run, 1, 2, eval 2, 3, 4, eval 4, run, 5, 6, 7");
 
-    metrics =
-        open_run(dir, 3); /* from an earlier checkpoint: the session of which nothing is left goes too */
+    metrics = open_run(dir, 3); /* earlier than all steps of the second session: its description goes too */
     ax_metrics_close(&metrics);
     rows_are(dir, "run, 1, 2, eval 2, 3, run");
     json_t *rows = read_rows(dir, "metrics.jsonl");
     assert_int_equal(json_integer_value(json_object_get(json_array_get(rows, 5), "resumed_from")), 3);
     json_decref(rows);
 
-    append(in(dir, "metrics.jsonl"), "\n\nno json\n{\"step\": 4"); /* blocks that never reached the disk */
-    metrics = open_run(dir, 50);                                   /* beyond the file: all whole rows stay */
+    append(in(dir, "metrics.jsonl"), "\n\nno json\n{\"step\": 4"); /* what a power cut may leave */
+    metrics = open_run(dir, 50); /* a later step than the file has: all complete rows stay */
     ax_metrics_close(&metrics);
     rows_are(dir, "run, 1, 2, eval 2, 3, run");
 }
@@ -222,7 +222,7 @@ static void resuming_without_rows(void **state)
     add_steps(metrics, 11, 11);
     ax_metrics_close(&metrics);
     rows_are(dir, "run, 11");
-    metrics = open_run(dir, 5); /* nothing is left of it but its description */
+    metrics = open_run(dir, 5); /* earlier than all its steps: only the description stays */
     ax_metrics_close(&metrics);
     rows_are(dir, "run, run");
     OK(ax_file_write_atomic(in(dir, "metrics.jsonl"), "", 0));
@@ -235,7 +235,8 @@ static void resuming_without_rows(void **state)
     rows_are(dir, "run");
 }
 
-/* Cutting a long file costs what is cut off: the checkpoint is near its end. */
+/* The time to truncate a long file depends on the rows removed, not on the file: the checkpoint is near its
+ * end. */
 static void resuming_a_long_run_is_quick(void **state)
 {
     enum { ROWS = 100000, REPEAT = 3 };
@@ -294,7 +295,7 @@ static void opening_fails_with_a_reason(void **state)
 
 /* ---- the progress line --------------------------------------------------------------------------- */
 
-/* Steps 1 … n with stderr at `fd`. */
+/* Reports steps 1 … n while stderr is `fd`. */
 static void report_to(const char *dir, int fd, int64_t resume_step, int n)
 {
     int saved = dup(STDERR_FILENO);

@@ -46,7 +46,7 @@ static void damaged_histories(void **state)
     ax_history h;
     FAILS(AX_ERR_DATA, "metrics.jsonl", ax_history_read(*state, &h));
     write_rows(*state, "{\"version\": \"1\"}\n{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"lo");
-    OK(ax_history_read(*state, &h)); /* being written */
+    OK(ax_history_read(*state, &h)); /* the run is still writing */
     assert_int_equal(h.n, 1);
     ax_history_fini(&h);
     write_rows(*state, "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": }\n{\"step\": 3, \"loss\": 2}\n");
@@ -88,7 +88,7 @@ static void the_check_can_fail(void **state)
             fail_msg("%s", x.error);
 }
 
-/* Numbers in attributes are finite, and nothing is loaded or run. */
+/* Numbers in attributes are finite, and the page loads no resource and runs no script. */
 static void check_text(const char *text)
 {
     static const char *const never[] = {"=\"nan",  "=\"-nan", "=\"inf", " nan", " inf",  " -inf",
@@ -197,7 +197,7 @@ static void titles_are_escaped(void **state)
     ax_buf_fini(&text);
 }
 
-/* A picture's size follows its width, not the number of steps. */
+/* The size of an SVG in bytes is bounded by its width, whatever the number of steps. */
 static void many_points_and_runs(void **state)
 {
     (void)state;

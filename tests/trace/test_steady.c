@@ -8,7 +8,7 @@ static void a_step_allocates_nothing(void **state)
         skip();
     ax_metrics_run run = quiet_run(*state);
     ax_metrics *metrics;
-    run.quiet = false; /* with its line */
+    run.quiet = false; /* with the progress line */
     run.log_interval = 1;
     long before = atomic_load(&mallocs_made);
     OK(ax_metrics_open(&run, 0, &metrics));

@@ -23,8 +23,8 @@ static void crc32c_known_answers(void **state)
 
 /* ---- a reader ------------------------------------------------------------------------------------ */
 
-/* CRC-32C by polynomial division, most significant bit first, over the reflected input: not the way of the
- * library. */
+/* CRC-32C by polynomial division, most significant bit first, over the reflected input: another algorithm
+ * than the library's. */
 static uint32_t other_crc32c(const unsigned char *data, size_t n)
 {
     uint64_t rest = 0xffffffff;
@@ -224,7 +224,8 @@ static void events_of_a_run(void **state)
     assert_int_equal(events[5].values, 1);
 }
 
-/* Without a peak there is no MFU; a resumed run tells readers from which step on it counts. */
+/* With unknown peak FLOP/s there is no MFU; a resumed run writes the step from which its events replace
+ * earlier ones. */
 static void a_resumed_run(void **state)
 {
     ax_metrics_run run = quiet_run(*state);

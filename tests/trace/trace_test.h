@@ -1,4 +1,4 @@
-/* What the tests of the trace room share: a scratch directory, runs, their rows read back with jansson. */
+/* Helpers of the tests of the trace room: a scratch directory, sample runs, rows read back with jansson. */
 #ifndef AXONN_TESTS_TRACE_TEST_H
 #define AXONN_TESTS_TRACE_TEST_H
 
@@ -85,7 +85,7 @@ static inline void add_steps(ax_metrics *metrics, int64_t from, int64_t to)
     }
 }
 
-/* DIR/name; valid until the next but three. */
+/* DIR/name, in one of four buffers used in turn. */
 static inline const char *in(const char *dir, const char *name)
 {
     static char paths[4][256];

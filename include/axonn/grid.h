@@ -1,7 +1,8 @@
-/* grid: the ranks as a grid of named axes, and one rank's world, the context.
+/* grid: the ranks as a grid of named axes (PyTorch: DeviceMesh), and the context (ax_ctx), which holds the
+ * device, stream, grid and dtypes of one rank.
  *
  * The axes are the papers' G_x, G_y, G_z, G_inter (pipe) and G_data, innermost first:
- * rank = (((data·P + pipe)·Z + z)·Y + y)·X + x, unless the ranks were put in another order (ax_grid_world).
+ * rank = (((data·P + pipe)·Z + z)·Y + y)·X + x, unless ax_grid_world put the ranks in another order.
  * "Axis" always means grid; "dim" always means tensor. */
 #ifndef AXONN_GRID_H
 #define AXONN_GRID_H
@@ -20,8 +21,8 @@ typedef uint16_t ax_axisset; /* bit a = axis a */
 /* The axes that every grid has, in rank order, x innermost. Factors of them follow (ax_grid_factor). */
 enum { AX_X, AX_Y, AX_Z, AX_PIPE, AX_DATA, AX_AXES_STANDARD };
 
-/* What an axis may be a product of, one row each: FACTOR(id, axis, suffix of the major factor, of the minor
- * one). Factor KV of x names the axes x.kv and x.rep. */
+/* Each row declares that an axis may be factored into two: FACTOR(id, axis, suffix of the major factor,
+ * suffix of the minor factor). Row KV factors x into x.kv and x.rep. */
 #define AX_FACTORS(FACTOR) FACTOR(KV, AX_X, "kv", "rep")
 typedef enum ax_factor {
 #define AX_FACTOR_ENUM(id, axis, major, minor) AX_FACTOR_##id,
@@ -30,8 +31,8 @@ typedef enum ax_factor {
         AX_FACTOR_COUNT
 } ax_factor;
 
-/* axis = major · minor: a coordinate along `axis` is (that along major) · (size of minor) + (that along
- * minor). */
+/* axis = major · minor: coordinate along `axis` = (coordinate along major) · (size of minor) + (coordinate
+ * along minor). */
 typedef struct ax_factoring {
     ax_axis axis, major, minor;
 } ax_factoring;
@@ -47,13 +48,13 @@ typedef struct ax_grid_size {
  * world. The grid borrows world; the caller owns *out. */
 AX_MUST_CHECK ax_status ax_grid_create(ax_comm *world, ax_grid_size size, ax_grid **out);
 void ax_grid_destroy(ax_grid **grid);
-/* Lets collectives along the grid's axes, those that ax_grid_factor makes later too, go from device to device
- * where they can (ax_comm_connect); says once where they do not, and why. The device is closed after the grid
- * is destroyed. Collective along the grid. */
+/* Makes the grid's communicators, those that ax_grid_factor creates later included, transfer data from device
+ * to device where this is possible (ax_comm_connect). Logs once along which axes it is not, and why. Destroy
+ * the grid before closing the device. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-/* The size along a standard axis, and all of them in a struct. */
+/* The size along a standard axis; the struct made of the sizes by axis. */
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
 ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
@@ -66,39 +67,44 @@ int ax_grid_rank(const ax_grid *grid);
 int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
 /* The rank whose coordinates are this one's but for `coord` along `axis`. */
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
-/* The axis of that name, or AX_ERR_USAGE naming those that exist. */
+/* The axis of that name, or AX_ERR_USAGE, whose message lists the axes. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
-/* Declares that the axis of `factor` is a product whose major factor has `size` ranks. From then on layouts
- * and sets of axes may name the factors. A dim split by x.kv and then x.rep lies on the same ranks in the
- * same order as one split by x, in equal boxes where the sizes divide its extent: one split after the other
- * where they do not. A factor of all ranks of the axis is the axis itself. Declaring the same again changes
- * nothing; one axis may have several factorings if, of each two major sizes, one divides the other: a later
- * factoring is named with its sizes ("x.kv4", "x.rep2"). *out: an index for ax_grid_factoring. AX_ERR_USAGE
- * if `size` does not divide the axis, or fits no factoring that is in use. Collective along the grid. */
+/* Factors the axis of `factor` into a major factor of `size` ranks and a minor factor of the others. From
+ * then on layouts and sets of axes may name the factors. A dim split by x.kv and then x.rep has its boxes on
+ * the same ranks in the same order as a dim split by x; the boxes are equal if the sizes divide the dim's
+ * extent, and may differ otherwise, because the split by x.rep starts from the result of the split by x.kv. A
+ * factor as large as the axis is the axis itself. Declaring a factoring again changes nothing. An axis may
+ * have several factorings if of any two major sizes one divides the other; the names of a later factoring
+ * include its sizes ("x.kv4", "x.rep2"). *out: an index for ax_grid_factoring. AX_ERR_USAGE if `size` does
+ * not divide the axis, or if neither it nor the major size of an earlier factoring divides the other.
+ * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out);
 ax_factoring ax_grid_factoring(const ax_grid *grid, int index);
-/* Axes as they do not overlap: an axis that has factors is replaced by them, down to those that have none. */
+/* Replaces each axis that has factors by its factors, recursively. The result holds only axes without factors
+ * (atoms), which do not overlap. */
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
-/* The axes of a set by name, "z.data"; an axis all of whose factors are in it by its own. Returns out. */
+/* Prints the names of a set's axes, "z.data". If the set has all factors of an axis, prints that axis instead
+ * of its factors. Returns out. */
 enum { AX_AXISSET_TEXT = 128 };
 char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT]);
-/* The atoms of `axes` whose size is above 1: two sets that are equal so have the same groups. */
+/* The atoms of `axes` whose size is above 1. Two sets with the same effective set have the same groups of
+ * ranks. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
 /* Ranks of a group along `axes`: the product of the sizes of their atoms. */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
 /* The communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned by the
- * grid. Its ax_comm_traffic_get is what travelled along exactly this set, whatever it was called. Not
- * collective: pipeline stages, which do different things, ask for different ones. */
+ * grid. ax_comm_traffic_get of it counts the bytes communicated along this effective set of axes. Not
+ * collective: the stages of a pipeline may ask for different communicators. */
 ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
-/* The communicators that there are: group `index` of ax_grid_groups, and the atoms that it is along. */
+/* The number of the grid's communicators; communicator `index` and the atoms along which it runs. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
-/* That of all ranks of the grid. */
+/* The communicator of all ranks of the grid. */
 ax_comm *ax_grid_comm_all(const ax_grid *grid);
 
-/* The axes in the order in which ranks are numbered, innermost first: consecutive ranks, which launchers
- * place on one machine, differ along the first. */
+/* The axes in the order in which ranks are numbered, innermost first: consecutive ranks differ along the
+ * first axis. Launchers put consecutive ranks on one machine. */
 typedef struct ax_grid_order {
     ax_axis axis[AX_AXES_STANDARD];
 } ax_grid_order;
@@ -106,14 +112,16 @@ extern const ax_grid_order ax_grid_order_default; /* x, y, z, pipe, data */
 /* "y,x,z,pipe,data" and back; AX_ERR_USAGE if it does not name each axis once. Not collective. */
 AX_MUST_CHECK ax_status ax_grid_order_parse(const char *text, ax_grid_order *out);
 char *ax_grid_order_print(const ax_grid_order *order, char out[32]);
-/* The coordinates of rank `rank` under an order, by axis; returns the rank that has them by default. */
+/* The coordinates, by axis, of rank `rank` of a grid numbered in this order. Returns the rank that has these
+ * coordinates in the default order. */
 int ax_grid_place(ax_grid_size size, const ax_grid_order *order, int rank, int coord[AX_AXES_STANDARD]);
-/* The ranks of `world` numbered anew, so that a grid laid over *out stands on `world` in that order. The size
- * must fit. The caller owns *out and destroys it before world. Collective along world. */
+/* Renumbers the ranks of `world`, so that ax_grid_create over *out gives the ranks of `world` their
+ * coordinates in this order. The product of the sizes must be the size of `world`. The caller owns *out and
+ * destroys it before world. Collective along world. */
 AX_MUST_CHECK ax_status ax_grid_world(ax_comm *world, ax_grid_size size, const ax_grid_order *order,
                                       ax_comm **out);
 
-/* Whether a grid would do; `arg` is the caller's. */
+/* Whether a grid of this size is legal; `arg` is the caller's. */
 typedef bool ax_grid_legal_fn(const void *arg, ax_grid_size size);
 /* "x=2 y=1 z=1 pipe=1 data=4". Returns out. */
 char *ax_grid_size_print(ax_grid_size size, char out[80]);
@@ -124,64 +132,66 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
 
 /* ---- context ------------------------------------------------------------------------------------- */
 
-/* How a run is distributed over its grid and what of its communication is overlapped. Zero-initialised, but
- * for overlap: the defaults. */
+/* How a run is distributed over its grid, and which communication overlaps with computation. Zeros are the
+ * defaults, except for `overlap` (ax_parallel_default). */
 typedef struct ax_parallel {
     const struct ax_strategy *strategy; /* dist.h; NULL: axonn, all axes */
     int zero;                           /* stage of ZeRO along data, 0 … 3 */
     struct {
-        bool oar; /* all-reduce of the input's gradient behind the product of the weight's */
-        bool ors; /* reduce-scatters of weight gradients stay in flight */
-        bool oag; /* all-gathers of weights are started ahead, in the order of their use */
+        bool oar; /* the all-reduce of the input gradient overlaps with the GEMM of the weight gradient */
+        bool ors; /* reduce-scatters of weight gradients overlap with the backward pass of other layers */
+        bool oag; /* all-gathers of weights are prefetched in the order of use */
     } overlap;
-    size_t weight_cache; /* bytes of gathered weights that are kept until the optimizer changes them */
+    size_t weight_cache; /* bytes for weights that stay gathered until the optimizer updates them */
 } ax_parallel;
 
-/* One rank's world. Several live in one process when ranks are threads; the library has no other state. Plain
- * data: fill it, or use ax_ctx_create. */
+/* The context of one rank. A process whose ranks are threads has several; the library keeps no other state.
+ * Plain data: fill it, or use ax_ctx_create. */
 typedef struct ax_ctx {
     ax_device *dev;
     ax_stream *stream; /* the compute stream */
     ax_comm *world;
     ax_grid *grid;
-    int neighbour;    /* this rank's number among those of its machine */
-    ax_dtype compute; /* activations, and weights of two or more dims in kernels: F64, F32, BF16 or F16 */
+    int neighbour;    /* this rank's number among the ranks of its machine (MPI: local rank) */
+    ax_dtype compute; /* dtype of activations, and of weights of two or more dims as kernels read them: F64,
+                         F32, BF16 or F16 */
     ax_dtype accum;   /* master weights, gradients, statistics, one-dim parameters: F64 or F32 */
     uint64_t seed;
-    ax_parallel parallel; /* not to be changed once there are layers or parameters */
+    ax_parallel parallel; /* must not change once layers or parameters exist */
 } ax_ctx;
 
-/* The threads that a rank computes with. */
+/* The compute threads of a rank. */
 typedef struct ax_threads {
     int count;
-    int neighbours;     /* ranks on this machine, this one among them */
+    int neighbours;     /* number of ranks on this machine (MPI: local size), this one included */
     ax_binding binding; /* dev.h */
 } ax_threads;
 
-/* Threads to compute with on each rank: `wanted`, or if that is 0 the rank's share of the cores that the
- * ranks of its machine may use, at least 1. They are bound to cores, no two ranks' to the same, if all ranks
- * of the machine together have as many threads as cores, unless the environment has AXONN_PIN=off. Warns
- * where the launcher's binding makes threads share cores, or leaves cores idle. Collective along world. */
+/* Chooses the number of compute threads of each rank: `wanted`, or if `wanted` is 0 the rank's share of the
+ * cores that the ranks of its machine may use, at least 1. Threads are bound to cores, each core to one rank,
+ * if the ranks of the machine together have exactly as many threads as cores; AXONN_PIN=off in the
+ * environment turns this off. Warns if the launcher's binding makes threads share cores or leaves cores idle.
+ * Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 
-/* ZeRO 0 with all three overlaps and no weight cache, by the strategy axonn. */
+/* Strategy axonn, ZeRO stage 0, all three overlaps, no weight cache. */
 extern const ax_parallel ax_parallel_default;
 
-/* Opens device `device` with `threads` threads (0: ax_threads_share) and lays a grid over `world`; ->parallel
- * has its defaults and is the caller's to change. With 0 the calling thread may be bound to a core until this
- * thread destroys the context. The context owns device, stream and grid and borrows world.
+/* Opens device `device` with `threads` threads (0: ax_threads_share chooses) and lays a grid over `world`.
+ * ->parallel has its defaults; the caller may change them. With threads 0 the calling thread may be bound to
+ * a core until it destroys the context. The context owns device, stream and grid and borrows world.
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads,
                                       ax_dtype compute, uint64_t seed, ax_ctx **out);
-/* The same with the threads that ax_threads_share gave. */
+/* Like ax_ctx_create, with the threads that ax_threads_share returned. */
 AX_MUST_CHECK ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *device,
                                            const ax_threads *threads, ax_dtype compute, uint64_t seed,
                                            ax_ctx **out);
 void ax_ctx_destroy(ax_ctx **ctx);
 
-/* Device memory for set-up, never within a step, in which collectives are fastest: ax_comm_alloc of the world
- * where the device uses host memory, else ax_device_alloc. `bytes` is the same in both calls; NULL may be
- * freed. Not collective. AX_ERR_MEMORY. */
+/* Allocates device memory in which collectives are fastest: by ax_comm_alloc of the world if the device uses
+ * host memory, else by ax_device_alloc. For set-up, never within a step. Pass the same `bytes` to
+ * ax_ctx_free; NULL may be freed. Not collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_ctx_alloc(ax_ctx *ctx, size_t bytes, void **out);
 void ax_ctx_free(ax_ctx *ctx, void *memory, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* One rank's world: a device, its compute stream, and its place in the grid. */
+/* The context of one rank: its device, compute stream and grid. */
 #include "grid/threads.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ const ax_parallel ax_parallel_default = {.overlap = {.oar = true, .ors = true, .
 ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, int threads, ax_dtype compute,
                         uint64_t seed, ax_ctx **out)
 {
-    ax_threads mine = {.count = threads, .binding.why_not = "the program says how many threads"};
+    ax_threads mine = {.count = threads, .binding.why_not = "the program sets the number of threads"};
     *out = NULL;
     AX_TRY(threads ? ax_threads_neighbour(world, &mine.binding.neighbour)
                    : ax_threads_share(world, 0, &mine));
@@ -32,7 +32,7 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     ax_status status = ax_calloc(1, sizeof *ctx->stream, &ctx->stream);
     if (status == AX_OK)
         status = ax_device_open_bound(device, threads->count, &threads->binding, &ctx->dev);
-    status = ax_comm_agree(world, status); /* laying the grid is collective */
+    status = ax_comm_agree(world, status); /* ax_grid_create is collective: call it on all ranks or on none */
     if (status == AX_OK)
         status = ax_grid_create(world, size, &ctx->grid);
     if (status == AX_OK)

@@ -23,8 +23,8 @@ _Static_assert(AX_AXES_STANDARD + 2 * AX_FACTOR_COUNT <= AX_MAX_AXES, "each axis
 typedef struct grid_axis {
     char name[24];
     int size, stride;
-    ax_axis of;       /* the standard axis that it is a factor of, or itself */
-    ax_axisset atoms; /* those that it is the product of; itself if it has no factors */
+    ax_axis of;       /* the standard axis that this axis is a factor of; a standard axis: itself */
+    ax_axisset atoms; /* the atoms whose product this axis is; an axis without factors: itself */
 } grid_axis;
 
 /* The group along a set of atoms. */
@@ -39,8 +39,8 @@ struct ax_grid {
     grid_axis axis[AX_MAX_AXES];
     ax_factoring factoring[AX_MAX_AXES];
     group *along;
-    ax_device *dev; /* that communicators are connected with, where that is possible; or NULL */
-    bool said;      /* that it is not */
+    ax_device *dev;      /* device for device-to-device collectives (ax_grid_connect), or NULL */
+    bool host_path_said; /* the log already says that collectives go through host memory */
 };
 
 /* ---- sizes --------------------------------------------------------------------------------------- */
@@ -77,7 +77,7 @@ static group *find_along(const ax_grid *grid, ax_axisset atoms)
     return NULL;
 }
 
-/* A group is named by its lowest rank: the one with coordinate 0 along all the atoms. */
+/* The colour of a group in the split is its lowest rank, which has coordinate 0 along all the atoms. */
 static ax_status make_comm(const ax_grid *grid, ax_axisset atoms, ax_comm **out)
 {
     int rank = ax_grid_rank(grid), lowest = rank;
@@ -94,10 +94,10 @@ static ax_status connect(ax_grid *grid, const group *to)
     char name[AX_AXISSET_TEXT], why[AX_COMM_WHY];
     AX_TRY(ax_comm_connect(to->comm, grid->dev, ax_grid_set_print(grid, to->atoms, name), why));
     if (*why)
-        ax_log(grid->said ? AX_LOG_DEBUG : AX_LOG_INFO,
+        ax_log(grid->host_path_said ? AX_LOG_DEBUG : AX_LOG_INFO,
                "collectives of device %s along %s go through host memory: %s", grid->dev->ops.name, name,
                why);
-    grid->said |= *why != 0;
+    grid->host_path_said |= *why != 0;
     return AX_OK;
 }
 
@@ -127,7 +127,8 @@ ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes)
     return grid->along[index].comm;
 }
 
-/* All that are missing, while all ranks do the same: later, ranks differ in which they use first. */
+/* Creates all missing communicators now. Creating one is collective, and later ranks may first use different
+ * ones. */
 static ax_status make_comms(ax_grid *grid)
 {
     for (unsigned axes = 0; axes < 1u << grid->axes; axes++)
@@ -240,7 +241,7 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
 
 /* ---- factors ------------------------------------------------------------------------------------- */
 
-/* The factor of `of` that covers these ranks, or AX_MAX_AXES. */
+/* The axis of that size and stride among `of` and its factors, or AX_MAX_AXES. */
 static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 {
     int a = 0;
@@ -250,8 +251,8 @@ static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
     return a < grid->axes ? a : AX_MAX_AXES;
 }
 
-/* The atom that a boundary between factors, `stride` ranks apart, cuts in two; AX_MAX_AXES: it is one
- * between atoms already. */
+/* The atom of `of` that a factor of this stride would cut in two, or AX_MAX_AXES if an atom begins at this
+ * stride. */
 static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 {
     for (int a = 0; a < grid->axes; a++) {
@@ -262,7 +263,8 @@ static int atom_across(const ax_grid *grid, ax_axis of, int stride)
     return AX_MAX_AXES;
 }
 
-/* "x.kv", or if there is such an axis, of another size, "x.kv4". */
+/* The axis of that size and stride; if there is none, adds it under the name "x.kv", or under "x.kv4" if that
+ * name belongs to an axis of another size. */
 static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size, int stride)
 {
     int known = find_axis(grid, of, size, stride);
@@ -276,7 +278,7 @@ static ax_axis name_axis(ax_grid *grid, ax_axis of, const char *suffix, int size
     return add_axis(grid, of, name, size, stride);
 }
 
-/* Replaces the atom by its parts in all that it is part of. */
+/* Replaces the atom by its parts in the sets of all axes and communicators. */
 static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
 {
     for (int a = 0; a < grid->axes; a++)
@@ -287,7 +289,7 @@ static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
             grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
 }
 
-/* The atoms of `of` between two strides. */
+/* The atoms of `of` whose strides are in [from, to). */
 static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
 {
     ax_axisset atoms = 0;
@@ -297,7 +299,8 @@ static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int t
     return atoms;
 }
 
-static ax_factoring cut(ax_grid *grid, ax_factor factor, int size)
+/* Adds the factors as axes; the atom across their boundary, if there is one, becomes two. */
+static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;
     int low = grid->axis[of].stride, minor = grid->axis[of].size / size, boundary = low * minor;
@@ -322,16 +325,20 @@ static ax_status check_factor(const ax_grid *grid, ax_factor factor, int size)
 {
     ax_axis of = factors[factor].axis;
     int all = grid->axis[of].size;
-    AX_CHECK(size >= 1 && all % size == 0, AX_ERR_USAGE, "%s = %d cannot be %s.%s = %d times anything",
+    AX_CHECK(size >= 1 && all % size == 0, AX_ERR_USAGE, "grid axis %s = %d is not a multiple of %s.%s = %d",
              axis_names[of], all, axis_names[of], factors[factor].major, size);
     for (int i = 0; i < grid->factorings; i++) {
         int other = grid->axis[grid->factoring[i].major].size;
-        AX_CHECK(grid->factoring[i].axis != of || size % other == 0 || other % size == 0, AX_ERR_USAGE,
-                 "%s = %d is %d times %d for one layer and cannot be %d times %d for another: of the two "
-                 "numbers, %d and %d, one must divide the other",
-                 axis_names[of], all, other, all / other, size, all / size, other, size);
+        AX_CHECK(
+            grid->factoring[i].axis != of || size % other == 0 || other % size == 0, AX_ERR_USAGE,
+            "one layer factors grid axis %s = %d as %d x %d and another as %d x %d: one of %d and %d must "
+            "divide the other",
+            axis_names[of], all, other, all / other, size, all / size, other, size);
     }
-    AX_CHECK(grid->axes + 4 <= AX_MAX_AXES, AX_ERR_USAGE, "the axes of the grid have too many factors");
+    AX_CHECK(grid->axes + 4 <= AX_MAX_AXES, AX_ERR_USAGE,
+             "the layers factor the axes of the grid in too many ways: the grid may have %d axes, factors "
+             "included",
+             AX_MAX_AXES);
     return AX_OK;
 }
 
@@ -343,7 +350,7 @@ ax_status ax_grid_factor(ax_grid *grid, ax_factor factor, int size, int *out)
         if (f->axis == factors[factor].axis && grid->axis[f->major].size == size)
             return AX_OK;
     }
-    grid->factoring[grid->factorings++] = cut(grid, factor, size);
+    grid->factoring[grid->factorings++] = add_factors(grid, factor, size);
     return make_comms(grid);
 }
 

@@ -1,10 +1,10 @@
-/* The grids nearest to one that does not fit: what messages offer instead. */
+/* Finds the legal grids nearest to one that does not fit; error messages suggest them. */
 #include "axonn/grid.h"
 
 #include <math.h>
 #include <stdio.h>
 
-enum { NEIGHBOURS = 3 };
+enum { SUGGESTIONS = 3 };
 
 typedef struct candidate {
     int size[AX_AXES_STANDARD];
@@ -15,11 +15,12 @@ typedef struct search {
     int wanted[AX_AXES_STANDARD];
     ax_grid_legal_fn *legal; /* or NULL */
     const void *arg;
-    candidate now, best[NEIGHBOURS];
+    candidate now, best[SUGGESTIONS];
     int n;
 } search;
 
-/* How far two grids are apart: the factors by which axes differ; splitting what was not split costs more. */
+/* The distance of two grids: the sum over axes of |log(ratio of sizes)|. An axis that was 1 counts double:
+ * users had a reason not to split along it. */
 static double distance(const int *wanted, const int *size)
 {
     double sum = 0;
@@ -36,15 +37,15 @@ static void keep_best(search *s)
     int at = s->n;
     while (at > 0 && s->now.distance < s->best[at - 1].distance)
         at--;
-    for (int i = s->n < NEIGHBOURS ? s->n : NEIGHBOURS - 1; i > at; i--)
+    for (int i = s->n < SUGGESTIONS ? s->n : SUGGESTIONS - 1; i > at; i--)
         s->best[i] = s->best[i - 1];
-    if (at < NEIGHBOURS)
+    if (at < SUGGESTIONS)
         s->best[at] = s->now;
-    if (s->n < NEIGHBOURS)
+    if (s->n < SUGGESTIONS)
         s->n++;
 }
 
-/* All ways to write `ranks` as a product over the axes from `axis` on. */
+/* Tries all ways to write `ranks` as a product of sizes of the axes `axis`, `axis` + 1, … */
 static void factorize(search *s, int axis, int ranks)
 {
     if (axis == AX_AXES_STANDARD - 1) {

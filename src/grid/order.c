@@ -1,6 +1,6 @@
-/* Which ranks stand next to one another: the order of a grid's axes among the ranks. Launchers put
- * consecutive ranks on one machine, so the first axes of an order talk inside machines and the last ones
- * between them. */
+/* The order in which a grid's axes number the ranks. Launchers put consecutive ranks on one machine, so
+ * communication along the first axes of an order stays inside machines, and communication along the last ones
+ * crosses between them. */
 #include "axonn/grid.h"
 
 #include <stdio.h>

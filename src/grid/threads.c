@@ -1,4 +1,5 @@
-/* How many threads each rank computes with: its share of the cores that the ranks of its machine may use. */
+/* Chooses how many threads each rank computes with, by default its share of the machine's cores, and to which
+ * cores they are bound. */
 #include "grid/threads.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 
 typedef ax_threads_member member;
 
-static int count(const uint64_t *set)
+static int count_bits(const uint64_t *set)
 {
     int n = 0;
     for (int w = 0; w < AX_CORES_MAX / 64; w++)
@@ -17,9 +18,9 @@ static int count(const uint64_t *set)
     return n;
 }
 
-/* Each core is shared equally by the ranks that may use it, and so is the time that a control group allows.
- */
-static int64_t share(const member *all, int n, int rank)
+/* The rank's share of its machine. The ranks that may use a core share it equally; all ranks of the machine
+ * share the CPU quota of their control group equally. */
+static int64_t cores_share(const member *all, int n, int rank)
 {
     const member *mine = &all[rank];
     double cores = 0;
@@ -39,17 +40,18 @@ static int64_t share(const member *all, int n, int rank)
     return ax_max((int64_t)(cores + 1e-6), 1);
 }
 
-/* The ranks of one machine together. */
-typedef struct together {
-    int ranks, first, cores, machine;
+/* The totals over the ranks of one machine. */
+typedef struct host_totals {
+    int ranks, first;   /* number of ranks, lowest rank */
+    int cores, machine; /* cores that at least one of the ranks may use; cores of the machine */
     int64_t threads;
-    bool crowded; /* a rank, or all of them, have more threads than cores */
+    bool crowded; /* a rank has more threads than cores it may use, or all ranks together have */
     uint64_t set[AX_CORES_MAX / 64];
-} together;
+} host_totals;
 
-static together add_up(const member *all, int n, uint64_t host)
+static host_totals add_up(const member *all, int n, uint64_t host)
 {
-    together t = {.first = -1};
+    host_totals t = {.first = -1};
     for (int r = 0; r < n; r++) {
         if (all[r].host != host)
             continue;
@@ -57,23 +59,23 @@ static together add_up(const member *all, int n, uint64_t host)
         t.ranks++;
         t.threads += all[r].threads;
         t.machine = all[r].cores.machine;
-        t.crowded |= all[r].threads > count(all[r].cores.usable);
+        t.crowded |= all[r].threads > count_bits(all[r].cores.usable);
         for (int w = 0; w < AX_CORES_MAX / 64; w++)
             t.set[w] |= all[r].cores.usable[w];
     }
-    t.cores = count(t.set);
+    t.cores = count_bits(t.set);
     t.crowded |= t.threads > t.cores;
     return t;
 }
 
-/* Tells, once for each machine, of threads that share cores though there are enough, or of more than there
- * are, and of cores that a launcher's binding leaves idle. */
-static void judge_binding(const member *all, int n, int rank)
+/* Warns, on the lowest rank of each machine, if there are more threads than cores, or if the launcher's
+ * binding makes threads share cores or leaves cores idle. */
+static void warn_of_binding(const member *all, int n, int rank)
 {
     char name[64] = "this machine";
-    together t = add_up(all, n, all[rank].host);
+    host_totals t = add_up(all, n, all[rank].host);
     bool launched = n > 1 || ax_launcher_find().launcher;
-    bool bound = count(all[rank].cores.usable) < t.machine;
+    bool bound = count_bits(all[rank].cores.usable) < t.machine;
     if (t.first != rank || (!launched && t.threads <= t.machine))
         return;
     gethostname(name, sizeof name - 1);
@@ -99,19 +101,19 @@ static void judge_binding(const member *all, int n, int rank)
 
 /* ---- binding ------------------------------------------------------------------------------------- */
 
-/* Threads are bound where that cannot hurt: each has a core to itself, no core is left, and nothing else
- * limits them. A job that leaves cores would, if it were bound, share the first ones with another such job
- * while the last ones idle: the system's scheduler knows better. */
-static const char *why_not(const member *all, int n, uint64_t host, const together *t)
+/* The reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each has a
+ * core to itself, no core is left over, and no CPU quota applies. Two jobs that each leave cores free would,
+ * if bound, both take the first cores while the last ones idle; the system's scheduler does better. */
+static const char *why_not(const member *all, int n, uint64_t host, const host_totals *t)
 {
     for (int r = 0; r < n; r++) {
         if (all[r].host != host)
             continue;
-        if (all[r].free)
+        if (all[r].pin_off)
             return "AXONN_PIN=off";
         if (!all[r].cores.physical)
             return "the machine does not show its cores";
-        if (all[r].cores.quota < count(all[r].cores.usable))
+        if (all[r].cores.quota < count_bits(all[r].cores.usable))
             return "a control group allows less time than these cores have";
     }
     if (t->threads > t->cores)
@@ -121,8 +123,8 @@ static const char *why_not(const member *all, int n, uint64_t host, const togeth
     return NULL;
 }
 
-/* Takes the first `n` cores of `usable` out of `left`; false if there are not so many. */
-static bool take(const uint64_t *usable, int64_t n, uint64_t *left, ax_binding *out)
+/* Moves the first `n` cores of `usable` from `left` to *out; false if fewer are left. */
+static bool take_cores(const uint64_t *usable, int64_t n, uint64_t *left, ax_binding *out)
 {
     *out = (ax_binding){0};
     for (int c = 0; c < AX_CORES_MAX && out->n < n; c++) {
@@ -136,16 +138,16 @@ static bool take(const uint64_t *usable, int64_t n, uint64_t *left, ax_binding *
     return out->n == n;
 }
 
-/* Ranks take their cores in the order of their numbers, so that a rank's are near one another. */
+/* Ranks take cores in the order of their numbers, so that the cores of a rank are near one another. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out)
 {
-    together t = add_up(all, n, all[rank].host);
+    host_totals t = add_up(all, n, all[rank].host);
     const char *why = why_not(all, n, all[rank].host, &t);
     ax_binding taken, mine = {0};
     for (int r = 0; r < n && !why; r++) {
         if (all[r].host != all[rank].host)
             continue;
-        if (!take(all[r].cores.usable, all[r].threads, t.set, &taken))
+        if (!take_cores(all[r].cores.usable, all[r].threads, t.set, &taken))
             why = "the ranks' cores overlap in part";
         if (r == rank)
             mine = taken;
@@ -154,7 +156,7 @@ void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *
     *out = why ? (ax_binding){.why_not = why} : mine;
 }
 
-/* ---- what a rank takes --------------------------------------------------------------------------- */
+/* ---- the ranks of a machine ---------------------------------------------------------------------- */
 
 ax_status ax_threads_neighbour(ax_comm *world, int *out)
 {
@@ -183,9 +185,9 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
     const char *pin = getenv("AXONN_PIN");
     member mine, *all;
-    memset(&mine, 0, sizeof mine); /* its gaps travel too */
+    memset(&mine, 0, sizeof mine); /* the all-gather sends the padding of the struct too */
     mine.wanted = wanted;
-    mine.free = pin && !strcmp(pin, "off");
+    mine.pin_off = pin && !strcmp(pin, "off");
     mine.host = ax_host_key();
     ax_cores_find(&mine.cores);
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
@@ -193,14 +195,14 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
     if (status == AX_OK) {
         for (int r = 0; r < n; r++)
             if (all[r].host == mine.host)
-                all[r].threads = all[r].wanted ? all[r].wanted : share(all, n, r);
-        judge_binding(all, n, rank);
+                all[r].threads = all[r].wanted ? all[r].wanted : cores_share(all, n, r);
+        warn_of_binding(all, n, rank);
         out->count = (int)all[rank].threads;
         out->neighbours = add_up(all, n, mine.host).ranks;
         ax_threads_bind(all, n, rank, &out->binding);
         for (int r = 0; r < rank; r++)
             out->binding.neighbour += all[r].host == mine.host;
-        if (pin && *pin && !mine.free && strcmp(pin, "auto") != 0)
+        if (pin && *pin && !mine.pin_off && strcmp(pin, "auto") != 0)
             status = ax_fail(AX_ERR_USAGE, "AXONN_PIN is \"%s\", not auto or off", pin);
     }
     free(all);

@@ -4,20 +4,20 @@
 
 #include "axonn/grid.h"
 
-/* What a rank tells the others of itself. */
+/* What each rank sends to all others, to share the cores of their machine. */
 typedef struct ax_threads_member {
-    uint64_t host;
+    uint64_t host; /* equal on ranks of one machine */
     ax_cores cores;
-    int64_t wanted;  /* threads; 0: its share */
-    int64_t threads; /* that it takes */
-    bool free;       /* its user wants no thread bound */
+    int64_t wanted;  /* number of threads that the user asks for; 0: the rank's share of the cores */
+    int64_t threads; /* number of threads chosen */
+    bool pin_off;    /* AXONN_PIN=off */
 } ax_threads_member;
 
-/* The cores to which the threads of rank `rank` of `n` are bound. Depends on the ranks of its machine alone,
- * which all find the same. */
+/* The cores to which the threads of rank `rank` of `n` are bound. Depends only on the members of its machine,
+ * so all ranks of a machine compute the same assignment. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out);
 
-/* The rank's number among those of its machine. Collective along world. */
+/* The rank's number among the ranks of its machine (MPI: local rank). Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_neighbour(ax_comm *world, int *out);
 
 #endif

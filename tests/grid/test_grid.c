@@ -1,4 +1,4 @@
-/* grid: coordinates, communicators along axes, and what is said about grids that do not fit. */
+/* grid: coordinates, communicators along axes, factors, and the messages about grids that do not fit. */
 #include "axonn/grid.h"
 #include "support/ranks.h"
 
@@ -55,7 +55,7 @@ static ax_status communicators(ax_grid *grid)
     return AX_OK;
 }
 
-/* Groups use their communicators without the other ranks: half of the grid stands still. */
+/* A group can use its communicator while the ranks of other groups make no call. */
 static ax_status communicators_of_some(ax_grid *grid)
 {
     int me = ax_grid_rank(grid);
@@ -110,7 +110,7 @@ static ax_status factors_of_x(ax_comm *world, void *arg)
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 6, &f));
     EXPECT(ax_grid_factoring(grid, f).major == AX_X && ax_grid_effective(grid, 31) == 1 << AX_X);
     EXPECT(ax_grid_factor(grid, AX_FACTOR_KV, 4, &f) == AX_ERR_USAGE &&
-           !strcmp(ax_error_message(), "x = 6 cannot be x.kv = 4 times anything"));
+           !strcmp(ax_error_message(), "grid axis x = 6 is not a multiple of x.kv = 4"));
     ax_grid_destroy(&grid);
     AX_TRY(ax_grid_create(world, (ax_grid_size){.x = 6, .y = 1, .z = 1, .pipe = 1, .data = 1}, &grid));
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 3, &f));
@@ -165,7 +165,8 @@ static ax_status factors_of_two_layers(ax_comm *world, void *arg)
     AX_TRY(covers(grid, ax_grid_axis_name(grid, by4.major), 4, 2));
     AX_TRY(covers(grid, ax_grid_axis_name(grid, by4.minor), 2, 1));
     EXPECT(!strcmp(ax_grid_axis_name(grid, by2.major), *first == 2 ? "x.kv" : "x.kv2"));
-    /* Both factorings make up x, and the minor factor of one lies within that of the other. */
+    /* The factors of either factoring make up x; the minor factor of one is a factor of the minor of the
+     * other. */
     const ax_axisset x = 1 << AX_X;
     ax_axisset rep2 = ax_grid_effective(grid, (ax_axisset)(1u << by2.minor)),
                rep4 = ax_grid_effective(grid, (ax_axisset)(1u << by4.minor));
@@ -174,7 +175,7 @@ static ax_status factors_of_two_layers(ax_comm *world, void *arg)
            ax_grid_effective(grid, x));
     EXPECT(ax_grid_effective(grid, (ax_axisset)(1u << by4.major | 1u << by4.minor)) ==
            ax_grid_effective(grid, x));
-    /* The minor factor of one and the major factor of the other are apart where the product is 8 or less. */
+    /* The minor factor of one and the major factor of the other are disjoint if their product is <= 8. */
     EXPECT(!(ax_grid_effective(grid, (ax_axisset)(1u << by2.major)) & rep4));
     ax_grid_destroy(&grid);
     return AX_OK;

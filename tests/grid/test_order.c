@@ -1,4 +1,4 @@
-/* The order of axes among ranks. */
+/* The order in which axes number the ranks. */
 #include "support/ranks.h"
 
 #include <setjmp.h>
@@ -51,7 +51,7 @@ static void every_rank_has_a_place(void **state)
     }
 }
 
-/* A grid over the renumbered world stands on the ranks as ax_grid_place says. */
+/* A grid over the renumbered world gives the ranks the coordinates of ax_grid_place. */
 static ax_status stand(ax_comm *world, void *arg)
 {
     const ax_grid_size size = {.x = 2, .y = 1, .z = 2, .pipe = 1, .data = 2};

@@ -1,5 +1,5 @@
-/* Which threads are bound to which cores: the rule, on machines that exist in the test alone, and ranks that
- * are threads on the machine at hand. */
+/* Which threads are bound to which cores: the rule, for invented machines, and ranks that are threads of this
+ * process on the real one. */
 #include "grid/threads.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@ static ax_threads_member rank_on(uint64_t host, uint64_t cores, int threads)
         .threads = threads};
 }
 
-/* The cores of rank `rank`, of which there are as many as it has threads; none if it is not bound, and then
- * it is said why. */
+/* The cores to which rank `rank` is bound, one for each of its threads; 0 if it is not bound, and then
+ * .why_not gives the reason. */
 static uint64_t bound(const ax_threads_member *all, int n, int rank)
 {
     ax_binding b;
@@ -52,7 +52,7 @@ static void a_launchers_masks_are_kept(void **state)
     const ax_threads_member apart[] = {rank_on(HERE, 0xf0, 4), rank_on(HERE, 0x05, 2)};
     assert_int_equal(bound(apart, 2, 0), 0xf0);
     assert_int_equal(bound(apart, 2, 1), 0x05);
-    /* Rank 0 takes what rank 1 alone would need: nobody is bound, and both find it so. */
+    /* Rank 0 takes the only cores that rank 1 may use: neither is bound, and both ranks compute that. */
     const ax_threads_member overlap[] = {rank_on(HERE, 0x7, 1), rank_on(HERE, 0x3, 2)};
     assert_int_equal(bound(overlap, 2, 0), 0);
     assert_int_equal(bound(overlap, 2, 1), 0);
@@ -69,7 +69,7 @@ static void nobody_is_bound_where_it_could_hurt(void **state)
     all[0].threads = 1; /* a core is left */
     assert_int_equal(bound(all, 3, 1), 0);
     all[0] = good;
-    all[0].free = true;
+    all[0].pin_off = true;
     assert_int_equal(bound(all, 3, 1), 0);
     all[0] = good;
     all[0].cores.quota = 3.5;
@@ -81,7 +81,7 @@ static void nobody_is_bound_where_it_could_hurt(void **state)
     assert_int_equal(bound(all, 3, 2), 0xf); /* another machine */
 }
 
-/* What ranks that are threads see of one another. */
+/* The threads that ax_threads_share gives to ranks of one process. */
 typedef struct seen {
     int wanted;
     cpu_set_t before[MOST], during[MOST], after[MOST];

@@ -1,16 +1,18 @@
-/* tensor: arrays that know how they are distributed, and the memory of one micro-batch in flight.
+/* tensor: distributed arrays (PyTorch: DTensor), and frames, the activation memory of one micro-batch.
  *
  * A tensor is a view: dtype, global extents, layout and a pointer to this rank's local values. Copying the
- * struct makes another view; nobody counts references. The layout says which dims are split along which grid
- * axes, and along which axes the local values are partial sums; it is the only place where that is known.
+ * struct makes another view; there is no reference count. The layout says which dims are split along which
+ * grid axes (PyTorch: Shard), and along which axes the local values are partial sums (PyTorch: Partial). No
+ * other data structure holds this information.
  *
  * The split rule. A dim of extent n and unit u has ceil(n/u) units. Each axis on the dim, major first, splits
- * the units at hand into balanced runs (sizes differ by at most one, larger ones first: 9 over 4 is 3,2,2,2).
- * Axes counted by `fine` come last and are for layouts in which a tensor only rests: they split single
- * elements, in chunks of ceil(n/g) of which the last ones are shorter (9 over 4 is 3,3,3,0), so that parts
- * lie one chunk apart in the whole and travel between there and the ranks without being packed. Empty boxes
- * are legal. Local storage is the local box, row-major, and dense unless the tensor has `align`, which pads
- * rows; padding to a uniform chunk exists only on the wire, and behind the end of parameters. */
+ * the units that the axes before it gave to the rank into balanced runs: sizes differ by at most one, larger
+ * ones first (9 over 4 is 3,2,2,2). The last `fine` axes of a dim are for the layouts in which parameters are
+ * stored between uses. They split elements instead of units, into chunks of ceil(n/g), the last of which are
+ * shorter or empty (9 over 4 is 3,3,3,0): all parts then begin at multiples of one chunk in the whole, and
+ * collectives send and receive them there without packing. Empty boxes are legal. Local storage is the local
+ * box, row-major. Its rows are dense unless the tensor has `align`. Padding to a uniform chunk exists only in
+ * messages and after the end of a parameter's local box. */
 #ifndef AXONN_TENSOR_H
 #define AXONN_TENSOR_H
 
@@ -20,7 +22,10 @@
 extern "C" {
 #endif
 
-enum { AX_MAX_DIMS = 4, AX_LAYOUT_AXES = 8 }; /* of a tensor; of a layout, over all its dims */
+enum {
+    AX_MAX_DIMS = 4,   /* dims of a tensor */
+    AX_LAYOUT_AXES = 8 /* axes of a layout, over all its dims */
+};
 
 /* Ordered axes that split one dim, major first; the last `fine` of them ignore units. */
 typedef struct ax_axes {
@@ -28,20 +33,20 @@ typedef struct ax_axes {
     ax_axis a[AX_LAYOUT_AXES];
 } ax_axes;
 
-/* An axis appears at most once in a layout, `partial` included, nor with it its factors. Zero-initialised:
- * replicated everywhere. */
+/* An axis appears at most once in a layout, `partial` included. An axis and one of its factors may not both
+ * appear. Zero-initialised: replicated on all ranks. */
 typedef struct ax_layout {
     ax_axes dim[AX_MAX_DIMS];
     ax_axisset partial;
 } ax_layout;
 
-/* The `align` of logits: library products are slow where rows of bf16 begin on odd elements. */
+/* The `align` of logits: cuBLAS GEMMs are slow if rows of bf16 begin at odd element offsets. */
 enum { AX_ROW_ALIGN = 128 };
 
 typedef struct ax_tensor {
     ax_dtype dtype;
     uint8_t ndim;
-    uint16_t align; /* bytes, of which a local row (along the last dim) takes a multiple; 0: rows are dense */
+    uint16_t align; /* local rows (along the last dim) are padded to a multiple of so many bytes; 0: dense */
     int64_t dim[AX_MAX_DIMS];  /* global extents */
     int64_t unit[AX_MAX_DIMS]; /* split unit of each dim; 0 means 1 */
     ax_layout layout;
@@ -55,40 +60,40 @@ typedef struct ax_box {
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Parses "b@data.z, t, d@y +x": dims in order (names are for the reader), '@' axes, '.' between axes, '/'
- * before the first fine axis ("o@x/z"), '+' partial axes; "d@x.kv.x.rep" names the two factors of x.
- * AX_ERR_USAGE says what and where. */
+/* Parses "b@data.z, t, d@y +x": dims in order (names of dims are ignored), '@' before the axes of a dim, '.'
+ * between axes, '/' before the first fine axis ("o@x/z"), '+' before partial axes; "d@x.kv.x.rep" names the
+ * two factors of x. The message of AX_ERR_USAGE gives the error and its column. */
 AX_MUST_CHECK ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_layout *out);
-/* Prints with dim names d0, d1, … or those of `names` ("btd"), one letter a dim (NULL allowed). Returns out.
- */
+/* Prints a layout in the syntax of ax_layout_parse. `names` ("btd") has one letter for each dim; NULL: d0,
+ * d1, … Returns out. */
 char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, const char *names,
                       char out[128]);
-/* Equal as distributions: axes of size 1 do not count. */
+/* Whether two layouts put the same boxes on the same ranks; axes of size 1 are ignored. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
 /* The layout without axes of size 1. */
 ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim);
-/* Axes that split a dim, without `partial`. */
+/* The axes that split any dim; `partial` axes are not among them. */
 ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
 /* AX_ERR_INTERNAL if an axis appears twice or does not exist. */
 AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* A tensor without data: extents `dim` and units (NULL: all 1). */
+/* A tensor without data, of extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL: replicated). */
 ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *unit,
                          const ax_layout *layout);
 
-/* The box of dim `d` that `rank` holds: [*lo, *lo + *n). */
+/* ax_tensor_range: the part [*lo, *lo + *n) of dim `d` that `rank` holds. ax_tensor_box: all dims. */
 void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n);
 ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank);
-/* Local extent of dim d, elements, elements from one row to the next, and bytes of memory, padding included,
- * on the calling rank. */
+/* Of the calling rank's box: extent of dim d; number of elements; distance of rows in elements (leading
+ * dimension); bytes of memory, padding included. */
 int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
-/* Largest extent of dim d over all ranks: what each travels as on the wire. */
+/* Largest extent of dim d over all ranks; collectives pad each rank's part to it. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_global_count(const ax_tensor *tensor);
 /* True on exactly one rank of each group that holds the same box (coordinate 0 on all axes not in the
@@ -97,10 +102,10 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
 /* How many ranks hold each element. */
 int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor);
 
-/* A global host array (dtype of the tensor, dense) from or to the ranks' boxes, in memory that the tensor
- * has (padding becomes zeros): for tests, small tables and oracles. Along partial axes scatter gives the
- * values to coordinate 0 and zeros to the others; collect sums them, in double, and gives every rank the
- * whole. scatter: not collective; collect: collective along the grid. */
+/* Copy a global host array (dtype of the tensor, dense) to the ranks' boxes, and back. The tensor must have
+ * memory. For tests, small tables and reference computations. scatter: sets padding to zero; along partial
+ * axes coordinate 0 gets the values and the other ranks get zeros; not collective. collect: sums along
+ * partial axes, in double, and gives every rank the whole array; collective along the grid. */
 AX_MUST_CHECK ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global);
 AX_MUST_CHECK ax_status ax_tensor_collect(ax_ctx *ctx, const ax_tensor *tensor, void *global);
 
@@ -111,79 +116,80 @@ typedef enum ax_mode {
     AX_MODE_EVAL   /* forward only */
 } ax_mode;
 
-/* What a micro-batch carries beside activations. Tensors are [b, t] int32 with the batch layout. */
+/* The inputs of a micro-batch. Tensors are [b, t] int32, in the layout of the batch. */
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions;               /* targets < 0 are masked; doc_start: see ax_attention_args */
-    const ax_batch_numbers *now; /* device memory, or NULL */
+    const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL */
     struct ax_kv_cache *cache;   /* generation: keys and values of earlier positions (nn.h); else NULL */
 } ax_batch;
 
-/* The memory of one micro-batch in flight, and the stack of what forward saved for backward. Memory is only
- * ever allocated, never freed one by one: a frame hands out addresses, and knows from a dry run when each
- * was last used, so that addresses are shared without anyone saying "free".
+/* A frame is the activation memory (arena) of one micro-batch, with the stack of tensors that forward saves
+ * for backward. There is no call to free an allocation: a dry run of the task observes when each allocation
+ * is last used, and a plan made from it lets allocations with disjoint lifetimes share addresses.
  *
- *   bump mode     a fixed block, nothing shared: tests and small programs
- *   record mode   on the dry device: notes size, birth and last use of each allocation
- *   planned mode  the k-th allocation since ax_frame_begin lies where the plan says
+ *   bump mode     allocations one after the other in a fixed block, nothing shared: tests and small programs
+ *   record mode   on the dry device: records size, first and last use of each allocation
+ *   planned mode  allocation k since ax_frame_begin gets the offset that the plan has for it
  *
- * A plan is a list of offsets per task (a name such as "train" or "eval"), and the size of the block. */
+ * A plan holds a list of offsets for each task (named, such as "train" or "eval"), and the block's size. */
 typedef struct ax_frame ax_frame;
 typedef struct ax_frame_plan ax_frame_plan;
 
-/* Bump mode with `bytes` of device memory (record mode, and `bytes` ignored, when ctx is on the dry device).
- * The caller owns *out; ctx must outlive it. */
+/* A frame in bump mode with `bytes` of device memory; on the dry device a frame in record mode, which ignores
+ * `bytes`. The caller owns *out; ctx must outlive it. */
 AX_MUST_CHECK ax_status ax_frame_create(ax_ctx *ctx, size_t bytes, ax_frame **out);
-/* Planned mode; the frame borrows `plan`. */
+/* A frame in planned mode; it borrows `plan`. */
 AX_MUST_CHECK ax_status ax_frame_create_planned(ax_ctx *ctx, const ax_frame_plan *plan, ax_frame **out);
 void ax_frame_destroy(ax_frame **frame);
 
-/* Record mode: forgets the tasks that ran, to record them as they run from now on. */
+/* Record mode: deletes the recordings of all tasks, so that the next run of each is recorded anew. */
 void ax_frame_forget(ax_frame *frame);
-/* After tasks ran in record mode: their plan. The caller owns *out. */
+/* Makes the plan of the tasks recorded by a frame in record mode. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out);
 void ax_frame_plan_destroy(ax_frame_plan **plan);
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan);
-/* Bytes that the task's allocations would need if no address were shared, and the largest sum alive at one
- * time: the plan's size lies between them. */
+/* Bounds of ax_frame_plan_bytes. Upper: the bytes of all allocations of the largest task, without sharing.
+ * Lower: the most bytes in use at one time. */
 size_t ax_frame_plan_unshared(const ax_frame_plan *plan);
 size_t ax_frame_plan_lower_bound(const ax_frame_plan *plan);
 
 ax_ctx *ax_frame_ctx(const ax_frame *frame);
-/* Starts a task: all memory handed out before is void, the stack is empty. `batch` is borrowed until the next
- * begin and may be NULL. */
+/* Starts a task: invalidates all memory allocated before, and empties the stack. The frame borrows `batch`,
+ * which may be NULL, until the next begin. */
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
 /* The name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);
-/* Has fn(user) called by the next ax_frame_begin while the memory is still what it was: to end what is in
- * flight on it. One at a time: an earlier `user`, if it is another, is called now. NULL: nobody. What `user`
- * is must stay until then, or until the frame is destroyed. */
+/* Registers a callback: the next ax_frame_begin calls fn(user) before it invalidates the frame's memory, so
+ * that fn can wait for transfers that still use that memory. A frame has one callback: registering another
+ * `user` calls the earlier callback now. fn NULL: none. `user` must stay valid until the call, or until the
+ * frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
-/* Bytes handed out since creation at most (bump: top; planned: end of the highest block). */
+/* The highest offset + size of any allocation since creation, in bytes. */
 size_t ax_frame_high_water(const ax_frame *frame);
 
-/* Memory for a tensor (dtype, extents, units and layout as given; data ignored), valid until it is last used
- * before the next begin. Contents are undefined. */
+/* Allocates the local box of a tensor like `like` (its data is ignored). The memory is valid up to its last
+ * use in the recorded task, at most until the next begin. Contents are undefined. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
-/* Flat memory of `count` local elements without a layout. */
+/* Allocates `count` elements without a layout. */
 AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out);
 
-/* Host memory, zeroed, until the next begin; taken from the system only where no earlier task needed as much.
- * At most AX_FRAME_HOST bytes at a time. */
+/* Allocates zeroed host memory, valid until the next begin. The frame keeps and reuses it: malloc is called
+ * only when a task needs more than any task before. At most AX_FRAME_HOST bytes a call. */
 enum { AX_FRAME_HOST = 4096 };
 AX_MUST_CHECK ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out);
 
-/* Whether layers keep what backward needs now: true in AX_MODE_TRAIN, except inside recomputed segments. */
+/* Whether ax_frame_save saves now: true in AX_MODE_TRAIN, except in segments that backward recomputes. */
 bool ax_frame_saving(const ax_frame *frame);
-/* Whether the task began in AX_MODE_TRAIN: dropout is on. */
+/* Whether the task began in AX_MODE_TRAIN, which turns dropout on. */
 bool ax_frame_training(const ax_frame *frame);
-/* Switches saving and returns what it was. */
+/* Turns saving on or off; returns the previous state. */
 bool ax_frame_set_saving(ax_frame *frame, bool saving);
-/* Pushes a view; nothing if the frame is not saving. Backward pops in reverse order. Popping an empty stack:
- * AX_ERR_INTERNAL. */
+/* save: pushes a view on the stack; does nothing if the frame is not saving. restore: pops the top view;
+ * backward restores in the reverse order of saving. AX_ERR_INTERNAL if the stack is empty. */
 AX_MUST_CHECK ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor);
 AX_MUST_CHECK ax_status ax_frame_restore(ax_frame *frame, ax_tensor *out);
 

@@ -1,9 +1,9 @@
-/* Frames: the memory of one micro-batch in flight. Read include/axonn/tensor.h ("frames") first.
+/* Frames: the activation memory of one micro-batch. Read include/axonn/tensor.h ("frames") first.
  *
- * Record mode hands out addresses of the dry device, which nobody can touch, in ascending order. The device
- * shows the operands of each kernel, copy and collective; an operand in the frame's range is a use of the
- * allocations that it covers. That gives each allocation a birth and a last use, counted in operations since
- * the task began, and frame_plan.c packs those lifetimes into one block. */
+ * In record mode allocations are ascending addresses of the dry device, which has no memory behind them. The
+ * device reports the operands of each kernel, copy and collective to `observe`; an operand in the frame's
+ * range counts as a use of the allocations that it covers. So each allocation gets a birth and a last use,
+ * counted in operations since the task began, and frame_plan.c packs these lifetimes into one block. */
 #include "tensor/frame.h"
 
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 static const size_t record_range = (size_t)1 << 48;
 
-/* The last of the running task's allocations that starts at or before `offset`. */
+/* Index of the running task's last allocation that starts at or before `offset`. */
 static int allocation_at(const ax_frame *frame, size_t offset)
 {
     const ax_frame_alloc_record *alloc = frame->task->alloc;
@@ -27,8 +27,9 @@ static int allocation_at(const ax_frame *frame, size_t offset)
     return lo;
 }
 
-/* An operand of no elements is a use of the allocation that it stands in. */
-static void use(ax_frame *frame, const ax_operand *operand)
+/* Sets the last use of the allocations that the operand covers to now. An operand without elements counts as
+ * a use of the allocation that contains its address. */
+static void mark_used(ax_frame *frame, const ax_operand *operand)
 {
     uintptr_t begin = (uintptr_t)operand->at, block = (uintptr_t)frame->block;
     if (begin < block || begin - block >= frame->top)
@@ -47,7 +48,7 @@ static void observe(void *user, const ax_operand *operand, int64_t n)
     if (!frame->task)
         return;
     for (int64_t i = 0; i < n; i++)
-        use(frame, &operand[i]);
+        mark_used(frame, &operand[i]);
     frame->clock++;
 }
 
@@ -146,7 +147,7 @@ static ax_status begin_record(ax_frame *frame, const char *name)
     if (frame->task)
         return AX_OK;
     ax_frame_task *tasks = realloc(frame->recorded, (size_t)(frame->tasks + 1) * sizeof *tasks);
-    AX_CHECK(tasks, AX_ERR_MEMORY, "cannot record another task");
+    AX_CHECK(tasks, AX_ERR_MEMORY, "no memory to record another task of a frame");
     frame->recorded = tasks;
     frame->task = &tasks[frame->tasks++];
     *frame->task = (ax_frame_task){0};
@@ -175,20 +176,20 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     return AX_OK;
 }
 
-/* Record mode: notes the allocation, or checks it against an earlier run of the same task. */
+/* Record mode: records the allocation, or checks that its size is that of an earlier run of the task. */
 static ax_status record(ax_frame *frame, size_t bytes)
 {
     ax_frame_task *task = frame->task;
     AX_CHECK(task, AX_ERR_INTERNAL, "allocation outside a task: call ax_frame_begin first");
     if (frame->next < task->n) {
         AX_CHECK(task->alloc[frame->next].bytes == bytes, AX_ERR_INTERNAL,
-                 "task \"%s\" allocates %zu bytes where it allocated %zu before", task->name, bytes,
-                 task->alloc[frame->next].bytes);
+                 "allocation %d of task \"%s\" has %zu bytes and had %zu in an earlier run", frame->next,
+                 task->name, bytes, task->alloc[frame->next].bytes);
     } else {
         if (task->n == task->capacity) {
             int capacity = task->capacity ? 2 * task->capacity : 64;
             ax_frame_alloc_record *alloc = realloc(task->alloc, (size_t)capacity * sizeof *alloc);
-            AX_CHECK(alloc, AX_ERR_MEMORY, "cannot record another allocation");
+            AX_CHECK(alloc, AX_ERR_MEMORY, "no memory to record another allocation of a frame");
             task->alloc = alloc;
             task->capacity = capacity;
         }
@@ -198,7 +199,7 @@ static ax_status record(ax_frame *frame, size_t bytes)
     return AX_OK;
 }
 
-static ax_status take(ax_frame *frame, size_t bytes, void **out)
+static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
 {
     size_t padded = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), AX_FRAME_ALIGN), offset = frame->top;
     if (frame->recording)
@@ -206,12 +207,13 @@ static ax_status take(ax_frame *frame, size_t bytes, void **out)
     if (frame->planned) {
         const ax_frame_task *task = frame->task;
         AX_CHECK(task && frame->next < task->n && task->alloc[frame->next].bytes == padded, AX_ERR_INTERNAL,
-                 "allocation %d of task \"%s\", %zu bytes, is not the planned one", frame->next,
-                 task ? task->name : "none", padded);
+                 "allocation %d of task \"%s\" has %zu bytes, which differs from the plan of its memory",
+                 frame->next, task ? task->name : "none", padded);
         offset = task->alloc[frame->next++].offset;
     } else {
         char need[32], have[32];
-        AX_CHECK(offset + padded <= frame->bytes, AX_ERR_MEMORY, "a frame of %s cannot give another %s",
+        AX_CHECK(offset + padded <= frame->bytes, AX_ERR_MEMORY,
+                 "a frame of %s is too small to allocate another %s",
                  ax_format_bytes((double)frame->bytes, have), ax_format_bytes((double)padded, need));
         frame->top += padded;
     }
@@ -225,22 +227,22 @@ static ax_status take(ax_frame *frame, size_t bytes, void **out)
 
 ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out)
 {
-    return take(frame, (size_t)count * ax_dtype_size(dtype), out);
+    return allocate(frame, (size_t)count * ax_dtype_size(dtype), out);
 }
 
 ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
 {
     ax_tensor result = *like;
-    AX_TRY(take(frame, (size_t)ax_tensor_bytes(frame->ctx->grid, like), &result.data));
+    AX_TRY(allocate(frame, (size_t)ax_tensor_bytes(frame->ctx->grid, like), &result.data));
     *out = result;
     return AX_OK;
 }
 
-/* Blocks never move: what was handed out is in use. */
+/* Memory grows by further blocks, never by realloc of a block: callers hold addresses in it. */
 static ax_status add_host_block(ax_frame *frame)
 {
     char **host = realloc(frame->host, (size_t)(frame->host_blocks + 1) * sizeof *host);
-    AX_CHECK(host, AX_ERR_MEMORY, "cannot grow a frame's host memory");
+    AX_CHECK(host, AX_ERR_MEMORY, "no memory to grow the host memory of a frame");
     frame->host = host;
     AX_TRY(ax_calloc(AX_FRAME_HOST, 1, &host[frame->host_blocks]));
     frame->host_blocks++;
@@ -268,7 +270,7 @@ ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor)
     if (frame->depth == frame->stack_capacity) {
         int capacity = frame->stack_capacity ? 2 * frame->stack_capacity : 64;
         ax_tensor *stack = realloc(frame->stack, (size_t)capacity * sizeof *stack);
-        AX_CHECK(stack, AX_ERR_MEMORY, "cannot grow a frame's stack to %d tensors", capacity);
+        AX_CHECK(stack, AX_ERR_MEMORY, "no memory to grow the stack of a frame to %d tensors", capacity);
         frame->stack = stack;
         frame->stack_capacity = capacity;
     }
@@ -279,7 +281,7 @@ ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor)
 ax_status ax_frame_restore(ax_frame *frame, ax_tensor *out)
 {
     AX_CHECK(frame->depth > 0, AX_ERR_INTERNAL,
-             "backward asks for more than forward saved: was forward run in training mode on this frame?");
+             "backward restores more tensors than forward saved: run forward in training mode on this frame");
     *out = frame->stack[--frame->depth];
     return AX_OK;
 }

@@ -1,4 +1,4 @@
-/* What a frame and its plan consist of: shared by frame.c and frame_plan.c. */
+/* The structs of frames and plans, shared by frame.c and frame_plan.c. */
 #ifndef AXONN_TENSOR_FRAME_H
 #define AXONN_TENSOR_FRAME_H
 
@@ -6,8 +6,8 @@
 
 enum { AX_FRAME_ALIGN = 64 };
 
-/* One allocation of a task. Times count operations since the task began; [birth, last] are the operations
- * during which the memory must not be another's. */
+/* One allocation of a task. Times count operations since the task began. During the operations [birth, last]
+ * no other allocation may share the memory. */
 typedef struct ax_frame_alloc_record {
     size_t bytes;  /* rounded up to AX_FRAME_ALIGN */
     size_t offset; /* in the recording range, or in the planned block */
@@ -33,9 +33,9 @@ struct ax_frame {
     bool recording, training, saving;
     const ax_frame_plan *planned;
     const ax_batch *batch;
-    ax_frame_task *task; /* the running one: recorded or planned */
-    int next;            /* its next allocation */
-    int64_t clock;
+    ax_frame_task *task; /* record or plan of the running task */
+    int next;            /* index of the running task's next allocation */
+    int64_t clock;       /* operations since the task began */
     ax_frame_task *recorded;
     int tasks;
     ax_tensor *stack;
@@ -45,7 +45,7 @@ struct ax_frame {
     void *at_end_user;
     char **host; /* blocks of AX_FRAME_HOST bytes */
     int host_blocks;
-    size_t host_used; /* bytes in use, whole blocks before the last one */
+    size_t host_used; /* offset of the first free byte, counted over all blocks */
 };
 
 #endif

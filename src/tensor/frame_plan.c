@@ -1,5 +1,5 @@
-/* Packs recorded lifetimes into one block: dynamic storage allocation, largest first, each at the lowest
- * offset that is free during its whole life. Read frame.c first. */
+/* Packs recorded lifetimes into one block (dynamic storage allocation by first fit): largest allocation
+ * first, each at the lowest offset that is free during its whole lifetime. Read frame.c first. */
 #include "tensor/frame.h"
 
 #include <stdlib.h>
@@ -21,8 +21,9 @@ static bool alive_together(const ax_frame_alloc_record *a, const ax_frame_alloc_
     return a->birth <= b->last && b->birth <= a->last;
 }
 
-/* `placed` is sorted by offset; inserts `item` at the lowest gap among those alive with it. */
-static void place(ax_frame_alloc_record **placed, int n, ax_frame_alloc_record *item)
+/* First fit: gives `item` the lowest offset that overlaps no placed allocation alive at the same time, and
+ * inserts it into `placed`, which is sorted by offset. */
+static void place_first_fit(ax_frame_alloc_record **placed, int n, ax_frame_alloc_record *item)
 {
     size_t offset = 0;
     for (int i = 0; i < n; i++) {
@@ -52,7 +53,7 @@ static ax_status pack(ax_frame_task *task, size_t *bytes)
             order[i] = &task->alloc[i];
         qsort(order, (size_t)task->n, sizeof *order, larger_first);
         for (int i = 0; i < task->n; i++) {
-            place(placed, i, order[i]);
+            place_first_fit(placed, i, order[i]);
             *bytes = (size_t)ax_max((int64_t)*bytes, (int64_t)(order[i]->offset + order[i]->bytes));
         }
         free(placed);
@@ -61,7 +62,8 @@ static ax_status pack(ax_frame_task *task, size_t *bytes)
     return status;
 }
 
-/* Sum of all sizes, and the largest sum alive at any operation. Allocations are in order of birth. */
+/* Adds the sizes of all allocations to *unshared, and raises *peak to the most bytes alive at any operation.
+ * Allocations are in order of birth, so the maximum is reached at one of the births. */
 static void measure(const ax_frame_task *task, size_t *unshared, size_t *peak)
 {
     for (int i = 0; i < task->n; i++) {
@@ -91,7 +93,7 @@ static ax_status plan_task(const ax_frame_task *recorded, ax_frame_plan *plan)
 
 ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out)
 {
-    AX_CHECK(frame->recording, AX_ERR_INTERNAL, "only a frame on the dry device can be planned from");
+    AX_CHECK(frame->recording, AX_ERR_INTERNAL, "a plan can be made only from a frame on the dry device");
     ax_frame_plan *plan;
     AX_TRY(ax_calloc(1, sizeof *plan, &plan));
     ax_status status = ax_calloc((size_t)frame->tasks, sizeof *plan->task, &plan->task);

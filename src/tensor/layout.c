@@ -1,4 +1,4 @@
-/* Layouts as values: text in and out, comparison, and the guard that each axis appears once. */
+/* Layouts as values: parsing, printing, comparison, and the check that each axis appears once. */
 #include "axonn/tensor.h"
 
 #include <ctype.h>
@@ -18,7 +18,7 @@ static void skip_space(parser *p)
         p->at++;
 }
 
-static bool take(parser *p, char c)
+static bool accept(parser *p, char c)
 {
     skip_space(p);
     if (*p->at != c)
@@ -38,11 +38,11 @@ static size_t word_length(const char *text)
 static ax_status parse_error(const parser *p, const char *what)
 {
     return ax_fail(AX_ERR_USAGE,
-                   "layout \"%s\", column %d: %s; a layout reads like \"b@data.z, t, o@x/z +y\"", p->text,
+                   "layout \"%s\", column %d: %s; example of a layout: \"b@data.z, t, o@x/z +y\"", p->text,
                    (int)(p->at - p->text) + 1, what);
 }
 
-/* The name of a factor has two words, "x.kv"; elsewhere a dot stands between axes. */
+/* The length of the axis name at p->at. A dot separates two axes, but is part of a factor's name, "x.kv". */
 static size_t axis_length(const parser *p)
 {
     size_t longest = word_length(p->at);
@@ -60,7 +60,7 @@ static ax_status parse_axis(parser *p, ax_axis *out)
     skip_space(p);
     size_t n = axis_length(p);
     if (!n)
-        return parse_error(p, "an axis must stand here");
+        return parse_error(p, "expected the name of an axis");
     if (ax_grid_axis_find(p->grid, p->at, n, out) != AX_OK) {
         ax_error_context("layout \"%s\", column %d", p->text, (int)(p->at - p->text) + 1);
         return AX_ERR_USAGE;
@@ -71,7 +71,7 @@ static ax_status parse_axis(parser *p, ax_axis *out)
 
 static ax_status parse_dim_axes(parser *p, ax_axes *axes)
 {
-    bool fine = take(p, '/');
+    bool fine = accept(p, '/');
     do {
         ax_axis axis;
         AX_TRY(parse_axis(p, &axis));
@@ -79,9 +79,9 @@ static ax_status parse_dim_axes(parser *p, ax_axes *axes)
             return parse_error(p, "too many axes on one dim");
         axes->a[axes->n++] = axis;
         axes->fine = (uint8_t)(axes->fine + fine);
-        if (!fine && take(p, '/'))
+        if (!fine && accept(p, '/'))
             fine = true;
-        else if (!take(p, '.'))
+        else if (!accept(p, '.'))
             return AX_OK;
     } while (true);
 }
@@ -91,9 +91,9 @@ static ax_status parse_dim(parser *p, ax_axes *axes)
     skip_space(p);
     size_t n = word_length(p->at);
     if (!n)
-        return parse_error(p, "the name of a dim must stand here");
+        return parse_error(p, "expected the name of a dim");
     p->at += n;
-    return take(p, '@') ? parse_dim_axes(p, axes) : AX_OK;
+    return accept(p, '@') ? parse_dim_axes(p, axes) : AX_OK;
 }
 
 ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_layout *out)
@@ -105,8 +105,8 @@ ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_l
         if (n == AX_MAX_DIMS)
             return parse_error(&p, "a tensor has at most four dims");
         AX_TRY(parse_dim(&p, &layout.dim[n++]));
-    } while (take(&p, ','));
-    for (bool more = take(&p, '+'); more; more = take(&p, '+') || take(&p, '.')) {
+    } while (accept(&p, ','));
+    for (bool more = accept(&p, '+'); more; more = accept(&p, '+') || accept(&p, '.')) {
         ax_axis axis;
         AX_TRY(parse_axis(&p, &axis));
         ax_axisset atoms = ax_grid_atoms(grid, (ax_axisset)(1u << axis));
@@ -116,7 +116,7 @@ ax_status ax_layout_parse(const ax_grid *grid, const char *text, int *ndim, ax_l
     }
     skip_space(&p);
     if (*p.at)
-        return parse_error(&p, "this is not understood");
+        return parse_error(&p, "unexpected character");
     if (ax_layout_check(grid, &layout, n) != AX_OK)
         return ax_fail(AX_ERR_USAGE, "layout \"%s\": %s", text, ax_error_message());
     *ndim = n;
@@ -150,9 +150,9 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
     return out;
 }
 
-/* ---- questions ----------------------------------------------------------------------------------- */
+/* ---- queries ------------------------------------------------------------------------------------- */
 
-/* The axes of a dim that split anything. */
+/* The axes of a dim without those of size 1. */
 static ax_axes effective(const ax_grid *grid, const ax_axes *axes)
 {
     ax_axes kept = {0};
@@ -201,16 +201,18 @@ ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim
     int count = 0;
     char text[128];
     AX_CHECK(layout->partial >> ax_grid_axes(grid) == 0, AX_ERR_INTERNAL,
-             "a layout is partial along axes that the grid does not have");
+             "a layout has partial axes that the grid does not have");
     for (int d = 0; d < ndim; d++) {
         const ax_axes *axes = &layout->dim[d];
         count += axes->n;
         AX_CHECK(count <= AX_LAYOUT_AXES && axes->fine <= axes->n, AX_ERR_INTERNAL,
-                 "dim %d of a layout has %d axes, %d of them fine", d, axes->n, axes->fine);
+                 "dim %d of a layout has %d axes, %d of them fine; the limit over all dims is %d", d, axes->n,
+                 axes->fine, AX_LAYOUT_AXES);
         for (int i = 0; i < axes->n; i++) {
             ax_axis axis = axes->a[i];
-            AX_CHECK(axis < ax_grid_axes(grid), AX_ERR_INTERNAL, "dim %d of a layout names axis %d of %d", d,
-                     axis, ax_grid_axes(grid));
+            AX_CHECK(axis < ax_grid_axes(grid), AX_ERR_INTERNAL,
+                     "dim %d of a layout names axis %d, but the grid has %d axes", d, axis,
+                     ax_grid_axes(grid));
             ax_axisset atoms = ax_grid_atoms(grid, (ax_axisset)(1u << axis));
             AX_CHECK(!(seen & atoms), AX_ERR_INTERNAL, "axis %s appears twice in layout [%s]",
                      ax_grid_axis_name(grid, axis), ax_layout_print(grid, layout, ndim, NULL, text));

@@ -1,6 +1,6 @@
-/* Tensors: which box of a global array a rank holds, and moving global arrays from and to host memory.
+/* Tensors: which box of a global array each rank holds, and copies between boxes and global host arrays.
  *
- * The split rule of tensor.h is here and nowhere else: ax_tensor_range. */
+ * ax_tensor_range is the only implementation of the split rule of tensor.h. */
 #include "axonn/tensor.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 /* ---- the split rule ------------------------------------------------------------------------------ */
 
-/* Part `index` of [*lo, *lo + *n) in `parts` balanced runs, larger ones first. */
+/* Narrows [*lo, *lo + *n) to part `index` of `parts` balanced runs, larger ones first. */
 static void split(int64_t *lo, int64_t *n, int parts, int index)
 {
     int64_t base = *n / parts, extra = *n % parts;
@@ -16,7 +16,8 @@ static void split(int64_t *lo, int64_t *n, int parts, int index)
     *n = base + (index < extra);
 }
 
-/* The same in runs of ceil(n/parts), of which the last ones are shorter, or empty. */
+/* Narrows [*lo, *lo + *n) to part `index` of `parts` chunks of ceil(n/parts); the last ones may be shorter or
+ * empty. */
 static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
 {
     int64_t chunk = ax_ceil_div(*n, parts), skip = ax_min(index * chunk, *n);
@@ -24,7 +25,8 @@ static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
     *n = ax_min(chunk, *n - skip);
 }
 
-/* The range for the given coordinates: `rank`'s, or all 0 if rank < 0 (the largest box, see below). */
+/* The part of dim d of `rank`; of a rank with all coordinates 0 if rank < 0, which has the largest part (see
+ * ax_tensor_chunk). */
 static void range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n)
 {
     const ax_axes *axes = &tensor->layout.dim[d];
@@ -50,7 +52,7 @@ void ax_tensor_range(const ax_grid *grid, const ax_tensor *tensor, int d, int ra
     range(grid, tensor, d, rank, lo, n);
 }
 
-/* Larger runs come first, and only the very last unit may be short: coordinate 0 holds the most. */
+/* Coordinate 0 has the largest part: larger runs come first, and only the dim's last unit may be short. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d)
 {
     int64_t lo, n;
@@ -102,7 +104,7 @@ int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor)
     return box_count(&box, tensor->ndim);
 }
 
-/* Elements that a row of so many takes. */
+/* Elements of memory that a row of `cols` elements takes, padding included. */
 static int64_t pitch_of(const ax_tensor *tensor, int64_t cols)
 {
     return tensor->align ? ax_round_up(cols, tensor->align / (int64_t)ax_dtype_size(tensor->dtype)) : cols;
@@ -113,7 +115,7 @@ int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor)
     return tensor->ndim ? pitch_of(tensor, ax_tensor_extent(grid, tensor, tensor->ndim - 1)) : 1;
 }
 
-/* Elements of memory behind a box, padding included. */
+/* Elements of memory that a box takes, padding included. */
 static int64_t box_room(const ax_tensor *tensor, const ax_box *box)
 {
     ax_box padded = *box;
@@ -165,7 +167,8 @@ int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor)
 
 /* ---- global host arrays -------------------------------------------------------------------------- */
 
-/* Calls for each contiguous row of `box`: its element offset in the global array and in the box. */
+/* Called by for_rows for each contiguous row of a box, with the row's element offsets in the global array and
+ * in the local box. */
 typedef void row_fn(void *arg, int64_t global, int64_t local, int64_t count);
 
 static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, void *arg)
@@ -187,9 +190,9 @@ static void for_rows(const ax_tensor *tensor, const ax_box *box, row_fn *fn, voi
 
 typedef struct row_copy {
     ax_dtype dtype;
-    char *global; /* dtype's */
+    char *global; /* of dtype */
     char *local;
-    double *sum; /* instead of global, when adding */
+    double *sum; /* row_add: the global array of sums */
 } row_copy;
 
 static void row_to_local(void *arg, int64_t global, int64_t local, int64_t count)
@@ -219,7 +222,7 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     int rank = ax_grid_rank(grid);
     ax_box box = ax_tensor_box(grid, tensor, rank);
     size_t bytes = (size_t)ax_tensor_bytes(grid, tensor);
-    AX_CHECK(tensor->data || !bytes, AX_ERR_INTERNAL, "a tensor needs memory before values");
+    AX_CHECK(tensor->data || !bytes, AX_ERR_INTERNAL, "ax_tensor_scatter: the tensor has no memory");
     row_copy copy = {.dtype = tensor->dtype, .global = (char *)global};
     AX_TRY(ax_calloc(bytes, 1, &copy.local));
     if (at_origin(grid, rank, tensor->layout.partial))
@@ -229,7 +232,7 @@ ax_status ax_tensor_scatter(ax_ctx *ctx, ax_tensor *tensor, const void *global)
     return status;
 }
 
-/* All ranks' boxes, each in its own part of `chunk` elements of *out (host memory). */
+/* Gathers all ranks' boxes into host memory; the box of rank r begins at element r · chunk of *out. */
 static ax_status gather_boxes(ax_ctx *ctx, const ax_tensor *tensor, int64_t chunk, char **out)
 {
     ax_grid *grid = ctx->grid;

@@ -1,5 +1,4 @@
-/* tensor: what frames hold beside device memory: host memory for what is in flight, whom to tell before
- * memory is void, and tasks that are recorded anew. */
+/* tensor: host memory of frames, the callback before memory becomes invalid, and recordings of tasks. */
 #include "axonn/tensor.h"
 
 #include <setjmp.h>
@@ -68,7 +67,7 @@ static void host_memory_is_reused(void **state)
 
 typedef struct listener {
     const ax_frame *frame;
-    char said[64]; /* the task that ran when it was told */
+    char said[64]; /* the running task at the time of the callback */
     int calls;
     ax_status answer;
 } listener;
@@ -96,7 +95,7 @@ static void the_end_of_a_task_is_told_once(void **state)
     assert_string_equal(a.said, "one");
     must(ax_frame_begin(w.frame, "three", AX_MODE_EVAL, NULL));
     assert_int_equal(a.calls, 1);
-    /* Another takes its place: the first ends what it has. */
+    /* Registering another user calls the first one's callback at once. */
     must(ax_frame_at_end(w.frame, told, &a));
     must(ax_frame_at_end(w.frame, told, &b));
     assert_int_equal(a.calls, 2);
@@ -117,7 +116,7 @@ static void use(world *w, int64_t count)
     must(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = count, .y = memory, .dtype = AX_F32}));
 }
 
-/* A task that was forgotten may ask for something else; one that was not may not. */
+/* A recorded task must repeat its allocations; after ax_frame_forget it may make others. */
 static void what_is_forgotten_is_recorded_anew(void **state)
 {
     (void)state;
@@ -135,7 +134,7 @@ static void what_is_forgotten_is_recorded_anew(void **state)
     close_world(&w);
 }
 
-/* Bytes that a plan needs for the running task, which ends here. */
+/* The size of the plan made from the task recorded so far. */
 static size_t planned(const world *w)
 {
     ax_frame_plan *plan;
@@ -155,8 +154,8 @@ static void *new_array(const world *w)
     return memory;
 }
 
-/* A gradient that an update finds through its table is alive until then: the array that comes in between has
- * memory of its own. */
+/* The optimizer reaches gradients through a table of pointers. They must stay alive until the update, so an
+ * array allocated in between may not share their memory. */
 static void what_a_table_points_to_is_used(void **state)
 {
     (void)state;
@@ -179,7 +178,7 @@ static void what_a_table_points_to_is_used(void **state)
     close_world(&w);
 }
 
-/* A number of a call that happens to be an address in the frame is no use of what is there. */
+/* An integer argument of a kernel that equals an address in the frame does not count as a use of memory. */
 static void numbers_are_not_addresses(void **state)
 {
     (void)state;
@@ -197,7 +196,7 @@ static void numbers_are_not_addresses(void **state)
     close_world(&w);
 }
 
-/* An operand that reaches over the end of an allocation uses the next one too. */
+/* An operand that extends past the end of an allocation counts as a use of the next one too. */
 static void an_operand_uses_all_that_it_covers(void **state)
 {
     (void)state;

@@ -24,7 +24,7 @@ static ax_status sizes(const ax_grid *grid, const char *layout_text, int64_t ext
     const ax_axes *axes = &layout.dim[0];
     int parts = ax_grid_group_size(grid, ax_layout_split_axes(&layout, 1));
     for (int i = 0; i < parts; i++) {
-        /* The rank whose coordinates along the axes, major first, count to i. */
+        /* The rank whose coordinates along the axes, read as a mixed-radix number, major first, are i. */
         int rank = 0, rest = i;
         for (int k = axes->n - 1; k >= 0; k--) {
             int size = ax_grid_axis_size(grid, axes->a[k]);
@@ -77,12 +77,12 @@ static ax_status text_in_and_out(ax_comm *world, void *arg)
     AX_TRY(reprint(grid, "b@/z.x", "b@/z.x"));
     AX_TRY(reprint(grid, "b +x.y", "b +x.y"));
     AX_TRY(refused(grid, "b@dta", "column 3: the grid has no axis \"dta\"; its axes are x, y"));
-    AX_TRY(refused(grid, "b@", "column 3: an axis must stand here"));
-    AX_TRY(refused(grid, "b,,c", "column 3: the name of a dim must stand here"));
+    AX_TRY(refused(grid, "b@", "column 3: expected the name of an axis"));
+    AX_TRY(refused(grid, "b,,c", "column 3: expected the name of a dim"));
     AX_TRY(refused(grid, "b@x, d@x", "axis x appears twice in layout [d0@x, d1@x]"));
     AX_TRY(refused(grid, "b@x +x", "axis x appears twice"));
     AX_TRY(refused(grid, "b +x +x", "named twice"));
-    AX_TRY(refused(grid, "b@x; d", "column 4: this is not understood"));
+    AX_TRY(refused(grid, "b@x; d", "column 4: unexpected character"));
     AX_TRY(refused(grid, "a,b,c,d,e", "at most four dims"));
     int ndim;
     ax_layout a, b, c;
@@ -119,7 +119,7 @@ static ax_status factors_as_text(ax_comm *world, void *arg)
     AX_TRY(ax_layout_parse(grid, "b@z +x", &ndim, &a));
     AX_TRY(ax_layout_parse(grid, "b@z +x.kv.x.rep", &ndim, &b));
     EXPECT(ax_layout_equal(grid, &a, &b, 1));
-    /* Heads in two groups of three: each group's share stays within it, as one split of six would not. */
+    /* Two groups of three heads: each part lies within one group; a split of six heads into four does not. */
     AX_TRY(sizes(grid, "d@x", 6, 1, "2,2,1,1"));
     AX_TRY(sizes(grid, "d@x.kv.x.rep", 6, 1, "2,1,2,1"));
     AX_TRY(sizes(grid, "d@x.kv", 6, 1, "3,3"));
@@ -168,7 +168,7 @@ static void splits_are_balanced_in_units(void **state)
 
 /* ---- boxes and global arrays --------------------------------------------------------------------- */
 
-/* Each element is held by exactly the stated number of ranks, of which one is primary. */
+/* Exactly ax_tensor_replicas ranks hold each element, and one of them is primary. */
 static ax_status boxes_cover(const ax_grid *grid, const ax_tensor *t)
 {
     int64_t held = 0;

@@ -1,8 +1,8 @@
-/* The first rule: what a contraction of two distributed tensors is, and how it runs.
+/* The rule "contract": layout of a contraction of two distributed tensors, and its execution as a GEMM.
  *
- * A spec like "bti,oi->bto" names dims by letters. Letters are kept from a, kept from b, or summed; each such
- * group must stand together and in one order, so that operands and result are matrices, possibly transposed,
- * and the whole is one gemm: out[m,n] = Σ_k a[m,k]·b[k,n]. */
+ * A spec like "bti,oi->bto" names dims by letters. A letter is kept from a, kept from b, or summed. The
+ * letters of each such group must be adjacent and in the same order everywhere, so that operands and result
+ * are matrices, possibly transposed, and the contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
 #include "axonn/dist.h"
 
 #include <stdio.h>
@@ -12,7 +12,8 @@ typedef struct spec {
     char a[AX_MAX_DIMS + 1], b[AX_MAX_DIMS + 1], out[AX_MAX_DIMS + 1];
 } spec;
 
-/* Copies the letters of `text` up to `end` (NULL: all of it). */
+/* Copies the letters of `text` up to `end` (NULL: all). False unless they are 1 … AX_MAX_DIMS different
+ * letters. */
 static bool take_letters(const char *text, const char *end, char out[AX_MAX_DIMS + 1])
 {
     size_t n = end ? (size_t)(end - text) : strlen(text);
@@ -31,9 +32,9 @@ static ax_status parse(const char *text, const ax_tensor *a, const ax_tensor *b,
     const char *comma = strchr(text, ','), *arrow = comma ? strstr(comma, "->") : NULL;
     AX_CHECK(arrow && take_letters(text, comma, out->a) && take_letters(comma + 1, arrow, out->b) &&
                  take_letters(arrow + 2, NULL, out->out),
-             AX_ERR_INTERNAL, "contraction \"%s\" does not read like \"bti,oi->bto\"", text);
+             AX_ERR_INTERNAL, "contraction \"%s\" is not of the form \"bti,oi->bto\"", text);
     AX_CHECK(strlen(out->a) == a->ndim && strlen(out->b) == b->ndim, AX_ERR_INTERNAL,
-             "contraction \"%s\" of tensors of %d and %d dims", text, a->ndim, b->ndim);
+             "contraction \"%s\" has operands of %d and %d dims", text, a->ndim, b->ndim);
     for (const char *c = out->out; *c; c++)
         AX_CHECK(strchr(out->a, *c) || strchr(out->b, *c), AX_ERR_INTERNAL,
                  "contraction \"%s\": no operand has the dim %c", text, *c);
@@ -58,8 +59,9 @@ static int find(const char *letters, char c)
 static ax_status operands_agree(const ax_grid *grid, const char *text, const spec *s, const ax_tensor *a,
                                 const ax_tensor *b)
 {
-    AX_CHECK(a->dtype == b->dtype, AX_ERR_INTERNAL, "contraction \"%s\" of %s and %s", text,
-             ax_dtype_name(a->dtype), ax_dtype_name(b->dtype));
+    AX_CHECK(a->dtype == b->dtype, AX_ERR_INTERNAL,
+             "contraction \"%s\" has operands of two dtypes, %s and %s", text, ax_dtype_name(a->dtype),
+             ax_dtype_name(b->dtype));
     char one[128], other[128];
     for (int i = 0; i < a->ndim; i++) {
         int j = find(s->b, s->a[i]);
@@ -117,9 +119,9 @@ ax_status ax_contract_rule(const ax_grid *grid, const char *text, const ax_tenso
     return AX_OK;
 }
 
-/* ---- one gemm ------------------------------------------------------------------------------------ */
+/* ---- one GEMM ------------------------------------------------------------------------------------ */
 
-/* The groups of letters, each in the order of the operand that was looked at first. */
+/* The groups of letters: kept_a and summed in a's order, kept_b in b's. */
 typedef struct groups {
     char kept_a[AX_MAX_DIMS + 1], kept_b[AX_MAX_DIMS + 1], summed[AX_MAX_DIMS + 1];
 } groups;
@@ -131,6 +133,7 @@ static void append(char *letters, char c)
     letters[n + 1] = 0;
 }
 
+/* Whether `letters` is `first` followed by `second`. */
 static bool is_pair(const char *letters, const char *first, const char *second)
 {
     size_t n = strlen(first);
@@ -149,7 +152,7 @@ static groups group_letters(const spec *s)
     return g;
 }
 
-/* Product of the local extents of the dims named by `letters`. */
+/* Product of the local extents of the dims `letters` of t, all of whose dims are `all`. */
 static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *all, const char *letters)
 {
     int64_t n = 1;
@@ -158,35 +161,39 @@ static int64_t extent_of(const ax_grid *grid, const ax_tensor *t, const char *al
     return n;
 }
 
-/* Elements from one row to the next of a tensor as a matrix whose columns are its last dims, `cols`. */
+/* The leading dimension of a tensor seen as a matrix whose columns are its last dims, `cols`. */
 static ax_status row_stride(const ax_grid *grid, const char *text, const ax_tensor *t, const char *all,
                             const char *cols, int64_t *out)
 {
     bool padded = t->align && t->ndim > 1;
-    AX_CHECK(!padded || strlen(cols) == 1, AX_ERR_INTERNAL,
-             "contraction \"%s\": the columns %s of %s stand together, but its rows are padded", text, cols,
-             all);
+    AX_CHECK(
+        !padded || strlen(cols) == 1, AX_ERR_INTERNAL,
+        "contraction \"%s\": the dims %s of operand %s cannot be merged into columns, because its rows are "
+        "padded",
+        text, cols, all);
     *out = ax_max(padded ? ax_tensor_pitch(grid, t) : extent_of(grid, t, all, cols), 1);
     return AX_OK;
 }
 
-static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
-                       const ax_tensor *c, ax_gemm_args *out)
+/* The operands and extents of the GEMM. */
+static ax_status lower_to_gemm(const ax_grid *grid, const char *text, const ax_tensor *a, const ax_tensor *b,
+                               const ax_tensor *c, ax_gemm_args *out)
 {
     spec s;
     AX_TRY(parse(text, a, b, &s));
     groups g = group_letters(&s);
     bool a_rows = is_pair(s.a, g.kept_a, g.summed), b_rows = is_pair(s.b, g.summed, g.kept_b);
     bool ab = is_pair(s.out, g.kept_a, g.kept_b), ba = is_pair(s.out, g.kept_b, g.kept_a);
-    AX_CHECK((a_rows || is_pair(s.a, g.summed, g.kept_a)) && (b_rows || is_pair(s.b, g.kept_b, g.summed)) &&
-                 (ab || ba),
-             AX_ERR_INTERNAL,
-             "contraction \"%s\" is no matrix product: the kept dims of each operand (%s and %s) and the "
-             "summed ones (%s) must stand together, in one order",
-             text, g.kept_a, g.kept_b, g.summed);
+    AX_CHECK(
+        (a_rows || is_pair(s.a, g.summed, g.kept_a)) && (b_rows || is_pair(s.b, g.kept_b, g.summed)) &&
+            (ab || ba),
+        AX_ERR_INTERNAL,
+        "contraction \"%s\" is not one matrix product: the kept dims of each operand (%s and %s) and the "
+        "summed dims (%s) must each be adjacent and in the same order everywhere",
+        text, g.kept_a, g.kept_b, g.summed);
     int64_t m = extent_of(grid, a, s.a, g.kept_a), n = extent_of(grid, b, s.b, g.kept_b);
     int64_t k = extent_of(grid, a, s.a, g.summed);
-    /* a is [m,k] or [k,m], b is [k,n] or [n,k]; for a result [n,m] the two change places. */
+    /* a is [m,k] or [k,m], b is [k,n] or [n,k]; for a result [n,m] operands a and b are swapped. */
     if (ab)
         *out = (ax_gemm_args){.m = m, .n = n, .trans_a = !a_rows, .trans_b = !b_rows};
     else
@@ -200,21 +207,23 @@ static ax_status lower(const ax_grid *grid, const char *text, const ax_tensor *a
     return row_stride(grid, text, c, s.out, ab ? g.kept_b : g.kept_a, &out->ldc);
 }
 
-/* The gemm that it runs as. */
-static ax_status prepare(ax_ctx *ctx, const char *text, const ax_tensor *a, const ax_tensor *b,
-                         const ax_tensor *bias, const ax_tensor *out, ax_gemm_args *gemm)
+/* Checks the arguments of a contraction and lowers it to a GEMM. */
+static ax_status prepare_gemm(ax_ctx *ctx, const char *text, const ax_tensor *a, const ax_tensor *b,
+                              const ax_tensor *bias, const ax_tensor *out, ax_gemm_args *gemm)
 {
     ax_tensor rule;
     AX_TRY(ax_contract_rule(ctx->grid, text, a, b, &rule));
     char is[128], given[128];
     AX_CHECK(out->ndim == rule.ndim && !memcmp(out->dim, rule.dim, sizeof rule.dim[0] * rule.ndim) &&
                  ax_layout_equal(ctx->grid, &out->layout, &rule.layout, rule.ndim),
-             AX_ERR_INTERNAL, "contraction \"%s\" gives [%s], which does not fit a result [%s]", text,
+             AX_ERR_INTERNAL,
+             "contraction \"%s\" gives [%s], but its result has layout [%s] or other extents", text,
              ax_layout_print(ctx->grid, &rule.layout, rule.ndim, NULL, is),
              ax_layout_print(ctx->grid, &out->layout, out->ndim, NULL, given));
     AX_CHECK(out->dtype == a->dtype || out->dtype == ax_dtype_accum(a->dtype), AX_ERR_INTERNAL,
-             "contraction \"%s\" of %s into %s", text, ax_dtype_name(a->dtype), ax_dtype_name(out->dtype));
-    AX_TRY(lower(ctx->grid, text, a, b, out, gemm));
+             "contraction \"%s\" of %s cannot have a result of %s", text, ax_dtype_name(a->dtype),
+             ax_dtype_name(out->dtype));
+    AX_TRY(lower_to_gemm(ctx->grid, text, a, b, out, gemm));
     if (bias) {
         AX_CHECK(gemm->n == ax_tensor_count(ctx->grid, bias) && bias->dtype == ax_dtype_accum(a->dtype) &&
                      !ax_grid_effective(ctx->grid, rule.layout.partial),
@@ -232,7 +241,7 @@ ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a,
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_gemm_args gemm;
-    AX_TRY(prepare(ctx, text, a, b, bias, out, &gemm));
+    AX_TRY(prepare_gemm(ctx, text, a, b, bias, out, &gemm));
     gemm.accumulate = accumulate;
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
@@ -243,13 +252,16 @@ ax_status ax_contract_gelu(ax_frame *frame, const char *text, const ax_tensor *a
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_gemm_args gemm;
-    AX_TRY(prepare(ctx, text, a, b, bias, out, &gemm));
-    AX_CHECK(!ax_grid_effective(ctx->grid, out->layout.partial) &&
-                 (!pre || (pre->dtype == out->dtype && pre->align == out->align &&
-                           ax_tensor_count(ctx->grid, pre) == ax_tensor_count(ctx->grid, out) &&
-                           ax_layout_equal(ctx->grid, &pre->layout, &out->layout, out->ndim))),
-             AX_ERR_INTERNAL,
-             "contraction \"%s\" with GELU: of partial sums, or what it keeps is not like them", text);
+    AX_TRY(prepare_gemm(ctx, text, a, b, bias, out, &gemm));
+    AX_CHECK(
+        !ax_grid_effective(ctx->grid, out->layout.partial) &&
+            (!pre || (pre->dtype == out->dtype && pre->align == out->align &&
+                      ax_tensor_count(ctx->grid, pre) == ax_tensor_count(ctx->grid, out) &&
+                      ax_layout_equal(ctx->grid, &pre->layout, &out->layout, out->ndim))),
+        AX_ERR_INTERNAL,
+        "contraction \"%s\" with GELU: the result is a partial sum, or the preactivation differs from it in "
+        "dtype or layout",
+        text);
     gemm.then = (uint8_t)then;
     gemm.kind = kind;
     gemm.pre = pre ? pre->data : NULL;

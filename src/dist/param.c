@@ -1,4 +1,4 @@
-/* Parameters: what a layer declares, and the layouts that follow. Read dist.h ("parameters") first, then
+/* Parameters: their declaration by a layer, and their four layouts. Read dist.h ("parameters") first, then
  * param.h. */
 #include "dist/param.h"
 
@@ -6,7 +6,8 @@
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* An axis of size 1 is left out, so that layouts that differ are different boxes. */
+/* Adds a fine axis to dim 0. Leaves out axes of size 1, so that layouts with different axes have different
+ * boxes. */
 static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
 {
     ax_axes *rows = &layout->dim[0];
@@ -16,8 +17,8 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
     rows->fine++;
 }
 
-/* The layout U, its rows split further along the strategy's `rest` axes, and along data if `data`. */
-static ax_layout resting(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
+/* The layout U with dim 0 split further along the strategy's `rest` axes, and along data if `data`. */
+static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
 {
     ax_layout layout = *use;
     const ax_axes *rest = &ax_strategy_of(ctx)->rest;
@@ -34,8 +35,9 @@ static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *d
 {
     int zero = ctx->parallel.zero;
     ax_dtype compute = ndim >= 2 ? ctx->compute : ctx->accum;
-    ax_layout rest = resting(ctx, &p->use, ndim, zero >= 3), state = resting(ctx, &p->use, ndim, zero >= 1),
-              sum = resting(ctx, &p->use, ndim, zero >= 2);
+    ax_layout rest = rest_layout(ctx, &p->use, ndim, zero >= 3);
+    ax_layout state = rest_layout(ctx, &p->use, ndim, zero >= 1);
+    ax_layout sum = rest_layout(ctx, &p->use, ndim, zero >= 2);
     sum.partial = p->grad_axes & (ax_axisset)~ax_layout_split_axes(&sum, ndim);
     p->rest = ax_tensor_make(compute, ndim, dim, unit, &rest);
     p->rounded = ax_tensor_make(compute, ndim, dim, unit, &state);
@@ -85,14 +87,14 @@ void ax_param_destroy(ax_param **param)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Axis i of those that the state's layout, the finest, adds to U. */
+/* Axis i of those that the state's layout, which is split the most, adds to U. */
 static ax_axis fine_axis(const ax_param *p, int i)
 {
     const ax_axes *rows = &p->master.layout.dim[0];
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* What travels when axis i is put on or taken off. */
+/* The sizes of the messages when fine axis i is added (scatter) or removed (gather). */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;
@@ -102,8 +104,8 @@ static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
     return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
-/* What it is sent as to a coarser layout, one part, and gathered into from finer ones, all of them at once
- * and in place: the room for this rank's part, where the last part would lie. */
+/* The largest of: t's box; the padded part that a gather to a less split layout sends; and the padded parts
+ * that gathers from more split layouts receive in place, one gather inside the result of the next. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;

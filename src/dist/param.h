@@ -1,61 +1,62 @@
-/* What the files about parameters share: how far they are split, and what of them is on its way.
+/* Shared by the files about parameters: the transfers of weights and gradients that are in flight.
  *
  *   param.c         declaration and layouts
  *   param_set.c     memory, values, norms
- *   param_gather.c  weights on their way to kernels: gathers, their order, the cache
- *   param_grad.c    gradients on their way to the optimizer: contributions, reductions */
+ *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update
+ *   param_grad.c    accumulation and reduction of gradients */
 #ifndef AXONN_DIST_PARAM_H
 #define AXONN_DIST_PARAM_H
 
 #include "dist/plan.h"
 
-/* Contributions in flight at most: with more, memory for unsharded gradients would grow without end (ORS). */
+/* Most contributions in flight (ORS). The bound limits the memory for gradients not yet scattered. */
 enum { AX_PARAM_RING = 4 };
-/* Gathers that are started ahead of the one in use (OAG). One hides behind a single product; four let the two
- * large weights of a block (up, down) travel behind its four small ones (q, k, v, output). */
+/* Number of gathers started ahead of the weight in use (OAG). One would overlap with a single GEMM; four let
+ * the gathers of a block's two large weights (up, down) overlap with the GEMMs of its four small ones (q, k,
+ * v, output). */
 enum { AX_PARAM_AHEAD = 4 };
-/* Bytes to a multiple of which parameters lie in their blocks. */
+/* Alignment in bytes of parameters in their blocks. */
 enum { AX_PARAM_ALIGN = 64 };
-/* Elements of accumulated gradients that are reduced at a time: 16 MiB of float32. */
+/* Most elements of a bucket of several gradients: 16 MiB of float32. */
 enum { AX_PARAM_BUCKET = 4 << 20 };
 
-/* One parameter, while it is used. */
+/* The transfers of one parameter. */
 typedef struct ax_param_live {
     int index;           /* in its set */
-    bool whole;          /* rests as kernels read it */
-    ax_work *publish;    /* from master to rest */
-    ax_transfer *gather; /* from rest to kernels, started and not yet taken; in the frame's host memory */
-    double gather_began; /* noted in the device's event ring */
-    ax_tensor cached;    /* data NULL: not in the cache */
+    bool whole;          /* the layouts `rest` and U are equal: no gather before use */
+    ax_work *publish;    /* all-gather from rounded to rest, in flight or NULL */
+    ax_transfer *gather; /* gather from rest to U, started and not yet acquired; in the frame's host memory */
+    double gather_began; /* for the device's event ring */
+    ax_tensor cached;    /* place in the weight cache; data NULL: none */
     bool cache_valid;
-    int started, done;  /* contributions of this step; those that have arrived */
-    const void *target; /* memory for a contribution, with room */
-    int now, expected;  /* those that have arrived in this micro-batch, and in the one before */
+    int started, done;  /* contributions of this step: begun; added to the gradient */
+    const void *target; /* memory for a contribution, with room for padding */
+    int now, expected;  /* contributions added in this micro-batch, and in the one before */
     int bucket;         /* -1: its gradient needs no reduction */
 } ax_param_live;
 
-/* Parameters, neighbours in memory, whose accumulated gradients are reduced at once. */
+/* Parameters adjacent in memory whose accumulated gradients are reduced by one collective. */
 typedef struct ax_param_bucket {
-    int n, missing; /* of the last micro-batch: gradients that are not complete */
+    int n, missing; /* parameters; those whose gradients are incomplete in the last micro-batch */
     bool started;
-    ax_param *first; /* the only one if its plan is more than an all-reduce */
+    ax_param *first; /* the only parameter if its plan is not one all-reduce */
     ax_axisset axes;
     void *data;
     int64_t count;
     ax_work *work;
-    ax_transfer transfer; /* if count is 0 */
+    ax_transfer transfer; /* in place of work if count is 0: the plan is not one all-reduce */
 } ax_param_bucket;
 
 typedef struct ax_param_contribution {
     ax_param *param;
     ax_transfer *transfer;
-    bool add; /* the result is not the gradient's memory already */
+    bool add; /* add the result of the transfer to the gradient; false: it is already there */
 } ax_param_contribution;
 
 /* The indices of parameters in the order in which a task acquires them. */
 typedef struct ax_param_order {
     char task[24];
-    bool known;
+    bool known; /* complete: a run of the task has ended */
     int n, capacity, *at;
 } ax_param_order;
 
@@ -67,23 +68,23 @@ struct ax_param_orders {
 typedef struct ax_param_flow {
     ax_param_live *live;
     ax_param_orders orders;
-    int running;         /* order of the running task; -1: none */
-    int position, ahead; /* in it: next to be acquired, next to be started */
+    int running;         /* index of the running task's order; -1: none */
+    int position, ahead; /* positions in that order: next to acquire, next to prefetch */
     ax_param_contribution ring[AX_PARAM_RING];
     int oldest, pending;
     ax_param_bucket *bucket;
     int buckets;
-    bool last, synced;
+    bool last, synced; /* the last micro-batch of a step runs; gradients are final */
 } ax_param_flow;
 
-/* Elements of memory for the parameter's tensor t, whose layout is one of the four: its box, and room for it
- * to be gathered from a finer and sent to a coarser one. */
+/* Elements of memory for the parameter's tensor t, whose layout is one of the four: its box, and room for the
+ * padding of gathers and scatters between the four layouts. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
-/* Elements by which the box in layout `fine` lies behind that in layout `coarse`, which it is a part of. */
+/* Offset in elements of this rank's box in layout `fine` within its box in layout `coarse`. */
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,
                         const ax_layout *coarse);
 
-/* Ends what is in flight on the frame's memory: an ax_frame_end_fn of a set. */
+/* Waits for all transfers that use the frame's memory: the ax_frame_end_fn of a set. */
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
 AX_MUST_CHECK ax_status ax_param_gathers_end(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_contributions_end(ax_param_set *set);

@@ -1,10 +1,10 @@
-/* Weights on their way to kernels. Read param.h first.
+/* Gathers of weights before use. Read param.h first.
  *
- * A weight that rests split is gathered for each use: in forward, in backward, and in recomputation again, as
- * memory for it is the frame's and is void once it was last read. The order in which a task acquires weights
- * is written down in its first run. In later runs each acquire starts the gathers of the next ones (OAG,
- * 2502.08145 section on overlap), so that they travel beside the kernels of the present one; no layer knows
- * that order. A weight in the cache is gathered once after each update. */
+ * A weight whose `rest` layout is split further than U is gathered for each use: in forward, in backward, and
+ * again in recomputation, because the frame reuses its memory after the last read. The first run of a task
+ * records the order in which it acquires weights. In later runs each acquire starts the gathers of the next
+ * weights (OAG, 2502.08145, section on overlap), so that communication overlaps with the kernels that use the
+ * present weight. Layers do not know that order. A weight in the cache is gathered once after each update. */
 #include "dist/param.h"
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ static ax_status find_order(ax_param_orders *orders, const char *task, int *out)
         if (!strcmp(orders->order[*out].task, task))
             return AX_OK;
     ax_param_order *order = realloc(orders->order, (size_t)(orders->n + 1) * sizeof *order);
-    AX_CHECK(order, AX_ERR_MEMORY, "cannot learn the order of task \"%s\"", task);
+    AX_CHECK(order, AX_ERR_MEMORY, "no memory to record the order of weights in task \"%s\"", task);
     orders->order = order;
     order[orders->n] = (ax_param_order){.n = 0};
     snprintf(order[orders->n].task, sizeof order->task, "%s", task);
@@ -32,7 +32,7 @@ static ax_status append(ax_param_order *order, int index)
     if (order->n == order->capacity) {
         int capacity = order->capacity ? 2 * order->capacity : 64;
         int *at = realloc(order->at, (size_t)capacity * sizeof *at);
-        AX_CHECK(at, AX_ERR_MEMORY, "cannot learn the order of task \"%s\"", order->task);
+        AX_CHECK(at, AX_ERR_MEMORY, "no memory to record the order of weights in task \"%s\"", order->task);
         order->at = at;
         order->capacity = capacity;
     }
@@ -40,9 +40,9 @@ static ax_status append(ax_param_order *order, int index)
     return AX_OK;
 }
 
-/* Notes that the running task acquires this parameter now. A task that leaves its order is learnt anew from
- * there on. */
-static ax_status follow(ax_param_set *set, ax_frame *frame, int index)
+/* Advances in the order of the running task, which acquires parameter `index` now. If the recorded order has
+ * another parameter here, the rest of the order is recorded anew. */
+static ax_status advance_order(ax_param_set *set, ax_frame *frame, int index)
 {
     ax_param_flow *f = set->flow;
     if (f->running < 0) {
@@ -92,8 +92,9 @@ static ax_status end_gather(ax_param *p, ax_tensor *out)
     return AX_OK;
 }
 
-/* Whether the weight that is to be started next was, for a use that has not come yet. */
-static bool is_awaited(const ax_param_flow *f, const ax_param_order *order)
+/* Whether the gather of the next weight to prefetch is already started, for an earlier use that is still to
+ * come. */
+static bool is_started(const ax_param_flow *f, const ax_param_order *order)
 {
     for (int i = f->position; i < f->ahead; i++)
         if (order->at[i] == order->at[f->ahead])
@@ -101,9 +102,10 @@ static bool is_awaited(const ax_param_flow *f, const ax_param_order *order)
     return false;
 }
 
-/* Starts what the order says comes next. The second of two uses waits until the first was taken, whether the
- * weight is in the cache or not: every micro-batch asks for memory in the same order. */
-static ax_status look_ahead(ax_param_set *set, ax_frame *frame)
+/* Starts the gathers of the next weights in the order. The second of two uses of a weight is not prefetched
+ * before the first is acquired, even if the weight is in the cache: the order of allocations in the frame
+ * must be the same in every micro-batch. */
+static ax_status prefetch(ax_param_set *set, ax_frame *frame)
 {
     ax_param_flow *f = set->flow;
     const ax_param_order *order = &f->orders.order[f->running];
@@ -111,7 +113,7 @@ static ax_status look_ahead(ax_param_set *set, ax_frame *frame)
         return AX_OK;
     for (; f->ahead < order->n && f->ahead < f->position + AX_PARAM_AHEAD; f->ahead++) {
         ax_param *next = set->param[order->at[f->ahead]];
-        if (is_awaited(f, order))
+        if (is_started(f, order))
             break;
         if (!next->live->cache_valid)
             AX_TRY(start_gather(frame, next));
@@ -128,16 +130,16 @@ ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
         out->layout = p->use;
         return ax_param_publish_wait(p);
     }
-    AX_TRY(follow(p->set, frame, live->index));
+    AX_TRY(advance_order(p->set, frame, live->index));
     if (!live->cache_valid && !live->gather)
         AX_TRY(start_gather(frame, p));
     *out = live->cached;
     if (live->gather)
         AX_TRY(end_gather(p, out));
-    return look_ahead(p->set, frame);
+    return prefetch(p->set, frame);
 }
 
-/* Those that were started and not taken, because a task left its order. */
+/* Waits for gathers that were prefetched but not acquired, because the task left its recorded order. */
 ax_status ax_param_gathers_end(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -155,7 +157,8 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 
 ax_status ax_param_publish_wait(ax_param *p) { return ax_wait(&p->live->publish); }
 
-/* The parts of a resting weight lie one chunk apart in it, this rank's among them. */
+/* All parts of `rest` begin at multiples of one chunk, and `rounded` is this rank's part: the all-gather is
+ * in place. */
 ax_status ax_param_publish(ax_param *p)
 {
     ax_ctx *ctx = p->set->ctx;
@@ -217,6 +220,7 @@ ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *or
     for (int i = 0; i < orders->n; i++)
         for (int k = 0; k < orders->order[i].n; k++)
             AX_CHECK(orders->order[i].at[k] < set->n, AX_ERR_INTERNAL,
-                     "the order of task \"%s\" is that of other parameters", orders->order[i].task);
+                     "the order of weights in task \"%s\" was recorded with another set of parameters",
+                     orders->order[i].task);
     return copy_orders(orders, &set->flow->orders);
 }

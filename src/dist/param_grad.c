@@ -1,13 +1,15 @@
-/* Gradients on their way to the optimizer. Read param.h first.
+/* Accumulation and reduction of gradients. Read param.h first.
  *
  * Within a micro-batch, a contribution dW in layout U, partial along the axes that split the batch, is
  * reduce-scattered along z into the gradient's layout (2502.08145, Alg. 1, line 12) and added there; with
- * zero 2, 3 along data too. A bounded number of contributions is on its way at a time, first in first out, so
- * that sums have one order whatever is overlapped (ORS). Where the layouts agree kernels add to the gradient
- * themselves. The first contribution of a step overwrites, so that nothing is cleared before.
+ * zero 2, 3 along data too. A bounded number of contributions is in flight, first in first out: the order of
+ * additions, and so the result, does not depend on overlap (ORS). If the layouts agree, kernels add to the
+ * gradient themselves. The first contribution of a step overwrites the gradient, so no kernel clears it
+ * before.
  *
- * Over micro-batches, gradients stay partial along what is left of those axes (data; all of them for biases
- * and norms). In the last one each bucket's reduction starts as soon as its contributions have come. */
+ * Between micro-batches, gradients stay partial along the other axes that split the batch (data; for biases
+ * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as its last
+ * contribution is added. */
 #include "dist/param.h"
 
 #include <stdlib.h>
@@ -45,9 +47,9 @@ static ax_status wait_bucket(ax_param_bucket *b)
     return b->count ? ax_wait(&b->work) : ax_transfer_finish(&b->transfer);
 }
 
-/* Elements that the bucket has with p's gradient, or 0: only what lies next to it and is summed along the
- * same axes joins it. */
-static int64_t joined(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room)
+/* Elements of the bucket if p's gradient joins it, or 0 if it cannot: it must lie next in memory, be reduced
+ * along the same axes, and fit into AX_PARAM_BUCKET elements. */
+static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room)
 {
     int64_t size = (int64_t)ax_dtype_size(p->sum.dtype),
             before = ax_round_up(b->count * size, AX_PARAM_ALIGN);
@@ -56,14 +58,15 @@ static int64_t joined(const ax_param_bucket *b, const ax_param *p, ax_axisset ax
     return next && axes && b->axes == axes && count <= AX_PARAM_BUCKET ? count : 0;
 }
 
-/* A plan that is one all-reduce joins the last bucket or begins one; any other has a bucket of its own. */
+/* A gradient whose plan is one all-reduce joins the last bucket or begins a new one; any other gradient has a
+ * bucket of its own. */
 static void add_to_buckets(ax_param_set *set, ax_param *p, const ax_plan *plan)
 {
     ax_param_flow *f = set->flow;
     bool flat = plan->n == 1 && plan->step[0].kind == AX_STEP_REDUCE;
     ax_axisset axes = flat ? plan->step[0].axes : 0;
     int64_t room = ax_param_room(set->ctx, p, &p->sum),
-            count = f->buckets ? joined(&f->bucket[f->buckets - 1], p, axes, room) : 0;
+            count = f->buckets ? joined_count(&f->bucket[f->buckets - 1], p, axes, room) : 0;
     if (!count)
         f->bucket[f->buckets++] = (ax_param_bucket){.first = p, .axes = axes, .data = p->sum.data};
     ax_param_bucket *b = &f->bucket[f->buckets - 1];
@@ -90,8 +93,9 @@ ax_status ax_param_buckets_make(ax_param_set *set)
 
 /* ---- contributions ------------------------------------------------------------------------------- */
 
-/* A contribution is in the gradient. */
-static ax_status arrived(ax_param *p)
+/* Counts a contribution that has been added to p's gradient. In the last micro-batch, the last contribution
+ * of a bucket starts its reduction. */
+static ax_status count_contribution(ax_param *p)
 {
     ax_param_set *set = p->set;
     ax_param_live *live = p->live;
@@ -102,6 +106,7 @@ static ax_status arrived(ax_param *p)
     return --b->missing ? AX_OK : start_bucket(set, b);
 }
 
+/* Waits for the oldest contribution in flight and adds it to its gradient. */
 static ax_status end_oldest(ax_param_set *set)
 {
     ax_param_flow *f = set->flow;
@@ -117,7 +122,7 @@ static ax_status end_oldest(ax_param_set *set)
                        .dtype = sum->dtype};
     if (c.add && add.n)
         AX_TRY(ax_run_add(set->ctx->stream, &add));
-    return arrived(c.param);
+    return count_contribution(c.param);
 }
 
 ax_status ax_param_contributions_end(ax_param_set *set)
@@ -127,7 +132,8 @@ ax_status ax_param_contributions_end(ax_param_set *set)
     return AX_OK;
 }
 
-/* Those before it that have several steps to go make one; the oldest gives up its place if there is none. */
+/* Appends a contribution to the ring. Earlier contributions with more than one step left advance by one step,
+ * so that multi-step plans make progress; if the ring is full, the oldest contribution is finished. */
 static ax_status push(ax_param_set *set, const ax_param_contribution *c)
 {
     ax_param_flow *f = set->flow;
@@ -159,7 +165,7 @@ ax_status ax_param_grad_target(ax_frame *frame, ax_param *p, const ax_layout *pr
         p->name);
     AX_CHECK(
         live->bucket < 0 || !p->set->flow->bucket[live->bucket].started, AX_ERR_INTERNAL,
-        "the gradient of %s gets more contributions than in the micro-batch before: all micro-batches of a "
+        "the gradient of %s gets more contributions than in the previous micro-batch: all micro-batches of a "
         "step must run the same layers",
         p->name);
     ax_tensor target = p->sum;
@@ -194,9 +200,10 @@ static bool at_origin(const ax_grid *grid, ax_axisset axes)
     return true;
 }
 
-/* Starts bringing `part` into the gradient's layout. Memory is asked for whether or not this contribution,
- * the step's first, goes straight to the gradient: a plan of the frame holds for all micro-batches. */
-static ax_status send(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
+/* Starts the transfer of `part` to the gradient's layout. Allocates frame memory for the result even if the
+ * step's first contribution goes directly to the gradient and leaves it unused: all micro-batches must make
+ * the allocations of one frame plan. */
+static ax_status start_contribution(ax_frame *frame, ax_param *p, const ax_tensor *part, bool first)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_layout target = p->sum.layout;
@@ -226,11 +233,12 @@ static ax_status send(ax_frame *frame, ax_param *p, const ax_tensor *part, bool 
 ax_status ax_param_add_grad(ax_frame *frame, ax_param *p, const ax_tensor *part)
 {
     AX_TRY(needs_memory(p));
-    AX_CHECK(part->dtype == p->sum.dtype, AX_ERR_INTERNAL, "gradient of parameter %s is %s where %s adds up",
-             p->name, ax_dtype_name(part->dtype), ax_dtype_name(p->sum.dtype));
+    AX_CHECK(part->dtype == p->sum.dtype, AX_ERR_INTERNAL,
+             "a contribution to the gradient of %s is %s, but the gradient accumulates in %s", p->name,
+             ax_dtype_name(part->dtype), ax_dtype_name(p->sum.dtype));
     bool first = !p->live->started++;
     AX_TRY(ax_frame_at_end(frame, ax_param_set_end, p->set));
-    return part->data == p->sum.data ? arrived(p) : send(frame, p, part, first);
+    return part->data == p->sum.data ? count_contribution(p) : start_contribution(frame, p, part, first);
 }
 
 ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, const ax_tensor *a,
@@ -248,7 +256,8 @@ ax_status ax_param_accumulate(ax_frame *frame, ax_param *p, const char *spec, co
 
 static ax_status needs_gradients(const ax_param_set *set)
 {
-    AX_CHECK(set->slots >= 0, AX_ERR_INTERNAL, "these parameters were made without gradients");
+    AX_CHECK(set->slots >= 0, AX_ERR_INTERNAL,
+             "the parameter set was created for inference, without gradients");
     return AX_OK;
 }
 

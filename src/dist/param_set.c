@@ -1,4 +1,4 @@
-/* The memory of a model's parameters, and what is done to all of them at once. */
+/* The memory of a model's parameters, their initial values, and their norms. */
 #include "dist/param.h"
 
 #include <stdlib.h>
@@ -8,15 +8,16 @@ enum { MASTER, USE, GRAD, STATE, BLOCKS };
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
+/* A bump allocator in one block. */
 typedef struct cursor {
     const ax_ctx *ctx;
-    char *base; /* NULL: only count */
+    char *base; /* NULL: only count bytes */
     size_t at;
 } cursor;
 
-/* An empty box has an address too: NULL means "no memory". What is placed may be filled from files, and is to
- * lie near the threads that will update it. */
-static void place(cursor *c, const ax_param *p, ax_tensor *t)
+/* Gives memory to t. An empty box gets an address too, because NULL means "no memory". Touches the memory
+ * from the compute threads (NUMA first touch), because it may be filled from a file by another thread. */
+static void allocate_tensor(cursor *c, const ax_param *p, ax_tensor *t)
 {
     size_t bytes = (size_t)(ax_param_room(c->ctx, p, t) * (int64_t)ax_dtype_size(t->dtype));
     if (c->base) {
@@ -28,16 +29,16 @@ static void place(cursor *c, const ax_param *p, ax_tensor *t)
 
 static bool rounds(const ax_param *p) { return p->rest.dtype != p->master.dtype; }
 
-/* Memory for what kernels read lies in the block of the master weights where no rounding is between them:
- * those are then a part of it. */
-static void place_weights(cursor *c, ax_param *p, int block)
+/* Without rounding, the master weights are a part of `rest`, which then lies in the block MASTER; with
+ * rounding, `rest` lies in the block USE. */
+static void allocate_weights(cursor *c, ax_param *p, int block)
 {
     const ax_ctx *ctx = c->ctx;
     if (block == MASTER && rounds(p))
-        place(c, p, &p->master);
+        allocate_tensor(c, p, &p->master);
     if ((block == MASTER) == rounds(p))
         return;
-    place(c, p, &p->rest);
+    allocate_tensor(c, p, &p->rest);
     if (!c->base)
         return;
     int64_t offset = ax_param_offset(ctx, p, &p->rounded.layout, &p->rest.layout);
@@ -46,13 +47,13 @@ static void place_weights(cursor *c, ax_param *p, int block)
         p->master.data = p->rounded.data;
 }
 
-static void place_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t *budget)
+static void allocate_cached(cursor *c, const ax_param_set *set, ax_param *p, size_t *budget)
 {
     size_t bytes = (size_t)ax_tensor_bytes(set->ctx->grid, &p->live->cached);
     if (p->live->whole || bytes > *budget)
         return;
     *budget -= bytes;
-    place(c, p, &p->live->cached);
+    allocate_tensor(c, p, &p->live->cached);
 }
 
 static bool same_split(const ax_grid *grid, const ax_param *p)
@@ -60,20 +61,21 @@ static bool same_split(const ax_grid *grid, const ax_param *p)
     return ax_axes_equal(grid, &p->sum.layout.dim[0], &p->grad.layout.dim[0]);
 }
 
-/* Sums lie side by side, to be reduced together; what they are scattered into lies apart. */
-static void place_grad(cursor *c, ax_param *p, bool scattered)
+/* The accumulated sums are adjacent in memory, so that buckets can reduce them together; the tensors that
+ * they are scattered into are allocated after all of them. */
+static void allocate_grad(cursor *c, ax_param *p, bool scattered)
 {
     if (!scattered)
-        place(c, p, &p->sum);
+        allocate_tensor(c, p, &p->sum);
     else if (!same_split(c->ctx->grid, p))
-        place(c, p, &p->grad);
+        allocate_tensor(c, p, &p->grad);
     else if (c->base)
         p->grad.data = p->sum.data;
 }
 
-/* Places the parameters' tensors of one block from `base` on; returns the block's size. Vectors, which are
- * summed along other axes than matrices, stand together behind them. */
-static size_t place_all(ax_param_set *set, int block, void *base)
+/* Allocates the tensors of one block from `base` on; returns the block's size. Vectors come after all
+ * matrices, because their gradients are reduced along other axes and so belong to other buckets. */
+static size_t allocate_all(ax_param_set *set, int block, void *base)
 {
     cursor c = {.ctx = set->ctx, .base = base};
     size_t budget = set->ctx->parallel.weight_cache;
@@ -83,14 +85,14 @@ static size_t place_all(ax_param_set *set, int block, void *base)
             if ((p->master.ndim < 2) != pass % 2)
                 continue;
             if (block == GRAD && set->slots >= 0)
-                place_grad(&c, p, pass >= 2);
+                allocate_grad(&c, p, pass >= 2);
             if (block == STATE && pass < 2)
                 for (int s = 0; s < set->slots; s++)
-                    place(&c, p, &p->slot[s]);
+                    allocate_tensor(&c, p, &p->slot[s]);
             if ((block == MASTER || block == USE) && pass < 2)
-                place_weights(&c, p, block);
+                allocate_weights(&c, p, block);
             if (block == USE && pass >= 2)
-                place_cached(&c, set, p, &budget);
+                allocate_cached(&c, set, p, &budget);
         }
     return c.at;
 }
@@ -106,7 +108,7 @@ static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
     AX_TRY(ax_calloc((size_t)n, sizeof(ax_param *), &set->param));
     for (int i = 0; i < n; i++) {
         const ax_param *same = ax_param_set_find(set, params[i]->name);
-        AX_CHECK(!same || same == params[i], AX_ERR_INTERNAL, "two parameters are called %s",
+        AX_CHECK(!same || same == params[i], AX_ERR_INTERNAL, "two parameters have the name %s",
                  params[i]->name);
         if (!same)
             set->param[set->n++] = params[i];
@@ -114,13 +116,13 @@ static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
     return AX_OK;
 }
 
-static ax_status allocate(ax_param_set *set)
+static ax_status allocate_blocks(ax_param_set *set)
 {
     for (int block = 0; block < BLOCKS; block++) {
-        size_t bytes = *block_bytes(set, block) = place_all(set, block, NULL);
+        size_t bytes = *block_bytes(set, block) = allocate_all(set, block, NULL);
         if (bytes)
             AX_TRY(ax_ctx_alloc(set->ctx, bytes, &set->block[block]));
-        place_all(set, block, set->block[block]);
+        allocate_all(set, block, set->block[block]);
     }
     return AX_OK;
 }
@@ -131,7 +133,8 @@ static ax_status fill(ax_ctx *ctx, ax_dtype dtype, int64_t n, double value, void
     return n ? ax_run_fill(ctx->stream, &args) : AX_OK;
 }
 
-/* Optimizers start from zeros. What lies between gradients is summed with them, and so must be numbers. */
+/* Zeroes optimizer state and gradients. The padding between gradients is reduced along with them and must not
+ * hold NaN. */
 static ax_status clear(ax_param_set *set)
 {
     ax_dtype dtype = set->ctx->accum;
@@ -152,7 +155,7 @@ static ax_status make_flow(ax_param_set *set)
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
         p->set = set;
-        /* What nobody updates is kept as kernels read it. */
+        /* Without an optimizer, weights are stored only in the dtype that kernels read. */
         p->master.dtype = set->slots < 0 ? p->rest.dtype : set->ctx->accum;
     }
     return AX_OK;
@@ -161,7 +164,9 @@ static ax_status make_flow(ax_param_set *set)
 ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots, ax_param_set **out)
 {
     *out = NULL;
-    AX_CHECK(slots <= (int)AX_COUNT(params[0]->slot), AX_ERR_INTERNAL, "%d optimizer state arrays", slots);
+    AX_CHECK(slots <= (int)AX_COUNT(params[0]->slot), AX_ERR_INTERNAL,
+             "an optimizer has %d state arrays for each parameter; at most %d are possible", slots,
+             (int)AX_COUNT(params[0]->slot));
     ax_param_set *set;
     AX_TRY(ax_calloc(1, sizeof *set, &set));
     set->ctx = ctx;
@@ -170,7 +175,7 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     if (status == AX_OK)
         status = make_flow(set);
     if (status == AX_OK)
-        status = allocate(set);
+        status = allocate_blocks(set);
     if (status == AX_OK)
         status = clear(set);
     if (status == AX_OK && slots >= 0)
@@ -181,8 +186,9 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
     return status;
 }
 
-/* What an update has started may still be on its way: a failure of it has no one left to tell. */
-static void forget(ax_param *p)
+/* Clears the parameter's pointers into the set. An all-gather of the last update may still be in flight;
+ * destroy has no status, so a failure of it is ignored. */
+static void detach(ax_param *p)
 {
     ax_status ignored = ax_param_publish_wait(p);
     (void)ignored;
@@ -200,7 +206,7 @@ void ax_param_set_destroy(ax_param_set **set)
         return;
     for (int i = 0; i < s->n; i++)
         if (s->param[i]->set == s)
-            forget(s->param[i]);
+            detach(s->param[i]);
     for (int block = 0; block < BLOCKS; block++)
         ax_ctx_free(s->ctx, s->block[block], *block_bytes(s, block));
     if (s->flow) {
@@ -275,7 +281,8 @@ ax_status ax_param_set_refresh(ax_param_set *set)
 
 /* ---- norms --------------------------------------------------------------------------------------- */
 
-/* Each element counts once: only the first of the ranks that hold a box adds its sum. */
+/* The sum of squares of this rank's box, or 0 on all but one of the ranks that hold the same box, so that
+ * each element counts once. */
 static ax_status sumsq_here(ax_ctx *ctx, const ax_tensor *t, double *out)
 {
     ax_sumsq_args args = {.n = ax_tensor_count(ctx->grid, t), .x = t->data, .out = out, .dtype = t->dtype};

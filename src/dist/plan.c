@@ -1,9 +1,9 @@
-/* From layout to layout, one axis at a time.
+/* Plans the change from one layout to another, one axis at a time.
  *
- * On each dim the axes that source and target have in common at the front stay. The others are taken off by
- * gathers, innermost first, and the target's are put on by scatters (where the axis is partial) or slices
- * (where it is free). Among the steps that the nesting allows, those that shrink the data go first: slices,
- * scatters, then the one all-reduce, then a gather. */
+ * The axes that begin the lists of both source and target on a dim (the common prefix) stay. Gathers remove
+ * the source's other axes, innermost first. The target's other axes are added by scatters, if the tensor is
+ * partial along the axis, or by slices, if it is replicated. Among the steps that the nesting allows, those
+ * that shrink the data go first: slices, scatters, then the one all-reduce, then a gather. */
 #include "dist/plan.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ typedef struct planner {
     const ax_grid *grid;
     ax_layout now, target;
     int ndim;
-    int common[AX_MAX_DIMS]; /* axes of each dim that stay */
+    int common[AX_MAX_DIMS]; /* length of the prefix of each dim's axes that is final */
     ax_plan plan;
 } planner;
 
@@ -29,7 +29,7 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
-/* One axis as a set: a product is its factors, as it is in `partial`. */
+/* The atoms of an axis, in which `partial` is expressed too. */
 static ax_axisset set_of(const planner *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));
@@ -41,7 +41,8 @@ static void push(planner *p, ax_step_kind kind, int dim, ax_axis axis, ax_axisse
         (ax_plan_step){.kind = kind, .dim = (uint8_t)dim, .axis = axis, .axes = axes, .after = p->now};
 }
 
-/* Puts the next axis of the target on some dim: by a slice, or by a scatter if `partial`. */
+/* Adds the next axis of the target on some dim: by a slice, or by a scatter if `partial`. False if none can
+ * be added. */
 static bool split_one(planner *p, bool partial)
 {
     ax_axisset used = ax_grid_effective(p->grid, ax_layout_split_axes(&p->now, p->ndim));
@@ -64,8 +65,8 @@ static bool split_one(planner *p, bool partial)
     return false;
 }
 
-/* Sums along the partial axes that the target neither keeps partial nor splits a dim by. A product that is
- * partial along one of its factors only cannot be scattered. */
+/* Adds an all-reduce along the partial axes that the target neither keeps partial nor gets by a scatter. An
+ * axis along only one of whose factors the tensor is partial cannot be scattered. */
 static bool reduce_rest(planner *p)
 {
     ax_axisset kept = p->target.partial;
@@ -107,7 +108,7 @@ ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_la
                  .ndim = tensor->ndim};
     char from[128], to[128];
     AX_CHECK(!(p.target.partial & ~p.now.partial), AX_ERR_INTERNAL,
-             "cannot make partial sums: from [%s] to [%s]",
+             "no redistribution from [%s] to [%s]: a redistribution cannot make partial sums",
              ax_layout_print(grid, &tensor->layout, tensor->ndim, NULL, from),
              ax_layout_print(grid, target, tensor->ndim, NULL, to));
     for (int d = 0; d < p.ndim; d++)
@@ -119,7 +120,7 @@ ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_la
     return AX_OK;
 }
 
-/* ---- what a plan says and costs ------------------------------------------------------------------ */
+/* ---- text and cost of a plan --------------------------------------------------------------------- */
 
 char *ax_plan_print(const ax_grid *grid, const ax_plan *plan, char out[256])
 {

@@ -1,49 +1,54 @@
-/* What plans and their execution share. */
+/* Shared by plan.c, redistribute.c and the files about parameters: message sizes, and transfers in flight. */
 #ifndef AXONN_DIST_PLAN_H
 #define AXONN_DIST_PLAN_H
 
 #include "axonn/dist.h"
 
-/* The shape of a step along dim d: a tensor is [lead, extent of d, inner] locally, and each rank's part
- * travels as [lead, chunk, inner]. */
+/* The message of a step along dim d: locally a tensor is [lead, extent of d, inner], and each rank's part is
+ * sent as [lead, chunk, inner]; count = lead · chunk · inner. */
 typedef struct ax_wire {
     int64_t lead, inner, chunk, count;
 } ax_wire;
 
-/* `fine` is the tensor in the layout that is more split on `d`, by `axis`: after a scatter, before a gather.
- * The chunk is the largest part of the ranks that take part. */
+/* `fine` is the tensor in that layout of the step in which `axis` splits dim `d`: after a scatter, before a
+ * gather. The chunk is the largest part over the ranks along `axis`. */
 ax_wire ax_wire_make(const ax_grid *grid, const ax_tensor *fine, int d, ax_axis axis);
 
-/* A redistribution on its way. The caller has its memory, which stays where it is until it is done. */
+/* A redistribution in flight. The caller provides the struct, which must not move until it is done. */
 typedef struct ax_transfer {
-    ax_work base; /* what ax_redistribute hands out */
+    ax_work base; /* the work handle that ax_redistribute returns */
     ax_ctx *ctx;
-    ax_frame *frame; /* what gives memory; NULL if none will be needed */
+    ax_frame *frame; /* where memory is allocated; NULL if none will be needed */
     ax_plan plan;
-    int step;                   /* in flight; plan.n: done */
-    bool roomy;                 /* what is sent has room behind its end for padding up to the uniform chunk */
-    ax_tensor src, now, before; /* what it began with; what the step in flight makes, and of what */
+    int step;   /* the step in flight; plan.n: done */
+    bool roomy; /* the memory of the tensor to send has room for padding to the uniform chunk after its end */
+    ax_tensor src;    /* the source of the plan */
+    ax_tensor now;    /* the result of the step in flight */
+    ax_tensor before; /* the source of the step in flight */
     ax_layout target;
-    void *result, *staged; /* memory of the end result (NULL: that of the source); what must be unpacked */
+    void *result; /* memory of the final result; NULL: that of the source */
+    void *staged; /* packed data that the step in flight receives, or NULL: end_step unpacks it */
     ax_work *work;
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
-/* Elements that a tensor's memory must have for the plan's first step to send it, or for its last to receive
- * it, as it is: there is room behind its end for the padding of parts to the uniform chunk. */
+/* Elements of memory that src must have if the plan's first step is to send it without packing, and that the
+ * result must have if the last step is to receive it without unpacking: the box and the padding to the
+ * uniform chunk. */
 int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 
-/* Starts `plan` from src to target. `roomy`: src's memory has room; that of `result` must have, and what the
- * frame gives has. result NULL: the frame's, or src's if the plan works in place. `frame` may be NULL if src
- * is roomy, result is given, and what follows the first step that makes something are gathers in place. */
+/* Starts `plan` from src to target. `roomy`: src's memory has ax_plan_room_sent elements. `result` must have
+ * ax_plan_room_received elements; NULL: memory of the frame, or src's if the plan works in place. `frame` may
+ * be NULL if src is roomy, result is given, and only gathers in place follow the first step that is not an
+ * all-reduce. */
 AX_MUST_CHECK ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const ax_plan *plan,
                                           const ax_tensor *src, const ax_layout *target, bool roomy,
                                           void *result);
-/* Ends the step in flight and starts the next one; t->now is the result once there is none. */
+/* Waits for the step in flight and starts the next one. After the last step t->now is the result. */
 AX_MUST_CHECK ax_status ax_transfer_next(ax_transfer *t);
 bool ax_transfer_done(const ax_transfer *t);
-/* The same until it is done. */
+/* Repeats ax_transfer_next until the transfer is done. */
 AX_MUST_CHECK ax_status ax_transfer_finish(ax_transfer *t);
 
 #endif

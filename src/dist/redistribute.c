@@ -1,10 +1,10 @@
-/* Runs plans, one step in flight at a time. Each step is one collective between contiguous buffers. Where a
- * dim is outermost and its parts lie one chunk apart (they are even, or split as `fine` axes split) the
- * tensors themselves are those buffers; else parts are packed into frame memory, padded with zeros to the
- * uniform chunk, and unpacked when the collective has ended. */
+/* Executes plans, one step in flight at a time. Each step is one collective on contiguous buffers. If the dim
+ * is the outermost one and its parts begin at multiples of the chunk (they are equal, or split by `fine`
+ * axes), the buffers are the tensors themselves. Otherwise parts are packed into frame memory, padded with
+ * zeros to the uniform chunk, and unpacked after the collective. */
 #include "dist/plan.h"
 
-/* The step in flight, or about to be. */
+/* A step with its communicator, message size and number of parts. */
 typedef struct step_run {
     ax_ctx *ctx;
     ax_comm *comm;
@@ -13,7 +13,7 @@ typedef struct step_run {
     int parts;
 } step_run;
 
-/* Copies [lead][cols] elements between rows that are x_stride and y_stride apart. */
+/* Copies [lead][cols] elements; x_stride and y_stride are the distances of rows. */
 static ax_status copy_rows(ax_ctx *ctx, ax_dtype dtype, int64_t lead, int64_t cols, const void *x,
                            int64_t x_offset, int64_t x_stride, void *y, int64_t y_offset, int64_t y_stride)
 {
@@ -42,7 +42,7 @@ static void own_range(const step_run *r, const ax_tensor *t, int64_t *lo, int64_
     ax_tensor_range(r->ctx->grid, t, r->step->dim, ax_grid_rank(r->ctx->grid), lo, n);
 }
 
-/* Frame memory for `count` elements, zeroed if padding will remain between what is packed into it. */
+/* Frame memory for `count` elements, zeroed if `padded`: the parts packed into it leave gaps. */
 static ax_status staging(ax_transfer *t, int64_t count, bool padded, void **out)
 {
     AX_TRY(ax_frame_scratch(t->frame, t->now.dtype, count, out));
@@ -64,8 +64,8 @@ static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor 
     return r;
 }
 
-/* Whether the parts of `whole` lie one chunk apart, so that they need no packing. `fine` as in ax_wire_make.
- */
+/* Whether part i of `whole` begins at i chunks for all i, so that no packing is needed. `fine`: see
+ * ax_wire_make. */
 static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
 {
     int64_t lo, n, base, all;
@@ -80,7 +80,7 @@ static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* The source of step k, which began with `src`. */
+/* The source of step k of a plan that begins with `src`. */
 static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor t = *src;
@@ -89,7 +89,8 @@ static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
     return t;
 }
 
-/* Elements that step k sends, or receives, as it is. */
+/* Elements of memory that step k needs to send its source without packing (`sent`), or to receive its result
+ * without unpacking. */
 static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
 {
     ax_tensor from = source_of(plan, k, src);
@@ -99,7 +100,7 @@ static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *sr
     return (r.step->kind == AX_STEP_GATHER) == sent ? r.wire.count : r.wire.count * r.parts;
 }
 
-/* Whether step k is a gather whose source can lie in its result, where this rank's part belongs. */
+/* Whether step k is a gather that can run in place: its source may be this rank's part of its result. */
 static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     if (k >= plan->n || plan->step[k].kind != AX_STEP_GATHER)
@@ -110,8 +111,8 @@ static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_t
     return in_place(&r, &from, &made);
 }
 
-/* Elements of memory for what step k makes, so that it and the next step need no packing, and a gather before
- * it can be made in it. */
+/* Elements of memory for the result of step k, such that neither it nor the next step needs packing, and that
+ * a gather before it can write into it in place. */
 static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
@@ -123,8 +124,9 @@ static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tenso
     return k + 1 < plan->n ? ax_max(count, room(ctx, plan, k + 1, src, true)) : count;
 }
 
-/* The last step that makes something new, or -1: an all-reduce works in place. */
-static int last_maker(const ax_plan *plan)
+/* The last step that is not an all-reduce, or -1. An all-reduce works in place, so this step allocates the
+ * result. */
+static int last_producer(const ax_plan *plan)
 {
     int k = plan->n - 1;
     while (k >= 0 && plan->step[k].kind == AX_STEP_REDUCE)
@@ -140,15 +142,15 @@ int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan
 
 int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan)
 {
-    int k = last_maker(plan);
+    int k = last_producer(plan);
     return k < 0 ? ax_tensor_count(ctx->grid, src) : room_made(ctx, plan, k, src);
 }
 
-/* Memory for what step k makes: the plan's result, or, if nothing but gathers in place follows, this rank's
- * part of it, or the frame's. */
+/* Memory for the result of step k: the plan's result if k is its last step; this rank's part of it if only
+ * gathers in place follow; otherwise frame memory. */
 static ax_status memory_for(ax_transfer *t, int k, void **out)
 {
-    int last = last_maker(&t->plan), m = k + 1;
+    int last = last_producer(&t->plan), m = k + 1;
     int64_t offset = 0;
     for (; m <= last && gathers_in_place(t->ctx, &t->plan, m, &t->src); m++) {
         ax_axis axis = t->plan.step[m].axis;
@@ -216,7 +218,8 @@ static ax_status run_slice(const step_run *r, const ax_tensor *src, const ax_ten
                      whole * w->inner, dst->data, 0, n * w->inner);
 }
 
-/* Starts step t->step on t->now and makes t->now its result, which t->work may still be writing. */
+/* Starts step t->step on t->now. Afterwards t->now is the result of the step, which is valid after
+ * ax_wait(&t->work). */
 static ax_status start_step(ax_transfer *t)
 {
     ax_tensor src = t->before = t->now;
@@ -230,11 +233,11 @@ static ax_status start_step(ax_transfer *t)
     if (r.step->kind == AX_STEP_SLICE)
         return run_slice(&r, &src, &t->now);
     AX_TRY(r.step->kind == AX_STEP_GATHER ? run_gather(&r, t, &src) : run_scatter(&r, t, &src));
-    t->roomy = true; /* what the next step sends, this one had memory made for */
+    t->roomy = true; /* memory_for counts the room that the next step needs */
     return AX_OK;
 }
 
-/* Unpacks what arrived, if it was not received where it belongs. */
+/* Waits for the step in flight and unpacks t->staged, if the step did not receive in place. */
 static ax_status end_step(ax_transfer *t)
 {
     AX_TRY(ax_wait(&t->work));
@@ -260,7 +263,7 @@ static ax_status end_step(ax_transfer *t)
 /* ---- transfers ----------------------------------------------------------------------------------- */
 
 /* Starts steps until one is in flight or all are done. */
-static ax_status run_on(ax_transfer *t)
+static ax_status start_steps(ax_transfer *t)
 {
     for (; t->step < t->plan.n; t->step++) {
         AX_TRY(start_step(t));
@@ -279,7 +282,7 @@ ax_status ax_transfer_next(ax_transfer *t)
         return AX_OK;
     AX_TRY(end_step(t));
     t->step++;
-    return run_on(t);
+    return start_steps(t);
 }
 
 ax_status ax_transfer_finish(ax_transfer *t)
@@ -303,13 +306,13 @@ ax_status ax_transfer_start(ax_transfer *t, ax_ctx *ctx, ax_frame *frame, const 
                        .now = *src,
                        .target = *target,
                        .result = result};
-    int last = last_maker(plan);
+    int last = last_producer(plan);
     if (last >= 0 && !result)
         AX_TRY(ax_frame_scratch(frame, src->dtype, room_made(ctx, plan, last, src), &t->result));
-    return run_on(t);
+    return start_steps(t);
 }
 
-/* The tensor without padding between its rows. */
+/* Copies a tensor with padded rows to dense rows. */
 static ax_status dense(ax_frame *frame, const ax_tensor *src, ax_tensor *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

@@ -1,4 +1,4 @@
-/* Parallel strategies, as a table: which axes split a dim, by what the dim is to the model. */
+/* The table of parallel strategies: which axes split a dim, by the dim's role in the model. */
 #include "axonn/dist.h"
 
 #include <stdio.h>
@@ -7,20 +7,20 @@
 #define AXES_1(a) ((ax_axisset)(1u << (a)))
 #define AXES_2(a, b) ((ax_axisset)(1u << (a) | 1u << (b)))
 
-/* There is no pipeline yet: no strategy has the axis pipe. */
+/* The program has no pipeline parallelism, so no strategy uses the axis pipe. */
 #define ALL_AXES (AXES_2(AX_X, AX_Y) | AXES_2(AX_Z, AX_DATA))
 
-/* Weights rest split along z, in single elements, and are gathered before use (2502.08145, Alg. 1). */
+/* Weights are stored split along z, a fine axis, and gathered before use (2502.08145, Alg. 1). */
 #define REST_Z                                                                                               \
     {                                                                                                        \
         .n = 1, .fine = 1, .a = { AX_Z }                                                                     \
     }
 
 static const ax_strategy table[] = {
-    /* The hidden width on x and the residual width on y: what one layer of a pair sums over, the next one
-     * keeps, so consecutive layers need no redistribution (2305.13525, section 3). The vocabulary takes both,
-     * and its tables the whole width: with the width on y it is the logits that would be all-reduced, nearly
-     * half of what a GPT-2 moves. */
+    /* The hidden width on x and the residual width on y: the output of each linear layer has the layout that
+     * the next one needs, so consecutive layers need no redistribution (2305.13525, section 3). The
+     * vocabulary is split along both, and embedding tables have the whole residual width: with the width on y
+     * the logits would have to be all-reduced, nearly half of the bytes that a GPT-2 communicates. */
     {"axonn",
      "3D tensor parallelism (x, y, z) times data parallelism",
      ALL_AXES,
@@ -50,7 +50,7 @@ static const ax_strategy table[] = {
 };
 
 const ax_strategy ax_strategy_inference = {"inference",
-                                           "every rank has the whole batch, weights are held gathered",
+                                           "every rank has the whole batch; weights are not split along z",
                                            ALL_AXES,
                                            {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
                                             [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
@@ -69,7 +69,7 @@ ax_status ax_strategy_find(const char *name, const ax_strategy **out)
         }
         ax_text_add(names, sizeof names, "%s%s", i ? ", " : "", table[i].name);
     }
-    return ax_fail(AX_ERR_USAGE, "there is no strategy \"%s\"; there are %s", name, names);
+    return ax_fail(AX_ERR_USAGE, "there is no strategy \"%s\"; choose one of %s", name, names);
 }
 
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx)
@@ -90,7 +90,8 @@ ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size)
 
 /* ---- layouts ------------------------------------------------------------------------------------- */
 
-/* Above the role: 0, or 1 + 2 · factoring + (1: split by the major factor only). */
+/* An ax_role has the role in its low ROLE_BITS bits. The bits above are 0 without a factoring, else
+ * 1 + 2 · factoring + (MAJOR_ONLY if split by the major factor only). */
 enum { ROLE_BITS = 8, MAJOR_ONLY = 1 };
 
 ax_role ax_role_both(ax_role role, int factoring)
@@ -131,7 +132,7 @@ static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
                                                     : 0;
 }
 
-/* The axes that `taken` has not. */
+/* The axes that are not in `taken`. */
 static ax_axes without(const ax_axes *axes, ax_axisset taken)
 {
     ax_axes left = {0};
@@ -187,11 +188,12 @@ ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads 
     ax_layout hidden = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_HIDDEN}, 1);
     int ranks = ax_grid_group_size(ctx->grid, ax_layout_split_axes(&hidden, 1));
     *out = (ax_heads){AX_ROLE_HIDDEN, AX_ROLE_HIDDEN, heads / kv_heads};
-    AX_CHECK(ax_heads_fit(heads, kv_heads, ranks), AX_ERR_USAGE,
-             "%d ranks along x cannot share %lld key heads of %lld query heads each: a rank's queries would "
-             "belong to two of them; take x = %lld or %lld",
-             ranks, (long long)kv_heads, (long long)(heads / kv_heads),
-             (long long)(ranks / kv_heads * kv_heads), (long long)ax_round_up(ranks, kv_heads));
+    AX_CHECK(
+        ax_heads_fit(heads, kv_heads, ranks), AX_ERR_USAGE,
+        "%d ranks along x cannot split %lld key heads of %lld query heads each: the query heads of a rank "
+        "would belong to two key heads; choose x = %lld or %lld",
+        ranks, (long long)kv_heads, (long long)(heads / kv_heads), (long long)(ranks / kv_heads * kv_heads),
+        (long long)ax_round_up(ranks, kv_heads));
     if (ranks <= kv_heads || heads == kv_heads)
         return AX_OK;
     int factoring;

@@ -24,8 +24,8 @@ typedef struct test_case {
     bool accumulate;
 } test_case;
 
-/* Pads the rows of a tensor that random_case made now and then, if its last letter is alone in its group: if
- * the one before is, or is not, in `other`, as this one is not, or is. */
+/* Sometimes pads the rows of a tensor from random_case, if its last letter is alone in its group: exactly one
+ * of the last two letters occurs in `other`. */
 static void pad(uint64_t *state, ax_tensor *t, const char *letters, const char *other)
 {
     int last = t->ndim - 1;
@@ -33,7 +33,7 @@ static void pad(uint64_t *state, ax_tensor *t, const char *letters, const char *
     t->align = alone && random_below(state, 2) ? 32 : 0;
 }
 
-/* For each letter: extent, unit and axes; what remains of the axes may make one operand partial. */
+/* Draws extent, unit and axes of each letter; one operand may be partial along the axes that are left. */
 static test_case random_case(uint64_t *state)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5};
@@ -109,7 +109,7 @@ static int64_t offset(const odometer *o, const char *letters, const ax_tensor *t
     return at;
 }
 
-/* out += the sum over all values of all letters of a·b, the operands being value() times a scale. */
+/* The dense oracle: out += scale · Σ a·b over all values of all letters, with a and b given by value(). */
 static void dense_oracle(const test_case *t, double scale, const ax_tensor *shape, double *out)
 {
     odometer o = {{0}, {0}, {0}, 0};
@@ -129,8 +129,8 @@ static void dense_oracle(const test_case *t, double scale, const ax_tensor *shap
     }
 }
 
-/* Gives an operand memory and value(): along partial axes each rank holds it 1 + (sum of coordinates) times.
- * *scale takes the factor by which the whole is value(). */
+/* Allocates an operand and fills it with value(), multiplied by 1 + (sum of coordinates along the partial
+ * axes). *scale is the factor between the sum of these over the partial axes and value(). */
 static ax_status fill_operand(ax_frame *frame, const ax_tensor *like, int operand, ax_tensor *out,
                               double *scale)
 {
@@ -178,7 +178,7 @@ static ax_status run_case(ax_frame *frame, const test_case *t)
     EXPECT(!out.align);
     out.align = t->out_align;
     EXPECT(out.dtype == a.dtype);
-    /* Sums in the accumulation dtype are exact; twice into the same place if they are added. */
+    /* Sums in the accumulation dtype are exact; with `accumulate` the product is added a second time. */
     out.dtype = ax_dtype_accum(out.dtype);
     AX_TRY(ax_frame_alloc(frame, &out, &out));
     AX_TRY(ax_contract_run(frame, t->spec, &a, &b, NULL, false, &out));
@@ -289,7 +289,7 @@ static ax_status rules(ax_comm *world, void *arg)
     AX_TRY(refused(g, "bi,oi->bo", "b, i +x", "o, i +x", "of two partial sums"));
     AX_TRY(refused(g, "bi,oi->o", "b, i", "o, i", "sums b, which only one operand has"));
     AX_TRY(refused(g, "bi,oi->bz", "b, i", "o, i", "no operand has the dim z"));
-    AX_TRY(refused(g, "bi,oi", "b, i", "o, i", "does not read like"));
+    AX_TRY(refused(g, "bi,oi", "b, i", "o, i", "is not of the form"));
     AX_TRY(refused(g, "bi,oi->bo", "b, t, i", "o, i", "of tensors of 3 and 2 dims"));
     ax_tensor a, b, out;
     AX_TRY(operand(g, "b, i@x/z", &a));
@@ -324,12 +324,12 @@ static ax_status not_a_gemm(ax_comm *world, void *arg)
     AX_TRY(ax_frame_alloc(frame, &like, &a));
     AX_TRY(ax_frame_alloc(frame, &like, &b));
     EXPECT(ax_contract(frame, "bto,tbi->oi", &a, &b, NULL, &out) == AX_ERR_INTERNAL);
-    EXPECT(strstr(ax_error_message(), "contraction \"bto,tbi->oi\" is no matrix product"));
+    EXPECT(strstr(ax_error_message(), "contraction \"bto,tbi->oi\" is not one matrix product"));
     EXPECT(ax_contract(frame, "bto,bti->boi", &a, &b, NULL, &out) == AX_ERR_INTERNAL);
     a.ndim = b.ndim = 2;
     out = like;
     EXPECT(ax_contract_run(frame, "bi,oi->bo", &a, &b, NULL, false, &out) == AX_ERR_INTERNAL);
-    EXPECT(strstr(ax_error_message(), "gives [d0, d1], which does not fit a result [d0, d1, d2]"));
+    EXPECT(strstr(ax_error_message(), "gives [d0, d1], but its result has layout [d0, d1, d2]"));
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&ctx);
     return AX_OK;

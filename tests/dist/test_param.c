@@ -21,7 +21,7 @@ typedef struct world_case {
     double weight[OUT * IN]; /* initial values that the serial run drew */
 } world_case;
 
-/* One rank's parameters: a weight, its bias, and the weight again, as tying lists it. */
+/* One rank's parameters: a weight, its bias, and the weight a second time, as tied weights are listed. */
 typedef struct model {
     ax_ctx *ctx;
     ax_frame *frame;
@@ -94,7 +94,7 @@ static ax_status check_init(const model *m, world_case *w)
 
 static double value(int which, int64_t i) { return (double)((i * 5 + which * 3 + i / 7) % 5) - 2; }
 
-/* A tensor of value(which, ·) on the frame. */
+/* A tensor in frame memory, filled with value(which, ·). */
 static ax_status activation(const model *m, int which, int ndim, const int64_t *dim, const int64_t *unit,
                             const char *layout_text, ax_dtype dtype, ax_tensor *out)
 {
@@ -134,7 +134,7 @@ static ax_status check_sumsq(const model *m, const double *weight, const double 
     return AX_OK;
 }
 
-/* Two contractions that fit, and parts of the bias' gradient in layouts that do not. */
+/* Contributes two contractions in the gradient's layout, and parts of the bias gradient in other layouts. */
 static ax_status check_gradients(const model *m)
 {
     static const char *const parts[] = {"o", "o@x", "o@z.y +x", "o@pipe/x +z", "o@data"};
@@ -172,7 +172,7 @@ static ax_status check_gradients(const model *m)
     return check_sumsq(m, w, want_bias);
 }
 
-/* An operand that is split along another axis than the rule wants: the result is brought into place. */
+/* Operands split along another axis than the gradient: the contribution is redistributed. */
 static ax_status check_detour(const model *m)
 {
     ax_tensor x, dy;
@@ -232,7 +232,7 @@ static void parameters_are_the_same_on_all_grids(void **state)
 
 enum { ROWS = 1500, COLS = 2000, BUCKET_PARAMS = 5 };
 
-/* Contributes `value` everywhere: the gradient's layout is what kernels produce here. */
+/* Contributes `value` for each element, in the gradient's own layout. */
 static ax_status contribute(ax_frame *frame, ax_param *p, double value)
 {
     ax_tensor out;
@@ -254,14 +254,15 @@ static int64_t calls_on_data(const ax_ctx *ctx)
     return ax_comm_traffic_get(ax_grid_comm(ctx->grid, 1 << AX_DATA)).calls;
 }
 
-/* One micro-batch backward through all parameters; `calls` collects how many reductions each one started. */
+/* The backward pass of one micro-batch; `calls` receives the number of reductions that each parameter
+ * started. */
 static ax_status backward(ax_frame *frame, ax_param **param, int64_t *calls)
 {
     AX_TRY(ax_frame_begin(frame, "backward", AX_MODE_TRAIN, NULL));
     for (int i = BUCKET_PARAMS - 1; i >= 0; i--) {
         int64_t before = calls_on_data(ax_frame_ctx(frame));
         AX_TRY(contribute(frame, param[i], 1 + i));
-        if (i == 3) /* one that is used twice */
+        if (i == 3) /* a parameter that is used twice */
             AX_TRY(contribute(frame, param[i], 1 + i));
         calls[i] = calls_on_data(ax_frame_ctx(frame)) - before;
     }
@@ -287,7 +288,7 @@ static ax_status reductions(ax_ctx *ctx, ax_frame *frame, ax_param_set *set, ax_
                 ax_tensor out;
                 EXPECT(ax_param_grad_target(frame, param[0], &param[0]->sum.layout, &out, NULL) ==
                        AX_ERR_INTERNAL);
-                EXPECT(strstr(ax_error_message(), "more contributions than in the micro-batch before"));
+                EXPECT(strstr(ax_error_message(), "more contributions than in the previous micro-batch"));
             }
             int64_t before = calls_on_data(ctx);
             AX_TRY(ax_param_set_sync_grad(set));
@@ -348,7 +349,7 @@ static ax_status misuse(ax_comm *world, void *arg)
     ax_param_set *set;
     AX_TRY(ax_param_create(m.ctx, "h.bias", 1, (int64_t[]){3}, NULL, weight_roles, AX_INIT_ZERO, 0, &same));
     EXPECT(ax_param_set_create(m.ctx, (ax_param *[]){m.bias, same}, 2, 0, &set) == AX_ERR_INTERNAL);
-    EXPECT(!strcmp(ax_error_message(), "two parameters are called h.bias") && !set);
+    EXPECT(!strcmp(ax_error_message(), "two parameters have the name h.bias") && !set);
     EXPECT(ax_param_create(m.ctx, "p", 1, (int64_t[]){3}, NULL, (ax_role[]){AX_ROLE_BATCH}, AX_INIT_ZERO, 0,
                            &split_by_batch) == AX_ERR_INTERNAL);
     EXPECT(strstr(ax_error_message(), "gradient of parameter p: axis"));

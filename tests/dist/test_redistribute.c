@@ -1,5 +1,5 @@
-/* dist: redistribution between random layouts on grids of up to eight rank threads. The oracle knows nothing
- * of boxes or plans: for each element it decides which ranks hold it and what value they must see. */
+/* dist: redistribution between random layouts on grids of up to eight rank threads. The oracle does not use
+ * boxes or plans: for each element it computes which ranks hold it and which value they must see. */
 #include "axonn/dist.h"
 #include "support/lazy.h"
 #include "support/ranks.h"
@@ -22,8 +22,8 @@ typedef struct test_case {
 
 enum { FACTORINGS = 2 };
 
-/* Deals the axes out to dims (major first, in random order), to nobody, and, within `partial`, to partial.
- * Where x has factors, those of one of its factorings take its place now and then. */
+/* A random layout: each axis splits a random dim, splits none, or, if it is in `partial`, is partial. If x
+ * has factors, those of one of its factorings sometimes replace it. */
 static ax_layout random_layout(const ax_grid *grid, uint64_t *state, int ndim, ax_axisset partial,
                                int factorings)
 {
@@ -62,7 +62,7 @@ static test_case random_case(const ax_grid *grid, uint64_t *state, int factoring
     int ndim = 1 + random_below(state, AX_MAX_DIMS);
     int64_t dim[AX_MAX_DIMS], unit[AX_MAX_DIMS];
     for (int d = 0; d < ndim; d++) {
-        /* Zero extents now and then; smaller ones in many dims. */
+        /* Sometimes an extent of zero; smaller extents for tensors of many dims. */
         int from = random_below(state, 20) ? 1 : 0;
         dim[d] = extents[from + random_below(state, (ndim > 2 ? 6 : 10) - from)];
         unit[d] = random_below(state, 4);
@@ -78,8 +78,8 @@ static test_case random_case(const ax_grid *grid, uint64_t *state, int factoring
 
 /* ---- the oracle ---------------------------------------------------------------------------------- */
 
-/* Deals `count` things out to `parts`, the first ones getting one more, and narrows [*from, *from + *count)
- * to the run of part `mine`. */
+/* Splits [*from, *from + *count) into `parts` runs, the first ones longer by one, and narrows it to run
+ * `mine`. */
 static void deal(int64_t *from, int64_t *count, int parts, int mine)
 {
     int64_t left = *count;
@@ -167,7 +167,7 @@ typedef struct world_case {
     bool lazy;
 } world_case;
 
-/* Between `n` dense elements and memory of t, whose rows may be padded. */
+/* Copies between `n` dense elements and the memory of t, whose rows may be padded. */
 static void copy_rows(const ax_grid *grid, const ax_tensor *t, int64_t n, char *dense, char *memory, bool in)
 {
     size_t size = ax_dtype_size(t->dtype), row = (size_t)ax_tensor_extent(grid, t, t->ndim - 1) * size,
@@ -276,7 +276,7 @@ static const ax_grid_size grids[] = {
     {1, 2, 2, 1, 2}, {4, 1, 1, 1, 2}, {1, 1, 2, 4, 1}, {8, 1, 1, 1, 1},
 };
 
-/* With an x that is a product, of whose factors layouts are made. */
+/* Layouts with the factors of x. */
 static const world_case factored[] = {
     {.grid = {4, 1, 1, 1, 1}, .kv = {2}},    {.grid = {4, 2, 1, 1, 1}, .kv = {2}},
     {.grid = {6, 1, 1, 1, 1}, .kv = {3}},    {.grid = {6, 1, 1, 1, 1}, .kv = {2}},
@@ -304,14 +304,14 @@ static void random_layouts_on_ref(void **state)
     on_all_grids("ref", false);
 }
 
-/* Device memory faults when the host touches it, and is NaN where nobody wrote. */
+/* On the check device: memory faults when the host touches it, and is NaN before its first write. */
 static void random_layouts_on_check(void **state)
 {
     (void)state;
     on_all_grids("check", false);
 }
 
-/* Nothing has happened when a handle is returned: what is unpacked, and what begins later, waits for it. */
+/* With communicators that do nothing before ax_wait: unpacking and later steps must wait. */
 static void random_layouts_awaited_late(void **state)
 {
     (void)state;
@@ -349,16 +349,16 @@ static ax_status plans_as_text(ax_comm *world, void *arg)
     AX_TRY(plan_reads(grid, "o@x, i@y +z", "o@x/z, i@y", "reduce_scatter(d0@z)"));
     AX_TRY(plan_reads(grid, "b@z, d@x", "b@z, d@y", "all_gather(d1@x) slice(d1@y)"));
     AX_TRY(plan_reads(grid, "b@x, d", "b, d@x", "all_gather(d0@x) slice(d1@x)"));
-    /* What shrinks goes first: slice, scatter, reduce, then gather. */
+    /* Steps that shrink the data come first: slice, scatter, all-reduce, then gather. */
     AX_TRY(plan_reads(grid, "b, d@y +x.z", "b@x, d +z", "reduce_scatter(d0@x) all_gather(d1@y)"));
     AX_TRY(plan_reads(grid, "b, t, d@y +x", "b@z, t, d", "slice(d0@z) all_reduce(x) all_gather(d2@y)"));
-    /* A fine split is another split than a whole one. */
+    /* A fine axis splits otherwise than the same axis by units. */
     AX_TRY(plan_reads(grid, "o@x/z", "o@x.z", "all_gather(d0@z) slice(d0@z)"));
     ax_tensor t = ax_tensor_make(AX_F32, 1, (int64_t[]){8}, NULL, NULL);
     ax_layout partial = {.partial = 1 << AX_X};
     ax_plan plan;
     EXPECT(ax_plan_make(grid, &t, &partial, &plan) == AX_ERR_INTERNAL);
-    EXPECT(strstr(ax_error_message(), "cannot make partial sums: from [d0] to [d0 +x]"));
+    EXPECT(strstr(ax_error_message(), "no redistribution from [d0] to [d0 +x]: "));
     ax_grid_destroy(&grid);
     return AX_OK;
 }
@@ -370,13 +370,13 @@ static ax_status plans_of_factors(ax_comm *world, void *arg)
     AX_TRY(ax_grid_create(world, (ax_grid_size){4, 2, 1, 1, 1}, &grid));
     int factoring;
     AX_TRY(ax_grid_factor(grid, AX_FACTOR_KV, 2, &factoring));
-    /* The sum along both factors is the one along x, whatever it is called. */
+    /* An all-reduce along both factors of x uses the communicator along x. */
     AX_TRY(plan_reads(grid, "b, d +x", "b, d", "all_reduce(x)"));
     AX_TRY(plan_reads(grid, "b, d +x.kv.x.rep", "b, d@x", "reduce_scatter(d1@x)"));
     AX_TRY(plan_reads(grid, "b, d +x", "b, d +x.rep", "all_reduce(x.kv)"));
     AX_TRY(plan_reads(grid, "o@x.kv, i@y +x.rep", "o@x.kv, i@y", "all_reduce(x.rep)"));
     AX_TRY(plan_reads(grid, "b, d@x.kv +x.rep", "b, d@x.kv.x.rep", "reduce_scatter(d1@x.rep)"));
-    /* What is partial along one factor only cannot be scattered along x. */
+    /* A tensor that is partial along one factor of x only cannot be scattered along x. */
     AX_TRY(
         plan_reads(grid, "b, d@x.kv +x.rep", "b@x, d", "all_reduce(x.rep) all_gather(d1@x.kv) slice(d0@x)"));
     ax_grid_destroy(&grid);
@@ -392,7 +392,7 @@ static void plans_read_as_expected(void **state)
 
 /* ---- what a planned frame keeps while data travel ------------------------------------------------ */
 
-/* A transfer that is under way while something else is computed: where do its buffers lie? */
+/* The frame memory of a transfer stays allocated while other kernels run between its start and its wait. */
 static ax_status meanwhile(ax_frame *frame, ax_tensor *sent, ax_tensor *other, ax_tensor *received)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);

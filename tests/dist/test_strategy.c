@@ -1,5 +1,4 @@
-/* dist: strategies are rows of a table, and grids that a row does not know are refused with others that fit.
- */
+/* dist: the table of strategies; grids that do not fit a strategy are refused with suggestions that fit. */
 #include "axonn/dist.h"
 #include "support/ranks.h"
 
@@ -37,7 +36,7 @@ static void an_axis_that_is_lacking_is_found(void **state)
                      1 << AX_Y | 1 << AX_Z);
 }
 
-/* A row splits a dim by no axis that it lacks, and none twice. */
+/* A strategy splits dims only by axes that it uses, and no layout has an axis twice. */
 static ax_status rows_are_consistent(ax_comm *world, void *arg)
 {
     static const ax_role weight[] = {AX_ROLE_HIDDEN, AX_ROLE_MODEL},
@@ -60,14 +59,14 @@ static ax_status rows_are_consistent(ax_comm *world, void *arg)
     ctx->parallel.strategy = NULL;
     ax_layout a = ax_layout_of_roles(ctx, activation, 3);
     EXPECT(!strcmp(ax_layout_print(ctx->grid, &a, 3, "btd", text), "b@data.z, t, d@y"));
-    /* The vocabulary takes the width's axis too, so a table has whole rows. */
+    /* The vocabulary takes the axis of the width, so each rank has whole rows of the embedding table. */
     ax_layout table = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_VOCAB, AX_ROLE_MODEL}, 2);
     EXPECT(!strcmp(ax_layout_print(ctx->grid, &table, 2, "vd", text), "v@x.y, d"));
     ax_ctx_destroy(&ctx);
     return AX_OK;
 }
 
-/* 64 entries together where the shards stay nearly even, fewer of a small vocabulary. */
+/* The split unit of a vocabulary is 64 if shards then are nearly equal, and less for a small vocabulary. */
 static ax_status units(ax_comm *world, void *arg)
 {
     ax_ctx *ctx;
@@ -102,7 +101,7 @@ static ax_status heads_of_six(ax_comm *world, void *arg)
     ax_status status = ax_heads_split(ctx, 6, *kv_heads, &split);
     EXPECT(fits == (status == AX_OK) && fits == (!shared || x % *kv_heads == 0));
     if (!fits)
-        EXPECT(status == AX_ERR_USAGE && strstr(ax_error_message(), "ranks along x cannot share"));
+        EXPECT(status == AX_ERR_USAGE && strstr(ax_error_message(), "ranks along x cannot split"));
     if (fits) {
         EXPECT(split.q_unit == (shared ? 1 : 6 / *kv_heads));
         ax_layout q = ax_layout_of_roles(ctx, &split.q, 1), kv = ax_layout_of_roles(ctx, &split.kv, 1);

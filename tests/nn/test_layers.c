@@ -50,7 +50,7 @@ static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, 
     ax_status status = ax_layer_check_grid(sample, grid, &parallel, device, &worst);
     if (is_refused(sample, grid.x)) {
         assert_int_equal(status, AX_ERR_USAGE);
-        assert_non_null(strstr(ax_error_message(), "ranks along x cannot share"));
+        assert_non_null(strstr(ax_error_message(), "ranks along x cannot split"));
         return;
     }
     if (status != AX_OK)

@@ -1,7 +1,7 @@
 /* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
  *
- * An optimizer is a row of a table: how many state arrays it keeps per parameter and the kernel that updates
- * flat arrays. It knows nothing of models, grids or where the state lives. */
+ * An optimizer is a row of a table: the number of its state arrays per parameter, and the kernel that updates
+ * flat arrays. It is independent of models, grids and the place of the state. */
 #ifndef AXONN_OPTIM_H
 #define AXONN_OPTIM_H
 
@@ -21,10 +21,10 @@ typedef enum ax_schedule_kind {
 /* "constant", "linear", "cosine", "wsd"; AX_ERR_USAGE for others. */
 AX_MUST_CHECK ax_status ax_schedule_find(const char *name, ax_schedule_kind *out);
 
-/* Steps count from 1. Step s <= warmup uses lr·s/warmup, also where the warm-up is longer than the run. After
- * it, linear and cosine fall from lr to min_lr, reached at step `steps`; wsd stays at lr and falls linearly
- * to min_lr over the last `decay` share of the steps, or what the warm-up leaves of it. docs/training.md has
- * the formulas. */
+/* Steps count from 1. Step s <= warmup uses lr·s/warmup, even if the warm-up is longer than the run. After
+ * the warm-up, linear and cosine decay from lr to min_lr, which they reach at step `steps`; wsd
+ * (warmup-stable-decay) stays at lr and decays linearly to min_lr over the last fraction `decay` of the
+ * steps, or over all steps after the warm-up if those are fewer. docs/training.md has the formulas. */
 typedef struct ax_schedule {
     ax_schedule_kind kind;
     int64_t steps, warmup;
@@ -32,32 +32,33 @@ typedef struct ax_schedule {
 } ax_schedule;
 double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
 
-/* Dynamic loss scaling (Micikevicius et al. 2018): gradients of activations in fp16, which has nothing below
- * 2^-24, are computed `scale` times too large, and gradients of weights, which are fp32, are divided by it as
- * they are used. A step whose gradient is not finite is not applied and halves the scale; after 2000 good
- * steps in a row it doubles. All of it is part of the training's state. */
+/* Dynamic loss scaling (Micikevicius et al. 2018). Numbers below 2^-24 are 0 in fp16, so activation gradients
+ * are computed multiplied by `scale`; the update divides weight gradients, which are fp32, by it. A step
+ * whose gradient is not finite is skipped and halves the scale; after 2000 good steps in a row the scale
+ * doubles. Checkpoints store the struct. */
 typedef struct ax_loss_scale {
-    double scale;                      /* a power of two; 1 where there is no fp16 */
-    int64_t good_steps, skipped_steps; /* since the scale last changed; in all */
+    double scale;          /* a power of two; 1 unless the compute dtype is fp16 */
+    int64_t good_steps;    /* since the scale last changed */
+    int64_t skipped_steps; /* since the beginning of the run */
 } ax_loss_scale;
 #define AX_LOSS_SCALE_LEAST 1.0
 #define AX_LOSS_SCALE_MOST 0x1p32
 
-/* What training in this dtype starts with. */
+/* The initial state for training in this dtype. */
 ax_loss_scale ax_loss_scale_start(ax_dtype compute);
-/* After a step in fp16. */
+/* Call after each step in fp16; `overflow`: the gradient was not finite. */
 void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
 
-/* The numbers of one update. Optimizers ignore what they do not have. */
+/* The hyper-parameters of one update. An optimizer ignores those that it does not have. */
 typedef struct ax_hyper {
     double lr, beta1, beta2, eps, momentum, weight_decay;
     int64_t step; /* from 1: for bias correction */
 } ax_hyper;
 
-/* Arrays that are updated together: `arrays` entries of a table in device memory, and of its copy in host
- * memory (ax_update_array). */
+/* Arrays updated by one launch: `arrays` entries of a table (ax_update_array) in device memory, and of its
+ * copy in host memory. */
 typedef struct ax_update {
-    int64_t n, copied, arrays;            /* elements of all, and of those that have a copy */
+    int64_t n, copied, arrays;            /* elements; elements with a 16-bit copy; arrays */
     const ax_update_array *array, *table; /* device memory, host memory */
     const ax_update_numbers *numbers;     /* device memory */
     ax_dtype dtype, copy_dtype;
@@ -66,41 +67,41 @@ typedef struct ax_update {
 typedef struct ax_optim {
     const char *name;
     int slots;                     /* state arrays per parameter */
-    const char *const *slot_names; /* as torch calls them; names in checkpoints */
-    /* Updates master weights, state, and the copies that kernels read. What hyper has and `numbers` too is
-     * taken from there. */
+    const char *const *slot_names; /* torch's names of them; used in checkpoints */
+    /* Updates master weights, state, and the copies that kernels read. Values that both `hyper` and
+     * update->numbers have (such as lr) are taken from update->numbers. */
     ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, const ax_update *update);
 } ax_optim;
 
 /* "adamw" (Loshchilov & Hutter 2019; decoupled decay, bias-corrected) or "sgd" (momentum; as
- * torch.optim.SGD). AX_ERR_USAGE naming those there are. */
+ * torch.optim.SGD). Otherwise AX_ERR_USAGE, whose message lists them. */
 AX_MUST_CHECK ax_status ax_optim_find(const char *name, const ax_optim **out);
 
-/* An optimizer at work on a parameter set: the table of the set's arrays and what changes from step to step,
- * both in device memory, so that nothing of an update waits for the host. */
+/* Applies an optimizer to a parameter set. The table of the set's arrays and the numbers that change from
+ * step to step are in device memory, so that an update never waits for the host. */
 typedef struct ax_updater ax_updater;
 
 /* Borrows the set, which has optim->slots state arrays. The caller owns *out and destroys it before the set.
  * Not collective. */
 AX_MUST_CHECK ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater **out);
 void ax_updater_destroy(ax_updater **updater);
-/* Device memory that it takes. */
+/* Bytes of device memory that the updater has allocated. */
 size_t ax_updater_bytes(const ax_updater *updater);
 
-/* What the next updates multiply gradients by, and whether they are made at all, from the step's loss, a sum
- * over `targets`, and the sums of squares of its gradients (ax_param_set_grad_sumsq), both in device memory;
- * gradients are `scale` times too large: see ax_clip_args.
- * Without it gradients are taken as they are. Enqueued; not collective. */
+/* Computes, on the device, the factor by which the next updates multiply gradients, and whether they are
+ * skipped. loss: the step's loss, summed over `targets` targets; sumsq: sums of squares of its gradients
+ * (ax_param_set_grad_sumsq); both in device memory. scale: the loss scale, by which gradients are multiplied;
+ * clip: see ax_clip_args. If never called, the factor is 1. Enqueued; not collective. */
 AX_MUST_CHECK ax_status ax_updater_clip(ax_updater *updater, const double *sumsq, const double *loss,
                                         int64_t targets, double scale, double clip);
-/* One update of every parameter of the set, by one launch where nothing travels after it; decay only where
- * param->decay. What was updated is on its way to the ranks that read it (ax_param_publish), and collective
- * as that is. Enqueued. */
+/* Updates every parameter of the set once, with weight decay only where param->decay, and then publishes it
+ * (ax_param_publish), along whose axes this is collective. One launch if publishing needs no communication.
+ * Enqueued. */
 AX_MUST_CHECK ax_status ax_updater_step(ax_updater *updater, const ax_hyper *hyper);
-/* Waits for the newest ax_updater_clip, not for what was enqueued after it, and says what it found. Not
+/* Waits for the newest ax_updater_clip, but not for work enqueued after it, and returns its result. Not
  * collective. */
 AX_MUST_CHECK ax_status ax_updater_result(ax_updater *updater, ax_update_numbers *out);
-/* Updates are made again after one that was skipped. Enqueued; not collective. */
+/* Ends the skipping of updates, which lasts from a skipped update to this call. Enqueued; not collective. */
 AX_MUST_CHECK ax_status ax_updater_resume(ax_updater *updater);
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { GOOD_STEPS = 2000 }; /* after so many the scale doubles */
+enum { GOOD_STEPS = 2000 }; /* good steps in a row after which the scale doubles */
 
 ax_loss_scale ax_loss_scale_start(ax_dtype compute)
 {

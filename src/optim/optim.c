@@ -46,5 +46,5 @@ ax_status ax_optim_find(const char *name, const ax_optim **out)
             *out = &table[i];
             return AX_OK;
         }
-    return ax_fail(AX_ERR_USAGE, "optimizer \"%s\" does not exist; there are adamw and sgd", name);
+    return ax_fail(AX_ERR_USAGE, "there is no optimizer \"%s\"; choose adamw or sgd", name);
 }

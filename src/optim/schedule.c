@@ -1,4 +1,4 @@
-/* Learning-rate schedules: arithmetic only. */
+/* Learning-rate schedules. */
 #include "axonn/optim.h"
 
 #include <math.h>
@@ -13,8 +13,7 @@ ax_status ax_schedule_find(const char *name, ax_schedule_kind *out)
             *out = (ax_schedule_kind)i;
             return AX_OK;
         }
-    return ax_fail(AX_ERR_USAGE, "schedule \"%s\" does not exist; there are constant, linear, cosine and wsd",
-                   name);
+    return ax_fail(AX_ERR_USAGE, "there is no schedule \"%s\"; choose constant, linear, cosine or wsd", name);
 }
 
 double ax_schedule_lr(const ax_schedule *s, int64_t step)

@@ -1,5 +1,4 @@
-/* An optimizer at work: the table of a set's arrays, the numbers that change from step to step, and updates.
- */
+/* The updater: the table of a set's arrays, the numbers that change from step to step, and updates. */
 #include "axonn/optim.h"
 
 #include <math.h>
@@ -9,17 +8,17 @@
 struct ax_updater {
     const ax_optim *optim;
     ax_param_set *set;
-    ax_update_array *table;     /* host: as the device has it */
-    ax_update_array *array;     /* device */
-    ax_update_numbers *numbers; /* device */
-    bool travels;               /* what was updated is sent to other ranks */
+    ax_update_array *table;     /* host memory */
+    ax_update_array *array;     /* device memory: the same table */
+    ax_update_numbers *numbers; /* device memory */
+    bool publishes;             /* updated weights are all-gathered (ax_param_publish) */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
 
 size_t ax_updater_bytes(const ax_updater *u) { return table_bytes(u) + sizeof *u->numbers; }
 
-/* The copy that kernels read, or NULL where they read the master weights themselves. */
+/* The rounded copy that kernels read, or NULL if they read the master weights. */
 static void *copy_of(const ax_param *p) { return p->rounded.data == p->master.data ? NULL : p->rounded.data; }
 
 static void fill_table(ax_updater *u)
@@ -36,8 +35,8 @@ static void fill_table(ax_updater *u)
                                         .g = p->grad.data,
                                         .decays = p->decay};
         first += ax_round_up(u->table[i].n, AX_UPDATE_UNIT);
-        u->travels = u->travels ||
-                     !ax_layout_equal(u->set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim);
+        u->publishes = u->publishes ||
+                       !ax_layout_equal(u->set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim);
     }
 }
 
@@ -105,14 +104,14 @@ ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
     return ax_copy_out_end(u->set->ctx->stream, out, sizeof *out);
 }
 
-/* Those from number `from` on that are updated by one launch. All, but where weights travel: then those that
- * were updated do while the next are. */
+/* The end of the parameters [from, end) that one launch updates: all of them, unless weights are all-gathered
+ * after the update. Then several launches let the all-gather of one part overlap the update of the next. */
 static int launch_end(const ax_updater *u, int from)
 {
     enum { MOST = 4 << 20 }; /* elements */
     int64_t n = 0;
     int i = from;
-    while (i < u->set->n && (!u->travels || n < MOST))
+    while (i < u->set->n && (!u->publishes || n < MOST))
         n += u->table[i++].n;
     return i;
 }

@@ -49,7 +49,8 @@ static void middles(void **state)
     assert_true(ax_schedule_lr(&constant, 100) == 1);
 }
 
-/* A warm-up that is longer than the run only rises; wsd falls in what the warm-up leaves of its decay. */
+/* A warm-up longer than the run only rises; wsd decays over the steps after the warm-up if they are fewer
+ * than its decay. */
 static void long_warmups(void **state)
 {
     (void)state;
@@ -66,7 +67,7 @@ static void long_warmups(void **state)
     assert_true(ax_schedule_lr(&full, 10) == 1);
 }
 
-/* Halved by each overflow, doubled after 2000 good steps in a row, never beyond its bounds. */
+/* The loss scale is halved by each overflow, doubled after 2000 good steps in a row, and stays in bounds. */
 static void loss_scale(void **state)
 {
     (void)state;

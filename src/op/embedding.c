@@ -1,8 +1,8 @@
-/* Rows of a table by id, and their gradient. */
+/* Embedding look-up, and its gradient. */
 #include "op/op.h"
 
-/* y's extents and layout: those of the ids, then the table's width; a table split by rows leaves y partial.
- */
+/* The extents and layout of y: those of the ids, then the table's width. If the rows of the table are split,
+ * y is partial along the axes that split them. */
 static ax_tensor result_of(const ax_frame *frame, const ax_tensor *ids, const ax_tensor *table)
 {
     ax_layout layout = ids->layout;

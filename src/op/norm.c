@@ -1,5 +1,5 @@
-/* LayerNorm whose width may be split: statistics are of the whole row, never of a shard (the rule "reduce").
- * A width that is whole has nothing to reduce, and takes one kernel instead of two. */
+/* LayerNorm over a width that may be split: statistics are of the whole row, never of a shard (the rule
+ * "reduce"). If the width is not split there is nothing to reduce, and one kernel replaces two. */
 #include "op/op.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ static ax_axisset width_axes(const ax_tensor *x)
     return axes;
 }
 
-/* Local statistics become those of the whole width. */
+/* Replaces the local sum and centred sum of squares (m2) of each row by those of the whole width. */
 static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
@@ -37,7 +37,7 @@ static ax_status reduce_stats(ax_frame *frame, ax_axisset axes, const ax_norm_ar
     return ax_reduce_axes(ctx, axes, local->m2, rows, ctx->accum, AX_SUM);
 }
 
-/* The norm by its two kernels, with reductions along `axes` between them. */
+/* LayerNorm as two kernels, with reductions of the statistics along `axes` between them. */
 static ax_status split_norm(ax_frame *frame, ax_axisset axes, const ax_norm_args *local, int64_t width)
 {
     ax_stream *stream = ax_frame_ctx(frame)->stream;
@@ -79,7 +79,7 @@ ax_status ax_op_layernorm(ax_frame *frame, const ax_tensor *a, const ax_tensor *
     return axes ? split_norm(frame, axes, &norm, x->dim[x->ndim - 1]) : ax_run_norm(ctx->stream, &norm);
 }
 
-/* The gradient by its two kernels, likewise. */
+/* The gradient of LayerNorm as two kernels, with reductions along `axes` between them. */
 static ax_status split_norm_grad(ax_frame *frame, ax_axisset axes, const ax_norm_grad_args *local,
                                  int64_t width)
 {

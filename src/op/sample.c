@@ -1,45 +1,47 @@
-/* Drawing a token from logits, on the host: a pass or a few over the vocabulary, which is not sorted. */
+/* Sampling a token from logits on the host. Top-k and top-p use quickselect instead of sorting the
+ * vocabulary, so the expected time is linear in its size. */
 #include "axonn/op.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The first of the greatest. */
-static ax_status best(const float *logits, int n, int *out)
+/* The index of the largest logit; of equal ones the first. AX_ERR_NUMERIC for NaN and infinity. */
+static ax_status argmax(const float *logits, int n, int *out)
 {
-    enum { LANES = 16 }; /* compared side by side: a compiler makes vectors of them */
+    enum { LANES = 16 }; /* independent maxima, so that the compiler vectorizes the loop */
     float top[LANES];
-    int odd[LANES] = {0}, i = 0, any = 0;
+    int has_nan[LANES] = {0}, i = 0, any = 0;
     for (int l = 0; l < LANES; l++)
         top[l] = -INFINITY;
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++) {
             float x = logits[i + l];
             top[l] = x > top[l] ? x : top[l];
-            odd[l] |= x != x;
+            has_nan[l] |= x != x;
         }
     for (; i < n; i++) {
         top[0] = logits[i] > top[0] ? logits[i] : top[0];
-        odd[0] |= isnan(logits[i]);
+        has_nan[0] |= isnan(logits[i]);
     }
     for (int l = 0; l < LANES; l++) {
         top[0] = top[l] > top[0] ? top[l] : top[0];
-        any |= odd[l];
+        any |= has_nan[l];
     }
     for (i = 0; i < n && any; i++)
         AX_CHECK(!isnan(logits[i]), AX_ERR_NUMERIC, "logit %d of %d is NaN", i, n);
-    AX_CHECK(top[0] > -INFINITY, AX_ERR_NUMERIC, "no logit of %d is finite", n);
+    AX_CHECK(top[0] > -INFINITY, AX_ERR_NUMERIC, "none of %d logits is finite", n);
     for (*out = 0; logits[*out] != top[0];)
         ++*out;
     AX_CHECK(isfinite(top[0]), AX_ERR_NUMERIC, "logit %d of %d is infinite", *out, n);
     return AX_OK;
 }
 
-/* Weights that are drawn from: those above `least`, and the first `equal` that equal it. */
-typedef struct cut {
+/* The tokens that remain after top-k and top-p: those whose weight is above `least`, and the first `equal`
+ * ones whose weight is `least`. */
+typedef struct cutoff {
     float least;
     int equal;
-} cut;
+} cutoff;
 
 static void swap(float *a, float *b)
 {
@@ -48,13 +50,13 @@ static void swap(float *a, float *b)
     *b = x;
 }
 
-/* The greatest weights, no more than `most`, and no more than it takes to reach `mass` together. Moves them
- * about: by turns, weights are parted at one of them, and the part is gone on with in which the last to be
- * taken is, as in Hoare's FIND. */
-static cut cut_at(float *weight, int n, int most, double mass)
+/* The cutoff that keeps the largest weights: at most `most`, and no more than are needed for a sum of `mass`.
+ * Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and continues in the
+ * partition that holds the cutoff. */
+static cutoff find_cutoff(float *weight, int n, int most, double mass)
 {
     uint64_t random = 1;
-    double taken = 0; /* by those before `lo` */
+    double taken = 0; /* sum of the weights before `lo`, which are kept */
     for (int lo = 0, hi = n;;) {
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         float pivot = weight[lo + (int)((random >> 33) % (uint64_t)(hi - lo))];
@@ -78,19 +80,20 @@ static cut cut_at(float *weight, int n, int most, double mass)
         double wanted = fmax(1, pivot > 0 ? ceil((mass - taken) / pivot) : n);
         int equal = (int)fmin(wanted, most - above);
         if (equal <= below - above || below == hi)
-            return (cut){pivot, equal};
+            return (cutoff){pivot, equal};
         taken += (double)pivot * (below - above);
         lo = below;
     }
 }
 
-/* Whether the next weight is among those that are drawn from. */
-static bool keeps(cut *c, float weight)
+/* Whether the cutoff keeps `weight`. Call for the weights in the order of tokens: counts those equal to
+ * c->least. */
+static bool keeps(cutoff *c, float weight)
 {
     return weight > c->least || (weight == c->least && c->equal-- > 0);
 }
 
-static double mass_of(const float *weight, int n, cut c)
+static double kept_mass(const float *weight, int n, cutoff c)
 {
     double mass = 0;
     for (int i = 0; i < n; i++)
@@ -101,23 +104,23 @@ static double mass_of(const float *weight, int n, cut c)
 ax_status ax_sample(const float *logits, int n, const ax_sampling *how, double u, float *work, int32_t *out)
 {
     int top, most = how->top_k > 0 && how->top_k < n ? how->top_k : n;
-    AX_TRY(best(logits, n, &top));
+    AX_TRY(argmax(logits, n, &top));
     *out = top;
     if (how->temperature <= 0)
         return AX_OK;
     float *weight = work, *moved = work + n;
     for (int i = 0; i < n; i++)
         weight[i] = expf((float)((logits[i] - logits[top]) / how->temperature));
-    cut kept = {0, n};
+    cutoff kept = {0, n};
     memcpy(moved, weight, (size_t)n * sizeof *weight);
     if (most < n)
-        kept = cut_at(moved, n, most, INFINITY);
+        kept = find_cutoff(moved, n, most, INFINITY);
     if (how->top_p < 1)
-        kept = cut_at(moved, n, most, how->top_p * mass_of(weight, n, kept));
-    double left = u * mass_of(weight, n, kept);
+        kept = find_cutoff(moved, n, most, how->top_p * kept_mass(weight, n, kept));
+    double left = u * kept_mass(weight, n, kept);
     for (int i = 0; i < n && left >= 0; i++)
         if (keeps(&kept, weight[i])) {
-            *out = weight[i] > 0 ? i : *out; /* rounding may leave something at the end */
+            *out = weight[i] > 0 ? i : *out; /* rounding may leave left >= 0 after the last weight */
             left -= weight[i];
         }
     return AX_OK;

@@ -1,6 +1,6 @@
-/* Cross-entropy over a vocabulary that is split: losses and gradients of grids over x and y against one
- * rank's, with vocabularies that do not divide, and smaller than the ranks, on which some hold no entry at
- * all. */
+/* Cross-entropy over a split vocabulary: losses and gradients on grids over x and y against those of one
+ * rank, with vocabularies that the ranks do not divide, and with fewer entries than ranks, so that some ranks
+ * hold none. */
 #include "axonn/op.h"
 #include "support/ranks.h"
 
@@ -19,11 +19,11 @@ typedef struct loss_case {
     ax_dtype dtype;
     int64_t vocab;
     uint16_t align; /* of rows of logits */
-    /* results, of rank 0 */
+    /* results, written by rank 0 */
     double loss, grad[B * T * MOST];
 } loss_case;
 
-/* Large logits, so that a maximum that is not that of the whole row overflows; some targets are masked. */
+/* Logits so large that exp overflows unless the maximum is that of the whole row; some targets are masked. */
 static void inputs(int64_t vocab, ax_dtype dtype, void *logits, int32_t *targets)
 {
     for (int64_t i = 0; i < B * T * vocab; i++)
@@ -88,8 +88,8 @@ static ax_status run_rank(ax_comm *world, void *arg)
     return status;
 }
 
-/* A row's sum is added in another order: one rounding of the accumulation dtype per rank, and for bf16
- * gradients that land on the other side of a rounding. */
+/* Tolerance: ranks add a row's sum in another order, which costs one rounding of the accumulation dtype per
+ * rank; 16-bit gradients may then round the other way. */
 static void equal(const loss_case *a, const loss_case *serial)
 {
     double bound = a->dtype == AX_F64   ? 1e-14
@@ -136,7 +136,7 @@ static void a_split_vocabulary_gives_the_same_loss(void **state)
         }
 }
 
-/* An operation whose kernel takes dense arrays says so. */
+/* Operations whose kernels need dense rows refuse padded ones. */
 static ax_status others_of_logits(ax_comm *world, void *arg)
 {
     (void)arg;

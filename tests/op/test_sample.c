@@ -1,4 +1,4 @@
-/* Drawing tokens: greedy, top-k, top-p, and the distribution. */
+/* Sampling of tokens: greedy, top-k, top-p, and the distribution. */
 #include "axonn/op.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static void greedy_takes_the_first_of_equals(void **state)
     assert_int_equal(draw((ax_sampling){1, 1, 1}, 0.99), 1);
 }
 
-/* Shares of many draws against softmax: five standard errors. */
+/* The frequencies of many samples equal the softmax within five standard errors. */
 static void draws_follow_the_softmax(void **state)
 {
     (void)state;
@@ -54,13 +54,13 @@ static void cuts_keep_the_likeliest(void **state)
         nucleus[draw((ax_sampling){1, 0, 0.5}, u)] = true;
     }
     assert_true(!seen[0] && seen[1] && seen[2] && seen[3] && !seen[4]);
-    /* Tokens 1 and 3 have 0.38 each: the first alone falls short of one half, both reach it. */
+    /* Tokens 1 and 3 have probability 0.38 each: one alone is below top_p = 0.5, both together reach it. */
     assert_true(!nucleus[0] && nucleus[1] && !nucleus[2] && nucleus[3] && !nucleus[4]);
-    /* A nucleus never is empty. */
+    /* top-p keeps at least one token. */
     assert_int_equal(draw((ax_sampling){1, 0, 1e-9}, 0.999), 1);
 }
 
-/* What is to be drawn, by sorting: likeliest first, equal ones by id. */
+/* The oracle sorts tokens: likeliest first, equal ones by id. */
 enum { MANY = 301 };
 static float many[MANY];
 
@@ -70,7 +70,7 @@ static int likelier(const void *a, const void *b)
     return many[x] != many[y] ? (many[x] < many[y] ? 1 : -1) : x - y;
 }
 
-/* Which tokens are kept, and the sum of their weights. */
+/* Marks the tokens that top-k and top-p keep; returns the sum of their weights. */
 static double keep(ax_sampling how, bool kept[MANY])
 {
     int order[MANY], most = how.top_k > 0 ? (int)fmin(how.top_k, MANY) : MANY;
@@ -90,7 +90,8 @@ static double keep(ax_sampling how, bool kept[MANY])
     return reached;
 }
 
-/* Among many weights, of which several are equal: as by sorting. No sum comes close to a limit. */
+/* Many weights, several of them equal: same results as the oracle. No sum is so close to a limit that
+ * rounding could decide. */
 static void cuts_are_those_of_sorting(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What the key/value cache needs to know of an attention layer. */
+/* Shared by the attention layer and the key/value cache. */
 #ifndef AXONN_NN_ATTENTION_H
 #define AXONN_NN_ATTENTION_H
 

@@ -1,5 +1,5 @@
-/* Whether a layer is right: its gradient against finite differences, and a grid against the serial run. The
- * layer tests and `axonn selftest` run this over the table of sample layers. */
+/* Checks of a layer: its gradient against finite differences, and its results on a grid against the serial
+ * run. The layer tests and `axonn selftest` run them over the table of sample layers. */
 #include "axonn/nn.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 enum { B = 3, T = 4, MAX_PARAMS = 16, FRAME = 1 << 20 };
 
-/* What one run of a layer yields, all global arrays. */
+/* The results of one run of a layer, as global arrays. */
 typedef struct outcome {
     double *y, *dx, *grad[MAX_PARAMS];
     int64_t y_count, x_count, grad_count[MAX_PARAMS];
@@ -42,7 +42,7 @@ static ax_status filled(ax_ctx *ctx, ax_tensor *t, double scale, uint64_t stream
     return status;
 }
 
-/* Tokens, documents that start in the middle of a row, and their positions. */
+/* A batch with tokens, with documents that start in the middle of a row, and with the positions in them. */
 static ax_status make_batch(ax_ctx *ctx, ax_batch *batch)
 {
     int32_t host[4][B * T];
@@ -83,7 +83,7 @@ static ax_status collect(ax_ctx *ctx, const ax_tensor *t, double **out, int64_t 
     return status;
 }
 
-/* One layer with everything around it, on one rank. */
+/* A layer with its context, parameters, frame, batch and input, on one rank. */
 typedef struct bench {
     ax_ctx *ctx;
     ax_layer *layer;
@@ -104,8 +104,8 @@ static ax_status bench_open(const job *j, ax_comm *world, bench *b)
         return ax_error_status();
     AX_TRY(ax_layer_param_set(b->layer, 0, &b->set));
     AX_TRY(ax_param_set_init(b->set));
-    /* Biases and norms start at constants: move them, so that their effect is seen. Weights of
-     * this size keep the softmax from amplifying roundings. */
+    /* Biases and norms are initialised to constants, which could hide errors: replace all parameters by
+     * random values. They are small, so that the softmax does not amplify rounding errors. */
     for (int i = 0; i < b->set->n; i++) {
         ax_tensor moved = b->set->param[i]->master;
         AX_TRY(filled(b->ctx, &moved, 0.3, 100 + (uint64_t)i));
@@ -150,7 +150,7 @@ static ax_status forward(bench *b, ax_tensor *y)
     return ax_layer_forward(b->layer, b->frame, b->x.data ? &b->x : NULL, y);
 }
 
-/* Forward and backward with fixed dy. */
+/* Forward, and backward with a fixed dy. */
 static ax_status both(bench *b, outcome *out)
 {
     ax_tensor y, dy, dx;
@@ -163,8 +163,8 @@ static ax_status both(bench *b, outcome *out)
     if (b->x.data)
         AX_TRY(collect(b->ctx, &dx, &out->dx, &out->x_count));
     AX_TRY(ax_param_set_sync_grad(b->set));
-    AX_CHECK(b->set->n <= MAX_PARAMS, AX_ERR_INTERNAL, "a sample layer of %d parameters is too large",
-             b->set->n);
+    AX_CHECK(b->set->n <= MAX_PARAMS, AX_ERR_INTERNAL,
+             "a sample layer has %d parameters; at most %d are possible", b->set->n, MAX_PARAMS);
     out->params = b->set->n;
     for (int i = 0; i < b->set->n; i++) {
         ax_tensor grad = b->set->param[i]->grad;
@@ -235,7 +235,7 @@ static double compare(const outcome *a, const outcome *serial)
 
 /* ---- finite differences -------------------------------------------------------------------------- */
 
-/* Σ y·dy for the present parameters and x. */
+/* The function whose gradient is checked: Σ y·dy, for the present parameters and x. */
 static ax_status objective(bench *b, double *out)
 {
     ax_tensor y;
@@ -250,9 +250,9 @@ static ax_status objective(bench *b, double *out)
     return AX_OK;
 }
 
-/* Richardson's combination of the central differences of steps h and 2h: its error is O(h⁴) + O(eps/h), both
- * below 1e-10 for h = 2e-4 in double and values of order one. */
-static ax_status numeric(bench *b, double *at, double *out)
+/* The derivative of `objective` by *at: Richardson extrapolation of the central differences of steps h and
+ * 2h. Its error is O(h⁴) + O(eps/h), both below 1e-10 for h = 2e-4 in double and values of order one. */
+static ax_status derivative(bench *b, double *at, double *out)
 {
     const double h = 2e-4, keep = *at;
     const double steps[] = {h, -h, 2 * h, -2 * h};
@@ -278,7 +278,7 @@ static ax_status worst_gradient(bench *b, const outcome *o, double *worst)
         double unit = fmax(rms(exact, n), 1e-3 * scale);
         for (int64_t i = 0; i < n; i++) {
             double slope;
-            AX_TRY(numeric(b, &values[i], &slope));
+            AX_TRY(derivative(b, &values[i], &slope));
             *worst = fmax(*worst, fabs(slope - exact[i]) / unit);
         }
     }

@@ -1,9 +1,9 @@
 /* Combinators: sequence, residual, recompute. */
 #include "axonn/nn.h"
 
-/* ---- sequence: a sum in front is the first layer's ---- */
+/* ---- sequence: forward_sum and backward_add pass their sum on to the first layer ---- */
 
-static ax_status others_forward(ax_layer *self, ax_frame *frame, ax_tensor *y)
+static ax_status later_forward(ax_layer *self, ax_frame *frame, ax_tensor *y)
 {
     for (int i = 1; i < self->children; i++) {
         ax_tensor in = *y;
@@ -12,7 +12,7 @@ static ax_status others_forward(ax_layer *self, ax_frame *frame, ax_tensor *y)
     return AX_OK;
 }
 
-static ax_status others_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *first)
+static ax_status later_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *first)
 {
     *first = *dy;
     for (int i = self->children - 1; i > 0; i--) {
@@ -28,7 +28,7 @@ static ax_status sequence_forward(ax_layer *self, ax_frame *frame, const ax_tens
         AX_TRY(ax_layer_forward(self->child[0], frame, x, y));
     else
         *y = *x;
-    return others_forward(self, frame, y);
+    return later_forward(self, frame, y);
 }
 
 static ax_status sequence_forward_sum(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
@@ -40,13 +40,13 @@ static ax_status sequence_forward_sum(ax_layer *self, ax_frame *frame, const ax_
         AX_TRY(ax_op_add(frame, a, b, x));
         *y = *x;
     }
-    return others_forward(self, frame, y);
+    return later_forward(self, frame, y);
 }
 
 static ax_status sequence_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor first;
-    AX_TRY(others_backward(self, frame, dy, &first));
+    AX_TRY(later_backward(self, frame, dy, &first));
     if (self->children)
         return ax_layer_backward(self->child[0], frame, &first, dx);
     *dx = first;
@@ -57,7 +57,7 @@ static ax_status sequence_backward_add(ax_layer *self, ax_frame *frame, const ax
                                        const ax_tensor *add, ax_tensor *dx)
 {
     ax_tensor first;
-    AX_TRY(others_backward(self, frame, dy, &first));
+    AX_TRY(later_backward(self, frame, dy, &first));
     return self->children ? ax_layer_backward_add(self->child[0], frame, &first, add, dx)
                           : ax_op_add(frame, &first, add, dx);
 }
@@ -86,8 +86,8 @@ ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
     return with_children(ax_sequence(ctx, name), n, layers);
 }
 
-/* ---- residual: y = x, then y += branch(y) for each branch. The sum in front of a branch, and in backward
- * what goes past it, are the branch's to add: a norm does so on its way ---- */
+/* ---- residual: y = x, then y += branch(y) for each branch. The additions are passed to the next branch by
+ * forward_sum and backward_add: a branch that begins with a norm fuses them with it ---- */
 
 static ax_status residual_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
@@ -127,7 +127,7 @@ ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
     return with_children(ax_residual(ctx, name), n, branches);
 }
 
-/* ---- recompute: keeps x alone; backward runs forward again, this time saving ---- */
+/* ---- recompute (activation checkpointing): saves only x; backward repeats forward with saving on ---- */
 
 static ax_status recompute_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {

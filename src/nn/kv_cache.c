@@ -1,4 +1,4 @@
-/* Keys and values of earlier positions, per attention layer of a tree. */
+/* The key/value cache: keys and values of earlier positions for each attention layer of a tree. */
 #include "nn/attention.h"
 
 #include <stdlib.h>
@@ -25,8 +25,8 @@ static int count_attention(const ax_layer *layer)
     return n;
 }
 
-/* Lists the layers and lays their tensors one after the other: offsets first, addresses later. */
-static void enlist(ax_kv_cache *cache, const ax_layer *layer, int64_t batch, int64_t capacity)
+/* Adds an entry for each attention layer of the tree, and the bytes of its tensors to cache->bytes. */
+static void add_entries(ax_kv_cache *cache, const ax_layer *layer, int64_t batch, int64_t capacity)
 {
     if (layer->ops == &ax_attention_ops) {
         ax_tensor t = ax_attention_cache_tensor(layer, batch, capacity);
@@ -34,7 +34,7 @@ static void enlist(ax_kv_cache *cache, const ax_layer *layer, int64_t batch, int
         cache->bytes += 2 * (size_t)ax_round_up(ax_tensor_bytes(cache->ctx->grid, &t), 64);
     }
     for (int i = 0; i < layer->children; i++)
-        enlist(cache, layer->child[i], batch, capacity);
+        add_entries(cache, layer->child[i], batch, capacity);
 }
 
 ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
@@ -45,7 +45,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, i
     cache->ctx = ctx;
     ax_status status = ax_calloc((size_t)count_attention(root), sizeof *cache->entries, &cache->entries);
     if (status == AX_OK) {
-        enlist(cache, root, batch, capacity);
+        add_entries(cache, root, batch, capacity);
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
     }
     if (status != AX_OK) {
@@ -91,5 +91,7 @@ ax_status ax_kv_cache_find(const ax_kv_cache *cache, const ax_layer *layer, ax_t
             *v = cache->entries[i].v;
             return AX_OK;
         }
-    return ax_fail(AX_ERR_INTERNAL, "attention \"%s\" is not in this cache", layer->name);
+    return ax_fail(AX_ERR_INTERNAL,
+                   "the key/value cache has no attention layer \"%s\": it was created for another network",
+                   layer->name);
 }

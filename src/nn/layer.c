@@ -1,4 +1,4 @@
-/* What all layers share: construction, children, parameters. */
+/* Common to all layers: construction, children, parameters. */
 #include "axonn/nn.h"
 
 #include <stdlib.h>
@@ -34,14 +34,14 @@ void ax_layer_destroy(ax_layer **layer)
 
 ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
 {
-    if (!parent || !child) { /* its constructor left the error */
+    if (!parent || !child) { /* the constructor that failed has recorded the error */
         ax_layer_destroy(&child);
         return ax_fail_code_(ax_error_status());
     }
     ax_layer **children = realloc(parent->child, (size_t)(parent->children + 1) * sizeof *children);
     if (!children) {
         ax_layer_destroy(&child);
-        return ax_fail(AX_ERR_MEMORY, "cannot add layer to \"%s\"", parent->name);
+        return ax_fail(AX_ERR_MEMORY, "no memory to add a layer to \"%s\"", parent->name);
     }
     parent->child = children;
     children[parent->children++] = child;

@@ -1,5 +1,6 @@
-/* The linear layer. It names no axis: with the hidden width on x and the residual width on y this is the 3D
- * algorithm of 2502.08145 (Alg. 1), with one axis Megatron's, on the grid of ones the serial layer. */
+/* The linear layer. Its code names no axis. With the hidden width on x and the residual width on y it is the
+ * 3D algorithm of 2502.08145 (Alg. 1), with one of these axes Megatron's, with all axes of size 1 the serial
+ * layer. */
 #include "nn/linear.h"
 
 #include <stdio.h>
@@ -7,14 +8,14 @@
 typedef struct linear {
     ax_layer base;
     ax_layout x_layout, y_layout;
-    uint16_t align; /* of y's rows */
+    uint16_t align; /* ax_tensor.align of y */
 } linear;
 
 enum { WEIGHT, BIAS };
 
-/* x split as the weight's inputs are: gathered for a head, whose weight has the vocabulary on all axes; else
- * as it is. */
-static ax_status fit_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
+/* x with its width split like the weight's input dim. Only the output head needs a gather: its weight has the
+ * vocabulary on x and y, and the input width whole. */
+static ax_status match_input_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
 {
     ax_layout layout = x->layout;
     layout.dim[2] = self->param[WEIGHT]->use.dim[1];
@@ -23,20 +24,20 @@ static ax_status fit_width(const ax_layer *self, ax_frame *frame, const ax_tenso
 
 static const char forward_spec[] = "bti,oi->bto", input_grad_spec[] = "bto,oi->bti";
 
-/* What a forward multiplies. */
-typedef struct product {
+/* The operands and result of the forward GEMM. */
+typedef struct forward_gemm {
     ax_tensor in, w, b;
-    const ax_tensor *bias; /* &b, or NULL: there is none, or it is to be added to sums over ranks */
-    ax_tensor rule;        /* the result's, partial along whatever axes split the input width */
-    bool whole;            /* along none: it is y */
-} product;
+    const ax_tensor *bias; /* fused into the GEMM: &b; NULL: no bias, or it is added after the reduction */
+    ax_tensor rule;        /* the result, without data; partial along the axes that split the input width */
+    bool whole;            /* the result has y's layout: no reduction follows */
+} forward_gemm;
 
-static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, product *p)
+static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, forward_gemm *p)
 {
     const linear *l = (const linear *)self;
     const ax_grid *grid = self->ctx->grid;
     p->bias = NULL;
-    AX_TRY(fit_width(self, frame, x, &p->in));
+    AX_TRY(match_input_width(self, frame, x, &p->in));
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &p->w));
     AX_TRY(ax_contract_rule(grid, forward_spec, &p->in, &p->w, &p->rule));
     p->whole = ax_layout_equal(grid, &p->rule.layout, &l->y_layout, p->rule.ndim);
@@ -47,8 +48,8 @@ static ax_status prepare(ax_layer *self, ax_frame *frame, const ax_tensor *x, pr
     return ax_param_acquire(frame, self->param[BIAS], &p->b);
 }
 
-/* y of what was prepared. */
-static ax_status multiply(ax_layer *self, ax_frame *frame, const product *p, ax_tensor *y)
+/* Runs the GEMM, and reduces its result to y. */
+static ax_status multiply(ax_layer *self, ax_frame *frame, const forward_gemm *p, ax_tensor *y)
 {
     ax_tensor sums;
     AX_TRY(ax_frame_alloc(frame, &p->rule, &sums));
@@ -59,7 +60,7 @@ static ax_status multiply(ax_layer *self, ax_frame *frame, const product *p, ax_
 
 static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    product p;
+    forward_gemm p;
     AX_TRY(prepare(self, frame, x, &p));
     AX_TRY(multiply(self, frame, &p, y));
     return ax_frame_save(frame, &p.in);
@@ -68,7 +69,7 @@ static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor
 ax_status ax_linear_forward_gelu(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind,
                                  ax_tensor *pre, ax_tensor *y)
 {
-    product p;
+    forward_gemm p;
     AX_TRY(prepare(self, frame, x, &p));
     bool keeps = ax_frame_training(frame);
     *pre = p.rule;
@@ -81,14 +82,15 @@ ax_status ax_linear_forward_gelu(ax_layer *self, ax_frame *frame, const ax_tenso
         AX_TRY(ax_frame_alloc(frame, &p.rule, y));
         AX_TRY(ax_contract_gelu(frame, forward_spec, &p.in, &p.w, p.bias, AX_THEN_GELU, kind,
                                 keeps ? pre : NULL, y));
-        pre->layout = y->layout = ((const linear *)self)->y_layout; /* without axes of one rank */
+        pre->layout = y->layout = ((const linear *)self)->y_layout; /* equal but for axes of size 1 */
     }
     return ax_frame_save(frame, &p.in);
 }
 
 static const ax_layout *input_layout(const ax_layer *self) { return &((const linear *)self)->x_layout; }
 
-/* The part of dx that one of several layers adds: the sum over all of them travels once. */
+/* Adds one layer's input gradient to `partial`, the sum over several layers with the same input, which is
+ * reduced over ranks once. */
 static ax_status add_input_grad(const ax_layer *self, ax_frame *frame, const ax_tensor *dy, bool first,
                                 ax_tensor *partial)
 {
@@ -131,7 +133,9 @@ ax_status ax_linear_backward_gelu(ax_layer *self, ax_frame *frame, const ax_tens
                                   ax_tensor *dx)
 {
     ax_tensor rule, x, pre, w, sums;
-    if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) { /* sums over ranks */
+    /* If the weight's output dim is split, dx is a partial sum over ranks, and GELU' can be applied only
+     * after the reduction. */
+    if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) {
         AX_TRY(linear_backward(self, frame, dy, &sums));
         AX_TRY(ax_frame_restore(frame, &pre));
         return ax_op_gelu_grad(frame, &pre, &sums, kind, dx);

@@ -1,5 +1,5 @@
-/* The multilayer perceptron of a transformer's block: up, GELU, down. GELU is the products': what it reads
- * and writes is the widest that a block has. */
+/* The MLP of a transformer block: up, GELU, down. GELU and its derivative are fused with the GEMMs, because
+ * the activations between up and down are the widest of a block and costly to read and write again. */
 #include "nn/linear.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ static ax_status mlp_backward(ax_layer *self, ax_frame *frame, const ax_tensor *
 
 static const ax_layer_ops mlp_ops = {.kind = "mlp", .forward = mlp_forward, .backward = mlp_backward};
 
-static ax_status add(ax_layer *self, const char *part, const ax_linear_config *config)
+static ax_status add_linear(ax_layer *self, const char *part, const ax_linear_config *config)
 {
     char full[256];
     snprintf(full, sizeof full, "%s.%s", self->name, part);
@@ -53,7 +53,7 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *c)
     if (!layer)
         return NULL;
     ((mlp *)layer)->activation = c->activation;
-    if (add(layer, "up", &up) != AX_OK || add(layer, "down", &down) != AX_OK)
+    if (add_linear(layer, "up", &up) != AX_OK || add_linear(layer, "down", &down) != AX_OK)
         ax_layer_destroy(&layer);
     return layer;
 }

@@ -1,9 +1,9 @@
-/* The table of sample layers that tests and `axonn selftest` run over. */
+/* The table of sample layers, which tests and `axonn selftest` check. */
 #include "axonn/nn.h"
 
 #include <stdio.h>
 
-/* "a.norm" and the like, in a buffer of the caller. */
+/* Prints NAME.PART to the caller's buffer. */
 static const char *named(char out[32], const char *name, const char *part)
 {
     snprintf(out, 32, "%s.%s", name, part);
@@ -27,7 +27,7 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* Branches whose first layer adds in passing, one that leaves it to the residual, and an empty one. */
+/* Branches that begin with a norm, which has forward_sum; one whose layer lacks it; and an empty one. */
 static ax_layer *residual(ax_ctx *ctx)
 {
     ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),

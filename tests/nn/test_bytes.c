@@ -1,8 +1,9 @@
-/* What a linear layer moves, counted at the communicators, against the closed forms of 2502.08145, section
- * "Performance model": all-gathers of the weight and a reduce-scatter of its gradient along z, the
- * all-reduces of outputs along the axis that splits the inputs and of input gradients along the one that
- * splits the outputs, per micro-batch; and one reduction along data per step. Exactly, on every rank, of
- * extents that divide by nothing: parts travel padded to the largest of their group. */
+/* The bytes that a linear layer communicates, counted by the communicators, equal the closed forms of
+ * 2502.08145, section "Performance model", exactly and on every rank. Per micro-batch: all-gathers of the
+ * weight and a reduce-scatter of its gradient along z, the all-reduce of outputs along the axis that splits
+ * the inputs, and the all-reduce of input gradients along the axis that splits the outputs. Per step: one
+ * reduction along data. No extent is divisible by the grid: messages are padded to the largest part of the
+ * group. */
 #include "axonn/nn.h"
 #include "support/ranks.h"
 
@@ -20,18 +21,18 @@ typedef enum variant { PLAIN, RECOMPUTED, CACHED, VARIANTS } variant;
 typedef struct bytes_case {
     ax_grid_size grid;
     ax_dtype compute;
-    bool transposed; /* hidden → model, where x and y change places */
+    bool transposed; /* hidden → model: x and y swap roles */
     variant variant;
 } bytes_case;
 
 /* ---- closed forms -------------------------------------------------------------------------------- */
 
-/* Part `i` of n things dealt out to `parts`, the first ones getting one more. */
+/* The size of part `i` of n split into `parts` balanced parts, larger ones first. */
 static int64_t share(int64_t n, int parts, int i) { return n / parts + (i < n % parts); }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* (g-1)/g of a gathered size that is g equal parts. */
+/* Ring bytes of an all-gather or reduce-scatter: (g-1)/g of the whole, which has g equal parts. */
 static int64_t gather_bytes(int g, int64_t part) { return (g - 1) * part; }
 static int64_t reduce_bytes(int g, int64_t size) { return 2 * (g - 1) * size / g; }
 
@@ -50,7 +51,8 @@ static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
     int64_t k = share(IN, gk, c->transposed ? x : y), n = share(OUT, gn, c->transposed ? y : x);
     int64_t e = (int64_t)ax_dtype_size(c->compute), a = c->compute == AX_F64 ? 8 : 4;
     int forwards = c->variant == RECOMPUTED ? 2 : 1;
-    /* AG_z: for each forward and for backward; once per step if cached. RS_z: of the whole gradient. */
+    /* AG_z: once for forward and once for backward of each micro-batch; once per step if the weight is
+     * cached. RS_z: of the whole gradient. */
     int64_t gathers = c->variant == CACHED ? 1 : (forwards + 1) * MICRO_BATCHES, part = ceil_div(n, g.z) * k;
     volumes v = {.z = gathers * gather_bytes(g.z, part * e) + MICRO_BATCHES * gather_bytes(g.z, part * a)};
     int64_t outputs = MICRO_BATCHES * forwards * reduce_bytes(gk, m * n * e);
@@ -127,7 +129,7 @@ static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
     return ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
 }
 
-/* On everything but single axes. */
+/* The bytes along all sets of several axes. */
 static int64_t other_bytes(const ax_grid *grid)
 {
     int64_t bytes = 0;

@@ -1,5 +1,5 @@
-/* Generation with a cache of keys and values on grids: what is computed position by position, by heads that
- * share keys in every way that a grid can split them, is what one rank computes at once. */
+/* Generation with a key/value cache on grids: outputs computed position by position, with grouped-query heads
+ * split in every way that a grid allows, equal the outputs of one rank for all positions at once. */
 #include "axonn/nn.h"
 #include "support/ranks.h"
 
@@ -15,7 +15,7 @@ typedef struct cache_case {
     ax_grid_size grid;
     int64_t kv_heads;
     bool cached;
-    double y[B * T * WIDTH]; /* result, of rank 0 */
+    double y[B * T * WIDTH]; /* result, written by rank 0 */
 } cache_case;
 
 static void inputs(int64_t first, int64_t n, double *out)
@@ -25,7 +25,7 @@ static void inputs(int64_t first, int64_t n, double *out)
             out[b * n * WIDTH + i] = ax_rng_normal(7, (uint64_t)((b * T + first) * WIDTH + i));
 }
 
-/* Positions first … first+n-1, whose outputs go where they belong among all. */
+/* Runs positions first … first+n-1, and writes their outputs to their rows of y. */
 static ax_status feed(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, ax_kv_cache *cache, int64_t first,
                       int64_t n, double *y)
 {
@@ -91,7 +91,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     return status;
 }
 
-/* In float64 sums over at most 24 terms are reordered, of values of order one. */
+/* Tolerance: in float64, sums of at most 24 terms of order one are added in another order. */
 static void a_cache_on_a_grid_gives_what_one_rank_gives_at_once(void **state)
 {
     (void)state;

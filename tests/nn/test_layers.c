@@ -25,8 +25,8 @@ static void gradients_match_finite_differences(void **state)
     }
 }
 
-/* Samples in which several query heads share a key head: more ranks than key heads must be a multiple of
- * them. */
+/* Whether the grid is illegal for a sample with grouped-query attention: it has more ranks along x than the
+ * sample has key heads, and not a multiple of them. */
 static bool is_refused(const ax_layer_sample *sample, int x)
 {
     static const struct {
@@ -78,7 +78,8 @@ static void all_grids_equal_serial(void **state)
     printf("%d layer and grid pairs\n", (pairs + each - 1) / each);
 }
 
-/* What a constructor deep in a tree says reaches the top, with its status; nothing leaks. */
+/* The outermost constructor returns the error of a constructor deep in a tree, with its status; nothing
+ * leaks. */
 static void errors_of_constructors_pass_on(void **state)
 {
     (void)state;

@@ -98,7 +98,7 @@ ax_status ax_model_config_parse(const char *json, size_t size, const char *path,
     return status;
 }
 
-/* A list that already has the id stays as it is: a model may have several tokens that end a text. */
+/* Sets a token id. A list that already has the id is kept: a model may have several end-of-text tokens. */
 static int set_id(json_t *json, const char *key, int64_t id)
 {
     const json_t *list = json_object_get(json, key);
@@ -115,7 +115,7 @@ static ax_status set_identity(json_t *json, const ax_model_identity *id)
     int failed = set_id(json, "bos_token_id", id->bos) | set_id(json, "eos_token_id", id->eos);
     json_object_del(json, "torch_dtype");
     failed |= json_object_set_new(json, "dtype", json_string(dtypes[id->dtype]));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "cannot build config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "no memory to build config.json");
     return AX_OK;
 }
 
@@ -125,12 +125,12 @@ static ax_status fill(const ax_model_config *c, const ax_model_identity *id, jso
                  json_object_set_new(json, "architectures", json_pack("[s]", c->family->architecture)) |
                  json_object_set_new(json, "vocab_size", json_integer(c->vocab)) |
                  json_object_set_new(json, "tie_word_embeddings", json_boolean(c->tie));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "cannot build config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "no memory to build config.json");
     AX_TRY(set_identity(json, id));
     return c->family->write(c, json);
 }
 
-/* Members of `json` that are still those of the source get the source's digits. */
+/* Members of `json` whose values are equal to those of the source are printed with the source's digits. */
 static ax_status restore_digits(const char *source, json_t *json)
 {
     json_t *before, *verbatim, *value;
@@ -142,7 +142,7 @@ static ax_status restore_digits(const char *source, json_t *json)
         json_object_set(json, key, json_object_get(verbatim, key));
     json_decref(before);
     json_decref(verbatim);
-    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "cannot build config.json");
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "no memory to build config.json");
     return status;
 }
 
@@ -162,7 +162,7 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
     if (c->source)
         AX_TRY(ax_json_parse("config.json", c->source, strlen(c->source), 0, &json));
     else
-        AX_CHECK(json = json_object(), AX_ERR_MEMORY, "cannot build config.json");
+        AX_CHECK(json = json_object(), AX_ERR_MEMORY, "no memory to build config.json");
     ax_status status = fill_and_print(c, identity, json, out);
     json_decref(json);
     return status;
@@ -171,7 +171,7 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
 ax_status ax_model_config_copy(const ax_model_config *config, ax_model_config *out)
 {
     *out = *config;
-    out->source = NULL; /* should the copy fail, nothing is owned twice */
+    out->source = NULL; /* if ax_strdup fails, *out must not own the source of *config */
     return config->source ? ax_strdup(config->source, &out->source) : AX_OK;
 }
 
@@ -183,10 +183,11 @@ void ax_model_config_fini(ax_model_config *config)
 
 /* ---- key maps ------------------------------------------------------------------------------------ */
 
-static ax_status place(ax_param *param, const ax_key_map *row, int block)
+/* Sets param->file: the key and the box of the file's array that holds the parameter. */
+static ax_status map_param(ax_param *param, const ax_key_map *row, int block)
 {
     char key[256];
-    /* A key has at most one %d, the block. */
+    /* A key has at most one %d, the number of the block. */
     const char *hole = strstr(row->key, "%d");
     if (hole)
         snprintf(key, sizeof key, "%.*s%d%s", (int)(hole - row->key), row->key, block, hole + 2);
@@ -196,7 +197,7 @@ static ax_status place(ax_param *param, const ax_key_map *row, int block)
     *file = (ax_param_file){.ndim = param->master.ndim, .transpose = row->transpose};
     for (int d = 0; d < file->ndim; d++)
         file->dim[d] = param->master.dim[row->transpose ? file->ndim - 1 - d : d];
-    int out = row->transpose ? 1 : 0; /* the file's dim that counts outputs */
+    int out = row->transpose ? 1 : 0; /* the output dim of the file's array */
     file->lo[out] = row->part * file->dim[out];
     file->dim[out] *= row->parts;
     return ax_strdup(key, &file->key);
@@ -227,8 +228,9 @@ ax_status ax_key_map_apply(ax_layer *root, const ax_key_map *map, int n)
             if (end > name + before && !strcmp(end, hole + 2))
                 found = &map[k];
         }
-        status = found ? place(params[i], found, block)
-                       : ax_fail(AX_ERR_INTERNAL, "parameter \"%s\" has no place in files", params[i]->name);
+        status = found ? map_param(params[i], found, block)
+                       : ax_fail(AX_ERR_INTERNAL, "the key map of the model family lacks parameter \"%s\"",
+                                 params[i]->name);
     }
     free(params);
     return status;

@@ -1,9 +1,10 @@
-/* Whether a model, a batch and a strategy fit a grid: said before anything starts, on no rank at all. */
+/* Checks whether a grid is legal for a model, a batch and a strategy. Needs no ranks, so that a launcher can
+ * check before it starts them. */
 #include "axonn/model.h"
 
 #include <stdio.h>
 
-/* Ranks along axes, by the sizes of a grid that does not exist. */
+/* Ranks along axes in a grid of this size. */
 static int64_t ranks_along(ax_grid_size size, const ax_axes *axes)
 {
     int64_t ranks = 1;
@@ -41,7 +42,7 @@ bool ax_model_fits_grid(const void *of, ax_grid_size size)
     return !ax_strategy_lacks(load->strategy, size) && heads_fit(load, size) && batch_fits(load, size);
 }
 
-/* What is wrong first, into `why`. */
+/* Writes the first reason why the grid is not legal to `why`. */
 static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char why[256])
 {
     const ax_model_config *m = load->model;
@@ -54,9 +55,9 @@ static void explain(const ax_grid_load *load, ax_grid_size size, int ranks, char
                  load->strategy->help);
     else if (!heads_fit(load, size))
         snprintf(why, 256,
-                 "on x = %d ranks the queries of one would belong to two of the %lld key heads: x is at most "
-                 "%lld, or a multiple of it",
-                 size.x, (long long)m->kv_heads, (long long)m->kv_heads);
+                 "with x = %d the query heads of a rank would belong to two key heads: x must be at most the "
+                 "number of key heads, %lld, or a multiple of it",
+                 size.x, (long long)m->kv_heads);
     else if (load->global_batch < rows)
         snprintf(
             why, 256,

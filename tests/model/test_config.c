@@ -1,4 +1,4 @@
-/* config.json in and out. */
+/* Reading and writing config.json. */
 #include "axonn/model.h"
 
 #include <jansson.h>
@@ -41,7 +41,7 @@ static void round_trip_keeps_unknown_keys(void **state)
     assert_true(json_is_null(json_object_get(json, "n_inner")));
     json_decref(json);
     text.size = 0;
-    id.eos = 8; /* one of the list, which stays */
+    id.eos = 8; /* one of the file's list, which is kept */
     assert_int_equal(ax_model_config_print(&c, &id, &text), AX_OK);
     json = json_loads(text.data, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(json, "eos_token_id")), 2);
@@ -73,7 +73,7 @@ static void digits_come_back(void **state)
     for (size_t i = 0; i < AX_COUNT(kept); i++)
         if (!strstr(out.data, kept[i]))
             fail_msg("%s is not in %s", kept[i], out.data);
-    c.norm_eps = 1e-6; /* what changes is written anew */
+    c.norm_eps = 1e-6; /* a changed value does not keep the file's digits */
     out.size = 0;
     assert_int_equal(ax_model_config_print(&c, &id, &out), AX_OK);
     assert_null(strstr(out.data, "1e-05"));
@@ -81,7 +81,7 @@ static void digits_come_back(void **state)
     ax_model_config_fini(&c);
 }
 
-/* Parameters of GPT-2 124M, as transformers counts them. */
+/* The parameter counts of GPT-2 124M equal those of transformers. */
 static void parameters_are_counted(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* model: grids that cannot carry a model are refused without any rank, with the nearest that can. */
+/* model: the check of grids, which needs no ranks, refuses illegal grids and suggests legal ones. */
 #include "axonn/model.h"
 
 #include <setjmp.h>
@@ -38,7 +38,7 @@ static void what_fits_is_accepted(void **state)
     ax_grid_load load = load_of("axonn", 2, 16), any = load_of("axonn", 0, 0);
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){1, 1, 1, 1, 1}, 1), AX_OK);
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){3, 5, 2, 1, 4}, 120), AX_OK);
-    /* Twice and thrice as many ranks as key heads; more than query heads, when some ranks have none. */
+    /* Two and three times as many ranks as key heads; more ranks than query heads: some ranks have none. */
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){8, 1, 1, 1, 1}, 8), AX_OK);
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){12, 1, 1, 1, 2}, 24), AX_OK);
     assert_int_equal(ax_model_check_grid(&load, (ax_grid_size){16, 1, 1, 1, 1}, 16), AX_OK);
@@ -50,16 +50,15 @@ static void what_does_not_is_refused(void **state)
     (void)state;
     ax_grid_load load = load_of("axonn", 2, 16);
     refused(load, (ax_grid_size){6, 1, 1, 1, 1}, 6,
-            "on x = 6 ranks the queries of one would belong to two of the 4 key heads: x is at most 4, or a "
-            "multiple "
-            "of it",
+            "with x = 6 the query heads of a rank would belong to two key heads: x must be at most the "
+            "number of key heads, 4, or a multiple of it",
             "x=3 y=1 z=1 pipe=1 data=2; ");
     refused(load, (ax_grid_size){2, 1, 1, 1, 2}, 8, "it has 4 ranks, not 8", "x=2 y=1 z=1 pipe=1 data=4; ");
     refused(load, (ax_grid_size){1, 1, 4, 1, 4}, 16, "too small for micro-batches of 2 on each of 16 ranks",
             "");
     refused(load, (ax_grid_size){1, 1, 1, 1, 3}, 3, "not a whole number of micro-steps of 6 rows",
             "x=3 y=1 z=1 pipe=1 data=1");
-    /* The neighbours fit in every respect: x = 6 and data = 6 are both out. */
+    /* Suggested grids are legal in every respect: neither x = 6 nor data = 6 is suggested. */
     refused(load_of("megatron", 2, 16), (ax_grid_size){1, 2, 1, 1, 3}, 6, "strategy megatron is 1D tensor",
             "x=3 y=1 z=1 pipe=1 data=2");
     refused(load, (ax_grid_size){1, 1, 1, 2, 1}, 2, "the other axes must be 1",

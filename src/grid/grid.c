@@ -38,6 +38,7 @@ struct ax_grid {
     int axes, ranks, factorings, comms;
     grid_axis axis[AX_MAX_AXES];
     ax_factoring factoring[AX_MAX_AXES];
+    ax_axisset products, single; /* axes that have factors; axes of one rank */
     group *along;
     ax_device *dev;      /* device for device-to-device collectives (ax_grid_connect), or NULL */
     bool host_path_said; /* the log already says that collectives go through host memory */
@@ -154,6 +155,8 @@ static ax_axis add_axis(ax_grid *grid, ax_axis of, const char *name, int size, i
     grid_axis *a = &grid->axis[grid->axes];
     *a = (grid_axis){.size = size, .stride = stride, .of = of, .atoms = (ax_axisset)(1u << grid->axes)};
     snprintf(a->name, sizeof a->name, "%s", name);
+    if (size == 1)
+        grid->single |= a->atoms;
     return (ax_axis)grid->axes++;
 }
 
@@ -318,6 +321,9 @@ static ax_factoring add_factors(ax_grid *grid, ax_factor factor, int size)
         grid->axis[f.major].atoms = atoms_between(grid, of, boundary, low * grid->axis[of].size);
     if (minor > 1)
         grid->axis[f.minor].atoms = atoms_between(grid, of, low, boundary);
+    for (int a = 0; a < grid->axes; a++)
+        if (grid->axis[a].atoms != 1u << a)
+            grid->products |= (ax_axisset)(1u << a);
     return f;
 }
 
@@ -360,9 +366,9 @@ ax_factoring ax_grid_factoring(const ax_grid *grid, int index) { return grid->fa
 
 ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes)
 {
-    ax_axisset atoms = 0;
-    for (int a = 0; a < grid->axes; a++)
-        if (axes >> a & 1)
+    ax_axisset atoms = axes & (ax_axisset)~grid->products;
+    for (int a = 0; a < grid->axes && axes & grid->products; a++)
+        if ((axes & grid->products) >> a & 1)
             atoms |= grid->axis[a].atoms;
     return atoms;
 }
@@ -383,11 +389,7 @@ char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSE
 
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes)
 {
-    ax_axisset effective = ax_grid_atoms(grid, axes);
-    for (int a = 0; a < grid->axes; a++)
-        if (grid->axis[a].size == 1)
-            effective &= (ax_axisset) ~(1u << a);
-    return effective;
+    return ax_grid_atoms(grid, axes) & (ax_axisset)~grid->single;
 }
 
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes)

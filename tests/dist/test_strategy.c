@@ -23,7 +23,7 @@ static void rows_are_found_by_name(void **state)
     assert_int_equal(n, 5);
     const ax_strategy *none;
     assert_int_equal(ax_strategy_find("zero", &none), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "there are axonn, megatron, fsdp, hsdp, ddp"));
+    assert_non_null(strstr(ax_error_message(), "choose one of axonn, megatron, fsdp, hsdp, ddp"));
 }
 
 static void an_axis_that_is_lacking_is_found(void **state)

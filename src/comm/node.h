@@ -71,9 +71,9 @@ typedef struct ax_node_map {
  * sends *mailbox, the offset of this rank's mailbox in its heap, to all ranks of the group. */
 AX_MUST_CHECK ax_status ax_node_group_create(ax_node *node, const ax_node_map *map, int rank,
                                              ax_node_group **out, int64_t *mailbox);
-/* member[i]: the rank in `node` of group rank i; mailbox[i]: the offset of its mailbox. `outer` is borrowed;
- * it may be NULL if there is one node. */
-void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *mailbox,
+/* member[i]: the rank in `node` of group rank i; offset[i]: where its mailbox is in its heap. `outer` is
+ * borrowed; it may be NULL if there is one node. */
+void ax_node_group_join(ax_node_group *group, const int *member, const int64_t *offset,
                         const ax_node_outer *outer);
 /* Call it after all ranks have completed their last operation. */
 void ax_node_group_destroy(ax_node_group **group);

@@ -133,10 +133,11 @@ static void end_launcher(watch *w, double now)
 /* Ranks listen once there is a world; before, a signal would end them as if they had failed. */
 static void pass_on(watch *w, double now)
 {
-    const cli_job *job = w->job;
+    cli_job *job = w->job;
     w->asked = w->asked > 0 ? w->asked : now;
     bool late = now - w->asked > HEARD_SECONDS;
-    if (w->ending > 0 || job->at_once || !job->stop || (late && !job->note.heard && !job->elsewhere)) {
+    job->unheard = job->unheard || (job->stop && late && !job->note.heard && !job->elsewhere);
+    if (w->ending > 0 || job->at_once || !job->stop || job->unheard) {
         end_launcher(w, now);
     } else if (!job->note.heard && now - w->sent > REPEAT_SECONDS && (job->note.pid || late)) {
         w->sent = now;

@@ -27,6 +27,7 @@ typedef struct cli_job {
     int status;   /* of the launcher, as waitpid gives it */
     int signal;   /* that came to this process, or 0 */
     bool at_once; /* a second one came: ranks were not waited for */
+    bool unheard; /* no rank acknowledged it in time: the job was ended */
     bool started; /* false: the signal came before */
     cli_note note;
 } cli_job;

@@ -169,6 +169,11 @@ static ax_status judge_signal(const cli_job *job)
 {
     if (!job->stop || job->at_once)
         die_of(job->signal);
+    AX_CHECK(
+        !job->note.pid, AX_ERR_SIGNAL,
+        "stopped by %s, which no rank acknowledged: the job was ended without saving; run the same command "
+        "to go on from the newest checkpoint",
+        strsignal(job->signal));
     return ax_fail(AX_ERR_SIGNAL, "stopped by %s before %s; nothing was changed: run the same command",
                    strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
 }
@@ -189,7 +194,7 @@ static ax_status judge(const cli_job *job)
     int status = job->status, noted = note->ended ? note->code : -1;
     int code = noted > 0 ? noted : WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
-    if (job->signal && !note->ended && (!note->heard || job->at_once))
+    if (job->signal && !note->ended && (!note->heard || job->unheard || job->at_once))
         return judge_signal(job);
     if (note->pid && !note->ended && WIFSIGNALED(status)) /* told by the rank that ended the job */
         return ax_fail(AX_ERR_COMM,

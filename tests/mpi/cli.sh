@@ -197,6 +197,22 @@ took=$((($(date +%s%N) - begin) / 1000000))
 ((took < 15000)) || die "a rank that does not answer was waited for $took ms"
 kill -KILL "$stopped" 2>/dev/null
 none_left
+# A launcher that does nothing: no rank acknowledges the signal, and what was started is ended.
+rm -rf run
+"$axonn" train a.yaml --ranks 2 grid.z=2 2>log &
+long=$!
+until started=$(pgrep -P $long); do
+  kill -0 $long || die "it ended by itself"
+  sleep 0.01
+done
+kill -STOP $started
+kill -TERM $long
+wait $long
+code=$?
+[[ $code == 7 && ! -e run ]] && grep -q 'before any rank had begun; nothing was changed' log ||
+  die "a launcher that does nothing: exit code $code"
+! kill -0 $started 2>/dev/null || die "a launcher that does nothing is left"
+none_left
 # A step that would take hours is given up ten seconds after a signal, of which one rank alone knows.
 rm -rf run
 "$axonn" train a.yaml --ranks 2 grid.data=2 train.global_batch=10000000 2>log &

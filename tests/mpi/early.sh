@@ -39,6 +39,11 @@ for ((i = 0; i < signals; i++)); do
   catches $job $n && caught=true
   begin=$(date +%s%N)
   kill -$n $job
+  for ((t = 0; t < seconds * 20; t++)); do
+    kill -0 $job 2>/dev/null || break
+    sleep 0.05
+  done
+  kill -KILL $job 2>/dev/null && die "$ranks ranks, SIG${number[n]} after $ms ms: still running after $seconds s"
   wait $job
   code=$?
   took=$((($(date +%s%N) - begin) / 1000000))

@@ -235,13 +235,16 @@ typedef struct ax_ckpt_diff_row {
 
 typedef struct ax_ckpt_diff {
     int n, differing; /* rows, and those whose kind is not AX_DIFF_NONE */
+    int common;       /* arrays of weights that both have */
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 
 /* Compares two MODEL arguments or .safetensors files array by array, then, where both have them, optimizer
- * state and config.json member by member (equal members make no row). Not collective. The caller owns *out.
- */
-AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, ax_ckpt_diff **out);
+ * state and config.json member by member (equal members make no row). An array that only one of them names
+ * with one of the `n_prefixes` prefixes of model families is compared with the other's without it, in a row
+ * named as in `a`. Not collective. The caller owns *out. */
+AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
+                                            int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);
 
 #ifdef __cplusplus

@@ -161,6 +161,8 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f);
 /* Gives the rows from `first` on, which are of training/, the names that the manifest of `dir` has for the
  * weights in model files. */
 ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir);
+/* Sorts the rows from `first` on by key. */
+void ckpt_sort_rows(ax_ckpt_diff *diff, int first);
 
 /* ---- find.c: names in a run directory ---- */
 

@@ -23,6 +23,8 @@ void ax_ckpt_diff_destroy(ax_ckpt_diff **diff)
 
 typedef struct differ {
     ax_ckpt_diff *diff;
+    const char *const *prefixes;
+    int n_prefixes;
     char *a, *b; /* a chunk of each side */
 } differ;
 
@@ -131,24 +133,51 @@ static ax_status compare_arrays(differ *d, ax_st *sa, const ax_st_array *a, ax_s
     return AX_OK;
 }
 
-/* Both tables ascend by key: one walk over the two. */
-static ax_status compare_stores(differ *d, ax_st *sa, ax_st *sb, const char *prefix)
+/* The array of `sb` with that key, or with the key that lacks or has a prefix if `sa` has none of that name.
+ */
+static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_st *sb, const char *key)
+{
+    const ax_st_array *found = ax_st_find(sb, key);
+    for (int i = 0; !found && i < d->n_prefixes; i++) {
+        found = ckpt_find_array(sb, key, d->prefixes[i]);
+        found = found && !ax_st_find(sa, found->key) ? found : NULL;
+    }
+    return found;
+}
+
+/* The arrays of `sa`, with those of `sb` that `used` is set for; then the others of `sb`. */
+static ax_status add_arrays(differ *d, ax_st *sa, ax_st *sb, const char *prefix, bool *used)
 {
     ax_ckpt_diff_row *row;
-    for (int i = 0, j = 0; i < sa->n || j < sb->n;) {
-        int order = i == sa->n ? 1 : j == sb->n ? -1 : strcmp(sa->array[i].key, sb->array[j].key);
-        if (order < 0) {
-            AX_TRY(add_row(d->diff, AX_DIFF_ONLY_A, prefix, sa->array[i].key, &row));
-            row->elements = ax_st_elements(&sa->array[i++]);
-        } else if (order > 0) {
-            AX_TRY(add_row(d->diff, AX_DIFF_ONLY_B, prefix, sb->array[j].key, &row));
-            row->elements = ax_st_elements(&sb->array[j++]);
-        } else {
-            AX_TRY(add_row(d->diff, AX_DIFF_NONE, prefix, sa->array[i].key, &row));
-            AX_TRY(compare_arrays(d, sa, &sa->array[i++], sb, &sb->array[j++], row));
-        }
+    for (int i = 0; i < sa->n; i++) {
+        const ax_st_array *a = &sa->array[i], *b = find_array(d, sa, sb, a->key);
+        bool both = b && !used[b - sb->array];
+        AX_TRY(add_row(d->diff, both ? AX_DIFF_NONE : AX_DIFF_ONLY_A, prefix, a->key, &row));
+        row->elements = ax_st_elements(a);
+        if (!both)
+            continue;
+        used[b - sb->array] = true;
+        AX_TRY(compare_arrays(d, sa, a, sb, b, row));
+    }
+    for (int j = 0; j < sb->n; j++) {
+        if (used[j])
+            continue;
+        AX_TRY(add_row(d->diff, AX_DIFF_ONLY_B, prefix, sb->array[j].key, &row));
+        row->elements = ax_st_elements(&sb->array[j]);
     }
     return AX_OK;
+}
+
+/* Adds rows in ascending order of keys. */
+static ax_status compare_stores(differ *d, ax_st *sa, ax_st *sb, const char *prefix)
+{
+    bool *used;
+    int first = d->diff->n;
+    AX_TRY(ax_calloc((size_t)sb->n, sizeof *used, &used));
+    ax_status status = add_arrays(d, sa, sb, prefix, used);
+    ckpt_sort_rows(d->diff, first);
+    free(used);
+    return status;
 }
 
 /* ---- configuration ------------------------------------------------------------------------------- */
@@ -289,6 +318,8 @@ static ax_status compare_models(differ *d, const char *a, const char *b)
         status = ax_st_open(b, &sb);
     if (status == AX_OK)
         status = compare_stores(d, sa, sb, "");
+    for (int i = 0; i < d->diff->n; i++)
+        d->diff->common += d->diff->row[i].kind < AX_DIFF_ONLY_A;
     ax_st_close(&sa);
     ax_st_close(&sb);
     return status;
@@ -306,10 +337,11 @@ static ax_status compare(differ *d, const char *a, const char *b)
     return AX_OK;
 }
 
-ax_status ax_ckpt_diff_create(const char *a, const char *b, ax_ckpt_diff **out)
+ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes, int n_prefixes,
+                              ax_ckpt_diff **out)
 {
     char *pa = NULL, *pb = NULL;
-    differ d = {0};
+    differ d = {.prefixes = prefixes, .n_prefixes = n_prefixes};
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *d.diff, &d.diff));
     ax_status status = locate(a, &pa);

@@ -29,6 +29,12 @@ static int by_key(const void *x, const void *y)
     return strcmp(a->key, b->key);
 }
 
+void ckpt_sort_rows(ax_ckpt_diff *diff, int first)
+{
+    if (diff->n > first)
+        qsort(diff->row + first, (size_t)(diff->n - first), sizeof *diff->row, by_key);
+}
+
 /* Rows of which both were compared, or neither could be for the same reason. */
 static bool join(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
 {
@@ -67,8 +73,8 @@ ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir)
     for (int i = first; i < diff->n && status == AX_OK; i++)
         status = rename_row(&diff->row[i], m.params);
     manifest_fini(&m);
-    if (status == AX_OK && diff->n > first)
-        qsort(diff->row + first, (size_t)(diff->n - first), sizeof *diff->row, by_key);
+    if (status == AX_OK)
+        ckpt_sort_rows(diff, first);
     join_rows(diff, first);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "verb.h"
 
 #include "axonn/ckpt.h"
+#include "axonn/model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -229,12 +230,30 @@ static void print_row(const ax_ckpt_diff_row *row, int width)
     printf("\n");
 }
 
+/* The comparison, with the prefixes of keys that families of models have. */
+static ax_status create_diff(const diff_args *a, ax_ckpt_diff **out)
+{
+    int n = ax_family_count();
+    const char **prefixes;
+    const ax_family *family;
+    AX_TRY(ax_calloc((size_t)n, sizeof *prefixes, &prefixes));
+    ax_status status = AX_OK;
+    for (int i = 0; i < n && status == AX_OK; i++) {
+        status = ax_family_find(ax_family_name(i), &family);
+        prefixes[i] = status == AX_OK ? ax_family_prefix(family) : NULL;
+    }
+    if (status == AX_OK)
+        status = ax_ckpt_diff_create(a->a, a->b, prefixes, n, out);
+    free(prefixes);
+    return status;
+}
+
 static ax_status run_diff(const void *raw)
 {
     const diff_args *a = raw;
     ax_ckpt_diff *diff;
     ax_status status = AX_OK;
-    AX_TRY(ax_ckpt_diff_create(a->a, a->b, &diff));
+    AX_TRY(create_diff(a, &diff));
     int width = name_width(diff);
     if (a->json)
         status = diff_json(a, diff);
@@ -243,6 +262,12 @@ static ax_status run_diff(const void *raw)
             print_row(&diff->row[i], width);
     if (!a->json)
         printf("%d compared, %d differ\n", diff->n, diff->differing);
+    if (status == AX_OK && !diff->common)
+        status =
+            ax_fail(AX_ERR_DATA,
+                    "%s and %s have no array in common: no weights were compared. Are they models of one "
+                    "family?",
+                    a->a, a->b);
     ax_ckpt_diff_destroy(&diff);
     return status;
 }
@@ -251,7 +276,9 @@ const cli_verb verb_ckpt_diff = {
     .name = "ckpt diff",
     .summary = "compare two checkpoints or models, array by array",
     .details = "Compares arrays, optimizer state where both have it, and config.json. Bits count: 0 and -0\n"
-               "differ. The exit code is 0 whether they differ or not; --json tells.",
+               "differ. Names match with and without the prefix of a family (transformer.wte.weight and\n"
+               "wte.weight). The exit code is 0 whether they differ or not, --json tells; it is 4 if they\n"
+               "have no array in common.",
     .examples = "axonn ckpt diff runs/a runs/b\naxonn ckpt diff runs/a/ckpt/step-100 runs/a/ckpt/step-200",
     .options = diff_options,
     .option_count = AX_COUNT(diff_options),

@@ -446,11 +446,11 @@ static void differences(void **state)
     save_steps(run, 0, (const int64_t[]){1, 2}, 2);
     snprintf(a, sizeof a, "%s", at(run, "ckpt/step-1"));
     snprintf(b, sizeof b, "%s", at(run, "ckpt/step-2"));
-    OK(ax_ckpt_diff_create(a, a, &d));
+    OK(ax_ckpt_diff_create(a, a, NULL, 0, &d));
     assert_int_equal(d->n, 3 * 5);
     assert_int_equal(d->differing, 0);
     ax_ckpt_diff_destroy(&d);
-    OK(ax_ckpt_diff_create(a, run, &d)); /* the run's newest is b */
+    OK(ax_ckpt_diff_create(a, run, NULL, 0, &d)); /* the run's newest is b */
     assert_int_equal(d->differing, 3 * 5);
     const ax_ckpt_diff_row *row = row_of(d, "training/exp_avg_sq.ln");
     double max_abs = 0, max_rel = 0;
@@ -476,7 +476,7 @@ static void differences(void **state)
     /* One bit of the last weight; other shapes, keys, dtypes and configuration. */
     const char *model = at(b, "model.safetensors"), *config = at(b, "config.json");
     put(config, "{\"n\": 2, \"more\": []}", 20);
-    OK(ax_ckpt_diff_create(a, b, &d));
+    OK(ax_ckpt_diff_create(a, b, NULL, 0, &d));
     row = row_of(d, "config.json:n");
     assert_int_equal(row->kind, AX_DIFF_VALUES);
     assert_string_equal(row->a, "1");
@@ -491,7 +491,7 @@ static void differences(void **state)
         "{\"dtype\": \"F32\", \"shape\": [3], \"data_offsets\": [276, 288]}, \"new\": {\"dtype\": "
         "\"BOOL\", \"shape\": [2], \"data_offsets\": [288, 290]}}",
         290);
-    OK(ax_ckpt_diff_create(at(a, "model.safetensors"), model, &d));
+    OK(ax_ckpt_diff_create(at(a, "model.safetensors"), model, NULL, 0, &d));
     assert_int_equal(d->n, 6);
     assert_int_equal(row_of(d, "ln")->kind, AX_DIFF_VALUES);
     assert_int_equal(row_of(d, "m.wte.weight")->kind, AX_DIFF_DTYPE);
@@ -500,6 +500,37 @@ static void differences(void **state)
     assert_string_equal(row_of(d, "m.c_attn.bias")->a, "F32 [24]");
     assert_int_equal(row_of(d, "m.big.weight")->kind, AX_DIFF_ONLY_A);
     assert_int_equal(row_of(d, "new")->kind, AX_DIFF_ONLY_B);
+    ax_ckpt_diff_destroy(&d);
+}
+
+/* Keys that one of two models has with a prefix are those that the other has without, unless it has both. */
+static void prefixes_that_one_has(void **state)
+{
+    static const char *const prefixes[] = {"p.", "q."};
+    char a[256], b[256];
+    ax_ckpt_diff *d;
+    snprintf(a, sizeof a, "%s", at(*state, "a.safetensors"));
+    snprintf(b, sizeof b, "%s", at(*state, "b.safetensors"));
+    put_safetensors(a,
+                    "{\"w\": {\"dtype\": \"F16\", \"shape\": [2], \"data_offsets\": [0, 4]}, "
+                    "\"q.x\": {\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\": [4, 6]}, "
+                    "\"p.both\": {\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\": [6, 8]}, "
+                    "\"both\": {\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\": [8, 10]}}",
+                    10);
+    put_safetensors(b,
+                    "{\"p.w\": {\"dtype\": \"F16\", \"shape\": [2], \"data_offsets\": [0, 4]}, "
+                    "\"x\": {\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\": [4, 6]}, "
+                    "\"both\": {\"dtype\": \"F16\", \"shape\": [1], \"data_offsets\": [6, 8]}}",
+                    8);
+    OK(ax_ckpt_diff_create(a, b, prefixes, AX_COUNT(prefixes), &d));
+    assert_int_equal(d->n, 4);
+    assert_int_equal(d->common, 3);
+    assert_true(row_of(d, "w")->kind <= AX_DIFF_VALUES && row_of(d, "q.x")->kind <= AX_DIFF_VALUES);
+    assert_true(row_of(d, "both")->kind <= AX_DIFF_VALUES);
+    assert_int_equal(row_of(d, "p.both")->kind, AX_DIFF_ONLY_A);
+    ax_ckpt_diff_destroy(&d);
+    OK(ax_ckpt_diff_create(a, b, NULL, 0, &d));
+    assert_int_equal(d->common, 1);
     ax_ckpt_diff_destroy(&d);
 }
 
@@ -513,6 +544,7 @@ int main(void)
         TEST(any_flipped_bit_is_found),      TEST(manifests_name_files_of_the_checkpoint),
         TEST(impossible_manifests),          TEST(loading_compares_values),
         TEST(what_loading_refuses),          TEST(differences),
+        TEST(prefixes_that_one_has),
     };
     return cmocka_run_group_tests_name("ckpt.checkpoint", tests, NULL, NULL);
 }

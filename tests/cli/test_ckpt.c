@@ -4,6 +4,8 @@
 
 #include <jansson.h>
 
+#define GPT2 AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny/model.safetensors"
+
 static ax_status save_three(ax_comm *self)
 {
     known_model m = {.n = 8};
@@ -82,6 +84,14 @@ static void compare(void **state)
     assert_contains(out.data, "config.json:n                                values differ: 5, 1\n");
     assert_contains(out.data, "training/exp_avg.m.c_attn.weight             equal\n");
     assert_contains(out.data, "13 compared, 1 differ\n");
+    /* The files of the Hub's gpt2 have no prefix (blanks replace it here). */
+    assert_int_equal(shell("cp " GPT2 " hub.safetensors && sed 's/\"transformer\\./            \"/g' " GPT2
+                           " >plain.safetensors && " AXONN " ckpt diff plain.safetensors hub.safetensors",
+                           &out),
+                     0);
+    assert_contains(out.data, " compared, 0 differ\n");
+    assert_int_equal(shell(AXONN " ckpt diff hub.safetensors run 2>&1", &out), 4);
+    assert_contains(out.data, "hub.safetensors and run have no array in common: no weights were compared");
     assert_int_equal(shell(AXONN " ckpt diff run nowhere 2>&1", &out), 4);
     assert_contains(out.data, "nowhere");
     ax_buf_fini(&out);

@@ -93,8 +93,9 @@ static void verify(const char *path)
 
 static void compare(const char *a, const char *b)
 {
+    static const char *const prefix = "transformer.";
     ax_ckpt_diff *diff;
-    if (fuzz_read(ax_ckpt_diff_create(a, b, &diff)))
+    if (fuzz_read(ax_ckpt_diff_create(a, b, &prefix, 1, &diff)))
         ax_ckpt_diff_destroy(&diff);
 }
 

@@ -42,8 +42,9 @@ extern "C" {
 typedef enum ax_data_format {
     AX_DATA_TEXT,     /* a plain text file: one document */
     AX_DATA_TREE,     /* a directory of text and JSONL files */
+    AX_DATA_PIPE,     /* a pipe or a device, which is read as text or JSON */
     AX_DATA_JSONL,    /* one {"text": ...} per line, each a document (.jsonl, .ndjson, or .json) */
-    AX_DATA_JSON,     /* an array of such objects (.json) */
+    AX_DATA_JSON,     /* an array of such objects, or objects spread over lines (.json) */
     AX_DATA_TOK,      /* the packed token file above */
     AX_DATA_LLMC,     /* llm.c: 1024-byte header with magic 20240520, u16 tokens */
     AX_DATA_LLMC32,   /* llm.c, Llama 3: magic 20240801, u32 tokens */

@@ -83,6 +83,10 @@ static ax_status check_tokenizer(const args *a, const opened_model *m)
 {
     ax_data_format format;
     AX_TRY(ax_data_detect(a->data, &format));
+    AX_CHECK(m->model.tokenizer || format != AX_DATA_PIPE, AX_ERR_USAGE,
+             "%s is a pipe, which is read as text, and %s has no tokenizer: give --tokenizer; a token file "
+             "must be a regular file",
+             a->data, m->model.dir);
     AX_CHECK(m->model.tokenizer || !ax_data_format_is_text(format), AX_ERR_USAGE,
              "%s is text and %s has no tokenizer: give --tokenizer, or a token file", a->data, m->model.dir);
     return AX_OK;

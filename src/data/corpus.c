@@ -164,9 +164,7 @@ static ax_status add_file_of(ax_corpus *corpus, const char *input, ax_data_forma
         return status;
     }
     if (file.format == AX_DATA_TEXT && data_has_suffix(path, ".json"))
-        ax_log(AX_LOG_WARN,
-               "%s is read as plain text: it is neither an array of objects nor an object on each line",
-               path);
+        ax_log(AX_LOG_WARN, "%s is read as plain text: it is neither an array of objects nor objects", path);
     return add_file(corpus, file);
 }
 

@@ -93,8 +93,8 @@ typedef struct corpus_records {
 
 /* The lines of `text`, which stands at `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
-/* The elements of an array, the whole file. */
-AX_MUST_CHECK ax_status corpus_take_array(corpus_records *r, const char *text, size_t bytes);
+/* The whole file: the elements of an array, or objects one behind another. */
+AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes);
 
 /* ---- building: build.c --------------------------------------------------------------------------- */
 

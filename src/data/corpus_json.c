@@ -1,4 +1,5 @@
-/* Documents in JSON: the lines of a JSONL file, or the elements of an array of objects. */
+/* Documents in JSON: the lines of a JSONL file, the elements of an array of objects, or objects that are
+ * spread over lines. */
 #include "axonn/json.h"
 #include "corpus.h"
 
@@ -104,8 +105,9 @@ static ax_status take_text(corpus_records *r, const json_t *text, bool broken, i
     if (!json_is_string(text)) {
         (void)ax_fail(AX_ERR_DATA,
                       "an object with a string \"%s\" is wanted here (--text-key, or data.text_key, names "
-                      "another member)",
-                      r->key);
+                      "another member%s)",
+                      r->key,
+                      r->file->format == AX_DATA_JSON ? "; plain text has another suffix than .json" : "");
         return fail_at(r, offset);
     }
     const char *bytes = json_string_value(text);
@@ -151,7 +153,8 @@ ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, i
     return AX_OK;
 }
 
-/* ---- arrays -------------------------------------------------------------------------------------- */
+/* ---- arrays and objects ----------------------------------------------------------------------------------
+ */
 
 static const char *skip_blanks(const char *at, const char *end)
 {
@@ -160,7 +163,7 @@ static const char *skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* Behind the element at `at`: before the comma or bracket that closes it. */
+/* Behind the object or array at `at`; other values end before a comma or a bracket. */
 static const char *skip_element(const char *at, const char *end)
 {
     bool quoted = false;
@@ -173,8 +176,8 @@ static const char *skip_element(const char *at, const char *end)
             depth++;
         else if (!quoted && (*at == '}' || *at == ']' || *at == ',') && depth == 0)
             break;
-        else if (!quoted && (*at == '}' || *at == ']'))
-            depth--;
+        else if (!quoted && (*at == '}' || *at == ']') && --depth == 0)
+            return at + 1;
     }
     return at < end ? at : end;
 }
@@ -199,10 +202,8 @@ static ax_status skip_separator(const corpus_records *r, const char *text, const
     return fail_at(r, p - text);
 }
 
-ax_status corpus_take_array(corpus_records *r, const char *text, size_t bytes)
+static ax_status take_array(corpus_records *r, const char *text, const char *at, const char *end)
 {
-    const char *end = text + bytes, *at = memchr(text, '[', bytes);
-    AX_CHECK(at, AX_ERR_DATA, "%s changed while it was read", r->file->path);
     at = skip_blanks(at + 1, end);
     if (at < end && *at == ']') /* no elements */
         return skip_separator(r, text, &at, end);
@@ -211,6 +212,19 @@ ax_status corpus_take_array(corpus_records *r, const char *text, size_t bytes)
         AX_TRY(take_record(r, at, (size_t)(behind - at), at - text));
         at = behind;
         AX_TRY(skip_separator(r, text, &at, end));
+    }
+    return AX_OK;
+}
+
+ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes)
+{
+    const char *end = text + bytes, *at = skip_blanks(text, end);
+    if (at < end && *at == '[')
+        return take_array(r, text, at, end);
+    while (at < end && !r->omitted->file_why) {
+        const char *behind = skip_element(at, end);
+        AX_TRY(take_record(r, at, (size_t)(behind - at), at - text));
+        at = skip_blanks(behind, end);
     }
     return AX_OK;
 }

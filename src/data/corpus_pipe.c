@@ -34,6 +34,14 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
     return AX_OK;
 }
 
+/* The first bytes of the pipe, if `n`, say more than the NUL does. */
+static ax_status refuse_nul(const corpus_file *file, const char *head, size_t n, int64_t offset)
+{
+    ax_status status = data_refuse_nul(file->path, head, n, offset);
+    ax_error_context("%s is a pipe, which is read as text (a token file must be a regular file)", file->path);
+    return status;
+}
+
 static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progress, void *user,
                           XXH3_state_t *hash)
 {
@@ -44,8 +52,7 @@ static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progres
             continue;
         const char *zero = memchr(chunk, 0, (size_t)n); /* what never ends, as /dev/zero, holds one too */
         if (zero)
-            return data_refuse_nul(file->path, chunk, file->bytes ? 0 : (size_t)n,
-                                   file->bytes + (zero - chunk));
+            return refuse_nul(file, chunk, file->bytes ? 0 : (size_t)n, file->bytes + (zero - chunk));
         AX_TRY(
             ax_write_all(file->copy, chunk, (size_t)n, "a copy of a pipe (environment TMPDIR says where)"));
         XXH3_64bits_update(hash, chunk, (size_t)n);

@@ -1,6 +1,6 @@
 /* Reading units of a corpus. A text file is one document and one unit, for cutting it could change its
  * tokens; a JSONL file is cut by bytes, and a unit owns the lines that start in it, so that units of one file
- * can be read in parallel without knowing of each other. An array of JSON is one unit. */
+ * can be read in parallel without knowing of each other. Other JSON is one unit. */
 #include "corpus.h"
 #include "source.h"
 
@@ -122,7 +122,7 @@ static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, con
                               .user = user,
                               .omitted = omitted,
                               .guessed = may_skip(file, unit) && data_has_suffix(file->path, ".json")};
-    return file->format == AX_DATA_JSON ? corpus_take_array(&records, text, bytes)
+    return file->format == AX_DATA_JSON ? corpus_take_values(&records, text, bytes)
                                         : corpus_take_lines(&records, text, bytes, offset);
 }
 

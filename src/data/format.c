@@ -11,15 +11,10 @@
 
 const char *ax_data_format_name(ax_data_format format)
 {
-    static const char *const names[] = {"text",
-                                        "directory of text",
-                                        "JSONL",
-                                        "JSON",
-                                        "packed tokens",
-                                        "llm.c tokens",
-                                        "llm.c Llama-3 tokens",
-                                        "nanoGPT tokens",
-                                        "Megatron-LM tokens"};
+    static const char *const names[] = {
+        "text",           "directory of text", "pipe",         "JSONL",
+        "JSON",           "packed tokens",     "llm.c tokens", "llm.c Llama-3 tokens",
+        "nanoGPT tokens", "Megatron-LM tokens"};
     return (unsigned)format < AX_COUNT(names) ? names[format] : "unknown format";
 }
 
@@ -143,12 +138,12 @@ ax_data_format data_json_format(const char *head, size_t n, bool complete)
         return *inside == '{' || *inside == ']' ? AX_DATA_JSON : AX_DATA_TEXT;
     if (*at != '{' || (*inside != '"' && *inside != '}'))
         return AX_DATA_TEXT;
-    /* A first line that ends with its object: where an object is spread over lines, it ends with less. */
+    /* Objects on a line each end with it; an object that is spread over lines does not. */
     size_t line = strcspn(at, "\n");
     bool whole = at[line] || complete;
     while (line && strchr(blanks, at[line - 1]))
         line--;
-    return !whole || at[line - 1] == '}' ? AX_DATA_JSONL : AX_DATA_TEXT;
+    return !whole || at[line - 1] == '}' ? AX_DATA_JSONL : AX_DATA_JSON;
 }
 
 static bool detect_magic(const char *head, size_t n, ax_data_format *out)
@@ -185,7 +180,7 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
         return AX_OK;
     }
     if (!stat(path, &info) && !S_ISREG(info.st_mode)) { /* a pipe: what is read of it here would be gone */
-        *out = AX_DATA_TEXT;
+        *out = AX_DATA_PIPE;
         return AX_OK;
     }
     AX_TRY(data_read_head(path, head, &n));

@@ -90,6 +90,9 @@ ax_status ax_data_prepare(const char *path, const ax_data_build_options *how, co
     AX_TRY(ax_data_detect(path, &format));
     if (!ax_data_format_is_text(format))
         return ax_strdup(path, token_path);
+    AX_CHECK(how->tokenizer || format != AX_DATA_PIPE, AX_ERR_USAGE,
+             "%s is a pipe, which is read as text: set data.tokenizer; a token file must be a regular file",
+             path);
     AX_CHECK(how->tokenizer, AX_ERR_USAGE,
              "%s holds text: set data.tokenizer, or name a token file made of it", path);
     char *real = realpath(path, NULL); /* NULL: a pipe without a name */

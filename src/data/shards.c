@@ -6,6 +6,7 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- which files --------------------------------------------------------------------------------- */
 
@@ -86,20 +87,33 @@ ax_status data_match(const char *pattern, data_names *out)
     return status;
 }
 
-/* What lies in a directory: token files, of which some are known as such by more than their suffix, and
- * others. */
+/* What lies in a directory and below: token files, of which some are known as such by more than their suffix,
+ * and others. */
 typedef struct content {
     data_names tokens;
     size_t sure;
     char *other; /* the path of one */
 } content;
 
-/* Takes over `path`. */
+static ax_status list_dir(const char *dir, content *c);
+
+static bool is_link(const char *path)
+{
+    struct stat info;
+    return !lstat(path, &info) && S_ISLNK(info.st_mode);
+}
+
+/* Takes over `path`. Links to directories are not followed, as in trees of text. */
 static ax_status look_at(content *c, char *path)
 {
     ax_data_format format = AX_DATA_TREE;
-    bool tokens = !ax_path_is_dir(path) && (data_has_suffix(path, ".tok") || data_has_suffix(path, ".bin") ||
-                                            data_has_suffix(path, ".idx"));
+    if (ax_path_is_dir(path)) {
+        ax_status status = is_link(path) ? AX_OK : list_dir(path, c);
+        free(path);
+        return status;
+    }
+    bool tokens =
+        data_has_suffix(path, ".tok") || data_has_suffix(path, ".bin") || data_has_suffix(path, ".idx");
     if (!tokens) {
         free(c->other);
         c->other = path;
@@ -127,7 +141,7 @@ static ax_status list_dir(const char *dir, content *c)
     return status;
 }
 
-/* The token files of a directory; none if it holds text. */
+/* The token files of a directory and those below it; none if it holds text. */
 static ax_status list_tokens(const char *dir, data_names *out)
 {
     content c = {0};

@@ -292,6 +292,7 @@ static ax_status open_into(ax_data *data, const char *path, int64_t end_id)
 {
     ax_data_format format;
     AX_TRY(data_detect_file(path, &format));
+    AX_CHECK(format != AX_DATA_PIPE, AX_ERR_DATA, "%s is a pipe: a token file must be a regular file", path);
     AX_CHECK(!ax_data_format_is_text(format), AX_ERR_DATA,
              "%s holds text, not tokens: make a token file of it with `axonn data build`", path);
     char *idx = NULL, *bin = NULL;

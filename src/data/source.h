@@ -150,7 +150,8 @@ AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file 
 bool data_has_suffix(const char *path, const char *suffix);
 
 /* What a file of text holds whose name says no more than .json, or nothing, by its first n bytes; `complete`
- * if these are all: an array of objects (AX_DATA_JSON), an object on each line (AX_DATA_JSONL), or text. */
+ * if these are all: an array of objects or objects that are spread over lines (AX_DATA_JSON), an object on
+ * each line (AX_DATA_JSONL), or text. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
 /* Why a file that holds a NUL byte is no text, after "it"; `head` are its first n bytes. */

@@ -166,7 +166,7 @@ static void expect_failure(const char *path, int64_t bad_lines, const char *text
 /* The walk over one input ends with AX_ERR_DATA and a message that holds `text`. */
 static void expect_bad(const char *path, const char *text) { expect_failure(path, 0, text); }
 
-/* Files called .json hold documents if they are an array of objects or have one on each line. */
+/* Files called .json hold documents if they are an array of objects, or objects on lines or over lines. */
 static void json_files(void **state)
 {
     scratch *s = *state;
@@ -176,7 +176,11 @@ static void json_files(void **state)
     expect_documents(put_text(s, "b.json", "[{\"text\":\"one\"}]"), "|one");
     expect_documents(put_text(s, "c.json", "{\"text\":\"one\"}\n\n{\"text\": \"two\"}"), "|one|two");
     expect_documents(put_text(s, "d.json", "{\"text\":\"one\"}"), "|one");
-    expect_documents(put_text(s, "e.json", "{\n\"text\": 1\n}\n"), "|{\n\"text\": 1\n}\n"); /* as text */
+    expect_documents(put_text(s, "e.json", "\n{\n\"text\": \"one, }\"\n}\n"), "|one, }");
+    expect_documents(put_text(s, "e.json", "{\n\"m\": [{}],\n\"text\": \"one\"\n}\n{\"text\": \"two\"}"),
+                     "|one|two");
+    expect_bad(put_text(s, "e.json", "{\n\"text\": 1\n}\n"), "plain text has another suffix than .json");
+    expect_bad(put_text(s, "e.json", "{\n\"text\": \"x\"\n}\n]\n"), "e.json:4: not valid JSON");
     expect_documents(put_text(s, "f.json", "[1, 2]"), "|[1, 2]");
     expect_bad(put_text(s, "g.json", "[]"), "there is no text in");
     expect_bad(put_text(s, "h.json", "[\n{\"text\":\"x\"}\n"),
@@ -201,9 +205,9 @@ static void json_files(void **state)
     const char *tree = in_scratch(s, "tree");
     int64_t files, skipped;
     char *all = join_documents(&(ax_corpus_options){.inputs = &tree, .n_inputs = 1}, &files, &skipped);
-    assert_string_equal(all, "|one, ]\"}|two|{\n}");
-    assert_int_equal(files, 2);
-    assert_int_equal(skipped, 3);
+    assert_string_equal(all, "|one, ]\"}|two");
+    assert_int_equal(files, 1);
+    assert_int_equal(skipped, 4);
     free(all);
 }
 
@@ -278,6 +282,7 @@ static void pipes(void **state)
     } cases[] = {{"some text\n", "|some text\n", NULL},
                  {"{\"text\": \"one\"}\n{\"text\": \"two\"}\n", "|one|two", NULL},
                  {"[{\"text\": \"one\"}]", "|one", NULL},
+                 {"{\n  \"text\": \"one\"\n}\n", "|one", NULL},
                  {"{ int x; }\n", "|{ int x; }\n", NULL},
                  {"", NULL, "there is no text in /dev/fd/"},
                  {"\x1f\x8b\x08", NULL, "is compressed (gzip)"},
@@ -293,7 +298,7 @@ static void pipes(void **state)
         close(fd);
     }
     expect_bad("/dev/null", "there is no text in /dev/null");
-    expect_bad("/dev/zero", "NUL byte at offset 0");
+    expect_bad("/dev/zero", "a token file must be a regular file");
 
     /* A pipe that nobody writes to can be given up. */
     int ends[2], calls = 0;

@@ -253,6 +253,30 @@ static void refused(void **state)
     put_nanogpt(s, "t/b.bin", 0, 5);
     OK(ax_data_detect(in_scratch(s, "t"), &format));
     assert_int_equal(format, AX_DATA_TREE);
+    FAILS(AX_ERR_DATA, "a token file must be a regular file", ax_data_open("/dev/null", -1, &data));
+}
+
+/* Shards lie in directories below the one that is named, but not behind links to directories. */
+static void directories_below(void **state)
+{
+    scratch *s = *state;
+    ax_data *data;
+    int32_t tokens[4];
+    OK(ax_mkdirs(in_scratch(s, "deep/a/b")));
+    put_nanogpt(s, "deep/z.bin", 0, 1);
+    put_nanogpt(s, "deep/a/b/y.bin", 1, 3);
+    put_nanogpt(s, "deep/a/x.bin", 3, 4);
+    assert_int_equal(symlink("..", in_scratch(s, "deep/a/up")), 0);
+    OK(ax_data_open(in_scratch(s, "deep"), -1, &data));
+    assert_int_equal(ax_data_describe(data)->tokens, 4);
+    OK(ax_data_tokens(data, 0, 4, tokens));
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(tokens[i], token_at((i + 1) % 4));
+    ax_data_close(&data);
+    put_text(s, "deep/a/b/README", "text");
+    ax_data_format format;
+    OK(ax_data_detect(in_scratch(s, "deep"), &format));
+    assert_int_equal(format, AX_DATA_TREE);
 }
 
 /* Patterns work for text as well. */
@@ -281,6 +305,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(shards_are_one_file, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(checksums, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(refused, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(directories_below, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(text_by_pattern, scratch_setup, scratch_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,15 +103,38 @@ static size_t *block_bytes(ax_param_set *set, int block)
     return bytes[block];
 }
 
+static int by_name(const void *x, const void *y)
+{
+    const ax_param *a = *(ax_param *const *)x, *b = *(ax_param *const *)y;
+    int order = strcmp(a->name, b->name);
+    return order ? order : (a > b) - (a < b);
+}
+
+/* A name belongs to one parameter, which may be listed several times. */
+static ax_status check_names(ax_param *const *params, int n)
+{
+    ax_param **sorted;
+    AX_TRY(ax_calloc((size_t)n, sizeof *sorted, &sorted));
+    memcpy(sorted, params, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_name);
+    ax_status status = AX_OK;
+    for (int i = 1; i < n && status == AX_OK; i++)
+        if (sorted[i] != sorted[i - 1] && !strcmp(sorted[i]->name, sorted[i - 1]->name))
+            status = ax_fail(AX_ERR_INTERNAL, "two parameters have the name %s", sorted[i]->name);
+    free(sorted);
+    return status;
+}
+
+/* The parameters without those that are listed again. */
 static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
 {
+    AX_TRY(check_names(params, n));
     AX_TRY(ax_calloc((size_t)n, sizeof(ax_param *), &set->param));
     for (int i = 0; i < n; i++) {
-        const ax_param *same = ax_param_set_find(set, params[i]->name);
-        AX_CHECK(!same || same == params[i], AX_ERR_INTERNAL, "two parameters have the name %s",
-                 params[i]->name);
-        if (!same)
-            set->param[set->n++] = params[i];
+        if (params[i]->set == set)
+            continue;
+        params[i]->set = set;
+        set->param[set->n++] = params[i];
     }
     return AX_OK;
 }
@@ -154,7 +177,6 @@ static ax_status make_flow(ax_param_set *set)
         *p->live = (ax_param_live){.index = i, .bucket = -1, .cached = p->rest};
         p->live->cached.layout = p->use;
         p->live->whole = ax_layout_equal(set->ctx->grid, &p->use, &p->rest.layout, p->rest.ndim);
-        p->set = set;
         /* Without an optimizer, weights are stored only in the dtype that kernels read. */
         p->master.dtype = set->slots < 0 ? p->rest.dtype : set->ctx->accum;
     }
@@ -190,7 +212,7 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
  * destroy has no status, so a failure of it is ignored. */
 static void detach(ax_param *p)
 {
-    ax_status ignored = ax_param_publish_wait(p);
+    ax_status ignored = p->live ? ax_param_publish_wait(p) : AX_OK;
     (void)ignored;
     ax_tensor *const all[] = {&p->rest, &p->rounded, &p->master, &p->sum, &p->grad, &p->slot[0], &p->slot[1]};
     for (size_t i = 0; i < AX_COUNT(all); i++)

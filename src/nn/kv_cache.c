@@ -12,7 +12,7 @@ struct ax_kv_cache {
     ax_ctx *ctx;
     int64_t length;
     int n;
-    entry *entries;
+    entry *entries; /* sorted by layer */
     size_t bytes;
     char *block;
 };
@@ -37,6 +37,12 @@ static void add_entries(ax_kv_cache *cache, const ax_layer *layer, int64_t batch
         add_entries(cache, layer->child[i], batch, capacity);
 }
 
+static int by_layer(const void *x, const void *y)
+{
+    uintptr_t a = (uintptr_t)((const entry *)x)->layer, b = (uintptr_t)((const entry *)y)->layer;
+    return (a > b) - (a < b);
+}
+
 ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
                              ax_kv_cache **out)
 {
@@ -59,6 +65,7 @@ ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, i
         cache->entries[i].v.data = at + size;
         at += 2 * size;
     }
+    qsort(cache->entries, (size_t)cache->n, sizeof *cache->entries, by_layer);
     *out = cache;
     return AX_OK;
 }
@@ -85,13 +92,13 @@ size_t ax_kv_cache_bytes(const ax_kv_cache *cache) { return cache->bytes; }
 
 ax_status ax_kv_cache_find(const ax_kv_cache *cache, const ax_layer *layer, ax_tensor *k, ax_tensor *v)
 {
-    for (int i = 0; i < cache->n; i++)
-        if (cache->entries[i].layer == layer) {
-            *k = cache->entries[i].k;
-            *v = cache->entries[i].v;
-            return AX_OK;
-        }
-    return ax_fail(AX_ERR_INTERNAL,
-                   "the key/value cache has no attention layer \"%s\": it was created for another network",
-                   layer->name);
+    const entry *found = cache->n ? bsearch(&(entry){.layer = layer}, cache->entries, (size_t)cache->n,
+                                            sizeof *cache->entries, by_layer)
+                                  : NULL;
+    AX_CHECK(found, AX_ERR_INTERNAL,
+             "the key/value cache has no attention layer \"%s\": it was created for another network",
+             layer->name);
+    *k = found->k;
+    *v = found->v;
+    return AX_OK;
 }

@@ -1,9 +1,14 @@
 /* Packs recorded lifetimes into one block (dynamic storage allocation by first fit): largest allocation
- * first, each at the lowest offset that is free during its whole lifetime. Read frame.c first. */
+ * first, each at the lowest offset that is free during its whole lifetime. That takes quadratic time, so
+ * tasks of very many allocations (thousands of layers) are packed in order of time instead, as a malloc would
+ * place them, which is fast because few ranges are free at a time; the block may become larger. Read frame.c
+ * first. */
 #include "tensor/frame.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { BY_SIZE_MOST = 16384 }; /* allocations of a task that is packed by size: 0.2 s */
 
 static int larger_first(const void *a, const void *b)
 {
@@ -16,10 +21,21 @@ static int larger_first(const void *a, const void *b)
     return x < y ? -1 : 1;
 }
 
+static int sooner_dead(const void *a, const void *b)
+{
+    const ax_frame_alloc_record *x = *(ax_frame_alloc_record *const *)a,
+                                *y = *(ax_frame_alloc_record *const *)b;
+    if (x->last != y->last)
+        return x->last < y->last ? -1 : 1;
+    return x < y ? -1 : x > y;
+}
+
 static bool alive_together(const ax_frame_alloc_record *a, const ax_frame_alloc_record *b)
 {
     return a->birth <= b->last && b->birth <= a->last;
 }
+
+/* ---- in order of size ---------------------------------------------------------------------------- */
 
 /* First fit: gives `item` the lowest offset that overlaps no placed allocation alive at the same time, and
  * inserts it into `placed`, which is sorted by offset. */
@@ -43,37 +59,117 @@ static void place_first_fit(ax_frame_alloc_record **placed, int n, ax_frame_allo
     placed[at] = item;
 }
 
-static ax_status pack(ax_frame_task *task, size_t *bytes)
+static void pack_by_size(const ax_frame_task *task, ax_frame_alloc_record **order,
+                         ax_frame_alloc_record **placed)
 {
-    ax_frame_alloc_record **order, **placed;
-    AX_TRY(ax_calloc((size_t)task->n, sizeof *order, &order));
-    ax_status status = ax_calloc((size_t)task->n, sizeof *placed, &placed);
-    if (status == AX_OK) {
-        for (int i = 0; i < task->n; i++)
-            order[i] = &task->alloc[i];
-        qsort(order, (size_t)task->n, sizeof *order, larger_first);
-        for (int i = 0; i < task->n; i++) {
-            place_first_fit(placed, i, order[i]);
-            *bytes = (size_t)ax_max((int64_t)*bytes, (int64_t)(order[i]->offset + order[i]->bytes));
-        }
-        free(placed);
-    }
-    free(order);
-    return status;
+    qsort(order, (size_t)task->n, sizeof *order, larger_first);
+    for (int i = 0; i < task->n; i++)
+        place_first_fit(placed, i, order[i]);
 }
 
-/* Adds the sizes of all allocations to *unshared, and raises *peak to the most bytes alive at any operation.
- * Allocations are in order of birth, so the maximum is reached at one of the births. */
-static void measure(const ax_frame_task *task, size_t *unshared, size_t *peak)
+/* ---- in order of time ---------------------------------------------------------------------------- */
+
+/* Free ranges of the block in order of offset. The last one has no end. */
+typedef struct hole {
+    size_t begin, end;
+} hole;
+
+typedef struct holes {
+    hole *hole; /* one more than there are allocations alive, at most */
+    int n;
+} holes;
+
+/* Takes the lowest range that is large enough. */
+static size_t take_lowest(holes *h, size_t bytes)
 {
-    for (int i = 0; i < task->n; i++) {
-        size_t alive = 0;
-        *unshared += task->alloc[i].bytes;
-        for (int j = 0; j <= i; j++)
-            if (task->alloc[j].last >= task->alloc[i].birth)
-                alive += task->alloc[j].bytes;
-        *peak = (size_t)ax_max((int64_t)*peak, (int64_t)alive);
+    int i = 0;
+    while (h->hole[i].end - h->hole[i].begin < bytes)
+        i++;
+    size_t offset = h->hole[i].begin;
+    h->hole[i].begin += bytes;
+    if (h->hole[i].begin == h->hole[i].end)
+        memmove(&h->hole[i], &h->hole[i + 1], (size_t)(--h->n - i) * sizeof *h->hole);
+    return offset;
+}
+
+/* Gives a range back and joins it with its neighbours. */
+static void give_back(holes *h, size_t begin, size_t end)
+{
+    int lo = 0, hi = h->n - 1; /* lo: the first hole behind the range; the last one is behind all */
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (h->hole[mid].begin < end)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
+    hole *at = &h->hole[lo];
+    bool before = lo > 0 && at[-1].end == begin, behind = at->begin == end;
+    size_t after = (size_t)(h->n - lo) * sizeof *at;
+    if (before && behind) {
+        at->begin = at[-1].begin;
+        memmove(at - 1, at, after);
+        h->n--;
+    } else if (before) {
+        at[-1].end = end;
+    } else if (behind) {
+        at->begin = begin;
+    } else {
+        memmove(at + 1, at, after);
+        *at = (hole){begin, end};
+        h->n++;
+    }
+}
+
+static ax_status pack_by_time(const ax_frame_task *task, ax_frame_alloc_record *const *ended)
+{
+    holes h = {.n = 1};
+    AX_TRY(ax_calloc((size_t)task->n + 1, sizeof *h.hole, &h.hole));
+    h.hole[0].end = SIZE_MAX;
+    for (int i = 0, dead = 0; i < task->n; i++) {
+        for (; ended[dead]->last < task->alloc[i].birth; dead++)
+            give_back(&h, ended[dead]->offset, ended[dead]->offset + ended[dead]->bytes);
+        task->alloc[i].offset = take_lowest(&h, task->alloc[i].bytes);
+    }
+    free(h.hole);
+    return AX_OK;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------- */
+
+/* Adds to the plan's sum of sizes, and raises its lower bound to the most bytes alive at any operation.
+ * Allocations are in order of birth, so the maximum is reached at one of the births; `ended` has them in
+ * order of last use. */
+static void measure(const ax_frame_task *task, ax_frame_alloc_record *const *ended, ax_frame_plan *plan)
+{
+    size_t unshared = 0, alive = 0;
+    for (int i = 0, dead = 0; i < task->n; i++) {
+        unshared += task->alloc[i].bytes;
+        alive += task->alloc[i].bytes;
+        for (; ended[dead]->last < task->alloc[i].birth; dead++)
+            alive -= ended[dead]->bytes;
+        plan->lower_bound = (size_t)ax_max((int64_t)plan->lower_bound, (int64_t)alive);
+    }
+    plan->unshared = (size_t)ax_max((int64_t)plan->unshared, (int64_t)unshared);
+}
+
+/* `order` and `other` have room for the task's allocations. */
+static ax_status pack(ax_frame_task *task, ax_frame_plan *plan, ax_frame_alloc_record **order,
+                      ax_frame_alloc_record **other)
+{
+    for (int i = 0; i < task->n; i++)
+        order[i] = &task->alloc[i];
+    qsort(order, (size_t)task->n, sizeof *order, sooner_dead);
+    measure(task, order, plan);
+    if (task->n > BY_SIZE_MOST)
+        AX_TRY(pack_by_time(task, order));
+    else
+        pack_by_size(task, order, other);
+    for (int i = 0; i < task->n; i++) {
+        size_t end = task->alloc[i].offset + task->alloc[i].bytes;
+        plan->bytes = (size_t)ax_max((int64_t)plan->bytes, (int64_t)end);
+    }
+    return AX_OK;
 }
 
 static ax_status plan_task(const ax_frame_task *recorded, ax_frame_plan *plan)
@@ -85,10 +181,11 @@ static ax_status plan_task(const ax_frame_task *recorded, ax_frame_plan *plan)
     plan->tasks++;
     if (task->n)
         memcpy(task->alloc, recorded->alloc, (size_t)task->n * sizeof *task->alloc);
-    size_t unshared = 0;
-    measure(task, &unshared, &plan->lower_bound);
-    plan->unshared = (size_t)ax_max((int64_t)plan->unshared, (int64_t)unshared);
-    return pack(task, &plan->bytes);
+    ax_frame_alloc_record **order = NULL;
+    AX_TRY(ax_calloc(2 * (size_t)task->n, sizeof *order, &order));
+    ax_status status = pack(task, plan, order, order + task->n);
+    free(order);
+    return status;
 }
 
 ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out)

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -352,6 +353,22 @@ static void the_plan_is_what_is_measured(void **state)
     }
 }
 
+/* The largest depth that a configuration may ask for is planned soon: no part of the plan takes quadratic
+ * time. */
+static void the_deepest_model_is_planned_soon(void **state)
+{
+    (void)state;
+    training t = {0};
+    measured m = {0};
+    clock_t begin = clock();
+    if (start(&t, &(shape){AX_LAYERS_MAX, 1, 1, 257, 8, 1, 1, 0, AX_BF16, 0, 1}, &m) != AX_OK)
+        fail_msg("%s", ax_error_message());
+    double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    print_message("%d layers are ready after %.1f s\n", AX_LAYERS_MAX, seconds);
+    assert_true(seconds < 60);
+    finish(&t);
+}
+
 static int set_up(void **state)
 {
     (void)state;
@@ -364,8 +381,8 @@ static int tear_down(void **state) { return chdir("/") || ax_remove_tree(*state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_allocates_nothing),
-                                       cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
-                                       cmocka_unit_test(the_plan_is_what_is_measured)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_allocates_nothing), cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
+        cmocka_unit_test(the_plan_is_what_is_measured), cmocka_unit_test(the_deepest_model_is_planned_soon)};
     return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
 }

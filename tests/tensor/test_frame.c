@@ -1,11 +1,13 @@
 /* tensor: host memory of frames, the callback before memory becomes invalid, and recordings of tasks. */
-#include "axonn/tensor.h"
+#include "tensor/frame.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -212,6 +214,80 @@ static void an_operand_uses_all_that_it_covers(void **state)
     close_world(&w);
 }
 
+static void touch(const world *w, void *memory, int64_t n)
+{
+    must(ax_run_scale(w->ctx->stream, &(ax_scale_args){.n = n, .x = memory, .dtype = AX_F32}));
+}
+
+/* Forward and backward of `layers` layers: what a layer saves is used last by its backward, scratch at once.
+ */
+static void record_layers(const world *w, int layers)
+{
+    void **saved;
+    must(ax_calloc((size_t)layers, sizeof *saved, &saved));
+    must(ax_frame_begin(w->frame, "task", AX_MODE_TRAIN, NULL));
+    for (int i = 0; i < 2 * layers; i++) {
+        int layer = i < layers ? i : 2 * layers - 1 - i, n = 100 + 50 * (i % 3);
+        void *scratch;
+        must(ax_frame_scratch(w->frame, AX_F32, n, &scratch));
+        touch(w, scratch, n);
+        if (i < layers)
+            must(ax_frame_scratch(w->frame, AX_F32, 40 + layer % 5, &saved[layer]));
+        touch(w, saved[layer], 40);
+        touch(w, scratch, n);
+    }
+    free(saved);
+}
+
+static int by_offset(const void *x, const void *y)
+{
+    const ax_frame_alloc_record *a = *(ax_frame_alloc_record *const *)x,
+                                *b = *(ax_frame_alloc_record *const *)y;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+/* At several operations, what is alive is apart. */
+static void check_apart(const ax_frame_task *task)
+{
+    const ax_frame_alloc_record **alive;
+    must(ax_calloc((size_t)task->n, sizeof *alive, &alive));
+    for (int k = 0; k < 20; k++) {
+        int n = 0;
+        int64_t now = task->alloc[task->n - 1].last * k / 19;
+        for (int i = 0; i < task->n; i++)
+            if (task->alloc[i].birth <= now && task->alloc[i].last >= now)
+                alive[n++] = &task->alloc[i];
+        qsort(alive, (size_t)n, sizeof *alive, by_offset);
+        for (int i = 1; i < n; i++)
+            assert_true(alive[i - 1]->offset + alive[i - 1]->bytes <= alive[i]->offset);
+    }
+    free(alive);
+}
+
+/* A plan of many layers is made in about linear time, and is nearly as small as one of few. */
+static void deep_networks_are_planned_quickly(void **state)
+{
+    (void)state;
+    static const int layers[] = {3, 1000, 50000};
+    for (size_t i = 0; i < AX_COUNT(layers); i++) {
+        world w = open_world("dry");
+        ax_frame_plan *plan;
+        record_layers(&w, layers[i]);
+        clock_t begin = clock();
+        must(ax_frame_plan_create(w.frame, &plan));
+        double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+        print_message("a plan of %d layers took %.2f s: %.1f %%\n", layers[i], seconds,
+                      100.0 * (double)ax_frame_plan_bytes(plan) / (double)ax_frame_plan_lower_bound(plan));
+        if (seconds > 5)
+            fail_msg("a plan of %d layers took %.1f s", layers[i], seconds);
+        check_apart(&plan->task[0]);
+        size_t least = ax_frame_plan_lower_bound(plan);
+        assert_in_range(ax_frame_plan_bytes(plan), least, least + least / 4);
+        ax_frame_plan_destroy(&plan);
+        close_world(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +297,7 @@ int main(void)
         cmocka_unit_test(what_a_table_points_to_is_used),
         cmocka_unit_test(numbers_are_not_addresses),
         cmocka_unit_test(an_operand_uses_all_that_it_covers),
+        cmocka_unit_test(deep_networks_are_planned_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

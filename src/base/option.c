@@ -185,8 +185,14 @@ ax_status ax_option_finish(ax_option_set *set)
     for (size_t i = 0; i < set->count; i++) {
         const ax_option *option = &set->table[i];
         const ax_option_state *state = &set->states[i];
-        if (option->required && !state->waived && !set->broken && !state->place && !state->failed)
+        if (!option->required || state->failed || state->waived)
+            continue;
+        if (!state->place && !set->broken)
             option_report(set, NULL, option->key, "required, but not given (%s)", option->help);
+        else if (state->place && option_is_list(option) &&
+                 !option_list_length(option, set->target + option->offset))
+            option_report(set, state->place, option->key, "the list is empty; give at least one (%s)",
+                          option->help);
     }
     if (!set->error_count)
         return AX_OK;

@@ -44,6 +44,8 @@ bool option_is_list(const ax_option *option);
 bool option_takes_many(const ax_option *option); /* as a flag: all values up to the next flag */
 size_t option_field_size(const ax_option *option);
 void option_field_fini(const ax_option *option, void *field);
+/* Items of a list that was read. */
+size_t option_list_length(const ax_option *option, const void *field);
 /* "an integer", "a path", … */
 const char *option_type_phrase(const ax_option *option);
 /* `text` in quotes, shortened and free of control characters. */

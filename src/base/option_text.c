@@ -33,7 +33,7 @@ static ax_status dump_path(const ax_weighted_path *path, ax_buf *out)
     return ax_buf_printf(out, ", weight: %s}", option_format_double(path->weight, number));
 }
 
-static size_t list_length(const ax_option *option, const void *field)
+size_t option_list_length(const ax_option *option, const void *field)
 {
     if (option->type == AX_OPT_FLOATS)
         return (size_t)option->items;
@@ -46,7 +46,7 @@ static ax_status dump_list(const ax_option *option, const void *field, ax_buf *o
 {
     char number[32];
     AX_TRY(ax_buf_add(out, "[", 1));
-    for (size_t i = 0; i < list_length(option, field); i++) {
+    for (size_t i = 0; i < option_list_length(option, field); i++) {
         AX_TRY(ax_buf_printf(out, "%s", i ? ", " : ""));
         if (option->type == AX_OPT_FLOATS)
             AX_TRY(ax_buf_printf(out, "%s", option_format_double(((const double *)field)[i], number)));

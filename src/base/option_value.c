@@ -90,17 +90,27 @@ static bounds parse_range(const char *range)
     return b;
 }
 
+/* A bound in full where it is an integer that any option may hold. */
+static const char *format_bound(double value, char out[32])
+{
+    bool integer = value == floor(value) && fabs(value) < 0x1p63;
+    snprintf(out, 32, integer ? "%.0f" : "%.12g", value);
+    return out;
+}
+
 char *option_range_phrase(const char *range, char out[96])
 {
     bounds b = parse_range(range);
     bool lo = isfinite(b.lo), hi = isfinite(b.hi);
-    char left[40] = "", right[40] = "";
+    char left[48] = "", right[48] = "", low[32], high[32];
+    format_bound(b.lo, low);
+    format_bound(b.hi, high);
     if (lo)
-        snprintf(left, sizeof left, "%s %.12g", b.open_lo ? "greater than" : "at least", b.lo);
+        snprintf(left, sizeof left, "%s %s", b.open_lo ? "greater than" : "at least", low);
     if (hi)
-        snprintf(right, sizeof right, "%s %.12g", b.open_hi ? "less than" : "at most", b.hi);
+        snprintf(right, sizeof right, "%s %s", b.open_hi ? "less than" : "at most", high);
     if (lo && hi && !b.open_lo && !b.open_hi)
-        snprintf(out, 96, "from %.12g to %.12g", b.lo, b.hi);
+        snprintf(out, 96, "from %s to %s", low, high);
     else
         snprintf(out, 96, "%s%s%s", left, lo && hi ? " and " : "", right);
     return out;

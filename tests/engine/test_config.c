@@ -215,6 +215,8 @@ static void ranges_fit_types(void **state)
         {"run.checkpoint_interval=9223372036854775807", "run.checkpoint_interval: must be from 0"},
         {"train.weight_cache=9223372036854775807", "train.weight_cache: must be from 0 to"},
         {"train.seed=9223372036854775808", "does not fit into 64 bits"},
+        {"data.train=[]", "data.train: the list is empty; give at least one (what to train on: text"},
+        {"train.weight_cache=-1", "train.weight_cache: must be from 0 to 1152921504606846976, not \"-1\""},
         {"optim.lr=1e39", "optim.lr: must be from 0 to 1e+30"},
         {"model.norm_eps=1e-46", "model.norm_eps: must be from 1e-30 to 1e+30"},
         {"model.init_std=1e39", "model.init_std: must be from 1e-30 to 1e+30"},

@@ -24,7 +24,8 @@ typedef struct model_args {
 #define MODEL_DEVICE_OPTIONS(args, field)                                                                    \
     LAUNCH_OPTIONS(args, field.launch),                                                                      \
         {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
-         .help = "the same in one word; by default eval shares out the rows, the others the model (x)"},     \
+         .help = "the sizes of the grid in one word: x=2,data=2; by default eval shares out the rows, the "  \
+                 "others the model (x)"},                                                                    \
         {"precision",                                                                                        \
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.precision),                                                                    \

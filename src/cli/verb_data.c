@@ -46,6 +46,19 @@ static void print_info(const char *path, const ax_data_info *info)
         printf("  tokenizer   %016" PRIx64 "\n", info->tokenizer_hash);
 }
 
+/* No token of the file is above its vocabulary, or where the format does not tell it, its type. */
+static ax_status check_end_id(const ax_data *data, int64_t end_id)
+{
+    const ax_data_info *info = ax_data_describe(data);
+    int64_t limit = info->vocab             ? info->vocab
+                    : info->token_bytes < 4 ? INT64_C(1) << 8 * info->token_bytes
+                                            : INT32_MAX + INT64_C(1);
+    AX_CHECK(end_id < limit, AX_ERR_USAGE,
+             "--end-id: %" PRId64 " is no token of %s, whose ids are below %" PRId64, end_id,
+             ax_data_path(data), limit);
+    return AX_OK;
+}
+
 /* ---- build --------------------------------------------------------------------------------------- */
 
 typedef struct build_args {
@@ -59,7 +72,8 @@ typedef struct build_args {
 
 static const ax_option build_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(build_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, and directories of them; /dev/stdin is read too"},
+     .help =
+         "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin is read too"},
     {"tokenizer", AX_OPT_PATH, offsetof(build_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"out", AX_OPT_PATH, offsetof(build_args, out), .required = true, .meta = "FILE",
@@ -162,7 +176,7 @@ typedef struct show_args {
 
 static const ax_option show_options[] = {
     {"DATA", AX_OPT_PATH, offsetof(show_args, data), .required = true,
-     .help = "a token file, or a directory or a pattern of shards"},
+     .help = "a token file, a directory of shards or a pattern ('*.bin')"},
     {"document", AX_OPT_INT, offsetof(show_args, document), "none", "[0, inf)", "none", .meta = "N",
      .help = "show the tokens of this document, counted from 0"},
     {"first", AX_OPT_INT, offsetof(show_args, first), "0", "[0, inf)",
@@ -172,7 +186,7 @@ static const ax_option show_options[] = {
     {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer), .help = "show the tokens as text"},
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
      .help = "with --tokenizer: print the text of all documents, one after the other, and nothing else"},
-    {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, inf)", "none", .meta = "ID",
+    {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "token that ends documents, for formats that do not tell"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
 };
@@ -326,7 +340,9 @@ static ax_status run_show(const void *raw)
     const show_args *a = raw;
     ax_data *data;
     AX_TRY(ax_data_open(a->data, a->end_id, &data));
-    ax_status status = a->text ? show_text(a, data) : show(a, data);
+    ax_status status = check_end_id(data, a->end_id);
+    if (status == AX_OK)
+        status = a->text ? show_text(a, data) : show(a, data);
     ax_data_close(&data);
     return status;
 }
@@ -354,10 +370,10 @@ typedef struct check_args {
 
 static const ax_option check_options[] = {
     {"DATA", AX_OPT_STRINGS, offsetof(check_args, data), .required = true,
-     .help = "token files, directories or patterns of shards"},
+     .help = "token files, directories of shards or patterns ('*.bin')"},
     {"tokenizer", AX_OPT_PATH, offsetof(check_args, tokenizer),
      .help = "the tokenizer that must have made them"},
-    {"end-id", AX_OPT_INT, offsetof(check_args, end_id), "none", "[0, inf)", "none", .meta = "ID",
+    {"end-id", AX_OPT_INT, offsetof(check_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
      .help = "token that ends documents, for formats that do not tell"},
     {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object per file"},
 };
@@ -366,8 +382,9 @@ static ax_status check_file(const check_args *a, const char *path, const ax_toke
 {
     ax_data *data;
     AX_TRY(ax_data_open(path, a->end_id, &data));
-    ax_status status =
-        tok ? ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok)) : AX_OK;
+    ax_status status = check_end_id(data, a->end_id);
+    if (status == AX_OK && tok)
+        status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
     if (status == AX_OK)
         status = ax_data_check(data);
     if (status == AX_OK && !a->json)

@@ -18,7 +18,8 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"data", AX_OPT_PATH, offsetof(args, data), .required = true, .meta = "PATH",
-     .help = "text, JSON or JSONL, a directory of them, or a token file; /dev/stdin is read too"},
+     .help = "text, JSON or JSONL, a directory of them, a token file, a directory of shards, or a pattern "
+             "('*.bin'); text is read from /dev/stdin too"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
      .help = "tokens of a row; 0: the model's positions"},
     {"batch", AX_OPT_INT, offsetof(args, batch), "4", "[1, 65536]", .help = "rows computed at a time"},

@@ -21,7 +21,8 @@ typedef struct train_args {
 
 static const ax_option train_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(train_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, and directories of them; /dev/stdin is read too"},
+     .help =
+         "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin is read too"},
     {"vocab", AX_OPT_INT, offsetof(train_args, vocab), NULL, "[257, 16777216]", .required = true,
      .help = "size of the vocabulary; the 256 bytes and the special tokens count"},
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
@@ -153,7 +154,7 @@ static const ax_option encode_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(encode_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"TEXT", AX_OPT_STRING, offsetof(encode_args, text),
-     .help = "the text; standard input if it is not given"},
+     .help = "the text; standard input if it is not given; of an empty text the line of ids is empty"},
     {"special", AX_OPT_BOOL, offsetof(encode_args, special), "false",
      .help = "add the special tokens of the tokenizer's template"},
     {"plain", AX_OPT_BOOL, offsetof(encode_args, plain), "false",
@@ -231,7 +232,7 @@ static const ax_option decode_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(decode_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"IDS", AX_OPT_INTS, offsetof(decode_args, ids), NULL, "[0, 2147483647]", .meta = "IDS",
-     .help = "the ids, with commas; standard input if they are not given"},
+     .help = "the ids, with commas; standard input if they are not given; without ids the text is empty"},
     {"skip-special", AX_OPT_BOOL, offsetof(decode_args, skip_special), "false",
      .help = "leave special tokens out"},
     {"json", AX_OPT_BOOL, offsetof(decode_args, json), "false",
@@ -315,7 +316,8 @@ static const ax_option check_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(check_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"input", AX_OPT_STRINGS, offsetof(check_args, input), .required = true, .meta = "PATH...",
-     .help = "text, JSON and JSONL files, and directories of them; /dev/stdin is read too"},
+     .help =
+         "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin is read too"},
     {"include", AX_OPT_STRINGS, offsetof(check_args, include), .meta = "PATTERN...",
      .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
     TEXT_OPTIONS(check_args, text),

@@ -58,6 +58,10 @@ static void encode_and_decode(void **state)
     assert_int_equal(strlen(json_string_value(json_object_get(object, "text"))), 2);
     json_decref(object);
     assert_int_equal(shell(AXONN " tok decode tok 70000 2>&1", &text), 4);
+    assert_int_equal(shell(AXONN " tok encode tok </dev/null", &ids), 0); /* as `tok encode --help` says */
+    assert_string_equal(ids.data, "\n");
+    assert_int_equal(shell(AXONN " tok encode tok </dev/null | " AXONN " tok decode tok", &text), 0);
+    assert_int_equal(text.size, 0);
     assert_int_equal(shell("echo 1,x | " AXONN " tok decode tok 2>&1", &text), 2);
     assert_int_equal(shell(AXONN " tok encode missing x 2>&1", &text), 4);
     ax_buf_fini(&ids);
@@ -203,6 +207,10 @@ static void documents_without_an_index(void **state)
     assert_string_equal(out.data, "ghi");
     assert_int_equal(shell(AXONN " data show plain.bin --document 0 2>&1", &out), 2);
     assert_contains(out.data, "--end-id tells which token ends them");
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 65536 2>&1", &out), 2);
+    assert_contains(out.data, "--end-id: 65536 is no token of plain.bin, whose ids are below 65536");
+    assert_int_equal(shell(AXONN " data check plain.bin --end-id 65536 2>&1", &out), 2);
+    assert_int_equal(shell(AXONN " data show plain.bin --end-id 4294967296 2>&1", &out), 2);
     assert_int_equal(shell(AXONN " data show plain.bin --text --tokenizer tok 2>&1", &out), 2);
     assert_contains(out.data, "give --end-id");
     ax_buf_fini(&out);

@@ -35,6 +35,8 @@ for ((i = 0; i < signals; i++)); do
   # A shell's background processes ignore SIGINT.
   AXONN_TEST_MARK=$mark env --default-signal=INT "$axonn" train a.yaml ${grid[ranks]} >out 2>log &
   job=$!
+  # Until env has begun the program, SIGINT is ignored.
+  until [[ /proc/$job/exe -ef $axonn ]] || ! kill -0 $job 2>/dev/null; do sleep 0.001; done
   sleep "$(printf 0.%03d $ms)"
   catches $job $n && caught=true
   begin=$(date +%s%N)

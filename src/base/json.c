@@ -115,14 +115,21 @@ static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_b
 
 typedef ax_status (*write_number_fn)(number_kind kind, const char *at, size_t n, ax_buf *out);
 
+/* The number at `at`, or NOT_A_NUMBER for a string or what stands between them; *next is behind it. */
+static number_kind next_piece(const char *at, const char *end, const char **next)
+{
+    number_kind kind = scan_number(at, end, next);
+    if (kind == NOT_A_NUMBER)
+        *next = *at == '"' ? skip_string(at, end) : skip_other(*next > at ? *next : at + 1, end);
+    return kind;
+}
+
 /* Appends the text with its numbers written by `write_number`. What is no JSON stays as it is. */
 static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn write_number, ax_buf *out)
 {
     const char *end = text + size;
     for (const char *at = text, *next; at < end; at = next) {
-        number_kind kind = scan_number(at, end, &next);
-        if (kind == NOT_A_NUMBER)
-            next = *at == '"' ? skip_string(at, end) : skip_other(next > at ? next : at + 1, end);
+        number_kind kind = next_piece(at, end, &next);
         AX_TRY(kind == NOT_A_NUMBER ? ax_buf_add(out, at, (size_t)(next - at))
                                     : write_number(kind, at, (size_t)(next - at), out));
     }
@@ -131,40 +138,105 @@ static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn 
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-static ax_status fail(const char *where, const json_error_t *error)
+/* A text as Jansson reads it, and where it stands for messages. */
+typedef struct source {
+    const ax_json_place *place; /* NULL: not known */
+    const char *text;
+    size_t size;
+    write_number_fn write_number;
+} source;
+
+/* Where in the text the piece begins that became what stands at `position` of the rewritten text. */
+static const char *find_piece(const source *s, size_t position)
 {
-    if (!where && error->line <= 1)
-        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (column %d)", error->text, error->column);
-    if (!where)
-        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %d of it, column %d)", error->text, error->line,
-                       error->column);
-    return ax_fail(AX_ERR_DATA, "%s:%d: not valid JSON: %s", where, error->line, error->text);
+    const char *at = s->text, *end = at + s->size, *next;
+    ax_buf part = {0};
+    for (size_t before = 0, n; at < end; at = next, before += n) {
+        number_kind kind = next_piece(at, end, &next);
+        part.size = 0;
+        if (kind != NOT_A_NUMBER && s->write_number(kind, at, (size_t)(next - at), &part) != AX_OK)
+            break;
+        n = kind == NOT_A_NUMBER ? (size_t)(next - at) : part.size;
+        if (position < before + n) {
+            at += kind == NOT_A_NUMBER && *at != '"' ? position - before : 0;
+            break;
+        }
+    }
+    ax_buf_fini(&part);
+    return at;
 }
 
-static ax_status parse_rewritten(const char *where, const char *text, size_t size, size_t flags,
-                                 write_number_fn write_number, json_t **out)
+/* Where the token begins that Jansson stopped behind. It quotes tokens of up to 20 bytes: "… near 'TOKEN'".
+ */
+static const char *find_error(const source *s, const json_error_t *error)
+{
+    size_t position = (size_t)ax_max(error->position, 0), n = 1;
+    const char *quoted = strstr(error->text, " near '");
+    if (quoted)
+        n = strlen(quoted) - strlen(" near ''");
+    else if (strstr(error->text, " near end of file"))
+        n = 0;
+    return find_piece(s, position - (n < position ? n : position));
+}
+
+/* Moves a place over the characters from `at` to `to`. */
+static void advance(ax_json_place *place, const char *at, const char *to)
+{
+    for (; at < to; at++) {
+        place->column += (*at & 0xC0) != 0x80; /* the first byte of a character */
+        if (*at == '\n') {
+            place->line++;
+            place->column = 1;
+        }
+    }
+}
+
+static ax_status fail(const source *s, const json_error_t *error)
+{
+    ax_json_place at = s->place ? *s->place : (ax_json_place){NULL, 1, 1};
+    const char *why = json_error_code(error) == json_error_null_character
+                          ? "the character \\u0000 is not allowed in strings here"
+                          : error->text;
+    advance(&at, s->text, find_error(s, error));
+    if (at.path)
+        return ax_fail(AX_ERR_DATA, "%s:%lld:%lld: not valid JSON: %s", at.path, (long long)at.line,
+                       (long long)at.column, why);
+    if (at.line == 1)
+        return ax_fail(AX_ERR_DATA, "not valid JSON: %s (column %lld)", why, (long long)at.column);
+    return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %lld of it, column %lld)", why, (long long)at.line,
+                   (long long)at.column);
+}
+
+static ax_status parse_rewritten(const source *s, size_t flags, json_t **out)
 {
     ax_buf rewritten = {0};
     json_error_t error = {0};
-    ax_status status = rewrite_numbers(text, size, write_number, &rewritten);
+    ax_status status = rewrite_numbers(s->text, s->size, s->write_number, &rewritten);
     if (status == AX_OK &&
         !(*out = json_loadb(rewritten.data ? rewritten.data : "", rewritten.size, flags, &error)))
-        status = fail(where, &error);
+        status = fail(s, &error);
     ax_buf_fini(&rewritten);
     return status;
 }
 
-ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags, json_t **out)
+ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t size, size_t flags,
+                           json_t **out)
 {
     json_error_t error;
     *out = json_loadb(text, size, flags, &error); /* as it is, for speed: nearly all texts need no more */
-    return *out ? AX_OK : parse_rewritten(where, text, size, flags, write_readable, out);
+    return *out ? AX_OK : parse_rewritten(&(source){place, text, size, write_readable}, flags, out);
+}
+
+ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags, json_t **out)
+{
+    return ax_json_parse_at(where ? &(ax_json_place){where, 1, 1} : NULL, text, size, flags, out);
 }
 
 ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size, json_t **out)
 {
     *out = NULL;
-    return parse_rewritten(where, text, size, JSON_ALLOW_NUL, write_verbatim, out);
+    return parse_rewritten(&(source){&(ax_json_place){where, 1, 1}, text, size, write_verbatim},
+                           JSON_ALLOW_NUL, out);
 }
 
 ax_status ax_json_read_file(const char *path, size_t flags, json_t **out)

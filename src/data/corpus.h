@@ -4,6 +4,7 @@
 #define AXONN_DATA_CORPUS_H
 
 #include "axonn/data.h"
+#include "axonn/json.h"
 
 typedef struct corpus_file {
     char *path;
@@ -75,7 +76,9 @@ AX_MUST_CHECK ax_status corpus_finish(const ax_corpus *corpus, int64_t documents
 AX_MUST_CHECK ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t bytes,
                                             ax_buf *buf);
 
-/* The number, from 1, of the line that holds the byte at `offset`. Only messages need it. */
+/* The line and the column, from 1, of the byte at `offset`. Only messages need them. */
+ax_json_place corpus_place(const corpus_file *file, int64_t offset);
+/* The line alone. */
 long long corpus_line_number(const corpus_file *file, int64_t offset);
 
 /* ---- records of JSON: corpus_json.c -------------------------------------------------------------- */
@@ -93,8 +96,8 @@ typedef struct corpus_records {
 
 /* The lines of `text`, which stands at `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
-/* The whole file: the elements of an array, or objects one behind another. */
-AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes);
+/* The same of a whole file: the elements of an array, or objects one behind another. */
+AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 
 /* ---- building: build.c --------------------------------------------------------------------------- */
 

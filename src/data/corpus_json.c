@@ -55,29 +55,34 @@ static size_t character_size(const char *at, const char *end, bool *broken)
     return n > 0 ? (size_t)n : 1;
 }
 
-/* Appends the record with NO_CHARACTER for whatever is no Unicode. */
+/* Appends the record with NO_CHARACTER for each character of whatever is no Unicode, so that columns stay. */
 static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
 {
     const char *end = text + bytes;
     for (const char *at = text; at < end;) {
         bool broken;
         size_t n = character_size(at, end, &broken);
-        AX_TRY(broken ? ax_buf_add(out, NO_CHARACTER, strlen(NO_CHARACTER)) : ax_buf_add(out, at, n));
+        for (size_t i = 0; broken && i < n; i++)
+            AX_TRY(ax_buf_add(out, NO_CHARACTER, strlen(NO_CHARACTER)));
+        if (!broken)
+            AX_TRY(ax_buf_add(out, at, n));
         at += n;
     }
     return AX_OK;
 }
 
-/* Parses a record; *broken if parts of it are no Unicode and were replaced. */
-static ax_status parse_record(const char *text, size_t bytes, json_t **object, bool *broken)
+/* Parses a record; *broken if parts of it are no Unicode and were replaced. `place`: as in ax_json_parse_at.
+ */
+static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
+                              bool *broken)
 {
     *broken = false;
-    if (ax_json_parse(NULL, text, bytes, JSON_ALLOW_NUL, object) == AX_OK)
+    if (ax_json_parse_at(place, text, bytes, JSON_ALLOW_NUL, object) == AX_OK)
         return AX_OK;
     ax_buf mended = {0};
     ax_status status = replace_broken(text, bytes, &mended);
     if (status == AX_OK)
-        status = ax_json_parse(NULL, mended.data ? mended.data : "", mended.size, JSON_ALLOW_NUL, object);
+        status = ax_json_parse_at(place, mended.data ? mended.data : "", mended.size, JSON_ALLOW_NUL, object);
     *broken = true;
     ax_buf_fini(&mended);
     return status;
@@ -121,10 +126,14 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
 {
     json_t *object;
     bool broken;
-    if (parse_record(text, bytes, &object, &broken) != AX_OK) {
+    if (parse_record(NULL, text, bytes, &object, &broken) != AX_OK) {
         if (r->guessed)
             r->omitted->file_why = "is not valid JSON";
-        return r->guessed ? AX_OK : fail_at(r, offset);
+        if (r->guessed)
+            return AX_OK;
+        ax_json_place place =
+            corpus_place(r->file, offset); /* costs reading the file: for the message alone */
+        AX_TRY(parse_record(&place, text, bytes, &object, &broken));
     }
     ax_status status = take_text(r, json_object_get(object, r->key), broken, offset);
     json_decref(object);
@@ -183,7 +192,8 @@ static const char *skip_element(const char *at, const char *end)
 }
 
 /* What stands between and behind elements: *at is moved to the next element, or to the end of the text. */
-static ax_status skip_separator(const corpus_records *r, const char *text, const char **at, const char *end)
+static ax_status skip_separator(const corpus_records *r, const char *text, int64_t offset, const char **at,
+                                const char *end)
 {
     const char *p = skip_blanks(*at, end);
     if (p < end && *p == ',') {
@@ -195,35 +205,37 @@ static ax_status skip_separator(const corpus_records *r, const char *text, const
         *at = end;
         return AX_OK;
     }
-    (void)ax_fail(AX_ERR_DATA, "not valid JSON: %s",
-                  p == end    ? "the array has no end: is the file complete?"
-                  : *p == ']' ? "there is more behind the end of the array"
-                              : "a comma or the end of the array is wanted here");
-    return fail_at(r, p - text);
+    ax_json_place place = corpus_place(r->file, offset + (p - text));
+    return ax_fail(AX_ERR_DATA, "%s:%lld:%lld: not valid JSON: %s", place.path, (long long)place.line,
+                   (long long)place.column,
+                   p == end    ? "the array has no end: is the file complete?"
+                   : *p == ']' ? "there is more behind the end of the array"
+                               : "a comma or the end of the array is wanted here");
 }
 
-static ax_status take_array(corpus_records *r, const char *text, const char *at, const char *end)
+static ax_status take_array(corpus_records *r, const char *text, int64_t offset, const char *at,
+                            const char *end)
 {
     at = skip_blanks(at + 1, end);
     if (at < end && *at == ']') /* no elements */
-        return skip_separator(r, text, &at, end);
+        return skip_separator(r, text, offset, &at, end);
     while (at < end && !r->omitted->file_why) {
         const char *behind = skip_element(at, end);
-        AX_TRY(take_record(r, at, (size_t)(behind - at), at - text));
+        AX_TRY(take_record(r, at, (size_t)(behind - at), offset + (at - text)));
         at = behind;
-        AX_TRY(skip_separator(r, text, &at, end));
+        AX_TRY(skip_separator(r, text, offset, &at, end));
     }
     return AX_OK;
 }
 
-ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes)
+ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes, int64_t offset)
 {
     const char *end = text + bytes, *at = skip_blanks(text, end);
     if (at < end && *at == '[')
-        return take_array(r, text, at, end);
+        return take_array(r, text, offset, at, end);
     while (at < end && !r->omitted->file_why) {
         const char *behind = skip_element(at, end);
-        AX_TRY(take_record(r, at, (size_t)(behind - at), at - text));
+        AX_TRY(take_record(r, at, (size_t)(behind - at), offset + (at - text)));
         at = skip_blanks(behind, end);
     }
     return AX_OK;

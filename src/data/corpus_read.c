@@ -57,28 +57,38 @@ ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t 
 
 /* ---- lines --------------------------------------------------------------------------------------- */
 
-long long corpus_line_number(const corpus_file *file, int64_t offset)
+/* Bytes of the byte order mark that the text begins with. */
+static size_t bom_size(const char *text, size_t bytes)
 {
-    long long line = 1;
+    size_t n = strlen(DATA_BOM);
+    return bytes >= n && !memcmp(text, DATA_BOM, n) ? n : 0;
+}
+
+ax_json_place corpus_place(const corpus_file *file, int64_t offset)
+{
+    ax_json_place place = {file->path, 1, 1};
     ax_buf part = {0};
     int fd = file_open(file);
     for (int64_t at = 0; fd >= 0 && at < offset; at += CORPUS_UNIT_BYTES) {
         part.size = 0;
         if (corpus_append_range(fd, file->path, at, ax_min(CORPUS_UNIT_BYTES, offset - at), &part) != AX_OK)
             break;
-        for (size_t i = 0; i < part.size; i++)
-            line += part.data[i] == '\n';
+        for (size_t i = at ? 0 : bom_size(part.data, part.size); i < part.size; i++)
+            if (part.data[i] == '\n') {
+                place.line++;
+                place.column = 1;
+            } else {
+                place.column += (part.data[i] & 0xC0) != 0x80; /* the first byte of a character */
+            }
     }
     file_close(file, fd);
     ax_buf_fini(&part);
-    return line;
+    return place;
 }
 
-/* Bytes of the byte order mark that the text begins with. */
-static size_t bom_size(const char *text, size_t bytes)
+long long corpus_line_number(const corpus_file *file, int64_t offset)
 {
-    size_t n = strlen(DATA_BOM);
-    return bytes >= n && !memcmp(text, DATA_BOM, n) ? n : 0;
+    return corpus_place(file, offset).line;
 }
 
 /* The lines that start in [from, to): the text from the first such line to the end of the last. */
@@ -122,7 +132,7 @@ static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, con
                               .user = user,
                               .omitted = omitted,
                               .guessed = may_skip(file, unit) && data_has_suffix(file->path, ".json")};
-    return file->format == AX_DATA_JSON ? corpus_take_values(&records, text, bytes)
+    return file->format == AX_DATA_JSON ? corpus_take_values(&records, text, bytes, offset)
                                         : corpus_take_lines(&records, text, bytes, offset);
 }
 

@@ -137,18 +137,44 @@ static void what_is_no_json_is_refused(void **state)
     json_t *root;
     static const char twice[] = "{\"a\": 1e999,\n\"a\": 2}";
     assert_int_equal(ax_json_parse(NULL, twice, strlen(twice), JSON_REJECT_DUPLICATES, &root), AX_ERR_DATA);
-    assert_non_null(strstr(ax_error_message(), "line 2"));
+    assert_non_null(strstr(ax_error_message(), "(line 2 of it, column 1)"));
     assert_int_equal(ax_json_read_file("no/such.json", 0, &root), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "no/such.json"));
+}
+
+/* Places are of the user's text, whatever its numbers were rewritten to, and of the file around a part. */
+static void errors_name_line_and_column(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *said;
+    } cases[] = {{"{\"a\": 1,\n \"b\": 2,, \"c\": 3}", "t.json:2:9: not valid JSON: string or '}' expected"},
+                 {"{\"a\": NaN, \"b\": 1e999, \"ä\": tru}", "t.json:1:29: not valid JSON: invalid token"},
+                 {"{\"a\": 12345678901234567890, \"b\" 7}", "t.json:1:33: not valid JSON: ':' expected"},
+                 {"{\"a\": 1\n", "t.json:2:1: not valid JSON: '}' expected near end of file"},
+                 {"{\"a\":\n  \"a text of more than twenty bytes", "t.json:2:3: "},
+                 {"{\"n\": 1,\n  \"a\": \"x\\u0000\"}",
+                  "t.json:2:8: not valid JSON: the character \\u0000 is not allowed in strings here"}};
+    json_t *root;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        assert_int_equal(ax_json_parse("t.json", cases[i].text, strlen(cases[i].text), 0, &root),
+                         AX_ERR_DATA);
+        if (!strstr(ax_error_message(), cases[i].said))
+            assert_string_equal(ax_error_message(), cases[i].said);
+    }
+    ax_json_place place = {"whole.json", 7, 5};
+    assert_int_equal(ax_json_parse_at(&place, "[1 2]", 5, 0, &root), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "whole.json:7:8: "));
+    assert_int_equal(ax_json_parse_at(&place, "[1\n2]", 5, 0, &root), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "whole.json:8:1: "));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_any_size_are_read),
-        cmocka_unit_test(digits_come_back),
-        cmocka_unit_test(digits_take_linear_time),
-        cmocka_unit_test(what_is_no_json_is_refused),
+        cmocka_unit_test(numbers_of_any_size_are_read), cmocka_unit_test(digits_come_back),
+        cmocka_unit_test(digits_take_linear_time),      cmocka_unit_test(what_is_no_json_is_refused),
+        cmocka_unit_test(errors_name_line_and_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

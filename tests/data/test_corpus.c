@@ -180,20 +180,20 @@ static void json_files(void **state)
     expect_documents(put_text(s, "e.json", "{\n\"m\": [{}],\n\"text\": \"one\"\n}\n{\"text\": \"two\"}"),
                      "|one|two");
     expect_bad(put_text(s, "e.json", "{\n\"text\": 1\n}\n"), "plain text has another suffix than .json");
-    expect_bad(put_text(s, "e.json", "{\n\"text\": \"x\"\n}\n]\n"), "e.json:4: not valid JSON");
+    expect_bad(put_text(s, "e.json", "{\n\"text\": \"x\"\n}\n]\n"), "e.json:4:1: not valid JSON");
     expect_documents(put_text(s, "f.json", "[1, 2]"), "|[1, 2]");
     expect_bad(put_text(s, "g.json", "[]"), "there is no text in");
     expect_bad(put_text(s, "h.json", "[\n{\"text\":\"x\"}\n"),
-               "h.json:3: not valid JSON: the array has no end");
+               "h.json:3:1: not valid JSON: the array has no end");
     expect_bad(put_text(s, "i.json", "[{\"text\":\"x\"},\n"),
-               "i.json:2: not valid JSON: the array has no end");
+               "i.json:2:1: not valid JSON: the array has no end");
     expect_bad(put_text(s, "j.json", "[{\"text\":\"x\"}]\n]"),
-               "j.json:1: not valid JSON: there is more behind");
-    expect_bad(put_text(s, "k.json", "[{\"text\":\"x\"} {}]"), "k.json:1: not valid JSON");
-    expect_bad(put_text(s, "l.json", "[{\"text\":\"x\"},\n\n{\"text\":\n1,}]"), "l.json:3: not valid JSON");
+               "j.json:1:14: not valid JSON: there is more behind");
+    expect_bad(put_text(s, "k.json", "[{\"text\":\"x\"} {}]"), "k.json:1:15: not valid JSON");
+    expect_bad(put_text(s, "l.json", "[{\"text\":\"x\"},\n\n{\"text\":\n1,}]"), "l.json:4:3: not valid JSON");
     expect_bad(put_text(s, "m.json", "[{\"text\":\"x\"},\n{}]"),
                "m.json:2: an object with a string \"text\"");
-    expect_bad(put_text(s, "n.json", "[{\"text\":\"x\"},]"), "n.json:1: not valid JSON");
+    expect_bad(put_text(s, "n.json", "[{\"text\":\"x\"},]"), "n.json:1:15: not valid JSON");
 
     /* Below a directory they may be anything, and a file that is no document is not trained on as one. */
     OK(ax_mkdirs(in_scratch(s, "tree")));
@@ -218,7 +218,7 @@ static void byte_order_marks(void **state)
     expect_documents(put_text(s, "a.jsonl", "\xef\xbb\xbf{\"text\":\"one\"}\n{\"text\":\"two\"}"),
                      "|one|two");
     expect_bad(put_text(s, "b.txt", "\xef\xbb\xbf"), "there is no text in");
-    expect_bad(put_text(s, "c.jsonl", "{\"text\":\"one\"}\n\xef\xbb\xbf{}"), "c.jsonl:2: not valid JSON");
+    expect_bad(put_text(s, "c.jsonl", "{\"text\":\"one\"}\n\xef\xbb\xbf{}"), "c.jsonl:2:1: not valid JSON");
 }
 
 /* What some exports have in place of a text is left out and counted; the numbers of other members do no harm.
@@ -242,7 +242,7 @@ static void bad_lines(void **state)
     expect_failure(path, 0, "a.jsonl:2 it is null");
     expect_bad(put_text(s, "b.jsonl", "{\"text\":\"\\udead\"}"), "b.jsonl:1 it is not valid Unicode");
     expect_failure(put_text(s, "c.jsonl", "{\"text\": null}\n"), 1, "there is no text in");
-    expect_bad(put_text(s, "d.jsonl", "{\"text\": \"\\ud800\", \"x\": }"), "d.jsonl:1: not valid JSON");
+    expect_bad(put_text(s, "d.jsonl", "{\"text\": \"\\ud800\", \"x\": }"), "d.jsonl:1:25: not valid JSON");
     ax_corpus *corpus;
     ax_buf doc = {0};
     bool end = false;
@@ -317,7 +317,8 @@ static void pipes(void **state)
 static void errors(void **state)
 {
     scratch *s = *state;
-    expect_bad(put_text(s, "a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"\n"), "a.jsonl:3: not valid JSON");
+    expect_bad(put_text(s, "a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"\n"),
+               "a.jsonl:3:12: not valid JSON");
     expect_bad(put_text(s, "b.jsonl", "{\"text\":\"x\"}\n{\"txt\":\"x\"}\n"),
                "b.jsonl:2: an object with a string");
     expect_bad(put_text(s, "c.jsonl", "{\"text\":5}"), "c.jsonl:1: an object with a string");

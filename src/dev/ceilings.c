@@ -1,4 +1,4 @@
-/* What a device can do at best, measured: the yardstick of its kernels. */
+/* Measures the peak rates of a device (flops and memory bandwidth), with which its kernels are compared. */
 #include "axonn/dev.h"
 
 ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, double *flops)
@@ -7,7 +7,7 @@ ax_status ax_device_peak(ax_device *dev, ax_dtype compute, double seconds, doubl
     return AX_OK;
 }
 
-/* One array read and written where it stands. */
+/* Scales one array in place: each pass reads and writes it once. Keeps the best rate of all passes. */
 ax_status ax_device_stream(ax_device *dev, double seconds, double *bytes)
 {
     enum { N = 64 << 20, PASSES = 8 };

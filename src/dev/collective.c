@@ -1,4 +1,4 @@
-/* Collectives as data, in words. */
+/* Names and descriptions of collectives, for messages. */
 #include "axonn/dev.h"
 
 #include <stdio.h>

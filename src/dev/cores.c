@@ -1,4 +1,5 @@
-/* How many cores this process may use: the machine's, less what affinity and container quotas forbid. */
+/* Which cores this process may use: the machine's, without those that the affinity mask or the cgroup quota
+ * excludes. */
 #include "dev/cores.h"
 
 #include <math.h>
@@ -13,8 +14,9 @@ static void set(ax_cores *cores, int i)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-/* hwloc would try every hardware thread with the calling one: other threads, which look what this process is
- * bound to, must not see that. */
+/* DONT_CHANGE_BINDING: hwloc may otherwise bind the calling thread to each hardware thread in turn to
+ * discover the topology. Other threads that read this process's binding at that moment would see a wrong one.
+ */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine)
 {
     *mine = NULL;
@@ -39,7 +41,7 @@ void ax_topology_forget(hwloc_topology_t topology, hwloc_bitmap_t mine)
         hwloc_topology_destroy(topology);
 }
 
-/* Physical cores, of which those are usable that have a hardware thread in the affinity mask. */
+/* Counts the physical cores. A core is usable if one of its hardware threads is in the affinity mask. */
 static bool find_by_topology(ax_cores *out)
 {
     hwloc_topology_t topology;
@@ -54,7 +56,7 @@ static bool find_by_topology(ax_cores *out)
     return out->machine > 0;
 }
 
-/* Hardware threads stand for cores on machines whose topology is hidden. */
+/* Counts hardware threads as cores, where hwloc cannot find the topology. */
 static void find_by_mask(ax_cores *out)
 {
     cpu_set_t mask;
@@ -76,7 +78,7 @@ static bool read_numbers(const char *path, double *a, double *b)
     return n == (b ? 2 : 1);
 }
 
-/* CPUs' worth of time that one control group may use, or infinity. */
+/* Returns the quota of one control group (cgroup v2) in CPUs, or infinity. */
 static double quota_of(const char *group)
 {
     char path[4200];
@@ -85,7 +87,7 @@ static double quota_of(const char *group)
     return read_numbers(path, &limit, &period) ? limit / period : INFINITY;
 }
 
-/* The same of a version 1 hierarchy's root, which is a container's own group. */
+/* Returns the quota of the root group of cgroup v1, which in a container is the container's own group. */
 static double quota_v1(void)
 {
     double limit, period;
@@ -94,7 +96,7 @@ static double quota_v1(void)
     return known && limit > 0 ? limit / period : INFINITY;
 }
 
-/* The tightest quota from this process's control group up to the root. */
+/* Returns the smallest quota from this process's control group up to the root. */
 static double quota(void)
 {
     char line[4096];

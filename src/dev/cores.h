@@ -6,8 +6,8 @@
 
 #include <hwloc.h>
 
-/* Cores alone; `mine` are the hardware threads that any thread of this process may run on. False if there is
- * no telling. The caller destroys and frees both. */
+/* Loads the topology with cores and caches only. `mine`: the hardware threads that this process may run on.
+ * Returns false if either is unknown. The caller releases both with ax_topology_forget in any case. */
 bool ax_topology_find(hwloc_topology_t *out, hwloc_bitmap_t *mine);
 void ax_topology_forget(hwloc_topology_t topology, hwloc_bitmap_t mine);
 

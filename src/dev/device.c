@@ -26,13 +26,15 @@ const ax_device_ops *ax_device_find(const char *name)
     return NULL;
 }
 
-/* The table that fills the entries that `ops` lacks, or NULL. */
+/* Returns the table from which `ops` inherits its NULL entries, or NULL. */
 static const ax_device_ops *delegate_of(const ax_device_ops *ops)
 {
     return ops->plugin ? ops->plugin() : ax_device_find(ops->delegate);
 }
 
-enum { INHERITED = offsetof(ax_device_ops, links) }; /* from here on all entries are pointers */
+enum {
+    INHERITED = offsetof(ax_device_ops, links)
+}; /* first inherited entry; all from here on are pointers */
 _Static_assert((sizeof(ax_device_ops) - INHERITED) % sizeof(ax_kernel_fn *) == 0 &&
                    sizeof(ax_kernel_fn *) == sizeof(void *),
                "an entry behind `links` is not a pointer");
@@ -48,7 +50,7 @@ static void inherit(ax_device_ops *ops, const ax_device_ops *from)
     ops->apart = ops->apart || from->apart;
 }
 
-/* Fills the entries that `ops` lacks from the tables of its delegates. */
+/* Fills the NULL entries of `ops` from its delegate, then from the delegate's delegate, and so on. */
 static void resolve(ax_device_ops *ops)
 {
     for (const ax_device_ops *from = delegate_of(ops); from; from = delegate_of(from))
@@ -78,7 +80,8 @@ static void close_chain(ax_device *dev, const ax_device_ops *ops)
             ops->close(dev);
 }
 
-/* Delegates are opened first. A table whose `open` failed is not closed. */
+/* Opens the delegates first, then `ops`. If `open` of a table fails, its delegates are closed again, but not
+ * the table itself. */
 static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
 {
     const ax_device_ops *delegate = delegate_of(ops);
@@ -160,7 +163,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_replay_settle(dev); /* it may use the memory */
+    ax_replay_settle(dev); /* deferred launches may use the memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }
@@ -220,7 +223,7 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
 
 enum { STAMPED = AX_STAMPS / 2 };
 
-/* Adds the times of the `n` oldest stamped launches. */
+/* Adds the times of the `n` oldest stamped launches to the totals and removes them from the ring. */
 static ax_status add_times(ax_stream *stream, int n)
 {
     ax_device *dev = stream->dev;
@@ -244,7 +247,8 @@ static ax_status stamp(ax_stream *stream, int number)
     return status;
 }
 
-/* The device has half of them to do when the host waits for the oldest. */
+/* Launches a kernel between two stamps of the device's clock. When the ring is full, the host waits for and
+ * removes its older half only, so that the device stays busy. */
 static ax_status run_stamped(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_device *dev = stream->dev;
@@ -273,7 +277,7 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     ax_status status = stamps        ? run_stamped(stream, kernel, args)
                        : dev->replay ? ax_replay_launch(stream, kernel, args)
                                      : ax_device_run(stream, kernel, args);
-    if (status == AX_OK && waits) /* whose times are to be those of the work */
+    if (status == AX_OK && waits) /* so that the host's clock times the kernel, not the launch */
         status = ax_stream_wait(stream);
     double end = waits ? ax_now() : 0;
     if (dev->ring)

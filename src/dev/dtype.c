@@ -1,4 +1,5 @@
-/* Element types: sizes, names, the 16-bit floats as bits, and one element as a double. */
+/* Element types: sizes, names, conversion of bf16 and fp16 bits, and reading and writing one element as a
+ * double. */
 #include "axonn/dev.h"
 
 #include <math.h>
@@ -41,8 +42,7 @@ uint16_t ax_bf16_from_float(float x)
 {
     uint32_t bits = float_bits(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 |
-                          0x40u); /* the quiet bit: a NaN whose payload is cut to 0 is infinity */
+        return (uint16_t)(bits >> 16 | 0x40u); /* the quiet bit: a payload truncated to 0 would be infinity */
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
@@ -53,9 +53,9 @@ uint16_t ax_f16_from_float(float x)
     uint32_t bits = float_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
-    if (magnitude >= 0x477ff000u) /* 65520, halfway between the largest f16 and the next step */
+    if (magnitude >= 0x477ff000u) /* 65520: halfway between 65504, the largest f16, and 65536 */
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude < 0x38800000u) { /* below 2^-14: 0.5 has a spacing of 2^-24, that of f16's subnormals */
+    if (magnitude < 0x38800000u) { /* below 2^-14: adding 0.5 rounds to 2^-24, the step of f16's subnormals */
         float shifted = float_of_bits(magnitude) + 0.5f;
         return (uint16_t)(sign | (float_bits(shifted) - 0x3f000000u));
     }
@@ -74,8 +74,8 @@ float ax_f16_to_float(uint16_t x)
     return float_of_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
 }
 
-/* Rounds to float such that rounding again to a narrower type equals rounding the double once ("round to
- * odd": truncate and mark what was lost in the last bit; Boldo & Melquiond 2008). */
+/* Rounds to float by "round to odd": truncates, and sets the last bit if the result is not exact (Boldo &
+ * Melquiond 2008). Rounding that float to bf16 or f16 equals rounding the double once. */
 static float float_to_odd(double x)
 {
     float near = (float)x;

@@ -1,4 +1,4 @@
-/* norm and norm_grad as the two kernels that each of them is. */
+/* Splits the arguments of norm and norm_grad into those of their two parts, stats and apply. */
 #include "axonn/dev.h"
 
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a)

@@ -1,6 +1,6 @@
-/* The CUDA backend lives in a library of its own, libaxonn_cuda.so, so that a host without CUDA runs
- * everything else: it is looked for when somebody asks for the backend, in the folder that environment
- * AXONN_PLUGINS names or else beside this library. */
+/* Loads the CUDA backend from a library of its own, libaxonn_cuda.so, so that everything else runs on a host
+ * without CUDA. The library is loaded when the backend is first asked for, from the directory in environment
+ * variable AXONN_PLUGINS, else from the directory of this library. */
 #include "dev/backend.h"
 
 #include <dlfcn.h>
@@ -10,11 +10,11 @@
 #include <string.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const ax_device_ops *table; /* of the plugin, for the rest of the process */
-static char why_not[512];
+static const ax_device_ops *table; /* the plugin's; NULL if it could not be loaded */
+static char why_not[512];          /* the reason, if so */
 
-/* "DIR/libaxonn_cuda.so", or the name alone, which the system looks up, if this library's own place is
- * unknown. */
+/* Writes "DIR/libaxonn_cuda.so". If the directory of this library is unknown, writes the name alone, and
+ * dlopen searches the system's directories. */
 static void plugin_path(const char *dir, char *out, size_t size)
 {
     Dl_info self;

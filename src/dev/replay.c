@@ -8,29 +8,29 @@
 #include <string.h>
 
 /* A graph of fewer launches is hardly worth it. (A guess: none has been timed.) */
-enum { FEWEST = 4 };
+enum { MIN_LAUNCHES = 4 };
 
 typedef struct launch {
     ax_kernel kernel;
     size_t args; /* where they begin in the stretch's */
 } launch;
 
-typedef struct stretch {
+typedef struct segment {
     launch *launch;
     char *args;
     size_t n, room, bytes, bytes_room;
     void *graph;    /* of all of it; or NULL */
-    size_t refused; /* how often it came again and had none */
-} stretch;
+    size_t repeats; /* how often it came again and had none */
+} segment;
 
 struct ax_replay {
     ax_device *dev;
-    bool off; /* by AXONN_GRAPHS */
-    stretch *stretch;
-    size_t n, at;   /* stretches, and the one that launches go to now */
-    size_t put_off; /* its first launches, which came again and have not been run */
-    bool noting;    /* it differs: what comes is run and noted */
-    ax_status late; /* of what was put off, and failed where nobody could be told */
+    bool disabled; /* by AXONN_GRAPHS */
+    segment *segment;
+    size_t n, at;             /* stretches, and the one that launches go to now */
+    size_t deferred;          /* its first launches, which came again and have not been run */
+    bool recording;           /* it differs: what comes is run and noted */
+    ax_status deferred_error; /* of what was put off, and failed where nobody could be told */
 };
 
 /* ---- stretches ----------------------------------------------------------------------------------- */
@@ -48,7 +48,7 @@ static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
     return AX_OK;
 }
 
-static ax_status note(stretch *s, ax_kernel kernel, const void *args)
+static ax_status record_launch(segment *s, ax_kernel kernel, const void *args)
 {
     size_t bytes = ax_kernel_args_size(kernel);
     void *launches = s->launch, *all = s->args;
@@ -64,31 +64,31 @@ static ax_status note(stretch *s, ax_kernel kernel, const void *args)
     return AX_OK;
 }
 
-static bool same(const stretch *s, size_t i, ax_kernel kernel, const void *args)
+static bool matches(const segment *s, size_t i, ax_kernel kernel, const void *args)
 {
     return i < s->n && s->launch[i].kernel == kernel &&
            !memcmp(s->args + s->launch[i].args, args, ax_kernel_args_used(kernel));
 }
 
-static void forget_graph(const ax_replay *r, stretch *s)
+static void drop_graph(const ax_replay *r, segment *s)
 {
     if (s->graph)
         r->dev->ops.forget(r->dev, s->graph);
     s->graph = NULL;
-    s->refused = 0;
+    s->repeats = 0;
 }
 
 /* All but the first n launches. */
-static void forget_behind(const ax_replay *r, stretch *s, size_t n)
+static void truncate_segment(const ax_replay *r, segment *s, size_t n)
 {
     if (n == s->n)
         return;
-    forget_graph(r, s);
+    drop_graph(r, s);
     s->bytes = s->launch[n].args;
     s->n = n;
 }
 
-static ax_status run_first(ax_stream *stream, const stretch *s, size_t n)
+static ax_status run_launches(ax_stream *stream, const segment *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         AX_TRY(ax_device_run(stream, s->launch[i].kernel, s->args + s->launch[i].args));
@@ -96,16 +96,16 @@ static ax_status run_first(ax_stream *stream, const stretch *s, size_t n)
 }
 
 /* Without one where the device refuses, which may take it later and is asked again, less and less often. */
-static void make_graph(ax_stream *stream, stretch *s)
+static void capture_graph(ax_stream *stream, segment *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;
-    if (s->n < FEWEST || (s->refused & (s->refused - 1)) != 0) {
-        s->refused++;
+    if (s->n < MIN_LAUNCHES || (s->repeats & (s->repeats - 1)) != 0) {
+        s->repeats++;
         return;
     }
     ax_status status = ops->record_begin(stream);
     if (status == AX_OK) {
-        ax_status launched = run_first(stream, s, s->n);
+        ax_status launched = run_launches(stream, s, s->n);
         status = ops->record_end(stream, &s->graph);
         if (launched != AX_OK && status == AX_OK) {
             ops->forget(stream->dev, s->graph);
@@ -113,7 +113,7 @@ static void make_graph(ax_stream *stream, stretch *s)
             status = launched;
         }
     }
-    s->refused += status != AX_OK;
+    s->repeats += status != AX_OK;
     if (status == AX_OK)
         ax_log(AX_LOG_DEBUG, "%s: %zu launches are one graph now", ops->name, s->n);
     else
@@ -123,60 +123,60 @@ static void make_graph(ax_stream *stream, stretch *s)
 /* ---- following ----------------------------------------------------------------------------------- */
 
 /* The stretch that launches go to, made when its first launch comes. */
-static ax_status present(ax_replay *r, stretch **out)
+static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
-        stretch *more = realloc(r->stretch, (r->n + 1) * sizeof *more);
+        segment *more = realloc(r->segment, (r->n + 1) * sizeof *more);
         AX_CHECK(more, AX_ERR_MEMORY, "no memory to note launches");
-        r->stretch = more;
-        more[r->n++] = (stretch){0};
+        r->segment = more;
+        more[r->n++] = (segment){0};
     }
-    *out = &r->stretch[r->at];
+    *out = &r->segment[r->at];
     return AX_OK;
 }
 
 ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_replay *r = stream->dev->replay;
-    stretch *s;
-    AX_TRY(present(r, &s));
-    if (!r->noting && same(s, r->put_off, kernel, args)) {
-        r->put_off++;
+    segment *s;
+    AX_TRY(current_segment(r, &s));
+    if (!r->recording && matches(s, r->deferred, kernel, args)) {
+        r->deferred++;
         return AX_OK;
     }
-    if (!r->noting) {
-        size_t n = r->put_off;
-        r->noting = true;
-        r->put_off = 0;
-        forget_behind(r, s, n);
-        forget_graph(r, s); /* there is more than it has */
-        AX_TRY(run_first(stream, s, n));
+    if (!r->recording) {
+        size_t n = r->deferred;
+        r->recording = true;
+        r->deferred = 0;
+        truncate_segment(r, s, n);
+        drop_graph(r, s); /* there is more than it has */
+        AX_TRY(run_launches(stream, s, n));
     }
     AX_TRY(ax_device_run(stream, kernel, args));
-    return note(s, kernel, args);
+    return record_launch(s, kernel, args);
 }
 
-static ax_status run_put_off(ax_stream *stream, ax_replay *r)
+static ax_status run_deferred(ax_stream *stream, ax_replay *r)
 {
-    stretch *s = &r->stretch[r->at];
-    size_t n = r->put_off;
+    segment *s = &r->segment[r->at];
+    size_t n = r->deferred;
     bool whole = n == s->n;
-    r->put_off = 0;
-    forget_behind(r, s, n);
+    r->deferred = 0;
+    truncate_segment(r, s, n);
     if (whole && !s->graph)
-        make_graph(stream, s);
-    return s->graph ? stream->dev->ops.replay(stream, s->graph) : run_first(stream, s, n);
+        capture_graph(stream, s);
+    return s->graph ? stream->dev->ops.replay(stream, s->graph) : run_launches(stream, s, n);
 }
 
 ax_status ax_replay_cut(ax_stream *stream)
 {
     ax_replay *r = stream->dev->replay;
-    if (!r || (!r->noting && !r->put_off))
-        return r ? r->late : AX_OK;
-    ax_status status = r->noting ? AX_OK : run_put_off(stream, r);
-    r->noting = false;
+    if (!r || (!r->recording && !r->deferred))
+        return r ? r->deferred_error : AX_OK;
+    ax_status status = r->recording ? AX_OK : run_deferred(stream, r);
+    r->recording = false;
     r->at++;
-    return status == AX_OK ? r->late : status;
+    return status == AX_OK ? r->deferred_error : status;
 }
 
 void ax_replay_settle(ax_device *dev)
@@ -184,7 +184,7 @@ void ax_replay_settle(ax_device *dev)
     ax_stream stream = {.dev = dev};
     ax_status status = ax_replay_cut(&stream);
     if (dev->replay)
-        dev->replay->late = status;
+        dev->replay->deferred_error = status;
 }
 
 /* ---- from outside -------------------------------------------------------------------------------- */
@@ -192,13 +192,13 @@ void ax_replay_settle(ax_device *dev)
 ax_status ax_replay_create(ax_device *dev, ax_replay **out)
 {
     const char *value = getenv("AXONN_GRAPHS");
-    bool off = value && !strcmp(value, "off");
+    bool disabled = value && !strcmp(value, "off");
     *out = NULL;
-    AX_CHECK(!value || off || !strcmp(value, "on"), AX_ERR_USAGE,
+    AX_CHECK(!value || disabled || !strcmp(value, "on"), AX_ERR_USAGE,
              "AXONN_GRAPHS is \"%s\": it may be on or off", value);
     AX_TRY(ax_calloc(1, sizeof **out, out));
     (*out)->dev = dev;
-    (*out)->off = off;
+    (*out)->disabled = disabled;
     return AX_OK;
 }
 
@@ -208,11 +208,11 @@ void ax_replay_destroy(ax_replay **replay)
     if (!r)
         return;
     for (size_t i = 0; i < r->n; i++) {
-        forget_graph(r, &r->stretch[i]);
-        free(r->stretch[i].launch);
-        free(r->stretch[i].args);
+        drop_graph(r, &r->segment[i]);
+        free(r->segment[i].launch);
+        free(r->segment[i].args);
     }
-    free(r->stretch);
+    free(r->segment);
     free(r);
     *replay = NULL;
 }
@@ -221,11 +221,11 @@ ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay)
 {
     ax_device *dev = stream->dev;
     AX_ASSERT(!dev->replay && replay->dev == dev);
-    if (replay->off || !dev->ops.record_begin || dev->ring || dev->totals)
+    if (replay->disabled || !dev->ops.record_begin || dev->ring || dev->totals)
         return AX_OK;
-    replay->at = replay->put_off = 0;
-    replay->late = AX_OK;
-    replay->noting = false;
+    replay->at = replay->deferred = 0;
+    replay->deferred_error = AX_OK;
+    replay->recording = false;
     dev->replay = replay;
     return AX_OK;
 }

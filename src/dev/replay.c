@@ -1,41 +1,43 @@
-/* Launches that come again (ax_replay_begin). What a replay notes lies in stretches, each of the launches
- * between two things that are none: a stretch becomes one graph. A stretch is followed as long as launches
- * are those noted, which are put off meanwhile; the first that differs has the others run, and from there on
- * the stretch is noted anew. */
+/* Replays (ax_replay_begin): launches that repeat from step to step are given to the device as graphs.
+ *
+ * A replay records launches in segments. A segment ends at the next copy, wait or collective, and becomes one
+ * graph. As long as launches equal those recorded, they are deferred. If all of the segment repeats, the
+ * graph runs instead of them. At the first launch that differs, the deferred launches are run one by one, and
+ * the rest of the segment is recorded again. */
 #include "dev/backend.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A graph of fewer launches is hardly worth it. (A guess: none has been timed.) */
+/* Segments of fewer launches get no graph. (A guess: not measured.) */
 enum { MIN_LAUNCHES = 4 };
 
 typedef struct launch {
     ax_kernel kernel;
-    size_t args; /* where they begin in the stretch's */
+    size_t args; /* offset of its arguments in segment.args */
 } launch;
 
 typedef struct segment {
     launch *launch;
     char *args;
     size_t n, room, bytes, bytes_room;
-    void *graph;    /* of all of it; or NULL */
-    size_t repeats; /* how often it came again and had none */
+    void *graph;    /* of the whole segment, or NULL */
+    size_t repeats; /* how often the segment came again and had no graph */
 } segment;
 
 struct ax_replay {
     ax_device *dev;
-    bool disabled; /* by AXONN_GRAPHS */
+    bool disabled; /* by AXONN_GRAPHS=off */
     segment *segment;
-    size_t n, at;             /* stretches, and the one that launches go to now */
-    size_t deferred;          /* its first launches, which came again and have not been run */
-    bool recording;           /* it differs: what comes is run and noted */
-    ax_status deferred_error; /* of what was put off, and failed where nobody could be told */
+    size_t n, at;             /* number of segments, and index of the current one */
+    size_t deferred;          /* first launches of the current segment, repeated but not yet run */
+    bool recording;           /* the current segment differs: launches are run and recorded */
+    ax_status deferred_error; /* of deferred launches that failed in a function without a status */
 };
 
-/* ---- stretches ----------------------------------------------------------------------------------- */
+/* ---- segments ------------------------------------------------------------------------------------ */
 
-/* Room for `need` elements of `size` bytes at *memory. */
+/* Makes room for `need` elements of `size` bytes at *memory. */
 static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
 {
     if (need <= *room)
@@ -78,7 +80,7 @@ static void drop_graph(const ax_replay *r, segment *s)
     s->repeats = 0;
 }
 
-/* All but the first n launches. */
+/* Removes all but the first n launches. */
 static void truncate_segment(const ax_replay *r, segment *s, size_t n)
 {
     if (n == s->n)
@@ -95,7 +97,8 @@ static ax_status run_launches(ax_stream *stream, const segment *s, size_t n)
     return AX_OK;
 }
 
-/* Without one where the device refuses, which may take it later and is asked again, less and less often. */
+/* Tries to capture the segment as a graph. If the device refuses, the segment stays without one. The device
+ * may accept it later, so the capture is tried again at every power of two of `repeats`. */
 static void capture_graph(ax_stream *stream, segment *s)
 {
     const ax_device_ops *ops = &stream->dev->ops;
@@ -120,9 +123,9 @@ static void capture_graph(ax_stream *stream, segment *s)
         ax_log(AX_LOG_DEBUG, "%s: %zu launches stay apart: %s", ops->name, s->n, ax_error_message());
 }
 
-/* ---- following ----------------------------------------------------------------------------------- */
+/* ---- comparing launches with the recorded ones --------------------------------------------------- */
 
-/* The stretch that launches go to, made when its first launch comes. */
+/* Returns the segment to which launches belong now. A new one is created at its first launch. */
 static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
@@ -149,7 +152,7 @@ ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args
         r->recording = true;
         r->deferred = 0;
         truncate_segment(r, s, n);
-        drop_graph(r, s); /* there is more than it has */
+        drop_graph(r, s); /* the segment will be longer than its graph */
         AX_TRY(run_launches(stream, s, n));
     }
     AX_TRY(ax_device_run(stream, kernel, args));
@@ -187,7 +190,7 @@ void ax_replay_settle(ax_device *dev)
         dev->replay->deferred_error = status;
 }
 
-/* ---- from outside -------------------------------------------------------------------------------- */
+/* ---- public functions ---------------------------------------------------------------------------- */
 
 ax_status ax_replay_create(ax_device *dev, ax_replay **out)
 {

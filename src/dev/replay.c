@@ -44,7 +44,7 @@ static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
         return AX_OK;
     size_t more = 2 * need;
     void *larger = realloc(*memory, more * size);
-    AX_CHECK(larger, AX_ERR_MEMORY, "no memory to note %zu launches", need);
+    AX_CHECK(larger, AX_ERR_MEMORY, "replay: no memory to record launches (%zu bytes)", more * size);
     *memory = larger;
     *room = more;
     return AX_OK;
@@ -118,9 +118,11 @@ static void capture_graph(ax_stream *stream, segment *s)
     }
     s->repeats += status != AX_OK;
     if (status == AX_OK)
-        ax_log(AX_LOG_DEBUG, "%s: %zu launches are one graph now", ops->name, s->n);
+        ax_log(AX_LOG_DEBUG, "%s: captured %zu launches as one graph", ops->name, s->n);
     else
-        ax_log(AX_LOG_DEBUG, "%s: %zu launches stay apart: %s", ops->name, s->n, ax_error_message());
+        ax_log(AX_LOG_DEBUG,
+               "%s: %zu launches run one by one, because they could not be captured as a graph: %s",
+               ops->name, s->n, ax_error_message());
 }
 
 /* ---- comparing launches with the recorded ones --------------------------------------------------- */
@@ -130,7 +132,7 @@ static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
         segment *more = realloc(r->segment, (r->n + 1) * sizeof *more);
-        AX_CHECK(more, AX_ERR_MEMORY, "no memory to note launches");
+        AX_CHECK(more, AX_ERR_MEMORY, "replay: no memory to record launches");
         r->segment = more;
         more[r->n++] = (segment){0};
     }

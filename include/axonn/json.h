@@ -44,7 +44,8 @@ AX_MUST_CHECK ax_status ax_json_read_file(const char *path, size_t flags, struct
 AX_MUST_CHECK ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size,
                                                struct json_t **out);
 
-/* Appends a value as text; `flags` are those of Jansson's json_dumps. AX_ERR_MEMORY. */
+/* Appends a value as text; `flags` are those of Jansson's json_dumps. A real has the fewest digits that read
+ * back as the same double. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_json_print(const struct json_t *value, size_t flags, ax_buf *out);
 
 #ifdef __cplusplus

@@ -252,13 +252,29 @@ ax_status ax_json_read_file(const char *path, size_t flags, json_t **out)
 
 /* ---- writing ------------------------------------------------------------------------------------- */
 
-/* Appends Jansson's text without the marks and quotes of numbers. */
-static ax_status add_unmarked(const char *text, ax_buf *out)
+/* Appends the fewest digits that read back as the same double, as Python writes them. */
+static ax_status add_real(const char *digits, ax_buf *out)
+{
+    char text[32];
+    double value = strtod(digits, NULL);
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(text, sizeof text, "%.*g", precision, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    return ax_buf_printf(out, strpbrk(text, ".e") ? "%s" : "%s.0", text);
+}
+
+/* Appends Jansson's text with short reals, and without the marks and quotes of numbers. */
+static ax_status add_numbers(const char *text, ax_buf *out)
 {
     const size_t opening = strlen("\"" MARK);
     const char *end = text + strlen(text);
     for (const char *at = text, *next; at < end; at = next) {
-        next = *at == '"' ? skip_string(at, end) : at + strcspn(at, "\"");
+        if (next_piece(at, end, &next) == REAL) {
+            AX_TRY(add_real(at, out));
+            continue;
+        }
         bool marked = !strncmp(at, "\"" MARK, opening);
         const char *from = marked ? at + opening : at, *to = marked ? next - 1 : next;
         AX_TRY(ax_buf_add(out, from, (size_t)(to - from)));
@@ -270,7 +286,7 @@ ax_status ax_json_print(const json_t *value, size_t flags, ax_buf *out)
 {
     char *text = json_dumps(value, flags);
     AX_CHECK(text, AX_ERR_MEMORY, "no memory to print JSON");
-    ax_status status = add_unmarked(text, out);
+    ax_status status = add_numbers(text, out);
     free(text);
     return status;
 }

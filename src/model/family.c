@@ -152,7 +152,7 @@ static ax_status fill_and_print(const ax_model_config *c, const ax_model_identit
     AX_TRY(fill(c, id, json));
     if (c->source)
         AX_TRY(restore_digits(c->source, json));
-    AX_TRY(ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(17), out));
+    AX_TRY(ax_json_print(json, JSON_INDENT(2) | JSON_SORT_KEYS, out));
     return ax_buf_add(out, "\n", 1);
 }
 

@@ -77,6 +77,23 @@ static void digits_come_back(void **state)
     ax_buf_fini(&out);
 }
 
+/* Reals are printed as Python prints them: as short as they read back. */
+static void reals_are_short(void **state)
+{
+    (void)state;
+    static const double values[] = {1e-5, 0.02, 0.1, 1, -0.0, 1e30, 0.30000000000000004, DBL_MAX};
+    json_t *list = json_array();
+    ax_buf out = {0};
+    for (size_t i = 0; i < AX_COUNT(values); i++)
+        json_array_append_new(list, json_real(values[i]));
+    json_array_append_new(list, json_string("1.0000000000000001e-5"));
+    assert_int_equal(ax_json_print(list, 0, &out), AX_OK);
+    assert_string_equal(out.data, "[1e-05, 0.02, 0.1, 1.0, -0.0, 1e+30, 0.30000000000000004, "
+                                  "1.7976931348623157e+308, \"1.0000000000000001e-5\"]");
+    json_decref(list);
+    ax_buf_fini(&out);
+}
+
 /* Digits that are no number are gone over once, not once from each of them. */
 static void digits_take_linear_time(void **state)
 {
@@ -172,8 +189,11 @@ static void errors_name_line_and_column(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_any_size_are_read), cmocka_unit_test(digits_come_back),
-        cmocka_unit_test(digits_take_linear_time),      cmocka_unit_test(what_is_no_json_is_refused),
+        cmocka_unit_test(numbers_of_any_size_are_read),
+        cmocka_unit_test(digits_come_back),
+        cmocka_unit_test(reals_are_short),
+        cmocka_unit_test(digits_take_linear_time),
+        cmocka_unit_test(what_is_no_json_is_refused),
         cmocka_unit_test(errors_name_line_and_column),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,6 +123,7 @@ typedef struct ax_pretrained {
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
+    bool untied;    /* the files hold a head that differs from the table to which config.json ties it */
     ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
                        of config.json, else the tokenizer's end of text */
     ax_st *weights; /* open, so that a run may remove the checkpoint; NULL: the directory has none */

@@ -1,6 +1,7 @@
 /* A model directory as inference wants it: configuration, tokenizer, weights. */
 #include "axonn/engine.h"
 #include "axonn/json.h"
+#include "engine/train.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -88,14 +89,20 @@ static ax_status find_head(ax_pretrained *m)
     ax_family_tied(m->config.family, &head, &table);
     if (m->config.tie && ax_ckpt_has_weights(m->dir))
         AX_TRY(ax_ckpt_same_arrays(m->dir, head, table, ax_family_prefix(m->config.family), &same));
-    if (!same) {
-        m->config.tie = false;
+    m->untied = !same;
+    m->config.tie &= same;
+    return AX_OK;
+}
+
+void pretrained_log(const ax_pretrained *m)
+{
+    const char *head, *table;
+    ax_family_tied(m->config.family, &head, &table);
+    if (m->untied)
         ax_log(AX_LOG_INFO,
                "%s: %s differs from %s, to which config.json ties it: it is read as an untied head "
                "(tie_word_embeddings: false)",
                m->dir, head, table);
-    }
-    return AX_OK;
 }
 
 /* Loads the tokenizer if the directory has one. */
@@ -213,6 +220,8 @@ ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretra
         bool gone = false;
         *out = (ax_pretrained){0};
         ax_status status = open_together(world, model, out, &gone);
+        if (status == AX_OK)
+            pretrained_log(out);
         if (status == AX_OK)
             return AX_OK;
         ax_pretrained_close(out);

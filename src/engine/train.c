@@ -421,9 +421,10 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     ax_status status = ax_run_start(&run, AX_RUN_TRAINS);
     if (status == AX_OK && run.step >= config->train.steps && !run.eval_pending)
         ax_log(AX_LOG_INFO,
-               "nothing to do: %lld of %lld steps are done in %s; raise train.steps, or choose "
-               "another run.dir",
-               (long long)run.step, (long long)config->train.steps, config->run.dir);
+               "nothing to do: the run in %s has finished %lld step%s and train.steps is %lld; raise "
+               "train.steps to go on, or choose another run.dir",
+               config->run.dir, (long long)run.step, run.step == 1 ? "" : "s",
+               (long long)config->train.steps);
     if (status == AX_OK)
         status = loop(&run);
     if (status == AX_OK)

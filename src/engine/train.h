@@ -8,6 +8,9 @@
 
 #include <signal.h>
 
+/* pretrained.c: says in the log what was read otherwise than config.json says. */
+void pretrained_log(const ax_pretrained *m);
+
 typedef struct ax_sources {
     int n;
     ax_data **data;

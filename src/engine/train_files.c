@@ -126,21 +126,26 @@ static bool stays_behind(const ax_run *run, const char *name)
            (run->config->data.tokenizer && matches(name, tokenizer, AX_COUNT(tokenizer)));
 }
 
-static ax_status take(const ax_run *run, const char *dir, const char *name, ax_run_files *out)
+/* Takes a file over, or adds the name of a directory to `directories`. */
+static ax_status take(const ax_run *run, const char *dir, const char *name, ax_run_files *out,
+                      ax_buf *directories)
 {
     char *path;
     struct stat info;
     if (stays_behind(run, name))
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
-    bool regular = !stat(path, &info) && S_ISREG(info.st_mode), small = regular && info.st_size <= MOST_BYTES;
+    bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode),
+         small = regular && info.st_size <= MOST_BYTES;
     if (regular && !small)
         ax_log(AX_LOG_WARN, "%s is larger than 16 MiB and is not copied into checkpoints", path);
     free(path);
+    if (there && S_ISDIR(info.st_mode))
+        return ax_buf_printf(directories, "%s%s", directories->size ? ", " : "", name);
     return small ? add_from(out, dir, name) : AX_OK;
 }
 
-static ax_status say(const char *dir, const ax_run_files *files)
+static ax_status say(const char *dir, const ax_run_files *files, const ax_buf *directories)
 {
     ax_buf names = {0};
     ax_status status = AX_OK;
@@ -148,6 +153,8 @@ static ax_status say(const char *dir, const ax_run_files *files)
         status = ax_buf_printf(&names, "%s%s", i ? ", " : "", files->file[i].name);
     if (status == AX_OK && files->n)
         ax_log(AX_LOG_INFO, "checkpoints will hold what lies beside the weights in %s: %s", dir, names.data);
+    if (directories->size)
+        ax_log(AX_LOG_INFO, "checkpoints will not hold the directories in %s: %s", dir, directories->data);
     ax_buf_fini(&names);
     return status;
 }
@@ -156,6 +163,7 @@ ax_status ax_run_find_files(ax_run *run)
 {
     const char *dir = run->resume_dir ? run->resume_dir : run->model_dir;
     struct dirent **entry;
+    ax_buf directories = {0};
     if (!dir)
         return AX_OK;
     int n = scandir(dir, &entry, NULL, alphasort);
@@ -163,9 +171,12 @@ ax_status ax_run_find_files(ax_run *run)
     ax_status status = AX_OK;
     for (int i = 0; i < n; i++) {
         if (status == AX_OK)
-            status = take(run, dir, entry[i]->d_name, &run->beside);
+            status = take(run, dir, entry[i]->d_name, &run->beside, &directories);
         free(entry[i]);
     }
     free(entry);
-    return status == AX_OK && !run->resume_dir ? say(dir, &run->beside) : status;
+    if (status == AX_OK && !run->resume_dir)
+        status = say(dir, &run->beside, &directories);
+    ax_buf_fini(&directories);
+    return status;
 }

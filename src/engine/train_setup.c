@@ -105,6 +105,7 @@ static ax_status open_pretrained(ax_run *run)
     ax_config *c = run->config;
     ax_pretrained from;
     AX_TRY(ax_pretrained_open(c->model.from, &from));
+    pretrained_log(&from);
     ax_status status = ax_model_config_copy(&from.config, &run->model);
     run->identity = from.identity;
     run->model_dir = from.dir;

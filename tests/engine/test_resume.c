@@ -97,7 +97,7 @@ static void a_finished_run_has_nothing_to_do(void **state)
     sh("rm -rf run");
     run_expect(0, NULL, BASE_KEYS);
     char *before = metrics_of("run", true);
-    run_expect(0, "nothing to do: 6 of 6 steps are done", BASE_KEYS);
+    run_expect(0, "has finished 6 steps and train.steps is 6; raise train.steps to go on", BASE_KEYS);
     same_text(before, metrics_of("run", true));
 }
 

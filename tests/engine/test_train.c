@@ -199,7 +199,7 @@ static void from_an_existing_model(void **state)
     sh("rm -rf run");
     run_expect(0, "done: step 6", FROM_KEYS "model.from=" GOLDEN);
     ax_ckpt_diff *diff;
-    OK(ax_ckpt_diff_create(GOLDEN, "run", &diff));
+    OK(ax_ckpt_diff_create(GOLDEN, "run", NULL, 0, &diff));
     for (int i = 0; i < diff->n; i++)
         if (diff->row[i].kind == AX_DIFF_ONLY_A || diff->row[i].kind == AX_DIFF_SHAPE)
             fail_msg("%s is not in the checkpoint as it was in the model", diff->row[i].key);

@@ -6,11 +6,11 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static const char CODES[] = "  0  done                                5  communication\n"
-                            "  1  internal error                      6  numerics (not a finite number)\n"
-                            "  2  usage or configuration              7  stopped by a signal, work is saved\n"
+static const char CODES[] = "  0  success                             5  communication error\n"
+                            "  1  internal error                      6  a number is infinite or NaN\n"
+                            "  2  usage or configuration error        7  stopped by a signal, work is saved\n"
                             "  3  out of memory\n"
-                            "  4  data or file\n";
+                            "  4  data or file error\n";
 
 static int width(void)
 {
@@ -71,13 +71,12 @@ ax_status cli_help_program(bool colour, ax_buf *out)
 
 ax_status cli_help_group(const char *group, bool colour, ax_buf *out)
 {
-    AX_TRY(
-        ax_buf_printf(out, "axonn %s: a group of verbs; 'axonn %s VERB --help' says more\n", group, group));
+    AX_TRY(ax_buf_printf(out, "axonn %s: a group of verbs; see 'axonn %s VERB --help'\n", group, group));
     AX_TRY(heading("Verbs", colour, out));
     return list_verbs(group, out);
 }
 
-/* The rows that are positional arguments, or those that are not. */
+/* Prints the rows of the positional arguments, or those of the flags. */
 static ax_status help_rows(const cli_verb *verb, bool positional, const char *title, bool colour, ax_buf *out)
 {
     ax_option *rows;

@@ -13,10 +13,13 @@
      "0",                                                                                                    \
      "[0, 65536]",                                                                                           \
      .meta = "N",                                                                                            \
-     .help = "start this many ranks and wait for them; 0: those that a launcher has started, or one"},       \
+     .help = "start this many ranks through MPI's launcher; 0: start none, and run on the ranks that "       \
+             "mpirun or srun started, else on one"},                                                         \
     {                                                                                                        \
         "hosts", AX_OPT_STRING, offsetof(args, field.hosts),                                                 \
-            .meta = "LIST", .help = "start them there: host,host,... or host:ranks,...; by default here"     \
+            .meta = "LIST",                                                                                  \
+            .help = "with --ranks: the hosts to start them on, as host,host,... or host:ranks,...; "         \
+                    "default: this one"                                                                      \
     }
 
 /* True if `launch` asks for ranks that nobody has started yet. AX_ERR_USAGE if a launcher started another

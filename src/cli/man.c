@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-/* Appends text with roff's special characters escaped; lines that would be requests are protected. */
+/* Appends text for roff: escapes special characters, and the first character of lines that would be requests.
+ */
 static ax_status roff(const char *text, ax_buf *out)
 {
     bool start = true;
@@ -83,31 +84,31 @@ static ax_status man_verb(const cli_verb *verb, ax_buf *out)
 
 static ax_status man_end(ax_buf *out)
 {
-    static const char *const codes[] = {"done",
+    static const char *const codes[] = {"success",
                                         "internal error",
-                                        "usage or configuration",
+                                        "usage or configuration error",
                                         "out of memory",
-                                        "data or file",
-                                        "communication",
-                                        "numerics: a loss or gradient is not finite",
-                                        "stopped by a signal: what training had done is saved"};
+                                        "data or file error",
+                                        "communication error",
+                                        "a number is infinite or NaN: a loss, gradient, weight or logit",
+                                        "stopped by a signal; the state of the training is saved"};
     AX_TRY(section("SH", "EXIT STATUS", out));
     for (size_t i = 0; i < AX_COUNT(codes); i++)
         AX_TRY(ax_buf_printf(out, ".TP\n.B %zu\n%s\n", i, codes[i]));
     return ax_buf_printf(
         out,
         ".SH ENVIRONMENT\n"
-        ".TP\n.B AXONN_ATTENTION\nplain, flash or cudnn: the attention of device cuda, else the best that "
-        "takes a call.\n"
-        ".TP\n.B AXONN_GRAPHS\non or off: whether what a GPU is given again and again is launched as "
-        "graphs.\n"
-        ".TP\n.B AXONN_ISA\nThe instruction set of the processor's kernels; axonn info lists "
-        "those that can run.\n"
-        ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: what is logged on stderr.\n"
-        ".TP\n.B AXONN_NCCL\noff, or the file of the library that carries collectives between GPUs.\n"
-        ".TP\n.B AXONN_PLANS\noff, on or a folder: whether algorithms of a GPU's products are measured, and "
-        "where that is kept; on is the user's cache.\n"
-        ".TP\n.B NO_COLOR\nIf set and not empty, terminals get no colour.\n");
+        ".TP\n.B AXONN_ATTENTION\nplain, flash or cudnn: the attention kernels of device cuda; by default "
+        "the "
+        "best of them that supports the call.\n"
+        ".TP\n.B AXONN_GRAPHS\non or off: whether kernel launches that repeat are launched as CUDA graphs.\n"
+        ".TP\n.B AXONN_ISA\nThe instruction set of the CPU kernels; axonn info lists "
+        "those that this processor can run.\n"
+        ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: the level of the log on stderr.\n"
+        ".TP\n.B AXONN_NCCL\noff, or the path of the NCCL library to use for collectives between GPUs.\n"
+        ".TP\n.B AXONN_PLANS\noff, on or a directory: whether several algorithms of each matrix product are "
+        "timed on a GPU, and where the choice is stored; on stores it in the user's cache directory.\n"
+        ".TP\n.B NO_COLOR\nIf set and not empty, output has no colour.\n");
 }
 
 ax_status cli_man(ax_buf *out)
@@ -120,11 +121,11 @@ ax_status cli_man(ax_buf *out)
                               ".B axonn\n.I VERB\n.B \\-\\-help\n.br\n"
                               ".B axonn \\-\\-version\n"
                               ".SH DESCRIPTION\n"
-                              "Data go to standard output, logs and progress to standard error. With\n"
+                              "Results go to standard output, logs and progress to standard error. With\n"
                               ".B \\-\\-json\n"
                               "standard output carries one JSON object, or one per line, and nothing else.\n"
-                              "Nothing is done before all options and the whole configuration are valid;\n"
-                              "all their errors are reported together.\n"
+                              "Options and the whole configuration are checked before anything is done;\n"
+                              "all errors in them are reported together.\n"
                               ".SH VERBS\n"));
     for (size_t i = 0; i < cli_verb_count; i++)
         AX_TRY(man_verb(cli_verbs[i], out));
@@ -132,9 +133,9 @@ ax_status cli_man(ax_buf *out)
     const ax_option *keys = ax_config_options(&count);
     AX_TRY(section("SH", "CONFIGURATION", out));
     AX_TRY(ax_buf_printf(
-        out, "The keys of a training configuration. In a YAML file they nest at the dots; on the\n"
-             "command line they are written key=value, which takes precedence. Relative paths in\n"
-             "a file are relative to its directory.\n"));
+        out, "The keys of a training configuration. In a YAML file each dot is a level of nesting.\n"
+             "On the command line keys are written key=value, and override those of the file.\n"
+             "Relative paths in a file are relative to the file's directory.\n"));
     AX_TRY(option_rows(keys, count, false, out));
     return man_end(out);
 }

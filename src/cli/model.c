@@ -12,13 +12,13 @@ typedef struct sizes {
 
 static const ax_option size_options[] = {
     {"grid.x", AX_OPT_INT, offsetof(sizes, x), "1", "[1, 65536]",
-     .help = "ranks that split the hidden widths"},
+     .help = "ranks that split the attention heads and the inner width of the MLP"},
     {"grid.y", AX_OPT_INT, offsetof(sizes, y), "1", "[1, 65536]",
-     .help = "ranks that split the residual width"},
+     .help = "ranks that split the width of the residual stream"},
     {"grid.z", AX_OPT_INT, offsetof(sizes, z), "1", "[1, 65536]",
-     .help = "ranks that share weights and rows"},
+     .help = "ranks that shard the weights and divide the rows"},
     {"grid.pipe", AX_OPT_INT, offsetof(sizes, pipe), "1", "[1, 1]", .help = "pipeline stages"},
-    {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]", .help = "ranks that share rows"},
+    {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]", .help = "ranks that divide the rows"},
 };
 
 /* "x=2,y=1" as the words "grid.x=2", "grid.y=1". */

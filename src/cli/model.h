@@ -19,27 +19,32 @@ typedef struct model_args {
      .help = "a Hugging Face directory, a run directory or a checkpoint"},                                   \
     {                                                                                                        \
         "KEY=VALUE", AX_OPT_STRINGS, offsetof(args, field.keys),                                             \
-            .help = "sizes of the grid of ranks: grid.x=2 grid.data=2"                                       \
+            .help = "sizes of the grid of ranks, e.g. grid.x=2 grid.data=2"                                  \
     }
 #define MODEL_DEVICE_OPTIONS(args, field)                                                                    \
     LAUNCH_OPTIONS(args, field.launch),                                                                      \
         {"grid", AX_OPT_STRING, offsetof(args, field.grid), .meta = "x=N,y=N,...",                           \
-         .help = "the sizes of the grid in one word: x=2,data=2; by default eval shares out the rows, the "  \
-                 "others the model (x)"},                                                                    \
+         .help = "sizes of the grid in one argument, e.g. x=2,data=2; default: all ranks along data (eval) " \
+                 "or along x (the other verbs)"},                                                            \
         {"precision",                                                                                        \
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.precision),                                                                    \
          "fp32",                                                                                             \
          .choices = "fp32|bf16|fp16",                                                                        \
-         .help = "arithmetic of the layers"},                                                                \
-        {"threads", AX_OPT_INT,  offsetof(args, field.threads),                                              \
-         "0",       "[0, 4096]", .help = "threads that compute; 0: one per physical core"},                  \
+         .help = "compute precision of the layers"},                                                         \
+        {"threads",                                                                                          \
+         AX_OPT_INT,                                                                                         \
+         offsetof(args, field.threads),                                                                      \
+         "0",                                                                                                \
+         "[0, 4096]",                                                                                        \
+         .help = "compute threads per rank; 0: one per physical core, divided "                              \
+                 "among the ranks of the machine"},                                                          \
         {"device",                                                                                           \
          AX_OPT_STRING,                                                                                      \
          offsetof(args, field.device),                                                                       \
          "cpu",                                                                                              \
          .choices = "cpu|cuda|ref",                                                                          \
-         .help = "what computes"},                                                                           \
+         .help = "compute device; ref is the slow reference implementation"},                                \
     {                                                                                                        \
         "json", AX_OPT_BOOL, offsetof(args, field.json), "false", .help = "print JSON"                       \
     }

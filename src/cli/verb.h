@@ -23,7 +23,7 @@ typedef struct cli_launch {
 typedef struct cli_verb {
     const char *name;     /* "tok train" */
     const char *summary;  /* one line, lower case, no full stop */
-    const char *details;  /* further lines for the help, at most 78 columns; or NULL */
+    const char *details;  /* further lines for the help, at most 98 columns; or NULL */
     const char *examples; /* lines, each a command; or NULL */
     const ax_option *options;
     size_t option_count;
@@ -82,11 +82,11 @@ typedef struct cli_text {
 
 #define TEXT_OPTIONS(args, field)                                                                            \
     {"text-key", AX_OPT_STRING, offsetof(args, field.key),                                                   \
-     "text",     .meta = "KEY", .help = "member of JSON objects that holds the text"},                       \
+     "text",     .meta = "KEY", .help = "JSON member that holds the text"},                                  \
     {                                                                                                        \
         "bad-lines", AX_OPT_INT, offsetof(args, field.bad_lines), "100", "[0, inf)",                         \
             .meta = "N",                                                                                     \
-            .help = "JSON objects that may be left out because their text is null or not valid Unicode; "    \
+            .help = "how many JSON objects may be skipped because their text is null or not valid Unicode; " \
                     "more are an error"                                                                      \
     }
 

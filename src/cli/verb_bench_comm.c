@@ -20,15 +20,15 @@ typedef struct args {
 static const ax_option comm_options[] = {
     LAUNCH_OPTIONS(args, launch),
     {"collective", AX_OPT_STRINGS, offsetof(args, only), .meta = "NAME",
-     .help = "measure only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier"},
+     .help = "time only these: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier"},
     {"min", AX_OPT_INT, offsetof(args, smallest), "4096", "[4, 1073741824]", .meta = "BYTES",
-     .help = "the smallest buffer; sizes grow by factors of four"},
+     .help = "smallest buffer; each size is four times the previous one"},
     {"max", AX_OPT_INT, offsetof(args, largest), "67108864", "[4, 1073741824]", .meta = "BYTES",
-     .help = "the largest buffer"},
+     .help = "largest buffer"},
     {"runs", AX_OPT_INT, offsetof(args, runs), "15", "[1, 1001]", .meta = "N",
-     .help = "measurements of each case; the two libraries take turns"},
+     .help = "measurements per case, alternating between this library and MPI"},
     {"device", AX_OPT_STRING, offsetof(args, device), "cpu", .choices = "cpu|cuda",
-     .help = "whose memory this library's buffers are in; MPI's are in the host's"},
+     .help = "where this library's buffers are: host memory or the GPU; MPI's are always in host memory"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
@@ -358,12 +358,13 @@ static ax_status run_comm(const void *raw)
 
 const cli_verb verb_bench_comm = {
     .name = "bench comm",
-    .summary = "time collectives of all ranks, beside those of the MPI library",
+    .summary = "time collectives, and compare them with those of the MPI library",
     .details =
-        "A time is that of the slowest rank, from the call until its result is there. warm: the buffers\n"
-        "stay in the caches where they fit; cold: other memory was touched in between. times: MPI's\n"
-        "median over this library's, above 1 is faster. path: node is memory that the ranks of a node\n"
-        "share, flat is messages, nccl is from GPU to GPU, staged through the host's memory.",
+        "Times are those of the slowest rank, from the call until its result is complete.\n"
+        "  cache  warm: the buffers stay in the caches if they fit; cold: the caches are flushed in between\n"
+        "  times  MPI's median divided by this library's; above 1 this library is faster\n"
+        "  path   node: memory shared by the ranks of a node; flat: MPI messages; nccl: from GPU to GPU;\n"
+        "         staged: from GPU to GPU through host memory",
     .examples = "axonn bench comm --ranks 2\n"
                 "axonn bench comm --ranks 2 --device cuda\n"
                 "mpirun -n 4 axonn bench comm --collective all_reduce --max 16777216 --json",

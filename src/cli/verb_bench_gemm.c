@@ -16,10 +16,11 @@ typedef struct args {
 static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
      .help = "the configuration of the run"},
-    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
+     .help = "configuration keys; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"runs", AX_OPT_INT, offsetof(args, runs), "9", "[1, 100000]", .meta = "N",
-     .help = "measurements of each product"},
+     .help = "measurements per matrix product"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per product"},
 };
 
@@ -182,15 +183,18 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_bench_gemm = {
     .name = "bench gemm",
-    .summary = "time the matrix products of a configuration's training step, one by one",
+    .summary = "time each matrix product (GEMM) of a configuration's training step",
     .details =
-        "The products are those that a step really asks for, found by running one without memory and\n"
-        "arithmetic; only different ones are timed. N and T say whether an operand is transposed, then\n"
-        "come m x n x k, the type of the operands and, where they differ, that of the result; += adds\n"
-        "to it, +bias adds a number to each column, gelu and gelu' become of the sums; rows of what is\n"
-        "strided do not lie side by side. Operands come from memory, as in a step. The last row is what\n"
-        "a step's products should take, all calls together. On several ranks the products are those of\n"
-        "rank 0; all measure at the same time. data.train need not be given.",
+        "A dry run of a step, which allocates and computes nothing, finds the matrix products; equal ones\n"
+        "are timed once. A product is named by whether A and B are transposed (T) or not (N), m x n x k,\n"
+        "the operands' dtype, and the result's dtype if it differs, followed by:\n"
+        "  +=           adds to the result\n"
+        "  +bias        adds a bias to each column\n"
+        "  gelu, gelu'  applies GELU, or multiplies by its derivative\n"
+        "  strided      rows are further apart in memory than they are long\n"
+        "Operands are read from memory, not from caches, as in a step. The last row is the sum over all\n"
+        "calls of a step. On several ranks, all measure at the same time and rank 0's products are shown.\n"
+        "data.train is not needed.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
                 "AXONN_ISA=avx2 axonn bench gemm gpt.yaml --json | jq -r '[.case, .of_peak] | @tsv'",

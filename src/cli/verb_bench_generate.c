@@ -13,11 +13,11 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"prompt", AX_OPT_INT, offsetof(args, prompt), "8", "[1, 16777216]", .meta = "N",
-     .help = "tokens of the prompt"},
+     .help = "number of tokens in the prompt"},
     {"tokens", AX_OPT_INT, offsetof(args, tokens), "0", "[0, 16777216]", .meta = "N",
-     .help = "tokens generated after it in a round; 0: 64, or as many as the model has positions for"},
+     .help = "tokens to generate per round; 0: 64, or fewer if the model has fewer positions left"},
     {"rounds", AX_OPT_INT, offsetof(args, rounds), "8", "[1, 100000]", .meta = "N",
-     .help = "rounds that are timed"},
+     .help = "number of rounds to time"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -173,14 +173,14 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_bench_generate = {
     .name = "bench generate",
-    .summary = "time the tokens that a model generates, beside the reading of its weights",
+    .summary = "time token generation, and compare it with reading the weights",
     .details =
-        "Feeds random tokens as a prompt and draws the likeliest ones after it, one sequence at a time, in\n"
-        "rounds after one that does not count. Each token reads all matrices of the model, so reading\n"
-        "bounds it: after each round the same weights are read where they lie, by the same threads, in the\n"
-        "way that is fastest here. What generation reaches of that rate is the median of the rounds' own\n"
-        "ratios: 0.8 and more is good, and more than 1 says that memory was slower after the tokens than\n"
-        "while they were drawn. On several ranks the figures are those of rank 0.",
+        "Each round feeds a prompt of random tokens and generates the likeliest tokens, one sequence at a\n"
+        "time; one round before the timed ones is not counted. Every token reads all weight matrices, so\n"
+        "memory bandwidth limits generation. After each round the same threads therefore read the same\n"
+        "weights as fast as they can. The ratio of the two rates, generation over reading, is the median\n"
+        "over the rounds: 0.8 and more is good; above 1, memory was slower during the reading than during\n"
+        "the generation. On several ranks the figures are those of rank 0.",
     .examples = "axonn bench generate path/to/gpt2 --precision bf16\n"
                 "axonn bench generate runs/name --prompt 1000 --tokens 16\n"
                 "axonn bench generate runs/name --ranks 2 --json | jq .of_reading.median",

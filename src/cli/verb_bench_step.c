@@ -16,12 +16,13 @@ typedef struct args {
 static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
      .help = "the configuration of the run"},
-    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
+     .help = "configuration keys; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"steps", AX_OPT_INT, offsetof(args, steps), "5", "[1, 100000]", .meta = "N",
-     .help = "steps that are timed"},
+     .help = "number of steps to time"},
     {"warm-up", AX_OPT_INT, offsetof(args, warm), "2", "[0, 100000]", .meta = "N",
-     .help = "steps before them that are not"},
+     .help = "number of steps before the timing starts"},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
@@ -193,14 +194,13 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_bench_step = {
     .name = "bench step",
-    .summary = "time a configuration's training steps, and what they spend it on",
+    .summary = "time a configuration's training steps, in total and by part",
     .details =
-        "Real steps on random tokens; nothing is read but model.from and the tokenizer (data.train need\n"
-        "not be given), and nothing is written. Rates stand beside what this device can do:\n"
-        "multiply-adds that wait for nothing, and an array that is read and written in place; both are\n"
-        "measured after the steps, and what stays in caches is faster than such an array. Parts are\n"
-        "means over the steps; tokens/s are those of the median. On several ranks the parts are those\n"
-        "of rank 0, a step is that of the slowest.",
+        "Runs real training steps on random tokens. Reads only model.from and the tokenizer (data.train is\n"
+        "not needed) and writes nothing. Rates are compared with the device's own, measured after the\n"
+        "steps: multiply-adds in registers, and streaming over an array in memory. A part whose data stays\n"
+        "in caches can be faster than that. Parts are means over the steps; tokens/s is that of the median\n"
+        "step. On several ranks, a step's time is that of the slowest rank, and the parts are rank 0's.",
     .examples = "axonn bench step gpt.yaml\n"
                 "axonn bench step gpt.yaml --ranks 2 grid.data=2 train.precision=bf16\n"
                 "axonn bench step gpt.yaml --json | jq .kernels",

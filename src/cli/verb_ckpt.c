@@ -19,7 +19,7 @@ typedef struct ls_args {
 static const ax_option ls_options[] = {
     {"RUN", AX_OPT_PATH, offsetof(ls_args, run), .required = true, .help = "a run directory"},
     {"verify", AX_OPT_BOOL, offsetof(ls_args, verify), "false",
-     .help = "read every file and compare it with the manifest"},
+     .help = "also read every file and check it against the manifest's checksums"},
     {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -60,7 +60,7 @@ static ax_status run_ls(const void *raw)
     const ls_args *a = raw;
     ax_ckpt_list *list;
     AX_CHECK(ax_path_exists(a->run), AX_ERR_DATA, "no such file or directory: %s", a->run);
-    AX_CHECK(ax_path_is_dir(a->run), AX_ERR_DATA, "%s is a file; the directory of a run is wanted", a->run);
+    AX_CHECK(ax_path_is_dir(a->run), AX_ERR_DATA, "%s is a file; give a run directory", a->run);
     AX_TRY(ax_ckpt_list_create(a->run, a->verify, &list));
     ax_status status = AX_OK;
     if (a->json)
@@ -94,7 +94,7 @@ typedef struct verify_args {
 
 static const ax_option verify_options[] = {
     {"PATH", AX_OPT_STRINGS, offsetof(verify_args, paths), .required = true,
-     .help = "checkpoints, runs (all their checkpoints), model directories or .safetensors files"},
+     .help = "checkpoints, runs (checks all their checkpoints), model directories or .safetensors files"},
     {"json", AX_OPT_BOOL, offsetof(verify_args, json), "false",
      .help = "print one JSON object per checkpoint"},
 };
@@ -162,9 +162,10 @@ static ax_status run_verify(const void *raw)
 
 const cli_verb verb_ckpt_verify = {
     .name = "ckpt verify",
-    .summary = "compare every file of checkpoints with their checksums",
-    .details = "A model directory without a manifest is checked for its structure: headers, shards\n"
-               "and index that agree to the byte. The exit code is 4 if anything is damaged.",
+    .summary = "check every file of a checkpoint against its checksum",
+    .details =
+        "A model directory without a manifest has no checksums. Only its structure is checked then: the\n"
+        "headers of its shards, their sizes, and its index. The exit code is 4 if a file is damaged.",
     .examples = "axonn ckpt verify runs/name\naxonn ckpt verify runs/name/ckpt/step-1000",
     .options = verify_options,
     .option_count = AX_COUNT(verify_options),
@@ -181,10 +182,10 @@ typedef struct diff_args {
 
 static const ax_option diff_options[] = {
     {"A", AX_OPT_PATH, offsetof(diff_args, a), .required = true,
-     .help = "a checkpoint, a run (its newest), a model directory or a .safetensors file"},
+     .help = "a checkpoint, a run (its newest checkpoint), a model directory or a .safetensors file"},
     {"B", AX_OPT_PATH, offsetof(diff_args, b), .required = true,
-     .help = "what is compared with it, any of the same kinds"},
-    {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false", .help = "print what is equal too"},
+     .help = "the same kinds of path, to compare with A"},
+    {"all", AX_OPT_BOOL, offsetof(diff_args, all), "false", .help = "also print arrays that are equal"},
     {"json", AX_OPT_BOOL, offsetof(diff_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -275,10 +276,11 @@ static ax_status run_diff(const void *raw)
 const cli_verb verb_ckpt_diff = {
     .name = "ckpt diff",
     .summary = "compare two checkpoints or models, array by array",
-    .details = "Compares arrays, optimizer state where both have it, and config.json. Bits count: 0 and -0\n"
-               "differ. Names match with and without the prefix of a family (transformer.wte.weight and\n"
-               "wte.weight). The exit code is 0 whether they differ or not, --json tells; it is 4 if they\n"
-               "have no array in common.",
+    .details =
+        "Compares weights, config.json, and optimizer state if both have it. Arrays are compared bit by\n"
+        "bit: 0 and -0 differ. Array names match with or without the prefix of the model family\n"
+        "(transformer.wte.weight and wte.weight). The exit code is 0 even if they differ (see \"equal\" in\n"
+        "--json), and 4 if they have no array in common.",
     .examples = "axonn ckpt diff runs/a runs/b\naxonn ckpt diff runs/a/ckpt/step-100 runs/a/ckpt/step-200",
     .options = diff_options,
     .option_count = AX_COUNT(diff_options),

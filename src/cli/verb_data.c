@@ -72,23 +72,22 @@ typedef struct build_args {
 
 static const ax_option build_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(build_args, input), .required = true, .meta = "PATH...",
-     .help =
-         "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin is read too"},
+     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin works too"},
     {"tokenizer", AX_OPT_PATH, offsetof(build_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"out", AX_OPT_PATH, offsetof(build_args, out), .required = true, .meta = "FILE",
-     .help = "the token file, e.g. train.tok"},
+     .help = "the token file to write, e.g. train.tok"},
     {"valid", AX_OPT_PATH, offsetof(build_args, valid), .meta = "FILE",
-     .help = "a second token file for validation"},
+     .help = "a second token file to write, for validation"},
     {"valid-fraction", AX_OPT_FLOAT, offsetof(build_args, valid_fraction), "0.01", "(0, 1)",
-     .help = "share of the documents that goes to --valid, chosen by a hash of their text"},
+     .help = "fraction of the documents that goes to --valid; they are chosen by a hash of their text"},
     {"dedup", AX_OPT_BOOL, offsetof(build_args, dedup), "false",
-     .help = "each text once: leave out documents that are copies of an earlier one"},
+     .help = "leave out documents whose text is equal to that of an earlier one"},
     {"include", AX_OPT_STRINGS, offsetof(build_args, include), .meta = "PATTERN...",
-     .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
+     .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(build_args, text),
     {"threads", AX_OPT_INT, offsetof(build_args, threads), "0", "[0, 4096]",
-     .help = "threads; 0: one per core"},
+     .help = "number of threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(build_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -178,16 +177,17 @@ static const ax_option show_options[] = {
     {"DATA", AX_OPT_PATH, offsetof(show_args, data), .required = true,
      .help = "a token file, a directory of shards or a pattern ('*.bin')"},
     {"document", AX_OPT_INT, offsetof(show_args, document), "none", "[0, inf)", "none", .meta = "N",
-     .help = "show the tokens of this document, counted from 0"},
+     .help = "show the tokens of this document (the first is 0)"},
     {"first", AX_OPT_INT, offsetof(show_args, first), "0", "[0, inf)",
-     .help = "with --count: the first token shown"},
+     .help = "with --count: position of the first token to show"},
     {"count", AX_OPT_INT, offsetof(show_args, count), "0", "[0, 1000000]",
-     .help = "how many tokens are shown"},
-    {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer), .help = "show the tokens as text"},
+     .help = "number of tokens to show"},
+    {"tokenizer", AX_OPT_PATH, offsetof(show_args, tokenizer),
+     .help = "show tokens as text, with this tokenizer"},
     {"text", AX_OPT_BOOL, offsetof(show_args, text), "false",
-     .help = "with --tokenizer: print the text of all documents, one after the other, and nothing else"},
+     .help = "with --tokenizer: print only the text of all documents, one after the other"},
     {"end-id", AX_OPT_INT, offsetof(show_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
-     .help = "token that ends documents, for formats that do not tell"},
+     .help = "id of the token that ends a document, for file formats that do not store it"},
     {"json", AX_OPT_BOOL, offsetof(show_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -308,7 +308,7 @@ static ax_status show_text(const show_args *a, ax_data *data)
     ax_tokenizer *tok;
     AX_CHECK(a->tokenizer, AX_ERR_USAGE, "--text: needs --tokenizer");
     AX_CHECK(a->document < 0 && !a->count && !a->json, AX_ERR_USAGE,
-             "--text: prints everything, so neither --document, --count nor --json go with it");
+             "--text prints all documents: leave out --document, --count and --json");
     AX_TRY(ax_tokenizer_load(a->tokenizer, &tok));
     ax_status status = ax_data_expect(data, ax_tokenizer_vocab_size(tok), ax_tokenizer_hash(tok));
     if (status == AX_OK)
@@ -349,8 +349,8 @@ static ax_status run_show(const void *raw)
 
 const cli_verb verb_data_show = {
     .name = "data show",
-    .summary = "say what a token file holds, or show tokens of it",
-    .details = "Token files of llm.c, nanoGPT and Megatron-LM are read as well.",
+    .summary = "describe a token file, or print some of its tokens",
+    .details = "Also reads the token files of llm.c, nanoGPT and Megatron-LM.",
     .examples = "axonn data show train.tok\naxonn data show train.tok --document 3 --tokenizer tok\n"
                 "axonn data show valid.tok --text --tokenizer tok | xz -9e | wc -c",
     .options = show_options,
@@ -372,9 +372,9 @@ static const ax_option check_options[] = {
     {"DATA", AX_OPT_STRINGS, offsetof(check_args, data), .required = true,
      .help = "token files, directories of shards or patterns ('*.bin')"},
     {"tokenizer", AX_OPT_PATH, offsetof(check_args, tokenizer),
-     .help = "the tokenizer that must have made them"},
+     .help = "check that this tokenizer made the files"},
     {"end-id", AX_OPT_INT, offsetof(check_args, end_id), "none", "[0, 2147483647]", "none", .meta = "ID",
-     .help = "token that ends documents, for formats that do not tell"},
+     .help = "id of the token that ends a document, for file formats that do not store it"},
     {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object per file"},
 };
 

@@ -19,15 +19,15 @@ static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"data", AX_OPT_PATH, offsetof(args, data), .required = true, .meta = "PATH",
      .help = "text, JSON or JSONL, a directory of them, a token file, a directory of shards, or a pattern "
-             "('*.bin'); text is read from /dev/stdin too"},
+             "('*.bin'); /dev/stdin reads text from standard input"},
     {"seq-len", AX_OPT_INT, offsetof(args, seq_len), "0", "[0, 16777216]", .meta = "N",
-     .help = "tokens of a row; 0: the model's positions"},
+     .help = "tokens per row; 0: as many as the model has positions"},
     {"batch", AX_OPT_INT, offsetof(args, batch), "4", "[1, 65536]", .help = "rows computed at a time"},
     {"tokenizer", AX_OPT_PATH, offsetof(args, tokenizer), .meta = "DIR",
-     .help = "instead of the model's own"},
+     .help = "use this tokenizer instead of the model's"},
     TEXT_OPTIONS(args, text),
     {"cross-documents", AX_OPT_BOOL, offsetof(args, cross_documents), "false",
-     .help = "let attention see earlier documents of a row"},
+     .help = "let attention see earlier documents in the same row"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -171,8 +171,9 @@ static ax_status run(const void *raw)
 const cli_verb verb_eval = {
     .name = "eval",
     .summary = "measure loss, perplexity and bits per byte of a model on data",
-    .details = "Every token is a target once, but the first of each document; bits per byte charge those\n"
-               "log2(vocabulary) bits, so that they compare with a compressor's.",
+    .details =
+        "Every token is predicted once, except the first of each document. Bits per byte count each of\n"
+        "those as log2(vocabulary size) bits, so that the figure is comparable with a compressor's.",
     .examples = "axonn eval runs/name --data valid.txt\naxonn eval path/to/gpt2 --data valid.tok --seq-len "
                 "512 --json\n"
                 "axonn eval runs/name --data valid.tok --ranks 4 grid.x=2 grid.data=2",

@@ -19,28 +19,25 @@ typedef struct args {
 static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"prompt", AX_OPT_STRING, offsetof(args, prompt), .meta = "TEXT",
-     .help =
-         "text to continue; needs the model's tokenizer. With - it is read from standard input, as it is "
-         "where "
-         "neither a prompt nor tokens are given and standard input is no terminal; a newline at its end is "
-         "left out"},
+     .help = "text to continue; needs the model's tokenizer. If it is \"-\", or if neither --prompt nor "
+             "--tokens is given and standard input is not a terminal, the prompt is read from standard "
+             "input, without a newline at its end"},
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .meta = "ID,ID,...", .help = "the prompt as token ids"},
     {"max-tokens", AX_OPT_INT, offsetof(args, max_tokens), "128", "[1, 16777216]", .meta = "N",
-     .help = "tokens to generate at most"},
+     .help = "maximum number of tokens to generate"},
     {"temperature", AX_OPT_FLOAT, offsetof(args, temperature), "1.0", "[0, inf)", .meta = "T",
-     .help = "divides the logits; 0 always takes the likeliest token"},
+     .help = "sampling temperature: the logits are divided by T; 0 always takes the likeliest token"},
     {"top-k", AX_OPT_INT, offsetof(args, top_k), "0", "[0, 16777216]", .meta = "K",
-     .help = "draw from the K likeliest tokens; 0: all"},
+     .help = "sample from the K likeliest tokens; 0: from all"},
     {"top-p", AX_OPT_FLOAT, offsetof(args, top_p), "1.0", "(0, 1]", .meta = "P",
-     .help = "draw from the likeliest tokens that together reach probability P"},
+     .help = "sample from the smallest set of likeliest tokens whose probabilities sum to at least P"},
     {"seed", AX_OPT_INT, offsetof(args, seed), "0", "[0, inf)", .meta = "S",
-     .help = "the same seed draws the same text"},
+     .help = "random seed of the sampling; the same seed gives the same text"},
     {"stop", AX_OPT_INTS, offsetof(args, stop), .meta = "ID,ID,...",
-     .help = "token ids that end the text, beside those of the model"},
+     .help = "token ids that end the text, in addition to the model's end tokens"},
     {"ignore-end", AX_OPT_BOOL, offsetof(args, ignore_end), "false",
-     .help =
-         "go on after a token that ends the model's texts (eos_token_id of generation_config.json, else of "
-         "config.json, else the tokenizer's end of text)"},
+     .help = "do not stop at the model's end tokens (eos_token_id of generation_config.json, else of "
+             "config.json, else the tokenizer's end-of-text token)"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -264,8 +261,10 @@ static ax_status run(const void *raw)
 const cli_verb verb_generate = {
     .name = "generate",
     .summary = "continue a prompt with a model",
-    .details = "Prints the prompt and its continuation as it is drawn; token ids where the model has no\n"
-               "tokenizer. Ends at --max-tokens, at a stop token, or where the model's positions end.",
+    .details =
+        "Prints the prompt, then each token as soon as it is generated: as text, or as token ids if the\n"
+        "model has no tokenizer. Stops after --max-tokens, at an end or stop token, or when the text\n"
+        "fills the model's positions.",
     .examples = "axonn generate runs/name --prompt 'int main(' --temperature 0.8 --top-p 0.95\n"
                 "axonn generate runs/name < prompt.txt\n"
                 "axonn generate path/to/gpt2 --tokens 464,3290 --temperature 0 --json",

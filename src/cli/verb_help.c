@@ -1,4 +1,4 @@
-/* axonn help: the help of a verb; the man page and the completion, for the installation. */
+/* axonn help: prints the help of a verb, and for the installation the man page and the shell completion. */
 #include "verb.h"
 
 typedef struct args {
@@ -11,7 +11,7 @@ static const ax_option options[] = {
     {"VERB", AX_OPT_STRINGS, offsetof(args, verb), .help = "the verb, e.g. train or tok encode"},
     {"man", AX_OPT_BOOL, offsetof(args, man), "false", .help = "print the man page axonn(1) as roff"},
     {"completion", AX_OPT_STRING, offsetof(args, completion), .choices = "bash", .meta = "SHELL",
-     .help = "print the shell's completion script"},
+     .help = "print the completion script of this shell"},
 };
 
 static ax_status help(const args *a, ax_buf *out)
@@ -43,7 +43,7 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_help = {
     .name = "help",
-    .summary = "say how a verb is used",
+    .summary = "show how to use a verb",
     .examples = "axonn help train\naxonn help --man | man -l -",
     .options = options,
     .option_count = AX_COUNT(options),

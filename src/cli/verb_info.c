@@ -1,4 +1,4 @@
-/* axonn info: what this program is, what it was built with, and what it finds on this machine. */
+/* axonn info: prints version, build, libraries, and the hardware and devices of this machine. */
 #include "info_grid.h"
 
 #include "axonn/comm.h"
@@ -27,19 +27,19 @@ typedef struct args {
 
 static const ax_option options[] = {
     {"options", AX_OPT_BOOL, offsetof(args, options), "false",
-     .help = "list the keys of a training configuration with their defaults"},
+     .help = "also list the keys of a training configuration, with their defaults"},
     {"grid", AX_OPT_STRING, offsetof(args, grid.grid), .meta = "x=N,y=N,...",
-     .help = "instead of all that, draw this grid: which ranks form which groups on which hosts"},
+     .help = "print only this grid of ranks: its communication groups, their ranks and hosts"},
     {"order", AX_OPT_STRING, offsetof(args, grid.order), "x,y,z,pipe,data",
-     .help = "with --grid: the axes as ranks are numbered, innermost first (grid.order)"},
+     .help = "with --grid: axes in the order in which ranks are numbered, fastest first (as grid.order)"},
     {"ranks-per-node", AX_OPT_INT, offsetof(args, grid.ranks_per_node), "0", "[0, 65536]", .meta = "K",
-     .help = "with --grid: ranks of a host; 0: all on one"},
+     .help = "with --grid: ranks per host; 0: all on one host"},
     {"hosts", AX_OPT_STRING, offsetof(args, grid.hosts), .meta = "LIST",
-     .help = "with --grid: host,host,... or host:ranks,..."},
+     .help = "with --grid: the hosts, as host,host,... or host:ranks,..."},
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
-/* What other programs of this kind have and this version has not. */
+/* Backends that similar programs have and this version lacks, with the reason. */
 static const struct {
     const char *name, *why;
 } missing[] = {
@@ -48,7 +48,7 @@ static const struct {
 
 /* ---- collecting ---------------------------------------------------------------------------------- */
 
-/* The words of `wanted` that the line "flags" (x86) or "Features" (ARM) of /proc/cpuinfo has. */
+/* Returns the words of `wanted` that are in the line "flags" (x86) or "Features" (ARM) of /proc/cpuinfo. */
 static json_t *instruction_sets(void)
 {
     static const char *const wanted[] = {"sse4_2",      "avx",         "avx2",     "fma",      "f16c",
@@ -120,7 +120,7 @@ static json_t *devices(void)
     return list;
 }
 
-/* hwloc tells the version of its interface only, which is that of the release it came with. */
+/* Returns the versions of the libraries in use. hwloc reports only the version of its API. */
 static json_t *components(void)
 {
     char pcre2[64] = "", xxhash[32], hwloc[32];
@@ -160,7 +160,7 @@ static json_t *keys(void)
     return list;
 }
 
-/* The threads of a rank that is alone. */
+/* Finds the threads and binding that a run of one rank would use. */
 static ax_status find_threads(ax_threads *out)
 {
     ax_comm *self;
@@ -177,7 +177,8 @@ static json_t *binding_json(const ax_binding *b)
     return json_pack("{s:s?, s:s?}", "cores", b->n ? cores : NULL, "why_not", b->why_not);
 }
 
-/* What the cpu backend's kernels are compiled for and can run here, best first, and which of it does run. */
+/* Returns the instruction sets for which the cpu backend has kernels that this processor can run, best first,
+ * and the one in use (`isa`). */
 static json_t *kernels(const char *isa)
 {
     json_t *can = json_array();
@@ -215,9 +216,9 @@ static void print_kernels(const json_t *kernels)
 {
     const json_t *word;
     size_t i;
-    printf("\nkernels     for %s; can run:", text(kernels, "isa"));
+    printf("\nkernels     for %s; this processor can run:", text(kernels, "isa"));
     json_array_foreach(json_object_get(kernels, "can_run"), i, word) printf(" %s", json_string_value(word));
-    printf(" (AXONN_ISA chooses)\n");
+    printf(" (set AXONN_ISA to choose)\n");
 }
 
 static void print_machine(const json_t *info)
@@ -236,9 +237,9 @@ static void print_machine(const json_t *info)
     printf("            instruction sets:");
     json_array_foreach(json_object_get(m, "isa"), i, word) printf(" %s", json_string_value(word));
     print_kernels(json_object_get(info, "kernels"));
-    printf("threads     %lld will compute unless `threads` says otherwise, %s: %s\n", number(info, "threads"),
-           cores ? "each on a core of its own" : "not bound to cores", cores ? cores : why_not);
-    printf("memory      %s, of which %s can be used now\n",
+    printf("threads     %lld compute threads by default (key `threads`), %s: %s\n", number(info, "threads"),
+           cores ? "each bound to its own core" : "not bound to cores", cores ? cores : why_not);
+    printf("memory      %s, of which %s are available\n",
            ax_format_bytes((double)number(m, "memory_bytes"), total),
            ax_format_bytes((double)number(info, "memory_available_bytes"), left));
 }
@@ -289,7 +290,7 @@ static ax_status run(const void *raw)
     AX_TRY(find_threads(&threads));
     AX_TRY(ax_isa_chosen(&isa));
     json_t *info = collect(&threads, isa, a->options);
-    AX_CHECK(info, AX_ERR_MEMORY, "no memory to collect what is known");
+    AX_CHECK(info, AX_ERR_MEMORY, "not enough memory to collect the information");
     if (a->json)
         return cli_print_json(info);
     print_info(info);
@@ -299,7 +300,7 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_info = {
     .name = "info",
-    .summary = "say what was built, what this machine has, and which options there are",
+    .summary = "show version, build, hardware, devices, configuration keys, or a grid of ranks",
     .examples = "axonn info --options\naxonn info --grid x=2,y=2,data=2 --ranks-per-node 4",
     .options = options,
     .option_count = AX_COUNT(options),

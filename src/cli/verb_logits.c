@@ -14,7 +14,7 @@ static const ax_option options[] = {
     MODEL_OPTIONS(args, common),
     {"tokens", AX_OPT_INTS, offsetof(args, tokens), .required = true, .meta = "ID,ID,...",
      .help = "the sequence, as token ids"},
-    {"last", AX_OPT_BOOL, offsetof(args, last), "false", .help = "only the last position"},
+    {"last", AX_OPT_BOOL, offsetof(args, last), "false", .help = "print the last position only"},
     MODEL_DEVICE_OPTIONS(args, common),
 };
 
@@ -129,9 +129,10 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_logits = {
     .name = "logits",
-    .summary = "print the logits of a token sequence",
-    .details = "Without --json: the five likeliest next tokens of each position as ID:LOGIT. With --json:\n"
-               "{\"shape\": [T, V], \"logits\": [T*V numbers, row by row]}.",
+    .summary = "print a model's logits for a sequence of tokens",
+    .details =
+        "Without --json, prints the five likeliest next tokens at each position as ID:LOGIT. With --json,\n"
+        "prints {\"shape\": [T, V], \"logits\": [T*V numbers, row by row]}.",
     .examples = "axonn logits runs/name --tokens 1,2,3 --last --json",
     .options = options,
     .option_count = AX_COUNT(options),

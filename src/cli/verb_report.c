@@ -16,7 +16,8 @@ typedef struct report_args {
 static const ax_option options[] = {
     {"RUN", AX_OPT_STRINGS, offsetof(report_args, run), .required = true, .help = "run directories"},
     {"out", AX_OPT_PATH, offsetof(report_args, out), .meta = "FILE",
-     .help = "the page (.html) or the picture of the loss (.svg); report.html in the first RUN if not given"},
+     .help =
+         "output file: .html for the page, .svg for the loss alone; default: report.html in the first RUN"},
     {"json", AX_OPT_BOOL, offsetof(report_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -132,9 +133,10 @@ static ax_status run_report(const void *raw)
 
 const cli_verb verb_report = {
     .name = "report",
-    .summary = "one HTML page, or an SVG of the loss, for one or more runs",
-    .details = "Draws loss, gradient norm, learning rate and tokens per second from the runs'\n"
-               "metrics.jsonl, also while they train. Prints the path of what it wrote.",
+    .summary = "plot the metrics of runs in an HTML page, or their loss in an SVG",
+    .details =
+        "Plots loss, gradient norm, learning rate and tokens per second from metrics.jsonl; a run may\n"
+        "still be training. Prints the path of the file that it wrote.",
     .examples = "axonn report runs/a\naxonn report runs/a runs/b --out compare.html\n"
                 "axonn report runs/a --out loss.svg",
     .options = options,

@@ -69,9 +69,9 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_selftest = {
     .name = "selftest",
-    .summary = "check gradients and the equality of grids on this machine",
-    .details = "Every kind of layer: its gradient against finite differences, and four ranks (as threads)\n"
-               "against one, in float64; on a GPU too, if there is one.",
+    .summary = "check that this build computes correct numbers on this machine",
+    .details = "For every kind of layer, in float64: compares its gradient with finite differences, and the\n"
+               "result of four ranks (threads) with that of one. Also runs on the GPU, if there is one.",
     .examples = "axonn selftest",
     .options = options,
     .option_count = AX_COUNT(options),

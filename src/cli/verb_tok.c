@@ -21,23 +21,22 @@ typedef struct train_args {
 
 static const ax_option train_options[] = {
     {"input", AX_OPT_STRINGS, offsetof(train_args, input), .required = true, .meta = "PATH...",
-     .help =
-         "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin is read too"},
+     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin works too"},
     {"vocab", AX_OPT_INT, offsetof(train_args, vocab), NULL, "[257, 16777216]", .required = true,
-     .help = "size of the vocabulary; the 256 bytes and the special tokens count"},
+     .help = "size of the vocabulary, including the 256 bytes and the special tokens"},
     {"out", AX_OPT_PATH, offsetof(train_args, out), .required = true, .meta = "DIR",
-     .help = "where tokenizer.json and tokenizer_config.json are written"},
+     .help = "output directory, for tokenizer.json and tokenizer_config.json"},
     {"pattern", AX_OPT_STRING, offsetof(train_args, pattern), "gpt2", .choices = "gpt2|llama3|qwen2",
-     .help = "how text is cut into pieces that merges do not cross"},
+     .help = "pre-tokenization pattern: how text is split into pieces; no merge crosses a piece"},
     {"special", AX_OPT_STRINGS, offsetof(train_args, special), "<|endoftext|>", .meta = "TOKEN...",
-     .help = "special tokens, which get the first ids"},
+     .help = "special tokens; they get the lowest ids"},
     {"eos", AX_OPT_STRING, offsetof(train_args, eos), .meta = "TOKEN",
-     .help = "the special token that ends a document (<|endoftext|> if that is one of them)"},
+     .help = "the special token that ends a document (default: <|endoftext|> if it is a special token)"},
     {"include", AX_OPT_STRINGS, offsetof(train_args, include), .meta = "PATTERN...",
-     .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
+     .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(train_args, text),
     {"threads", AX_OPT_INT, offsetof(train_args, threads), "0", "[0, 4096]",
-     .help = "threads; 0: one per core"},
+     .help = "number of threads; 0: one per core"},
     {"json", AX_OPT_BOOL, offsetof(train_args, json), "false", .help = "print one JSON object"},
 };
 
@@ -134,8 +133,9 @@ static ax_status run_train(const void *raw)
 const cli_verb verb_tok_train = {
     .name = "tok train",
     .summary = "train a tokenizer on text",
-    .details = "Byte-level BPE. The files that it writes are those of Hugging Face's tokenizers, and the\n"
-               "result does not depend on the number of threads.",
+    .details =
+        "Trains byte-level BPE and writes it in the file format of Hugging Face's tokenizers. The result\n"
+        "does not depend on the number of threads.",
     .examples = "axonn tok train --input corpus/ --include '*.txt' --vocab 32000 --out tok",
     .options = train_options,
     .option_count = AX_COUNT(train_options),
@@ -154,13 +154,13 @@ static const ax_option encode_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(encode_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"TEXT", AX_OPT_STRING, offsetof(encode_args, text),
-     .help = "the text; standard input if it is not given; of an empty text the line of ids is empty"},
+     .help = "the text; default: standard input; an empty text prints an empty line"},
     {"special", AX_OPT_BOOL, offsetof(encode_args, special), "false",
-     .help = "add the special tokens of the tokenizer's template"},
+     .help = "add the special tokens that the tokenizer's template adds"},
     {"plain", AX_OPT_BOOL, offsetof(encode_args, plain), "false",
-     .help = "take the text of special tokens as text, for input that is not trusted"},
+     .help = "encode special tokens in the text as ordinary text; use it for untrusted input"},
     {"json", AX_OPT_BOOL, offsetof(encode_args, json), "false",
-     .help = "print one JSON object with ids and pieces instead of ids with commas"},
+     .help = "print one JSON object with ids and pieces instead of comma-separated ids"},
 };
 
 static ax_status print_ids(const ax_tokenizer *tok, const ax_ids *ids, bool json)
@@ -232,9 +232,9 @@ static const ax_option decode_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(decode_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"IDS", AX_OPT_INTS, offsetof(decode_args, ids), NULL, "[0, 2147483647]", .meta = "IDS",
-     .help = "the ids, with commas; standard input if they are not given; without ids the text is empty"},
+     .help = "comma-separated token ids; default: standard input; no ids give an empty text"},
     {"skip-special", AX_OPT_BOOL, offsetof(decode_args, skip_special), "false",
-     .help = "leave special tokens out"},
+     .help = "leave out special tokens"},
     {"json", AX_OPT_BOOL, offsetof(decode_args, json), "false",
      .help = "print one JSON object instead of the text"},
 };
@@ -316,10 +316,9 @@ static const ax_option check_options[] = {
     {"TOKENIZER", AX_OPT_PATH, offsetof(check_args, tokenizer), .required = true,
      .help = "a tokenizer's directory or its tokenizer.json"},
     {"input", AX_OPT_STRINGS, offsetof(check_args, input), .required = true, .meta = "PATH...",
-     .help =
-         "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin is read too"},
+     .help = "text, JSON and JSONL files, directories of them, or patterns ('*.txt'); /dev/stdin works too"},
     {"include", AX_OPT_STRINGS, offsetof(check_args, include), .meta = "PATTERN...",
-     .help = "shell patterns for names of files below directories, e.g. '*.h'; all if none is given"},
+     .help = "in directories, read only files whose names match these patterns, e.g. '*.h'; default: all"},
     TEXT_OPTIONS(check_args, text),
     {"json", AX_OPT_BOOL, offsetof(check_args, json), "false", .help = "print one JSON object"},
 };
@@ -363,7 +362,7 @@ static ax_status print_report(const check_args *a, const ax_tokenizer *tok, cons
     printf("vocabulary       %lld of %d tokens used\n", (long long)r->tokens_used, vocab);
     printf("not UTF-8        %lld bytes\n", (long long)r->invalid_bytes);
     printf("without a token  %lld bytes\n", (long long)r->unknown);
-    printf("come back        %lld as they were, %lld normalized, %lld not\n",
+    printf("round trip       %lld documents unchanged, %lld normalized, %lld changed\n",
            (long long)(r->documents - r->normalized - r->failed), (long long)r->normalized,
            (long long)r->failed);
     return AX_OK;
@@ -384,7 +383,8 @@ static ax_status run_check(const void *raw)
         status = print_report(a, tok, &report);
     if (status == AX_OK && report.failed)
         status = ax_fail(
-            AX_ERR_DATA, "%lld documents do not come back; the first is document %lld, at byte %lld",
+            AX_ERR_DATA,
+            "encoding and decoding changed %lld documents; the first is document %lld, at its byte %lld",
             (long long)report.failed, (long long)report.first_failed, (long long)report.first_failed_byte);
     ax_tokenizer_report_fini(&report);
     ax_corpus_destroy(&corpus);
@@ -394,9 +394,10 @@ static ax_status run_check(const void *raw)
 
 const cli_verb verb_tok_check = {
     .name = "tok check",
-    .summary = "encode and decode text, and compare",
-    .details = "Says how well the tokenizer compresses the text and how much of its vocabulary is used.\n"
-               "Exit code 4 if a document does not come back.",
+    .summary = "check that encoding and decoding text gives the same text back",
+    .details =
+        "Also prints how well the tokenizer compresses the text, and how much of its vocabulary the text\n"
+        "uses. The exit code is 4 if a document changes.",
     .examples = "axonn tok check tok --input corpus/",
     .options = check_options,
     .option_count = AX_COUNT(check_options),

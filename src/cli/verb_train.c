@@ -15,7 +15,8 @@ typedef struct args {
 static const ax_option options[] = {
     {"CONFIG", AX_OPT_PATH, offsetof(args, config), .required = true, .meta = "CONFIG.yaml",
      .help = "the configuration of the run"},
-    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides), .help = "keys that override the file's"},
+    {"KEY=VALUE", AX_OPT_STRINGS, offsetof(args, overrides),
+     .help = "configuration keys; they override those of the file"},
     LAUNCH_OPTIONS(args, launch),
     {"json", AX_OPT_BOOL, offsetof(args, json), "false",
      .help = "print one JSON object about the finished run"},
@@ -53,11 +54,11 @@ static ax_status run(const void *raw)
 
 const cli_verb verb_train = {
     .name = "train",
-    .summary = "train a model as a configuration says",
+    .summary = "train a model from a configuration file, or resume its training",
     .details =
-        "Metrics, checkpoints and the resolved configuration go to run.dir; the same command continues\n"
-        "a run that was stopped. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C save and stop at the\n"
-        "next step; Ctrl-C again, a second or more later, ends at once without saving.",
+        "Metrics, checkpoints and the complete configuration are written to run.dir. To resume a stopped\n"
+        "run, repeat the command. SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and Ctrl-C save a checkpoint after\n"
+        "the current step and stop; a second Ctrl-C, at least a second later, stops at once without saving.",
     .examples = "axonn train gpt.yaml\naxonn train gpt.yaml optim.lr=1e-3 train.steps=500\n"
                 "axonn train gpt.yaml --ranks 4 grid.x=2 grid.data=2\nmpirun -n 4 --bind-to none axonn train "
                 "gpt.yaml grid.data=4",

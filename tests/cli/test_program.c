@@ -27,14 +27,14 @@ static void exit_codes_and_messages(void **state)
         {"help --mann", 2, "--mann: unknown flag; did you mean --man?"},
         {"info", 0, "ref "},
         {"info", 0, "hwloc API "},
-        {"info", 0, "will compute unless `threads` says otherwise, "},
+        {"info", 0, "compute threads by default (key `threads`), "},
         {"info --json", 0, "\"binding\":{\"cores\":"},
-        {"ckpt diff --help", 0, "any of the same kinds"},
-        {"tok encode --help", 0, "of an empty text the line of ids is"},
-        {"tok decode --help", 0, "without ids the"},
+        {"ckpt diff --help", 0, "the same kinds of path, to compare with A"},
+        {"tok encode --help", 0, "an empty text prints an empty line"},
+        {"tok decode --help", 0, "no ids give an empty text"},
         {"eval --help", 0, "or a pattern ('*.bin')"},
         {"data build --help", 0, "or patterns ('*.txt')"},
-        {"generate --help", 0, "the sizes of the grid in one word: x=2,data=2"},
+        {"generate --help", 0, "sizes of the grid in one argument, e.g. x=2,data=2"},
         {"info --options", 0, "(from 0 to 1152921504606846976; default: 0)"},
         {"info --options", 0, "optim.lr X"},
         {"info --json --options", 0, "\"key\":\"optim.lr\""},
@@ -149,7 +149,7 @@ static void instruction_sets(void **state)
     (void)state;
     ax_buf out = {0};
     assert_int_equal(shell("AXONN_ISA=generic " AXONN " info", &out), 0);
-    assert_contains(out.data, "kernels     for generic; can run: ");
+    assert_contains(out.data, "kernels     for generic; this processor can run: ");
     assert_int_equal(shell("AXONN_ISA=generic " AXONN " info --json", &out), 0);
     assert_contains(out.data, "\"kernels\":{\"isa\":\"generic\",\"can_run\":[");
     assert_int_equal(shell("AXONN_ISA=mmx " AXONN " info 2>&1", &out), 2);

@@ -1,6 +1,6 @@
-/* `--ranks N`: the program starts itself again through the launcher of the MPI library that was built in
- * (job.c). What launchers return is not always what ranks did, so rank 0, where it runs on this host, writes
- * its exit code into memory that this process holds. */
+/* `--ranks N`: the program starts itself again on N ranks, through the launcher of the MPI library that it
+ * was built with (job.c). A launcher's exit code is not always that of the ranks. Rank 0 therefore also
+ * writes its exit code into memory that this process holds, if it runs on this host. */
 #include "launch.h"
 #include "hosts.h"
 
@@ -23,10 +23,10 @@ ax_status cli_launch_wanted(const cli_launch *launch, bool *out)
     ax_launcher started = ax_launcher_find();
     *out = (launch->ranks > 1 && started.size < 2) || (launch->hosts && !started.launcher);
     AX_CHECK(!launch->hosts || launch->ranks > 0, AX_ERR_USAGE,
-             "--hosts: say with --ranks how many ranks to start");
+             "--hosts: also give --ranks, the number of ranks to start");
     AX_CHECK(!launch->ranks || *out || ax_max(started.size, 1) == launch->ranks, AX_ERR_USAGE,
-             "--ranks %lld, but %s started %d: leave the one or the other to it", (long long)launch->ranks,
-             started.launcher, started.size);
+             "--ranks %lld, but %s started %d ranks: leave out --ranks, or start axonn without the launcher",
+             (long long)launch->ranks, started.launcher, started.size);
     return AX_OK;
 }
 
@@ -35,8 +35,8 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
 {
     (void)verb, (void)n, (void)words;
     return ax_fail(AX_ERR_USAGE,
-                   "--ranks %lld: this program was built without MPI; install a library "
-                   "(scripts/install-deps.sh does) and build it again",
+                   "--ranks %lld: this program was built without MPI; install an MPI library "
+                   "(scripts/install-deps.sh does) and build the program again",
                    (long long)launch->ranks);
 }
 #else
@@ -92,11 +92,11 @@ static ax_status host_list(const cli_launch *launch, ax_buf *out)
     return status;
 }
 
-/* Open MPI: no binding, for it binds two ranks to one core each and their threads with them; and it has to be
- * told that root, and more ranks than cores, are meant. */
+/* Adds the words for Open MPI. Binding is off: by default it binds each of two ranks, with all its threads,
+ * to one core. Running as root, and more ranks than cores, must be allowed explicitly. */
 static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
 {
-    add(c, "-q"); /* how it ended is for us to tell */
+    add(c, "-q"); /* this program reports how the job ended */
     add(c, "--bind-to");
     add(c, "none");
     add(c, "--oversubscribe");
@@ -119,7 +119,7 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add_number(c, launch->ranks);
 }
 
-/* The family of MPICH binds nothing by itself. */
+/* Adds the words for MPICH and its relatives, which bind nothing by default. */
 static void add_mpich(command *c, const cli_launch *launch, const char *hosts)
 {
     if (hosts) {
@@ -157,37 +157,39 @@ static void print_command(char *const *words, char *out, size_t size)
         ax_text_add(out, size, "%s%s", i ? " " : "", strcmp(words[i], "-q") ? words[i] : "-v");
 }
 
-/* As the parent expects, of a signal that ranks did not make an end of their own of. */
-static void die_of(int number)
+/* Ends this process by the signal, as its parent expects when the signal was not handled. */
+static void raise_default(int number)
 {
     signal(number, SIG_DFL);
     raise(number);
 }
 
-/* A signal came, and the ranks have not made an end of their own of it. */
-static ax_status judge_signal(const cli_job *job)
+/* Returns the result of a job that a signal ended before the ranks could stop by themselves. Does not return
+ * if the verb has no stop signal, or the signal came twice. */
+static ax_status fail_by_signal(const cli_job *job)
 {
     if (!job->stop || job->at_once)
-        die_of(job->signal);
+        raise_default(job->signal);
     AX_CHECK(
         !job->note.pid, AX_ERR_SIGNAL,
         "stopped by %s, which no rank acknowledged: the job was ended without saving; run the same command "
-        "to go on from the newest checkpoint",
+        "to resume from the newest checkpoint",
         strsignal(job->signal));
     return ax_fail(AX_ERR_SIGNAL, "stopped by %s before %s; nothing was changed: run the same command",
                    strsignal(job->signal), job->started ? "any rank had begun" : "the ranks were started");
 }
 
-/* Launchers are programs of others, whose stack is that of the limit. */
+/* Whether the stack limit is below 1 MiB, too little for some launchers. */
 static bool stack_is_small(void)
 {
     struct rlimit limit;
     return !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur < 1 << 20;
 }
 
-/* What an end of the launcher means. The ranks have told their own errors. MPICH's launcher returns the
- * number of a signal as it is, the shell and Open MPI's 128 more. */
-static ax_status judge(const cli_job *job)
+/* Returns the result of the job, from rank 0's note if there is one, else from the launcher's status. Ranks
+ * print their own errors. If a signal ended a rank, MPICH's launcher returns the signal's number, Open MPI's
+ * and the shell 128 + the number. */
+static ax_status job_result(const cli_job *job)
 {
     char text[1024];
     const cli_note *note = &job->note;
@@ -195,42 +197,40 @@ static ax_status judge(const cli_job *job)
     int code = noted > 0 ? noted : WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
     if (job->signal && !note->ended && (!note->heard || job->unheard || job->at_once))
-        return judge_signal(job);
-    if (note->pid && !note->ended && WIFSIGNALED(status)) /* told by the rank that ended the job */
-        return ax_fail(AX_ERR_COMM,
-                       "rank 0 has gone, and the launcher did not end: hosts may be out of reach");
+        return fail_by_signal(job);
+    if (note->pid && !note->ended && WIFSIGNALED(status)) /* most likely by end_if_gone of job.c */
+        return ax_fail(AX_ERR_COMM, "rank 0 ended, but the launcher did not: some hosts may be out of reach");
     AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,
-             "the launcher ended by signal %d (%s), and the job with it%s", WTERMSIG(status),
+             "the launcher was ended by signal %d (%s), and the job with it%s", WTERMSIG(status),
              strsignal(WTERMSIG(status)),
-             stack_is_small() ? ": its stack is limited (ulimit -s), and has to have a megabyte or more"
-                              : "");
+             stack_is_small() ? ": its stack limit (ulimit -s) is below 1 MiB, raise it" : "");
     if (told)
         cli_told_by_ranks();
-    AX_CHECK(
-        code || !note->pid || note->ended, AX_ERR_COMM, /* MPICH's, after some aborts */
-        "rank 0 has gone without an exit code, and the launcher returned 0; a line above says why if a rank "
-        "could");
+    AX_CHECK(code || !note->pid || note->ended,
+             AX_ERR_COMM, /* MPICH's launcher returns 0 after some aborts */
+             "rank 0 ended without an exit code, and the launcher returned 0; the lines above may say why");
     if (noted > 0 || (code <= AX_ERR_SIGNAL && code != AX_ERR_INTERNAL))
         return (ax_status)code;
     AX_CHECK(code != CLI_CANNOT_START, AX_ERR_USAGE,
-             "--ranks: the launcher of the MPI library, %s, could not be started: install it, or start the "
-             "ranks with another (mpirun -n N axonn …)",
+             "--ranks: the launcher of the MPI library, %s, could not be started: install it, or use another "
+             "launcher of the same library (mpirun -n N axonn …)",
              AXONN_MPIEXEC);
     int number = code > 128 ? code - 128 : code;
     AX_CHECK(code == AX_ERR_INTERNAL || number >= NSIG, AX_ERR_COMM,
-             "a rank ended by signal %d (%s), and the job with it", number, strsignal(number));
+             "a rank was ended by signal %d (%s), and the job with it", number, strsignal(number));
     print_command(job->words, text, sizeof text);
     AX_CHECK(
         note->pid || job->elsewhere, AX_ERR_COMM,
-        "the launcher could not start the ranks (it ended with code %d): the lines above are its own; if "
-        "they do not say why, this may: %s",
+        "the launcher could not start the ranks (its exit code is %d): see its messages above, or run it "
+        "directly: %s",
         code, text);
     return ax_fail(code == AX_ERR_INTERNAL ? AX_ERR_INTERNAL : AX_ERR_COMM,
-                   "the launcher ended with code %d; if nothing says why, this may: %s", code, text);
+                   "the launcher ended with exit code %d: see the messages above, or run it directly: %s",
+                   code, text);
 }
 
-/* True if the words name standard input as data: data.train=/dev/stdin. */
-static bool name_input(size_t n, char *const *words)
+/* Whether the words name standard input as data: data.train=/dev/stdin. */
+static bool names_stdin(size_t n, char *const *words)
 {
     for (size_t i = 0; i < n; i++)
         if (strstr(words[i], "/dev/stdin"))
@@ -245,12 +245,12 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
     cli_job job = {.words = c.word,
                    .stop = verb->stop,
                    .elsewhere = launch->hosts,
-                   .keeps_input = (verb->reads_input || name_input(n, words)) && !isatty(STDIN_FILENO)};
+                   .keeps_input = (verb->reads_input || names_stdin(n, words)) && !isatty(STDIN_FILENO)};
     fflush(NULL);
     if (result == AX_OK)
         result = cli_job_run(&job);
     if (result == AX_OK)
-        result = judge(&job);
+        result = job_result(&job);
     command_fini(&c);
     return result;
 }

@@ -1,4 +1,4 @@
-/* axonn bench comm: collectives of all ranks, beside those of the MPI library itself. */
+/* axonn bench comm: times collectives of all ranks, and those of the MPI library itself for comparison. */
 #include "launch.h"
 
 #include <hwloc.h>
@@ -32,21 +32,21 @@ static const ax_option comm_options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per case"},
 };
 
-/* The buffers of both libraries: ours as the engine's are, those of MPI from malloc. */
+/* Buffers for both libraries: [0] is ours, allocated as the engine does; [1] is MPI's, from malloc. */
 typedef struct bench {
     ax_comm *world;
     const args *args;
     ax_device *dev; /* NULL: host memory */
     ax_stream on_dev, *stream;
-    char *send[2], *recv[2]; /* [0]: ours */
-    char *sweep;             /* twice the last-level cache */
+    char *send[2], *recv[2];
+    char *sweep; /* twice the last-level cache */
     size_t sweep_bytes;
     char machine[160];
 } bench;
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
-/* `bytes` is the larger of the buffers of a rank. */
+/* `bytes` is the size of the larger of the rank's two buffers. */
 static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int library)
 {
     int64_t n = bytes / (int64_t)sizeof(float);
@@ -87,7 +87,7 @@ static ax_status call_ours(const bench *b, const ax_coll_args *a)
     return ax_wait(&work);
 }
 
-/* Everything included: from the call until ax_wait returns, and the device is done. */
+/* Measures from the call until ax_wait has returned and the device is done. */
 static ax_status time_ours(const bench *b, const ax_coll_args *a, double *seconds)
 {
     AX_TRY(ax_barrier(b->world));
@@ -99,14 +99,14 @@ static ax_status time_ours(const bench *b, const ax_coll_args *a, double *second
     return AX_OK;
 }
 
-/* Puts other memory into the caches. */
-static void sweep(bench *b)
+/* Evicts the buffers from the caches by writing other memory. */
+static void flush_caches(bench *b)
 {
     for (size_t i = 0; i < b->sweep_bytes; i += 64)
         b->sweep[i]++;
 }
 
-/* Barriers are the host's. */
+/* Returns the stream that decides the path of a call: NULL for barriers, which are on the host. */
 static const ax_stream *path_stream(const bench *b, const ax_coll_args *a)
 {
     return a->coll == AX_BARRIER ? NULL : b->stream;
@@ -119,13 +119,13 @@ static ax_status time_call(const bench *b, const ax_coll_args *a, int library, d
     return library ? ax_comm_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
 }
 
-/* Caches hold other things (cold), or the buffers: then the mean of several calls, short ones being hard to
- * time. */
+/* Measures one call with cold caches, or the mean of several calls with warm ones: single short calls cannot
+ * be timed precisely. */
 static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library, double *out)
 {
     double once;
     if (!warm) {
-        sweep(b);
+        flush_caches(b);
         return time_call(b, a, library, out);
     }
     int64_t bytes = a->count * (int64_t)sizeof(float);
@@ -139,7 +139,7 @@ static ax_status sample(bench *b, const ax_coll_args *a, bool warm, int library,
     return AX_OK;
 }
 
-/* A call has taken as long as on the slowest rank. */
+/* Computes the spread over the runs, where each run's time is that of its slowest rank. */
 static ax_status spread_of(ax_comm *world, double *seconds, int64_t n, ax_spread *out)
 {
     ax_work *work;
@@ -216,7 +216,8 @@ static bool wanted(const args *a, ax_coll coll)
 static ax_status run_cases(bench *b)
 {
     if (ax_comm_rank(b->world) == 0 && !b->args->json)
-        printf("%d ranks on %s\nbeside %s; times in us, GB/s of the buffer\n\n%-15s %10s %-5s %10s %8s %9s "
+        printf("%d ranks on %s\ncompared with %s; times in us, GB/s of the buffer\n\n%-15s %10s %-5s %10s "
+               "%8s %9s "
                "%8s %10s %6s  %s\n",
                ax_comm_size(b->world), b->machine, ax_comm_mpi_library(), "collective", "buffer", "cache",
                "median", "min", "max", "GB/s", "MPI", "times", "path");
@@ -226,7 +227,7 @@ static ax_status run_cases(bench *b)
             AX_TRY(run_case(b, (ax_coll)coll, coll == AX_BARRIER ? 0 : bytes, true));
             if (coll == AX_BARRIER)
                 break;
-            if (!b->dev) /* whose caches are not swept */
+            if (!b->dev) /* a GPU's caches are not flushed, so there is no cold case */
                 AX_TRY(run_case(b, (ax_coll)coll, bytes, false));
         }
     return AX_OK;
@@ -234,8 +235,8 @@ static ax_status run_cases(bench *b)
 
 /* ---- preparation --------------------------------------------------------------------------------- */
 
-/* The processor, and the size of its last-level cache. */
-static size_t look_at_machine(char *name, size_t size)
+/* Describes the processor in `name` and returns the size of its last-level cache, 0 if unknown. */
+static size_t describe_machine(char *name, size_t size)
 {
     size_t cache = 0;
     hwloc_topology_t topology;
@@ -256,7 +257,7 @@ static size_t look_at_machine(char *name, size_t size)
     return cache;
 }
 
-/* Each rank's own device, where there are several, and their links. */
+/* Opens this rank's GPU (its own if there are several) and connects the GPUs' links. Does nothing for cpu. */
 static ax_status open_device(bench *b)
 {
     ax_threads threads = {0};
@@ -274,13 +275,13 @@ static ax_status open_device(bench *b)
     return AX_OK;
 }
 
-static ax_status take(bench *b, size_t bytes, char **out)
+static ax_status alloc_buffer(bench *b, size_t bytes, char **out)
 {
     return b->dev ? ax_device_alloc(b->dev, bytes, (void **)out)
                   : ax_comm_alloc(b->world, bytes, (void **)out);
 }
 
-static void give(bench *b, char *memory, size_t bytes)
+static void free_buffer(bench *b, char *memory, size_t bytes)
 {
     if (b->dev)
         ax_device_free(b->dev, memory, bytes);
@@ -292,15 +293,15 @@ static ax_status prepare(bench *b)
 {
     enum { LEAST_SWEEP = 32 << 20 };
     size_t bytes = (size_t)b->args->largest + 4096;
-    b->sweep_bytes = 2 * look_at_machine(b->machine, sizeof b->machine);
+    b->sweep_bytes = 2 * describe_machine(b->machine, sizeof b->machine);
     b->sweep_bytes = b->sweep_bytes < LEAST_SWEEP ? LEAST_SWEEP : b->sweep_bytes;
     AX_TRY(ax_calloc(b->sweep_bytes, 1, &b->sweep));
     AX_TRY(open_device(b));
-    AX_TRY(take(b, bytes, &b->send[0]));
-    AX_TRY(take(b, bytes, &b->recv[0]));
+    AX_TRY(alloc_buffer(b, bytes, &b->send[0]));
+    AX_TRY(alloc_buffer(b, bytes, &b->recv[0]));
     AX_TRY(ax_calloc(bytes, 1, &b->send[1]));
     AX_TRY(ax_calloc(bytes, 1, &b->recv[1]));
-    for (int library = b->dev != NULL; library < 2; library++) { /* touched by their owner */
+    for (int library = b->dev != NULL; library < 2; library++) { /* first touch by the owner */
         memset(b->send[library], 0, bytes);
         memset(b->recv[library], 0, bytes);
     }
@@ -310,8 +311,8 @@ static ax_status prepare(bench *b)
 static void release(bench *b)
 {
     size_t bytes = (size_t)b->args->largest + 4096;
-    give(b, b->send[0], bytes);
-    give(b, b->recv[0], bytes);
+    free_buffer(b, b->send[0], bytes);
+    free_buffer(b, b->recv[0], bytes);
     ax_comm_disconnect(b->world);
     ax_device_close(&b->dev);
     free(b->send[1]);
@@ -339,8 +340,8 @@ static ax_status run_comm(const void *raw)
 {
     bench b = {.args = raw};
     AX_TRY(check(b.args));
-    /* What MPI allocates within is kept, instead of being mapped anew each time; on the communication thread
-     * too. */
+    /* Makes malloc keep the memory that MPI frees, instead of mapping it again for each call. One arena, so
+     * that it holds for the communication thread too. */
     mallopt(M_ARENA_MAX, 1);
     mallopt(M_MMAP_THRESHOLD, 1 << 30);
     mallopt(M_TRIM_THRESHOLD, 1 << 30);

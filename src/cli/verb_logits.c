@@ -1,4 +1,4 @@
-/* axonn logits: what a model predicts at each position of a sequence. */
+/* axonn logits: prints the logits of a model at each position of a sequence. */
 #include "model.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ typedef struct printer {
     int64_t bad_position, bad_token;
 } printer;
 
-/* The five likeliest tokens, best first. */
+/* Prints the five likeliest tokens, best first. */
 static void print_best(int64_t position, const float *logits, int64_t vocab)
 {
     int64_t best[5];
@@ -48,7 +48,7 @@ static void print_best(int64_t position, const float *logits, int64_t vocab)
     printf("\n");
 }
 
-static void look_for_bad(printer *p, int64_t position, const float *logits, int64_t vocab)
+static void count_nonfinite(printer *p, int64_t position, const float *logits, int64_t vocab)
 {
     for (int64_t v = 0; v < vocab; v++)
         if (!isfinite(logits[v]) && !p->bad++) {
@@ -57,22 +57,22 @@ static void look_for_bad(printer *p, int64_t position, const float *logits, int6
         }
 }
 
-static ax_status judge(const printer *p)
+static ax_status check_finite(const printer *p)
 {
     AX_CHECK(
         !p->bad, AX_ERR_NUMERIC,
-        "%lld logits are not finite, the first at position %lld, token %lld: the model's weights hold such "
-        "numbers, or overflow in this precision",
+        "%lld logits are not finite, the first at position %lld, token %lld: the model has weights that are "
+        "not finite, or it overflows in this precision",
         (long long)p->bad, (long long)p->bad_position, (long long)p->bad_token);
     return AX_OK;
 }
 
-static ax_status take(void *user, int64_t position, const float *logits, int64_t vocab)
+static ax_status print_position(void *user, int64_t position, const float *logits, int64_t vocab)
 {
     printer *p = user;
     if (!p->first || (p->a->last && position + 1 < (int64_t)p->a->tokens.count))
         return AX_OK;
-    look_for_bad(p, position, logits, vocab);
+    count_nonfinite(p, position, logits, vocab);
     if (!p->a->common.json) {
         print_best(position, logits, vocab);
         return AX_OK;
@@ -108,11 +108,11 @@ static ax_status print_logits(const args *a, opened_model *m)
     AX_TRY(ax_calloc(a->tokens.count, sizeof *ids, &ids));
     ax_status status = ax_comm_agree(m->world, read_ids(a, m, ids));
     if (status == AX_OK)
-        status = ax_pretrained_logits(m->ctx, &m->model, ids, (int64_t)a->tokens.count, take, &p);
+        status = ax_pretrained_logits(m->ctx, &m->model, ids, (int64_t)a->tokens.count, print_position, &p);
     if (status == AX_OK && a->common.json && m->first)
         printf("]}\n");
     if (status == AX_OK)
-        status = ax_comm_agree(m->world, judge(&p));
+        status = ax_comm_agree(m->world, check_finite(&p));
     free(ids);
     return status;
 }

@@ -32,18 +32,18 @@ typedef struct ax_cpu_rows {
 /* Memory that is needed soon, `n` cache lines: `lines` of each row, rows `stride` bytes apart; of the first,
  * `line` are behind. It is asked for while a micro-tile multiplies: in a burst, requests would wait for one
  * another. */
-typedef struct ax_cpu_ask {
+typedef struct ax_cpu_prefetch {
     const char *at;
     int64_t stride, lines, n, line;
-} ax_cpu_ask;
+} ax_cpu_prefetch;
 
 /* What a thread does between steps in k of tiles that multiply beside the vector units. */
-typedef struct ax_cpu_meanwhile {
-    ax_cpu_ask ask[2]; /* what steps ask for, `share` lines each */
-    int64_t share[2];
+typedef struct ax_cpu_step_hook {
+    ax_cpu_prefetch prefetch[2]; /* what steps ask for, `share` lines each */
+    int64_t lines_per_step[2];
     int64_t steps; /* until the next call */
-    void (*call)(struct ax_cpu_meanwhile *);
-} ax_cpu_meanwhile;
+    void (*call)(struct ax_cpu_step_hook *);
+} ax_cpu_step_hook;
 
 /* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for c of 16 bits
  * only: an fp32 c that is added to is its own prior). */
@@ -53,14 +53,15 @@ typedef struct ax_cpu_tile {
     int64_t prior_ld, c_ld, rows, cols;
     vtype c_type;
     bool add_c;
-    bool past; /* the caches c may go, by tiles that store at once: it is just the sums, in whole lines */
-    ax_cpu_ask ask[2]; /* by tiles that store at once */
+    bool non_temporal; /* the caches c may go, by tiles that store at once: it is just the sums, in whole
+                          lines */
+    ax_cpu_prefetch prefetch[2]; /* by tiles that store at once */
     /* By those with an ax_cpu_gemm.store: */
     float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
                     NULL: they are stored at once */
-    const struct ax_cpu_tile *before; /* a tile whose sums are stored while this one multiplies, or NULL */
-    bool ask_for_c;                   /* c's rows are asked for while it multiplies */
-    ax_cpu_meanwhile *meanwhile;      /* or NULL */
+    const struct ax_cpu_tile *previous; /* a tile whose sums are stored while this one multiplies, or NULL */
+    bool prefetch_c;                    /* c's rows are asked for while it multiplies */
+    ax_cpu_step_hook *hook;             /* or NULL */
 } ax_cpu_tile;
 
 /* Packs rows x k of an operand into panels of `width` rows that lie `units` units in k apart. `along_k` says
@@ -76,7 +77,7 @@ typedef struct ax_cpu_gemm {
     int pair;                        /* values of k in a packed 32-bit unit */
     int grain;                       /* units that are read together; panels have a multiple of it */
     int pack_cost;                   /* of packing a value, in multiply-adds */
-    int64_t a_packed, a_lying;       /* most bytes of a block of a: packed; read as it lies */
+    int64_t a_packed, a_unpacked;    /* most bytes of a block of a: packed; read as it lies */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
     void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL; then all see what they stored */
@@ -84,7 +85,7 @@ typedef struct ax_cpu_gemm {
 } ax_cpu_gemm;
 
 /* Whether c is just the sums, which a whole tile of nv vectors stores as they are. */
-static inline bool ax_cpu_stores_sums(const ax_cpu_tile *t, int rows, int nv, int lanes)
+static inline bool ax_cpu_is_plain_store(const ax_cpu_tile *t, int rows, int nv, int lanes)
 {
     return t->c_type == VF32 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
 }

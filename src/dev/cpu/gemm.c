@@ -35,7 +35,7 @@ _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
 
 /* `total` cut into equal parts of at most `most`, rounded up to `unit`. */
-static int64_t even_part(int64_t total, int64_t most, int64_t unit)
+static int64_t even_block(int64_t total, int64_t most, int64_t unit)
 {
     int64_t parts = ax_ceil_div(total, most);
     return parts ? ax_round_up(ax_ceil_div(total, parts), unit) : unit;
@@ -59,52 +59,52 @@ typedef struct packing {
     int width; /* of the panels */
     ax_cpu_pack_fn *pack;
     int64_t pieces, steps, rest; /* so many pieces in so many steps */
-    int64_t asked, packed;
+    int64_t requested, packed;
 } packing;
 
 /* Whether the next step has something to do. */
 static inline bool pack_is_due(packing *p)
 {
     p->rest += p->pieces;
-    return p->rest >= p->steps || p->packed < p->asked;
+    return p->rest >= p->steps || p->packed < p->requested;
 }
 
 /* Packs what was asked for, and says what the next step will need. Rows are short and far apart, which no
  * hardware prefetcher follows. */
-static void pack_step(packing *p, ax_cpu_ask *ask)
+static void pack_step(packing *p, ax_cpu_prefetch *prefetch)
 {
-    ask->n = 0;
+    prefetch->n = 0;
     if (!pack_is_due(p))
         return;
     int64_t granule = (int64_t)p->gemm->pair * p->gemm->lanes, k0 = p->packed * granule,
-            k1 = ax_min(p->k, p->asked * granule);
+            k1 = ax_min(p->k, p->requested * granule);
     if (k0 < k1)
         p->pack(p->src + (p->along_k ? k0 : k0 * p->ld) * p->size, p->ld, p->along_k, p->rows, k1 - k0,
                 p->width, ax_cpu_units(p->gemm, p->k), p->out + p->packed * p->gemm->lanes * p->width * 4);
-    p->packed = p->asked;
+    p->packed = p->requested;
     for (; p->rest >= p->steps; p->rest -= p->steps)
-        p->asked = ax_min(p->asked + 1, p->pieces);
+        p->requested = ax_min(p->requested + 1, p->pieces);
     k0 = k1;
-    k1 = ax_min(p->k, p->asked * granule);
+    k1 = ax_min(p->k, p->requested * granule);
     if (k0 >= k1)
         return;
     const char *at = p->src + (p->along_k ? k0 : k0 * p->ld) * p->size;
     int64_t bytes = (p->along_k ? k1 - k0 : p->rows) * p->size;
-    int64_t before = (int64_t)((uintptr_t)at % AX_CPU_LINE);
-    ask->at = at - before;
-    ask->stride = p->ld * p->size;
-    ask->lines =
-        ax_ceil_div(bytes + (ask->stride % AX_CPU_LINE ? AX_CPU_LINE - p->size : before), AX_CPU_LINE);
-    ask->n = (p->along_k ? p->rows : k1 - k0) * ask->lines;
-    ask->line = 0;
+    int64_t offset = (int64_t)((uintptr_t)at % AX_CPU_LINE);
+    prefetch->at = at - offset;
+    prefetch->stride = p->ld * p->size;
+    prefetch->lines =
+        ax_ceil_div(bytes + (prefetch->stride % AX_CPU_LINE ? AX_CPU_LINE - p->size : offset), AX_CPU_LINE);
+    prefetch->n = (p->along_k ? p->rows : k1 - k0) * prefetch->lines;
+    prefetch->line = 0;
 }
 
 /* Inlined, or the compiler removes a function whose only effect is on caches. */
-static inline __attribute__((always_inline)) void ask_at_once(ax_cpu_ask ask)
+static inline __attribute__((always_inline)) void prefetch_now(ax_cpu_prefetch prefetch)
 {
-    for (; ask.n > 0; ask.n -= ask.lines, ask.at += ask.stride)
-        for (int64_t i = 0; i < ask.lines; i++)
-            __builtin_prefetch(ask.at + i * AX_CPU_LINE, 0, 2);
+    for (; prefetch.n > 0; prefetch.n -= prefetch.lines, prefetch.at += prefetch.stride)
+        for (int64_t i = 0; i < prefetch.lines; i++)
+            __builtin_prefetch(prefetch.at + i * AX_CPU_LINE, 0, 2);
 }
 
 /* What the steps have left, or all of it if there were none. */
@@ -112,8 +112,8 @@ static void pack_rest(packing *p)
 {
     if (p->steps == 0)
         p->steps = p->pieces;
-    for (ax_cpu_ask ask; p->packed < p->pieces; ask_at_once(ask))
-        pack_step(p, &ask);
+    for (ax_cpu_prefetch prefetch; p->packed < p->pieces; prefetch_now(prefetch))
+        pack_step(p, &prefetch);
 }
 
 /* ---- blocks -------------------------------------------------------------------------------------- */
@@ -123,24 +123,24 @@ typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    int64_t s0;      /* the first row of the stretch */
-    char *a, *b;     /* packed */
-    bool keep, kept; /* b's panels are left for the stretch's other rows; they are there */
-    float *sums;     /* of the stretch, n columns: for a 16-bit c over several blocks in k */
+    int64_t s0;          /* the first row of the stretch */
+    char *a, *b;         /* packed */
+    bool keep_b, b_kept; /* b's panels are left for the stretch's other rows; they are there */
+    float *sums;         /* of the stretch, n columns: for a 16-bit c over several blocks in k */
 } block;
 
 /* Whether c is written past the caches, which saves memory from being read before each line is. A product
  * that sums over the rows of both operands is taken for a gradient of weights, which is mostly read at the
  * end of the step; reading it at once costs a few per cent of the product, as much as is saved. A small c
  * stays. */
-static bool goes_past(const ax_gemm_args *g)
+static bool wants_non_temporal_c(const ax_gemm_args *g)
 {
     enum { SMALL = 256 << 10 }; /* bytes */
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
 /* Where this block's tile in column j of its first rows adds to and stores to. */
-static void place(const block *t, int64_t j, ax_cpu_tile *tile)
+static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
     bool first = t->k0 == 0, last = t->k0 + t->k == g->k, narrow = g->c_dtype != AX_F32;
@@ -153,8 +153,9 @@ static void place(const block *t, int64_t j, ax_cpu_tile *tile)
     if (!narrow) {
         tile->prior = !first || g->accumulate ? tile->c : NULL;
         tile->prior_ld = g->ldc;
-        tile->past = last && !tile->prior && !tile->bias && goes_past(g) && /* a single block in k */
-                     ((uintptr_t)tile->c | (uintptr_t)g->ldc * size) % AX_CPU_LINE == 0;
+        tile->non_temporal = last && !tile->prior && !tile->bias &&
+                             wants_non_temporal_c(g) && /* a single block in k */
+                             ((uintptr_t)tile->c | (uintptr_t)g->ldc * size) % AX_CPU_LINE == 0;
         return;
     }
     float *sums = t->sums + (t->m0 - t->s0) * t->n + j;
@@ -167,7 +168,7 @@ static void place(const block *t, int64_t j, ax_cpu_tile *tile)
 }
 
 /* Whether tiles read a's values in k0 … k0+k-1 as they lie: rows are contiguous in k, in the tile's units. */
-static bool a_as_it_lies(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
+static bool reads_a_unpacked(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
     if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
         return false;
@@ -181,21 +182,22 @@ static packing packing_of_a(const block *t)
     packing p = {.src = operand(g->a, size, g->lda, !g->trans_a, t->m0, t->k0), .out = t->a, .ld = g->lda};
     p.size = (int64_t)size, p.rows = t->m, p.k = t->k, p.along_k = !g->trans_a;
     p.gemm = t->gemm, p.width = t->gemm->rows, p.pack = t->gemm->pack_a;
-    p.pieces = a_as_it_lies(t->gemm, g, t->k) ? 0 : ax_ceil_div(p.k, (int64_t)t->gemm->pair * t->gemm->lanes);
+    p.pieces =
+        reads_a_unpacked(t->gemm, g, t->k) ? 0 : ax_ceil_div(p.k, (int64_t)t->gemm->pair * t->gemm->lanes);
     return p;
 }
 
 /* The first strip of a; the next is `*down` bytes further. */
-static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *down)
+static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *stride)
 {
     const ax_gemm_args *g = t->g;
     const ax_cpu_gemm *gemm = t->gemm;
     int64_t size = (int64_t)ax_dtype_size(g->dtype);
-    bool lies = a_as_it_lies(gemm, g, t->k);
-    a->at = lies ? operand(g->a, (size_t)size, g->lda, true, t->m0, t->k0) : t->a;
-    a->row = lies ? g->lda * size : gemm->grain * 4;
-    a->unit = lies ? 4 : (int64_t)gemm->rows * 4;
-    *down = (lies ? a->row : units * 4) * gemm->rows;
+    bool unpacked = reads_a_unpacked(gemm, g, t->k);
+    a->at = unpacked ? operand(g->a, (size_t)size, g->lda, true, t->m0, t->k0) : t->a;
+    a->row = unpacked ? g->lda * size : gemm->grain * 4;
+    a->unit = unpacked ? 4 : (int64_t)gemm->rows * 4;
+    *stride = (unpacked ? a->row : units * 4) * gemm->rows;
 }
 
 /* A panel of b: columns j … j+cols-1 of the block in `nv` vectors. */
@@ -211,7 +213,7 @@ static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
     int64_t j = vectors * index / panels * lanes, end = ax_min(t->n, vectors * (index + 1) / panels * lanes);
-    char *at = t->b + (t->keep ? j * ax_cpu_units(t->gemm, t->k) * 4 : index % 2 * PANEL_BYTES);
+    char *at = t->b + (t->keep_b ? j * ax_cpu_units(t->gemm, t->k) * 4 : index % 2 * PANEL_BYTES);
     return (panel){j, end - j, (int)ax_ceil_div(end - j, lanes), at};
 }
 
@@ -222,57 +224,57 @@ static packing packing_of_b(const block *t, const panel *to)
     packing p = {.src = operand(g->b, size, g->ldb, g->trans_b, t->n0 + to->j, t->k0), .out = to->at};
     p.ld = g->ldb, p.size = (int64_t)size, p.rows = to->cols, p.k = t->k, p.along_k = g->trans_b;
     p.gemm = t->gemm, p.width = to->nv * t->gemm->lanes, p.pack = t->gemm->pack_b;
-    p.pieces = t->kept || !to->cols ? 0 : ax_ceil_div(p.k, (int64_t)t->gemm->pair * t->gemm->lanes);
+    p.pieces = t->b_kept || !to->cols ? 0 : ax_ceil_div(p.k, (int64_t)t->gemm->pair * t->gemm->lanes);
     return p;
 }
 
 /* Where tiles multiply that leave their sums in memory: the last two of them, by turns, and what is packed
  * meanwhile. */
-typedef struct leaving {
-    ax_cpu_meanwhile meanwhile; /* first: what is called has its address */
+typedef struct tile_pipeline {
+    ax_cpu_step_hook hook; /* first: what is called has its address */
     const ax_cpu_gemm *gemm;
     packing *a;          /* for the next block, */
     packing b;           /* for the next panel */
     int newest;          /* of the tiles */
     ax_cpu_tile tile[2]; /* no rows: there is nothing to store */
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
-} leaving;
+} tile_pipeline;
 
 /* A call between two steps takes a tenth of a step, so it is made at every fourth. */
 enum { STEPS_PER_CALL = 4 };
 
-static void pack_meanwhile(ax_cpu_meanwhile *m)
+static void pack_between_steps(ax_cpu_step_hook *m)
 {
-    leaving *w = (leaving *)m;
-    pack_step(w->a, &m->ask[0]);
-    pack_step(&w->b, &m->ask[1]);
+    tile_pipeline *w = (tile_pipeline *)m;
+    pack_step(w->a, &m->prefetch[0]);
+    pack_step(&w->b, &m->prefetch[1]);
     for (int i = 0; i < 2; i++)
-        m->share[i] = ax_ceil_div(m->ask[i].n, STEPS_PER_CALL);
+        m->lines_per_step[i] = ax_ceil_div(m->prefetch[i].n, STEPS_PER_CALL);
     m->steps = STEPS_PER_CALL;
 }
 
 /* Multiplies one tile and leaves its sums for the next to store, if anything is to be done with them. */
-static void run_tile(leaving *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
+static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
     const ax_cpu_gemm *gemm = w->gemm;
-    const ax_cpu_tile *before = &w->tile[w->newest];
+    const ax_cpu_tile *previous = &w->tile[w->newest];
     w->newest = !w->newest;
     ax_cpu_tile *now = &w->tile[w->newest];
     *now = *tile;
-    if (!ax_cpu_stores_sums(now, gemm->rows, nv, gemm->lanes)) /* behind those of no use */
+    if (!ax_cpu_is_plain_store(now, gemm->rows, nv, gemm->lanes)) /* behind those of no use */
         now->sums = w->sums[w->newest] + (gemm->rows - a->n) * nv * gemm->lanes;
-    now->before = before->rows ? before : NULL;
-    now->ask_for_c = true;
+    now->previous = previous->rows ? previous : NULL;
+    now->prefetch_c = true;
     if (w->a->packed < w->a->pieces || w->b.packed < w->b.pieces)
-        now->meanwhile = &w->meanwhile;
+        now->hook = &w->hook;
     gemm->tile(nv, k, a, b, now);
     if (!now->sums)
         now->rows = 0;
 }
 
 /* How many occasions to pack there are in so many tiles. */
-static int64_t occasions(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
+static int64_t packing_steps(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
 {
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
@@ -280,44 +282,45 @@ static int64_t occasions(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
 /* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. What is the same
  * for all tiles of a panel is written once: a load of what was just stored in other pieces would wait until
  * the sums of the tile before have reached the cache. */
-static void run_block(const block *t, packing *next_a, const void *next_strip, leaving *w)
+static void run_block(const block *t, packing *next_a, const void *next_strip, tile_pipeline *w)
 {
     const ax_cpu_gemm *gemm = t->gemm;
     int64_t units = ax_cpu_units(gemm, t->k), strips = ax_ceil_div(t->m, gemm->rows);
     int64_t panels = ax_ceil_div(t->n, (int64_t)gemm->lanes * gemm->vectors);
-    bool lies = a_as_it_lies(gemm, t->g, t->k);
+    bool unpacked = reads_a_unpacked(gemm, t->g, t->k);
     panel p = panel_at(t, 0, panels);
     w->a = next_a;
     w->b = packing_of_b(t, &p);
     pack_rest(&w->b);
-    next_a->steps = occasions(gemm, units, strips * panels);
+    next_a->steps = packing_steps(gemm, units, strips * panels);
     ax_cpu_tile tile = {0};
     for (int64_t i = 0; i < panels; i++) {
         panel next = i + 1 < panels ? panel_at(t, i + 1, panels) : (panel){0};
         w->b = packing_of_b(t, &next);
-        w->b.steps = occasions(gemm, units, strips);
+        w->b.steps = packing_steps(gemm, units, strips);
         ax_cpu_rows a = {0};
-        int64_t a_down;
-        rows_of_a(t, units, &a, &a_down);
+        int64_t a_stride;
+        rows_of_a(t, units, &a, &a_stride);
         const void *first_strip = a.at;
-        place(t, p.j, &tile);
+        set_destination(t, p.j, &tile);
         tile.cols = p.cols;
-        int64_t c_down = gemm->rows * tile.c_ld * vsize(tile.c_type), prior_down = gemm->rows * tile.prior_ld;
+        int64_t c_stride = gemm->rows * tile.c_ld * vsize(tile.c_type),
+                prior_stride = gemm->rows * tile.prior_ld;
         for (int64_t left = t->m; left > 0; left -= gemm->rows) {
             bool last = left <= gemm->rows;
             tile.rows = ax_min(gemm->rows, left);
-            a.n = lies ? tile.rows : gemm->rows;
+            a.n = unpacked ? tile.rows : gemm->rows;
             if (gemm->store)
                 run_tile(w, p.nv, t->k, &a, p.at, &tile);
             else {
-                a.next = !last ? (const char *)a.at + a_down : next.cols ? first_strip : next_strip;
-                pack_step(next_a, &tile.ask[0]);
-                pack_step(&w->b, &tile.ask[1]);
+                a.next = !last ? (const char *)a.at + a_stride : next.cols ? first_strip : next_strip;
+                pack_step(next_a, &tile.prefetch[0]);
+                pack_step(&w->b, &tile.prefetch[1]);
                 gemm->tile(p.nv, t->k, &a, p.at, &tile);
             }
-            a.at = (const char *)a.at + a_down;
-            tile.c = (char *)tile.c + c_down;
-            tile.prior = tile.prior ? tile.prior + prior_down : NULL;
+            a.at = (const char *)a.at + a_stride;
+            tile.c = (char *)tile.c + c_stride;
+            tile.prior = tile.prior ? tile.prior + prior_stride : NULL;
         }
         pack_rest(&w->b);
         p = next;
@@ -328,32 +331,32 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, l
 /* ---- the loops ----------------------------------------------------------------------------------- */
 
 /* How a thread's rectangle is cut. */
-typedef struct cutting {
+typedef struct blocking {
     int64_t m0, m1, n0, n1;
     int64_t nc, ms, kc, mc; /* columns, rows of a stretch, and of a block, at most */
     char *a[2], *b;
     float *sums;
-} cutting;
+} blocking;
 
-static cutting cut_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m, int64_t n)
+static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m, int64_t n)
 {
-    cutting c = {.kc = even_part(g->k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair))};
+    blocking c = {.kc = even_block(g->k, (int64_t)UNITS * gemm->pair, ax_max(2, gemm->grain * gemm->pair))};
     int64_t unit_bytes = ax_cpu_units(gemm, c.kc) * 4;
     bool sums = g->c_dtype != AX_F32 && c.kc < g->k;
-    int64_t block_bytes = a_as_it_lies(gemm, g, g->k) ? gemm->a_lying : gemm->a_packed;
-    c.ms = sums ? even_part(m, STRETCH, gemm->rows) : m;
+    int64_t block_bytes = reads_a_unpacked(gemm, g, g->k) ? gemm->a_unpacked : gemm->a_packed;
+    c.ms = sums ? even_block(m, STRETCH, gemm->rows) : m;
     int64_t most = B_BYTES / unit_bytes;
     if (sums)
         most = ax_min(most, C_BYTES / (c.ms * 4));
     int64_t widest = (int64_t)gemm->lanes * gemm->vectors;
-    c.nc = even_part(n, most / widest * widest, widest);
+    c.nc = even_block(n, most / widest * widest, widest);
     c.mc =
-        even_part(c.ms, ax_max(gemm->rows, block_bytes / unit_bytes / gemm->rows * gemm->rows), gemm->rows);
+        even_block(c.ms, ax_max(gemm->rows, block_bytes / unit_bytes / gemm->rows * gemm->rows), gemm->rows);
     return c;
 }
 
 /* The block at n0, s0, k0, m0; `turn` alternates. */
-static block block_at(const cutting *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
+static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {
     block t = {.gemm = like->gemm, .g = like->g, .n0 = n0, .s0 = s0, .k0 = k0, .m0 = m0};
@@ -361,8 +364,8 @@ static block block_at(const cutting *c, const block *like, int64_t n0, int64_t s
     t.m = ax_min(c->mc, s1 - m0);
     t.n = ax_min(c->nc, c->n1 - n0);
     t.k = ax_min(c->kc, t.g->k - k0);
-    t.keep = s0 + c->mc < s1;
-    t.kept = m0 > s0;
+    t.keep_b = s0 + c->mc < s1;
+    t.b_kept = m0 > s0;
     t.a = c->a[turn];
     t.b = c->b;
     t.sums = c->sums;
@@ -370,7 +373,7 @@ static block block_at(const cutting *c, const block *like, int64_t n0, int64_t s
 }
 
 /* Moves on to the next block; false beyond the last. */
-static bool advance(const cutting *c, block *t)
+static bool next_block(const blocking *c, block *t)
 {
     int64_t n0 = t->n0, s0 = t->s0, k0 = t->k0, m0 = t->m0 + t->m;
     if (m0 == ax_min(s0 + c->ms, c->m1)) {
@@ -396,7 +399,7 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
 {
     if (m0 >= m1 || n0 >= n1) /* more threads than tiles */
         return;
-    cutting c = cut_part(gemm, g, m1 - m0, n1 - n0);
+    blocking c = choose_blocking(gemm, g, m1 - m0, n1 - n0);
     c.m0 = m0, c.m1 = m1, c.n0 = n0, c.n1 = n1;
     c.a[0] = scratch, c.a[1] = scratch + A_BYTES / 2;
     c.b = scratch + A_BYTES;
@@ -405,18 +408,18 @@ void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0
     packing a = packing_of_a(&t);
     pack_rest(&a);
     ax_cpu_begin(gemm);
-    leaving w;
-    w.meanwhile = (ax_cpu_meanwhile){.steps = STEPS_PER_CALL, .call = pack_meanwhile};
+    tile_pipeline w;
+    w.hook = (ax_cpu_step_hook){.steps = STEPS_PER_CALL, .call = pack_between_steps};
     w.gemm = gemm;
     w.newest = 0;
     w.tile[0].rows = 0;
     for (bool more = true; more; t = next) {
-        more = advance(&c, &next);
+        more = next_block(&c, &next);
         a = more ? packing_of_a(&next) : (packing){0};
         ax_cpu_rows strip = {0};
-        int64_t down;
+        int64_t stride;
         if (more)
-            rows_of_a(&next, 0, &strip, &down);
+            rows_of_a(&next, 0, &strip, &stride);
         run_block(&t, &a, strip.at, &w);
     }
     if (w.tile[w.newest].rows)
@@ -434,17 +437,17 @@ typedef struct job {
 } job;
 
 /* Part `part` of `parts` of 0 … total, cut at multiples of `unit`. */
-static int64_t cut(int64_t total, int64_t unit, int part, int parts)
+static int64_t part_start(int64_t total, int64_t unit, int part, int parts)
 {
     return ax_min(total, ax_ceil_div(total, unit) * part / parts * unit);
 }
 
-static void body(void *arg, int part, int parts, char *scratch)
+static void run_part(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
     const ax_gemm_args *g = j->g;
     if (!j->gemm) {
-        int64_t lo = cut(g->n, 64, part, parts), hi = cut(g->n, 64, part + 1, parts);
+        int64_t lo = part_start(g->n, 64, part, parts), hi = part_start(g->n, 64, part + 1, parts);
         if (lo < hi)
             j->cpu->isa->gemv(g, lo, hi, scratch);
         return;
@@ -452,8 +455,9 @@ static void body(void *arg, int part, int parts, char *scratch)
     int tm = parts % j->threads_m ? 1 : j->threads_m, tn = parts / tm;
     int im = part / tn, in = part % tn;
     int64_t unit_n = (int64_t)j->gemm->lanes * j->gemm->vectors;
-    ax_cpu_gemm_part(j->gemm, g, cut(g->m, j->gemm->rows, im, tm), cut(g->m, j->gemm->rows, im + 1, tm),
-                     cut(g->n, unit_n, in, tn), cut(g->n, unit_n, in + 1, tn), scratch);
+    ax_cpu_gemm_part(j->gemm, g, part_start(g->m, j->gemm->rows, im, tm),
+                     part_start(g->m, j->gemm->rows, im + 1, tm), part_start(g->n, unit_n, in, tn),
+                     part_start(g->n, unit_n, in + 1, tn), scratch);
 }
 
 /* How many of `threads` share the rows, so that the largest rectangle is smallest, and then so that what is
@@ -468,7 +472,7 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
         int64_t unit_n = (int64_t)gemm->lanes * gemm->vectors;
         double rows = (double)(ax_ceil_div(ax_ceil_div(g->m, gemm->rows), tm) * gemm->rows);
         double cols = (double)ax_min(g->n, ax_ceil_div(ax_ceil_div(g->n, unit_n), threads / tm) * unit_n);
-        double packed = cols + (a_as_it_lies(gemm, g, g->k) ? 0 : rows);
+        double packed = cols + (reads_a_unpacked(gemm, g, g->k) ? 0 : rows);
         double cost = rows * cols + gemm->pack_cost * packed;
         if (tm == 1 || cost < best_cost) {
             best = tm;
@@ -482,7 +486,7 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
  * others by less. A product of few rows packs nothing: its parts are long enough to read at full speed. Else
  * a, which each part would pack, is to be read as it lies, and the panel of b that a part packs before it
  * multiplies to be one of many. */
-static int parts_of(const job *j, int threads)
+static int count_parts(const job *j, int threads)
 {
     enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* that a part has, at least */
     enum { EACH = 8 };                       /* parts of a thread, at most */
@@ -490,12 +494,12 @@ static int parts_of(const job *j, int threads)
     int64_t parts = 0;
     if (!j->gemm)
         parts = g->n * g->k / (threads * (int64_t)ELEMENTS);
-    else if (j->threads_m == 1 && a_as_it_lies(j->gemm, g, g->k))
+    else if (j->threads_m == 1 && reads_a_unpacked(j->gemm, g, g->k))
         parts = g->n / (threads * PANELS * j->gemm->lanes * j->gemm->vectors);
     return threads == 1 ? 1 : threads * (int)ax_max(1, ax_min(parts, EACH));
 }
 
-static void clear(const ax_gemm_args *g)
+static void clear_c(const ax_gemm_args *g)
 {
     size_t size = ax_dtype_size(g->c_dtype);
     for (int64_t i = 0; i < g->m && g->n; i++)
@@ -511,7 +515,7 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
     if (g->dtype == AX_F64 || (g->k == 0 && g->bias))
         return ax_backend_ref.kernel[AX_K_gemm](stream, args);
     if (g->k == 0 && !g->accumulate)
-        clear(g);
+        clear_c(g);
     if (g->m == 0 || g->n == 0 || g->k == 0)
         return AX_OK;
     job j = {.cpu = cpu, .g = g};
@@ -520,6 +524,6 @@ ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args)
     double work = (double)g->m * (double)g->n * (double)g->k;
     int threads = work < 1e5 ? 1 : cpu->threads;
     j.threads_m = j.gemm ? threads_over_rows(g, j.gemm, threads) : 1;
-    ax_cpu_parallel(cpu, parts_of(&j, threads), body, &j);
+    ax_cpu_parallel(cpu, count_parts(&j, threads), run_part, &j);
     return AX_OK;
 }

@@ -44,7 +44,7 @@ INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
 }
 
 /* 16 rows of STEP units, contiguous in k, become STEP rows of 16 units, `width` apart. */
-INLINE void amx_turn_units(const uint16_t *src, int64_t ld, int64_t width, float *to)
+INLINE void amx_transpose_units(const uint16_t *src, int64_t ld, int64_t width, float *to)
 {
     UNROLL
     for (int c = 0; c < 4; c++) {
@@ -60,7 +60,7 @@ INLINE void amx_turn_units(const uint16_t *src, int64_t ld, int64_t width, float
 }
 
 /* 32 rows of 8 values become 8 rows of 32 values, one after the other. */
-INLINE void amx_turn_values(const uint16_t *src, int64_t ld, float *to)
+INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
 {
     __m512i v[8], x[8];
     UNROLL
@@ -95,7 +95,7 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
     int64_t whole = along_k && rows == width ? k / (2 * STEP) * (2 * STEP) : 0;
     for (int64_t at = 0; at < whole; at += 2 * STEP)
         for (int64_t r = 0; r < rows; r += W)
-            amx_turn_units(from + r * ld + at, ld, width, to + at / 2 * width + r);
+            amx_transpose_units(from + r * ld + at, ld, width, to + at / 2 * width + r);
     if (whole == k)
         return;
     to += whole / 2 * width;
@@ -107,18 +107,18 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 }
 
 /* One step of one panel: rows r … of a that is contiguous in k. */
-INLINE void amx_copy_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
+INLINE void amx_pack_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     for (int64_t i = 0; i < AMX_ROWS; i++)
         vstore(to + i * STEP, i < rows ? pairs_along_k(src + i * ld, 0, k) : vset(0));
 }
 
 /* The same for a that is contiguous in its rows. */
-INLINE void amx_turn_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
+INLINE void amx_pack_step_transposed(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     if (rows >= AMX_ROWS && k >= 2 * STEP) {
         for (int64_t r = 0; r < AMX_ROWS; r += 8)
-            amx_turn_values(src + r, ld, to + r * STEP);
+            amx_transpose_values(src + r, ld, to + r * STEP);
         return;
     }
     for (int64_t r = 0; r < AMX_ROWS; r += W) {
@@ -146,9 +146,9 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
             const uint16_t *from = src;
             int64_t n = rows - r, left = k - 2 * u;
             if (along_k)
-                amx_copy_step(from + r * ld + 2 * u, ld, n, left, to);
+                amx_pack_step(from + r * ld + 2 * u, ld, n, left, to);
             else
-                amx_turn_step(from + 2 * u * ld + r, ld, n, left, to);
+                amx_pack_step_transposed(from + 2 * u * ld + r, ld, n, left, to);
         }
 }
 
@@ -162,7 +162,7 @@ INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
         uint16_t *halves = (uint16_t *)t->c + i * t->c_ld;
         UNROLL
         for (int v = 0; v < nv; v++) {
-            vf sum = joined(t, vload(sums + v * W), prior, v * W);
+            vf sum = add_terms(t, vload(sums + v * W), prior, v * W);
             if (t->add_c)
                 sum = sum + vload_b(halves + v * W);
             if (t->c_type == VBF16)
@@ -200,30 +200,30 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
 }
 
 /* What is done between the steps of a tile, while they multiply: vector units are idle then. */
-typedef struct between {
-    const ax_cpu_tile *before; /* the tile whose rows from `stored` to `rows` are to be stored */
+typedef struct step_work {
+    const ax_cpu_tile *previous; /* the tile whose rows from `stored` to `rows` are to be stored */
     int64_t rows, stored;
-    int64_t asked; /* row of c that is asked for next */
-    int64_t each;  /* rows a step, of both */
-} between;
+    int64_t prefetched;    /* row of c that is asked for next */
+    int64_t rows_per_step; /* rows a step, of both */
+} step_work;
 
-INLINE between amx_between(int nv, int64_t k, const ax_cpu_tile *t)
+INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
 {
-    between w = {.before = t->before, .asked = t->ask_for_c ? 0 : t->rows};
-    if (w.before && w.before->cols != nv * W) { /* another panel's; or the last columns */
-        amx_store(w.before);
-        w.before = NULL;
+    step_work w = {.previous = t->previous, .prefetched = t->prefetch_c ? 0 : t->rows};
+    if (w.previous && w.previous->cols != nv * W) { /* another panel's; or the last columns */
+        amx_store(w.previous);
+        w.previous = NULL;
     }
-    w.rows = w.before ? w.before->rows : 0;
-    if (w.before || t->ask_for_c) {
+    w.rows = w.previous ? w.previous->rows : 0;
+    if (w.previous || t->prefetch_c) {
         int64_t steps = ax_ceil_div(k, 2 * STEP);
-        w.each = ax_ceil_div(AMX_ROWS, steps);
+        w.rows_per_step = ax_ceil_div(AMX_ROWS, steps);
     }
     return w;
 }
 
 /* Rows of c: the lines that are added to or stored when all steps are done. */
-INLINE void amx_ask_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
+INLINE void amx_prefetch_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     int64_t size = vsize(t->c_type);
     for (int64_t i = r0; i < r1; i++) {
@@ -233,22 +233,22 @@ INLINE void amx_ask_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
     }
 }
 
-INLINE void amx_work(between *w, int nv, const ax_cpu_tile *t)
+INLINE void amx_do_step_work(step_work *w, int nv, const ax_cpu_tile *t)
 {
     if (w->stored < w->rows) {
-        int64_t end = ax_min(w->stored + w->each, w->rows);
-        amx_store_rows(nv, w->before, w->stored, end);
+        int64_t end = ax_min(w->stored + w->rows_per_step, w->rows);
+        amx_store_rows(nv, w->previous, w->stored, end);
         w->stored = end;
     }
-    if (w->asked < t->rows) {
-        int64_t end = ax_min(w->asked + w->each, t->rows);
-        amx_ask_c(t, w->asked, end);
-        w->asked = end;
+    if (w->prefetched < t->rows) {
+        int64_t end = ax_min(w->prefetched + w->rows_per_step, t->rows);
+        amx_prefetch_c(t, w->prefetched, end);
+        w->prefetched = end;
     }
-    ax_cpu_meanwhile *m = t->meanwhile;
+    ax_cpu_step_hook *m = t->hook;
     if (m) {
-        ask_lines(&m->ask[0], m->share[0]);
-        ask_lines(&m->ask[1], m->share[1]);
+        prefetch_lines(&m->prefetch[0], m->lines_per_step[0]);
+        prefetch_lines(&m->prefetch[1], m->lines_per_step[1]);
         if (--m->steps == 0)
             m->call(m);
     }
@@ -256,13 +256,13 @@ INLINE void amx_work(between *w, int nv, const ax_cpu_tile *t)
 
 INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, const ax_cpu_tile *t)
 {
-    _Alignas(64) float own[AMX_ROWS * AMX_VECTORS * W];
+    _Alignas(64) float local_sums[AMX_ROWS * AMX_VECTORS * W];
     int64_t missing = AMX_ROWS - a->n, step = a->unit * STEP;
     const char *at = (const char *)a->at - missing * a->row;
-    bool bare = !t->sums && ax_cpu_stores_sums(t, AMX_ROWS, nv, W);
-    float *sums = bare ? t->c : t->sums ? t->sums - missing * nv * W : own;
-    int64_t sums_ld = bare ? t->c_ld : nv * W;
-    between w = amx_between(nv, k, t);
+    bool direct = !t->sums && ax_cpu_is_plain_store(t, AMX_ROWS, nv, W);
+    float *sums = direct ? t->c : t->sums ? t->sums - missing * nv * W : local_sums;
+    int64_t sums_ld = direct ? t->c_ld : nv * W;
+    step_work w = amx_step_work_of(nv, k, t);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -271,14 +271,14 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
     for (int64_t left = k; left > 0; left -= 2 * STEP) {
         if (left < 2 * STEP && a->unit == 4) { /* the values after a row's end are not zeros */
             _Alignas(64) float rest[AMX_ROWS * STEP];
-            amx_copy_step((const uint16_t *)(const void *)at, a->row / 2, AMX_ROWS, left, rest);
+            amx_pack_step((const uint16_t *)(const void *)at, a->row / 2, AMX_ROWS, left, rest);
             __asm__ volatile("" ::: "memory");
             amx_step(nv, (const char *)rest, LINE, b);
         } else
             amx_step(nv, at, a->row, b);
         at += step;
         b += STEP * nv * LINE;
-        amx_work(&w, nv, t);
+        amx_do_step_work(&w, nv, t);
     }
     _tile_stored(0, sums, (size_t)sums_ld * 4);
     _tile_stored(2, sums + 16 * sums_ld, (size_t)sums_ld * 4);
@@ -287,10 +287,10 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
         _tile_stored(3, sums + 16 * sums_ld + W, (size_t)sums_ld * 4);
     }
     __asm__ volatile("" ::: "memory"); /* what was stored is in memory */
-    if (t->sums || bare)
+    if (t->sums || direct)
         return;
     ax_cpu_tile now = *t;
-    now.sums = own + missing * nv * W;
+    now.sums = local_sums + missing * nv * W;
     amx_store(&now);
 }
 
@@ -310,7 +310,7 @@ static const ax_cpu_gemm gemm_bf16 = {
     .grain = STEP,
     .pack_cost = 72,
     .a_packed = AX_CPU_A_BLOCK,
-    .a_lying = 192 << 10,
+    .a_unpacked = 192 << 10,
     .pack_a = pack_a_amx,
     .pack_b = pack_b_amx,
     .tile = tile_amx,

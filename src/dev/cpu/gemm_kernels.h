@@ -265,7 +265,7 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
 }
 
 /* A whole vector of sums with what it joins. */
-INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
+INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
 {
     if (t->prior)
         sum = sum + vload(prior + at);
@@ -275,67 +275,69 @@ INLINE vf joined(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
 /* Units between two times that a tile asks for what is needed soon: a line of each row of a. Tiles of half
  * the width have half the work in that, so they do it half as often, and leave strips of a to the processor.
  */
-enum { LINE = AX_CPU_LINE, ASKS_FOR_STRIPS = W == 16, RUN = ASKS_FOR_STRIPS ? LINE / 4 : LINE / 2 };
+enum { LINE = AX_CPU_LINE, PREFETCHES_A = W == 16, RUN = PREFETCHES_A ? LINE / 4 : LINE / 2 };
 
 /* Past the caches go whole lines only: a part of a line is read and written in memory. */
-enum { PAST_CACHES = W * 4 == LINE };
+enum { NT_STORES = W * 4 == LINE };
 
-INLINE void ask_lines(ax_cpu_ask *ask, int64_t most)
+INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
 {
-    for (; most > 0 && ask->n > 0; most--, ask->n--) {
-        __builtin_prefetch(ask->at + ask->line * LINE, 0, 2);
-        if (++ask->line == ask->lines) {
-            ask->line = 0;
-            ask->at += ask->stride;
+    for (; most > 0 && prefetch->n > 0; most--, prefetch->n--) {
+        __builtin_prefetch(prefetch->at + prefetch->line * LINE, 0, 2);
+        if (++prefetch->line == prefetch->lines) {
+            prefetch->line = 0;
+            prefetch->at += prefetch->stride;
         }
     }
 }
 
 /* What is asked for while a tile multiplies, a share of it every run: the next strip of a, a row of c, what
  * is packed soon. */
-typedef struct soon {
+typedef struct prefetches {
     const char *next, *c;
-    int64_t next_row, c_row, c_bytes, share[2];
-    ax_cpu_ask ask[2];
-} soon;
+    int64_t next_row, c_row, c_bytes, lines_per_step[2];
+    ax_cpu_prefetch prefetch[2];
+} prefetches;
 
-INLINE soon soon_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, int nv)
+INLINE prefetches prefetches_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int64_t units, int nv)
 {
-    soon s = {.next = (const char *)(a->next ? a->next : a->at), .next_row = a->unit == 4 ? a->row : LINE};
+    prefetches s = {.next = (const char *)(a->next ? a->next : a->at),
+                    .next_row = a->unit == 4 ? a->row : LINE};
     int64_t size = t->prior ? 4 : vsize(t->c_type), runs = (units + RUN - 1) / RUN;
     s.c = t->prior ? (const char *)t->prior : (const char *)t->c;
     s.c_row = (t->prior ? t->prior_ld : t->c_ld) * size;
     s.c_bytes = nv * W * size;
     for (int i = 0; i < 2; i++) {
-        s.ask[i] = t->ask[i];
-        s.share[i] = t->ask[i].n ? (t->ask[i].n + runs - 1) / runs : 0; /* division is slow */
+        s.prefetch[i] = t->prefetch[i];
+        s.lines_per_step[i] =
+            t->prefetch[i].n ? (t->prefetch[i].n + runs - 1) / runs : 0; /* division is slow */
     }
     return s;
 }
 
-INLINE void ask_for_run(soon *s, const ax_cpu_tile *t, int64_t run)
+INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
 {
     /* A tile of few units asks for its first rows only. What goes past the caches is not read. */
-    if (run < t->rows && !(PAST_CACHES && t->past)) {
+    if (run < t->rows && !(NT_STORES && t->non_temporal)) {
         const char *c = s->c + run * s->c_row;
         for (int64_t at = 0; at < s->c_bytes; at += LINE)
             __builtin_prefetch(c + at, 1, 3);
         __builtin_prefetch(c + s->c_bytes - 1, 1, 3);
     }
     for (int i = 0; i < 2; i++)
-        ask_lines(&s->ask[i], s->share[i]);
+        prefetch_lines(&s->prefetch[i], s->lines_per_step[i]);
 }
 
 /* Rows of a are either side by side, as in panels, or contiguous in k: what is constant then costs a step in
  * k no instruction, which counts when another thread has the core's other half. */
-INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const ax_cpu_rows *a,
+INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {
     const char *row[TILE_ROWS];
     UNROLL
     for (int i = 0; i < rows; i++)
-        row[i] = (const char *)a->at + (beside ? i * 4 : (i < t->rows ? i : t->rows - 1) * a->row);
-    const int64_t step = beside ? a->unit : 4;
+        row[i] = (const char *)a->at + (interleaved ? i * 4 : (i < t->rows ? i : t->rows - 1) * a->row);
+    const int64_t step = interleaved ? a->unit : 4;
     int64_t offset = 0;
     vf sum[TILE_ROWS][TILE_VECTORS];
     UNROLL
@@ -344,17 +346,17 @@ INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const
         for (int v = 0; v < nv; v++)
             sum[i][v] = vset(0);
     }
-    soon s;
-    bool asks = a->next || t->ask[0].n || t->ask[1].n; /* else all is near */
-    if (asks)
-        s = soon_of(t, a, units, nv);
-    int64_t length = asks ? RUN : units;
+    prefetches s;
+    bool prefetch_ahead = a->next || t->prefetch[0].n || t->prefetch[1].n; /* else all is near */
+    if (prefetch_ahead)
+        s = prefetches_of(t, a, units, nv);
+    int64_t length = prefetch_ahead ? RUN : units;
     for (int64_t left = units, run = 0; left > 0; left -= length, run++) {
-        if (asks) {
+        if (prefetch_ahead) {
             UNROLL
-            for (int i = 0; i < rows * ASKS_FOR_STRIPS; i++)
+            for (int i = 0; i < rows * PREFETCHES_A; i++)
                 __builtin_prefetch(s.next + offset + i * s.next_row, 0, 3);
-            ask_for_run(&s, t, run);
+            prefetch_run(&s, t, run);
         }
         for (int64_t u = left < length ? left : length; u > 0; u--) {
             vf bv[TILE_VECTORS];
@@ -375,7 +377,7 @@ INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const
         }
     }
     bool full = t->rows == rows && t->cols == nv * W;
-    if (full && PAST_CACHES && t->past) {
+    if (full && NT_STORES && t->non_temporal) {
         UNROLL
         for (int i = 0; i < rows; i++) {
             float *to = (float *)t->c + i * t->c_ld;
@@ -392,7 +394,7 @@ INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const
             const float *prior = t->prior + i * t->prior_ld;
             UNROLL
             for (int v = 0; v < nv; v++)
-                vstore(to + v * W, joined(t, sum[i][v], prior, v * W));
+                vstore(to + v * W, add_terms(t, sum[i][v], prior, v * W));
         }
         return;
     }
@@ -403,7 +405,7 @@ INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const
             const float *prior = t->prior + i * t->prior_ld;
             UNROLL
             for (int v = 0; v < nv; v++)
-                vstore_b(to + v * W, joined(t, sum[i][v], prior, v * W));
+                vstore_b(to + v * W, add_terms(t, sum[i][v], prior, v * W));
         }
         return;
     }
@@ -418,17 +420,17 @@ INLINE void tile(bool pairs, bool beside, int rows, int nv, int64_t units, const
 }
 
 /* Edges in m use half the rows where that is enough. */
-INLINE void tile_of(bool pairs, bool beside, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
+INLINE void tile_of(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                     const ax_cpu_tile *t)
 {
     if (nv == 3 && t->rows > TILE_ROWS / 2)
-        tile(pairs, beside, TILE_ROWS, 3, units, a, b, t);
+        tile(pairs, interleaved, TILE_ROWS, 3, units, a, b, t);
     else if (nv == 3)
-        tile(pairs, beside, TILE_ROWS / 2, 3, units, a, b, t);
+        tile(pairs, interleaved, TILE_ROWS / 2, 3, units, a, b, t);
     else if (nv == 2)
-        tile(pairs, beside, TILE_ROWS, 2, units, a, b, t);
+        tile(pairs, interleaved, TILE_ROWS, 2, units, a, b, t);
     else
-        tile(pairs, beside, TILE_ROWS, 1, units, a, b, t);
+        tile(pairs, interleaved, TILE_ROWS, 1, units, a, b, t);
 }
 INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *t)
@@ -460,11 +462,11 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
                                             .grain = 1,                                                      \
                                             .pack_cost = 16,                                                 \
                                             .a_packed = 128 << 10,                                           \
-                                            .a_lying = INT64_MAX,                                            \
+                                            .a_unpacked = INT64_MAX,                                         \
                                             .pack_a = pack_a_##type,                                         \
                                             .pack_b = pack_b_##type,                                         \
                                             .tile = multiply,                                                \
-                                            .end = PAST_CACHES ? tiles_end : NULL}
+                                            .end = NT_STORES ? tiles_end : NULL}
 
 static void tiles_end(void) { vstreamed(); }
 

@@ -1,11 +1,11 @@
-/* The host backend's inside: what its instruction-set tables hold, and how a kernel gets its threads.
+/* Private header of the cpu backend: a table of kernels per instruction set, and the thread pool.
  *
- * Three layers. `isa_*.c` compile the kernels of *_kernels.h once per instruction set; each is a function
- * over a range of work items (rows, elements, heads, columns), whose results do not depend on how the items
- * are cut into ranges. `kernels.def` says for each kernel what its items are, and `launch.c` lets threads
- * take ranges of them. `isa.c` chooses among the tables that this processor can run, `device.c` owns the
- * scratch memory, `pool.c` the threads, `bind.c` the cores that they are bound to. No kernel allocates:
- * scratch is one block per thread, made when the device is opened. */
+ * The files isa_*.c compile the kernels of *_kernels.h once per instruction set. A kernel is a function over
+ * a range of work items (rows, elements, heads or columns); its results do not depend on how the items are
+ * cut into ranges. kernels.def says for each kernel what its items are, and launch.c distributes ranges of
+ * them over the threads. isa.c chooses among the tables that this processor can run, device.c owns the
+ * scratch memory, pool.c the threads, bind.c the cores to which they are bound. No kernel allocates: each
+ * thread has a block of scratch, allocated when the device is opened. */
 #ifndef AX_DEV_CPU_CPU_H
 #define AX_DEV_CPU_CPU_H
 
@@ -19,72 +19,75 @@ static inline vtype vtype_of(ax_dtype dtype)
 }
 static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
 
-/* The left operand of a micro-tile: unit u of row i is at `at` + i·row + u·unit, both in bytes: a matrix as
- * it lies, whose rows are contiguous in k (unit is 4), or else packed: rows side by side (row is 4), all of a
- * micro-tile's readable. Units of tiles with a `grain` are packed so many together: unit u is
- * ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and row is 4·grain. */
+/* The left operand of a micro-tile. Unit u of row i is at `at` + i·row + u·unit, strides in bytes. It is
+ * either a matrix in place, whose rows are contiguous in k (unit is 4), or packed, with rows side by side
+ * (row is 4) and memory for all rows of a micro-tile. Tiles with a grain > 1 read `grain` units of a row
+ * together, and are packed that way: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and
+ * row is 4·grain. */
 typedef struct ax_cpu_rows {
-    const void *at, *next; /* next: the strip that comes after, asked for meanwhile, or NULL */
+    const void *at, *next; /* next: the strip that follows, to be prefetched meanwhile, or NULL */
     int64_t row, unit;
-    int64_t n; /* rows at `at`; where fewer than a micro-tile's, those before it can be read */
+    int64_t n; /* rows at `at`. If a micro-tile has more, the missing ones are read in front of `at` */
 } ax_cpu_rows;
 
-/* Memory that is needed soon, `n` cache lines: `lines` of each row, rows `stride` bytes apart; of the first,
- * `line` are behind. It is asked for while a micro-tile multiplies: in a burst, requests would wait for one
- * another. */
+/* Memory to prefetch: `n` cache lines, in rows of `lines` lines each, `stride` bytes apart; the first `line`
+ * lines of the first row are done. The prefetches are spread over the time in which a micro-tile multiplies:
+ * in a burst they would wait for one another. */
 typedef struct ax_cpu_prefetch {
     const char *at;
     int64_t stride, lines, n, line;
 } ax_cpu_prefetch;
 
-/* What a thread does between steps in k of tiles that multiply beside the vector units. */
+/* What a thread does between the steps in k of AMX tiles, which multiply outside the vector units. */
 typedef struct ax_cpu_step_hook {
-    ax_cpu_prefetch prefetch[2]; /* what steps ask for, `share` lines each */
+    ax_cpu_prefetch prefetch[2]; /* each step prefetches lines_per_step lines of them */
     int64_t lines_per_step[2];
-    int64_t steps; /* until the next call */
+    int64_t steps; /* number of steps until the next call */
     void (*call)(struct ax_cpu_step_hook *);
 } ax_cpu_step_hook;
 
-/* Where the sums of a micro-tile go: c = sums + prior + bias (+ c when `add_c`, which is for c of 16 bits
- * only: an fp32 c that is added to is its own prior). */
+/* What a micro-tile stores: c = sums + prior + bias (+ c if `add_c`, which is for a 16-bit c only: to add to
+ * an fp32 c, pass it as `prior`). */
 typedef struct ax_cpu_tile {
     const float *prior, *bias; /* or NULL */
     void *c;
     int64_t prior_ld, c_ld, rows, cols;
     vtype c_type;
     bool add_c;
-    bool non_temporal; /* the caches c may go, by tiles that store at once: it is just the sums, in whole
-                          lines */
-    ax_cpu_prefetch prefetch[2]; /* by tiles that store at once */
-    /* By those with an ax_cpu_gemm.store: */
-    float *sums; /* where the sums of its rows are left, behind room for those before them (ax_cpu_rows.n);
-                    NULL: they are stored at once */
-    const struct ax_cpu_tile *previous; /* a tile whose sums are stored while this one multiplies, or NULL */
-    bool prefetch_c;                    /* c's rows are asked for while it multiplies */
+    /* For tiles without ax_cpu_gemm.store: */
+    bool non_temporal; /* c may be written by non-temporal stores: it is sums alone, in whole lines */
+    ax_cpu_prefetch prefetch[2]; /* to do while the tile multiplies */
+    /* For tiles with ax_cpu_gemm.store: */
+    float *sums; /* leave the sums here instead of storing them to c; memory for the sums
+                    of missing rows (ax_cpu_rows.n) precedes it. NULL: store to c */
+    const struct ax_cpu_tile *previous; /* a tile whose sums are to be stored meanwhile, or NULL */
+    bool prefetch_c;                    /* prefetch the rows of c */
     ax_cpu_step_hook *hook;             /* or NULL */
 } ax_cpu_tile;
 
-/* Packs rows x k of an operand into panels of `width` rows that lie `units` units in k apart. `along_k` says
- * that the source is contiguous in k, with stride ld between rows; else the other way round. */
+/* Packs rows x k of an operand into panels of `width` rows; panels are `units` units in k apart. `along_k`:
+ * the source is contiguous in k, and rows are ld apart; otherwise rows are contiguous, and values of k are ld
+ * apart. */
 typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                             int64_t units, void *out);
 
-/* A packed matrix product for one element type: the geometry of its micro-tile and its functions. */
+/* GEMM for one element type: the geometry of its micro-tile and its functions. */
 typedef struct ax_cpu_gemm {
-    int rows;                        /* of a micro-tile */
-    int lanes;                       /* columns per vector */
-    int vectors;                     /* most vectors across a micro-tile */
-    int pair;                        /* values of k in a packed 32-bit unit */
-    int grain;                       /* units that are read together; panels have a multiple of it */
-    int pack_cost;                   /* of packing a value, in multiply-adds */
-    int64_t a_packed, a_unpacked;    /* most bytes of a block of a: packed; read as it lies */
+    int rows;      /* of a micro-tile */
+    int lanes;     /* columns per vector */
+    int vectors;   /* vectors across the widest micro-tile */
+    int pair;      /* values of k in a packed 32-bit unit */
+    int grain;     /* units that are read together; the units of a panel are a multiple of it */
+    int pack_cost; /* cost of packing a value, in multiply-adds */
+    int64_t a_packed, a_unpacked;    /* largest block of a in bytes, if it is packed, and if read in place */
     ax_cpu_pack_fn *pack_a, *pack_b; /* pack_a's width is `rows` */
     void (*tile)(int nv, int64_t k, const ax_cpu_rows *a, const void *b, const ax_cpu_tile *tile);
-    void (*begin)(void), (*end)(void); /* around a thread's tiles, or NULL; then all see what they stored */
-    void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL where tiles always do so at once */
+    void (*begin)(void), (*end)(void); /* called before and after a thread's tiles, or NULL; after `end` all
+                                          threads see the stores */
+    void (*store)(const ax_cpu_tile *tile); /* stores tile->sums; NULL: tiles always store to c themselves */
 } ax_cpu_gemm;
 
-/* Whether c is just the sums, which a whole tile of nv vectors stores as they are. */
+/* Whether c is fp32 and the sums alone, and the tile is whole: then its vectors are stored unchanged. */
 static inline bool ax_cpu_is_plain_store(const ax_cpu_tile *t, int rows, int nv, int lanes)
 {
     return t->c_type == VF32 && !t->prior && !t->bias && t->rows == rows && t->cols == (int64_t)nv * lanes;
@@ -101,20 +104,20 @@ static inline void ax_cpu_end(const ax_cpu_gemm *gemm)
         gemm->end();
 }
 
-/* Units of k values in a panel. */
+/* Returns the number of units that k values take in a panel. */
 static inline int64_t ax_cpu_units(const ax_cpu_gemm *gemm, int64_t k)
 {
     return ax_round_up(ax_ceil_div(k, gemm->pair), gemm->grain);
 }
 
-/* Items lo … hi-1 of a kernel's work. */
+/* Computes the items lo … hi-1 of a kernel. */
 typedef void ax_cpu_range_fn(const void *args, int64_t lo, int64_t hi, void *scratch);
 
-/* Runs multiply-adds in registers for so many rounds; how many floating-point operations that were. */
+/* Runs multiply-adds in registers for `rounds` rounds. Returns the number of floating-point operations. */
 typedef double ax_cpu_peak_fn(int64_t rounds, float *sink);
 
-/* Reads the whole lines in `bytes` of memory by one of AX_CPU_READ_WAYS ways and returns the sum of their
- * words: so none can be left out. */
+/* Reads the whole cache lines in `bytes` of memory in one of AX_CPU_READ_WAYS ways. Returns the sum of their
+ * words, so that the compiler cannot remove reads. */
 enum { AX_CPU_READ_WAYS = 21 };
 typedef uint64_t ax_cpu_read_fn(int way, const char *from, int64_t bytes);
 
@@ -125,15 +128,15 @@ typedef struct ax_cpu_isa {
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
     ax_cpu_range_fn *norm_grad_cols;          /* norm_grad_apply's dweight and dbias: items are columns */
-    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: the reference's */
+    ax_cpu_range_fn *kernel[AX_KERNEL_COUNT]; /* NULL: ref's kernel is used */
 } ax_cpu_isa;
 
 enum {
     AX_CPU_GEMV_ROWS = 4,           /* also the most queries that attention treats one by one */
     AX_CPU_ATTENTION_QUERIES = 256, /* per work item of attention: item = (batch, head, block of queries) */
-    AX_CPU_MAX_HEAD_DIM = 256,      /* wider heads are the reference's */
-    AX_CPU_A_BLOCK = 512 << 10,     /* bytes: most that ax_cpu_gemm.a_packed may say */
-    AX_CPU_TILE_SUMS = 32 * 32,     /* most sums of a micro-tile that leaves them in memory */
+    AX_CPU_MAX_HEAD_DIM = 256,      /* wider heads run on ref */
+    AX_CPU_A_BLOCK = 512 << 10,     /* bytes: upper bound of ax_cpu_gemm.a_packed */
+    AX_CPU_TILE_SUMS = 32 * 32,     /* most sums of a micro-tile with ax_cpu_gemm.store */
     AX_CPU_LINE = 64                /* bytes */
 };
 
@@ -142,10 +145,11 @@ extern const ax_cpu_isa ax_cpu_isa_generic;
 extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16, ax_cpu_isa_avx512_amx;
 #endif
 
-/* The tables that this processor can run, best first; NULL beyond the last, which is the portable one. */
+/* Returns the tables that this processor can run, best first; NULL beyond the last, which is the portable
+ * one. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
-/* The one that a device opened now uses: the best, or what AXONN_ISA in the environment names. AX_ERR_USAGE.
- */
+/* Chooses the table for a new device: the best, or the one that environment variable AXONN_ISA names.
+ * AX_ERR_USAGE if that is unknown or cannot run here. */
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 
 typedef struct ax_cpu_pool ax_cpu_pool;
@@ -156,9 +160,9 @@ typedef struct ax_cpu {
     const ax_cpu_isa *isa;
     int threads;
     ax_cpu_pool *pool;
-    ax_cpu_places *places; /* of the threads, or NULL */
+    ax_cpu_places *places; /* cores of the threads; NULL: threads are not bound */
     ax_region scratch;     /* a block per thread, then the partial sums of reductions */
-    int way;               /* of reading, that is fastest here, if it was found out */
+    int way;               /* the fastest way of reading (ax_cpu_read_fn), if way_found */
     bool way_found;
 } ax_cpu;
 
@@ -167,22 +171,23 @@ enum {
     AX_CPU_PARTIALS = 1024    /* doubles */
 };
 
-/* What ax_cpu_fill takes: an element as it is stored. Kernels would store a small one as 0. */
+/* Arguments of ax_cpu_fill. `element`: the bits of the value, converted before the kernel runs, because
+ * threads flush subnormals to 0 while they run kernels. */
 typedef struct ax_cpu_filling {
     const ax_fill_args *a;
     char element[8];
 } ax_cpu_filling;
 
-/* What the sumsq kernels take: items are chunks, whose sums go to `partials`. */
+/* Arguments of the sumsq kernels: items are chunks of `chunk` elements; sum i goes to partials[i]. */
 typedef struct ax_cpu_sumsq {
     const ax_sumsq_args *a;
     int64_t chunk;
     double *partials;
 } ax_cpu_sumsq;
 
-/* What the kernels of updates take: one of their arrays. */
+/* Arguments of the optimizer kernels: the launch's, and the one array to update. */
 typedef struct ax_cpu_update {
-    const void *args; /* of the kernel */
+    const void *args; /* of the launch */
     const ax_update_array *array;
 } ax_cpu_update;
 
@@ -197,20 +202,22 @@ static inline double *ax_cpu_partials(const ax_cpu *cpu)
     return (double *)(void *)ax_cpu_scratch(cpu, cpu->threads);
 }
 
-/* Runs body for all parts of a job on the device's threads, the caller's included; the order of the parts,
- * and which threads take them, are open. `scratch` is that of the thread. */
+/* Runs body for all parts of a job on the device's threads, the caller's included. The order of the parts,
+ * and which thread runs which part, are not defined. `scratch` belongs to the thread. */
 typedef void ax_cpu_body(void *job, int part, int parts, char *scratch);
 void ax_cpu_parallel(const ax_cpu *cpu, int parts, ax_cpu_body *body, void *job);
 
-/* Binds the calling thread to the first of these cores; NULL if that cannot be done. */
+/* Looks up the cores of `binding` and binds the calling thread to the first. Returns NULL if that fails. */
 ax_cpu_places *ax_cpu_places_take(const ax_binding *binding);
 /* Binds the calling thread to the core of thread `thread`. */
 bool ax_cpu_bind(const ax_cpu_places *places, int thread);
-/* Gives the thread that took them its former binding. *places may be NULL. */
+/* Restores the binding that the thread had before ax_cpu_places_take, and frees *places, which may be
+ * NULL. */
 void ax_cpu_places_leave(ax_cpu_places **places);
 
-/* `threads` - 1 workers beside the caller, each at its place (NULL: anywhere) with AX_CPU_SCRATCH bytes of
- * `scratch`, which it is the first to touch. */
+/* Starts `threads` - 1 workers beside the caller. Each is bound to its core (places NULL: not bound) and has
+ * AX_CPU_SCRATCH bytes of `scratch`, which it is the first to touch. `alone`: no other thread needs the
+ * cores, so idle threads spin longer. */
 ax_status ax_cpu_pool_create(int threads, char *scratch, const ax_cpu_places *places, bool alone,
                              ax_cpu_pool **out);
 void ax_cpu_pool_destroy(ax_cpu_pool **out);
@@ -220,15 +227,14 @@ void ax_cpu_close(ax_device *dev);
 size_t ax_cpu_workspace(int threads);
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes);
 
-/* Kernels that need no vectors (plain.c): items are elements for fill, else rows. */
+/* Kernels without SIMD (plain.c): items are elements for fill and copy, rows for copy_box. */
 ax_cpu_range_fn ax_cpu_fill, ax_cpu_copy, ax_cpu_copy_box;
 
 double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds);
 double ax_cpu_read(ax_device *dev, const ax_span *span, int64_t n, double seconds);
 
 ax_status ax_cpu_gemm_run(ax_stream *stream, const void *args);
-/* The product of one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1, a and b in T = fp32, bf16 or
- * fp16. */
+/* Computes one thread's part of c, rows m0 … m1-1 by columns n0 … n1-1; a and b are fp32, bf16 or fp16. */
 void ax_cpu_gemm_part(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t m0, int64_t m1, int64_t n0,
                       int64_t n1, char *scratch);
 

@@ -1,19 +1,22 @@
-/* Matrix product: the loops around the micro-tiles of gemm_kernels.h.
+/* GEMM of the cpu backend: the blocking loops around the micro-tiles of gemm_kernels.h.
  *
- * Each thread computes a rectangle of c by itself, so there are no barriers; b is packed by whoever uses it.
- * Per thread:
+ * Each thread computes a rectangle of c by itself, so there are no barriers. It packs what it needs of a and
+ * b for itself. Its loops:
  *
  *     for blocks of columns of c, for stretches of rows
  *       for blocks in k
  *         for blocks of rows
- *           for panels of up to 48 columns: b's panel streams from the second-level cache
- *             a tile per strip of 8 rows, which a run of tiles finds in the first-level cache
+ *           for panels of up to 48 columns: b's panel streams from the L2 cache
+ *             for strips of 8 rows: one tile; a's strip has been prefetched into the L1 cache
  *
- * If a is contiguous in k its strips are read as they lie, and a block may have all rows of its stretch; else
- * blocks are small enough for the second-level cache, a is packed as b is, and the first block leaves b's
- * panels for the others. What is needed next is packed in pieces between two tiles, and asked for while the
- * tile before multiplies, a line at a time: no wait for memory is left. Tiles that multiply beside the vector
- * units (ax_cpu_gemm.store) get that work between steps in k instead, and the sums of the tile before.
+ * If a is contiguous in k, its strips are read in place, and a block may have all rows of its stretch.
+ * Otherwise a is packed as b is, blocks are small enough for the L2 cache, and the first block of a stretch
+ * keeps its packed panels of b for the others.
+ *
+ * Packing is spread over the tiles to hide the latency of memory: what is needed next is prefetched a line at
+ * a time while a tile multiplies, and packed in pieces between two tiles. AMX tiles (those with
+ * ax_cpu_gemm.store) multiply outside the vector units. There the vector units do this work between steps in
+ * k, and also store the sums of the previous tile.
  *
  * An element of c is always the same sequence of multiply-adds, k ascending in blocks that depend on k alone:
  * neither the tile it falls in nor the number of threads changes its bits. Products with few rows (one token
@@ -24,17 +27,17 @@
 
 enum {
     UNITS = 768,    /* most units in k of a block */
-    STRETCH = 1024, /* most rows whose sums wait for the next block in k */
+    STRETCH = 1024, /* most rows whose fp32 sums are kept from one block in k to the next */
     PANEL_N = 48,   /* columns of the widest panel */
     PANEL_BYTES = PANEL_N * UNITS * 4
 };
-/* The parts of a thread's scratch: two blocks of a that are packed by turns, the panels of b, at least two,
- * and the fp32 sums of a 16-bit c. */
+/* The parts of a thread's scratch: two buffers for packed blocks of a, the panels of b (at least two), and
+ * the fp32 sums of a 16-bit c. */
 enum { A_BYTES = 2 * AX_CPU_A_BLOCK, B_BYTES = 4 << 20, C_BYTES = 2 << 20 };
 _Static_assert(A_BYTES + B_BYTES + C_BYTES <= AX_CPU_SCRATCH, "the scratch holds the blocks");
 _Static_assert(2 * PANEL_BYTES <= B_BYTES, "and two panels");
 
-/* `total` cut into equal parts of at most `most`, rounded up to `unit`. */
+/* Returns the size of a part when `total` is cut into equal parts of at most `most`, rounded up to `unit`. */
 static int64_t even_block(int64_t total, int64_t most, int64_t unit)
 {
     int64_t parts = ax_ceil_div(total, most);
@@ -48,8 +51,9 @@ static const char *operand(const void *base, size_t size, int64_t ld, bool along
 
 /* ---- packing in pieces --------------------------------------------------------------------------- */
 
-/* Part of an operand on its way into panels: `rows` of op(a), or columns of op(b), by k. It goes in pieces of
- * `lanes` units in k, the granule in which packing transposes, each asked for a step before it is packed. */
+/* The state of packing a part of an operand into panels: `rows` rows of op(a), or columns of op(b), by k. It
+ * is packed in pieces of `lanes` units in k, which are transposed together. Each piece is prefetched one step
+ * before it is packed. */
 typedef struct packing {
     const char *src;
     char *out;
@@ -58,19 +62,20 @@ typedef struct packing {
     const ax_cpu_gemm *gemm;
     int width; /* of the panels */
     ax_cpu_pack_fn *pack;
-    int64_t pieces, steps, rest; /* so many pieces in so many steps */
-    int64_t requested, packed;
+    int64_t pieces, steps;     /* `pieces` are spread evenly over `steps` */
+    int64_t rest;              /* remainder of that division so far */
+    int64_t requested, packed; /* pieces that were prefetched, and that were packed */
 } packing;
 
-/* Whether the next step has something to do. */
+/* Whether this step prefetches or packs anything. Advances `rest` by one step. */
 static inline bool pack_is_due(packing *p)
 {
     p->rest += p->pieces;
     return p->rest >= p->steps || p->packed < p->requested;
 }
 
-/* Packs what was asked for, and says what the next step will need. Rows are short and far apart, which no
- * hardware prefetcher follows. */
+/* Packs the pieces that the step before requested, and sets *prefetch to the memory that the next step needs.
+ * Rows are short and far apart: the hardware prefetcher does not follow them. */
 static void pack_step(packing *p, ax_cpu_prefetch *prefetch)
 {
     prefetch->n = 0;
@@ -99,7 +104,7 @@ static void pack_step(packing *p, ax_cpu_prefetch *prefetch)
     prefetch->line = 0;
 }
 
-/* Inlined, or the compiler removes a function whose only effect is on caches. */
+/* Must be inlined: compilers remove calls of a function whose only effect is on caches. */
 static inline __attribute__((always_inline)) void prefetch_now(ax_cpu_prefetch prefetch)
 {
     for (; prefetch.n > 0; prefetch.n -= prefetch.lines, prefetch.at += prefetch.stride)
@@ -107,7 +112,7 @@ static inline __attribute__((always_inline)) void prefetch_now(ax_cpu_prefetch p
             __builtin_prefetch(prefetch.at + i * AX_CPU_LINE, 0, 2);
 }
 
-/* What the steps have left, or all of it if there were none. */
+/* Packs the pieces that are left after the steps; all pieces if there were no steps. */
 static void pack_rest(packing *p)
 {
     if (p->steps == 0)
@@ -123,23 +128,24 @@ typedef struct block {
     const ax_cpu_gemm *gemm;
     const ax_gemm_args *g;
     int64_t m0, m, n0, n, k0, k;
-    int64_t s0;          /* the first row of the stretch */
-    char *a, *b;         /* packed */
-    bool keep_b, b_kept; /* b's panels are left for the stretch's other rows; they are there */
-    float *sums;         /* of the stretch, n columns: for a 16-bit c over several blocks in k */
+    int64_t s0;  /* the first row of the stretch */
+    char *a, *b; /* packed */
+    bool keep_b; /* the packed panels of b are kept for the next rows of the stretch */
+    bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
+    float *sums; /* of the stretch, n columns: for a 16-bit c over several blocks in k */
 } block;
 
-/* Whether c is written past the caches, which saves memory from being read before each line is. A product
- * that sums over the rows of both operands is taken for a gradient of weights, which is mostly read at the
- * end of the step; reading it at once costs a few per cent of the product, as much as is saved. A small c
- * stays. */
+/* Whether c is written with non-temporal stores, which save reading each of its lines before writing it. A
+ * product with op(a) transposed and op(b) not is assumed to be the gradient of a weight, which is mostly read
+ * at the end of the step. If c is read at once after all, that costs a few per cent of the product's time,
+ * about as much as the stores save. A small c stays in the caches. */
 static bool wants_non_temporal_c(const ax_gemm_args *g)
 {
     enum { SMALL = 256 << 10 }; /* bytes */
     return g->trans_a && !g->trans_b && g->m * g->n * 4 >= SMALL;
 }
 
-/* Where this block's tile in column j of its first rows adds to and stores to. */
+/* Sets what the tile at column j of the block's first rows adds to its sums, and where it stores them. */
 static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
 {
     const ax_gemm_args *g = t->g;
@@ -167,7 +173,8 @@ static void set_destination(const block *t, int64_t j, ax_cpu_tile *tile)
     }
 }
 
-/* Whether tiles read a's values in k0 … k0+k-1 as they lie: rows are contiguous in k, in the tile's units. */
+/* Whether tiles read a in place, without packing: rows are contiguous in k and consist of the tile's
+ * units. */
 static bool reads_a_unpacked(const ax_cpu_gemm *gemm, const ax_gemm_args *g, int64_t k)
 {
     if (g->trans_a || gemm->pair * (int)ax_dtype_size(g->dtype) != 4)
@@ -187,7 +194,7 @@ static packing packing_of_a(const block *t)
     return p;
 }
 
-/* The first strip of a; the next is `*down` bytes further. */
+/* Sets *a to the first strip of a; the next strip is `*stride` bytes further. */
 static void rows_of_a(const block *t, int64_t units, ax_cpu_rows *a, int64_t *stride)
 {
     const ax_gemm_args *g = t->g;
@@ -207,8 +214,8 @@ typedef struct panel {
     char *at; /* packed */
 } panel;
 
-/* Panels are of nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1. They lie side by side, or in one
- * of two places by turns. */
+/* Returns panel `index` of `panels`. Panels have nearly equal width: 64 columns are 2 + 2 vectors, not 3 + 1.
+ * Panels that are kept lie side by side; others use two buffers alternately. */
 static panel panel_at(const block *t, int64_t index, int64_t panels)
 {
     int64_t lanes = t->gemm->lanes, vectors = ax_ceil_div(t->n, lanes);
@@ -228,19 +235,19 @@ static packing packing_of_b(const block *t, const panel *to)
     return p;
 }
 
-/* Where tiles multiply that leave their sums in memory: the last two of them, by turns, and what is packed
- * meanwhile. */
+/* The pipeline of tiles with ax_cpu_gemm.store: a tile leaves its sums in memory, and the next tile stores
+ * them while it multiplies. So the last two tiles are kept, and what is packed between their steps. */
 typedef struct tile_pipeline {
-    ax_cpu_step_hook hook; /* first: what is called has its address */
+    ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */
     const ax_cpu_gemm *gemm;
-    packing *a;          /* for the next block, */
-    packing b;           /* for the next panel */
-    int newest;          /* of the tiles */
-    ax_cpu_tile tile[2]; /* no rows: there is nothing to store */
+    packing *a;          /* of the next block */
+    packing b;           /* of the next panel */
+    int newest;          /* index of the last tile */
+    ax_cpu_tile tile[2]; /* rows is 0 if there is nothing to store */
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
 } tile_pipeline;
 
-/* A call between two steps takes a tenth of a step, so it is made at every fourth. */
+/* A call of the hook takes a tenth of the time of a step, so it is made only every fourth step. */
 enum { STEPS_PER_CALL = 4 };
 
 static void pack_between_steps(ax_cpu_step_hook *m)
@@ -253,7 +260,8 @@ static void pack_between_steps(ax_cpu_step_hook *m)
     m->steps = STEPS_PER_CALL;
 }
 
-/* Multiplies one tile and leaves its sums for the next to store, if anything is to be done with them. */
+/* Multiplies one tile. Unless it stores its sums directly, they are left in w->sums for the next tile to
+ * store. */
 static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, const void *b,
                      const ax_cpu_tile *tile)
 {
@@ -262,7 +270,7 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
     w->newest = !w->newest;
     ax_cpu_tile *now = &w->tile[w->newest];
     *now = *tile;
-    if (!ax_cpu_is_plain_store(now, gemm->rows, nv, gemm->lanes)) /* behind those of no use */
+    if (!ax_cpu_is_plain_store(now, gemm->rows, nv, gemm->lanes)) /* missing rows come first */
         now->sums = w->sums[w->newest] + (gemm->rows - a->n) * nv * gemm->lanes;
     now->previous = previous->rows ? previous : NULL;
     now->prefetch_c = true;
@@ -273,15 +281,17 @@ static void run_tile(tile_pipeline *w, int nv, int64_t k, const ax_cpu_rows *a, 
         now->rows = 0;
 }
 
-/* How many occasions to pack there are in so many tiles. */
+/* Returns over how many steps packing can be spread during `tiles` tiles. */
 static int64_t packing_steps(const ax_cpu_gemm *gemm, int64_t units, int64_t tiles)
 {
     return gemm->store ? ax_max(1, tiles * (units / gemm->grain) / STEPS_PER_CALL) : tiles;
 }
 
-/* All tiles of a block. Meanwhile the next panel of b is packed, and a for the next block. What is the same
- * for all tiles of a panel is written once: a load of what was just stored in other pieces would wait until
- * the sums of the tile before have reached the cache. */
+/* Runs all tiles of a block. Meanwhile packs the next panel of b, and a for the next block.
+ *
+ * The fields of `tile` that are the same for all tiles of a panel are written once per panel. Written for
+ * each tile, they would stall the copy of `tile`: a load that spans several recent stores cannot be forwarded
+ * from the store buffer, and waits until these and the sums of the tile before have reached the cache. */
 static void run_block(const block *t, packing *next_a, const void *next_strip, tile_pipeline *w)
 {
     const ax_cpu_gemm *gemm = t->gemm;
@@ -330,10 +340,10 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, t
 
 /* ---- the loops ----------------------------------------------------------------------------------- */
 
-/* How a thread's rectangle is cut. */
+/* The rectangle of a thread, the sizes of its blocks, and its buffers. */
 typedef struct blocking {
     int64_t m0, m1, n0, n1;
-    int64_t nc, ms, kc, mc; /* columns, rows of a stretch, and of a block, at most */
+    int64_t nc, ms, kc, mc; /* at most: columns of a block, rows of a stretch, k and rows of a block */
     char *a[2], *b;
     float *sums;
 } blocking;
@@ -355,7 +365,7 @@ static blocking choose_blocking(const ax_cpu_gemm *gemm, const ax_gemm_args *g, 
     return c;
 }
 
-/* The block at n0, s0, k0, m0; `turn` alternates. */
+/* Returns the block at n0, s0, k0, m0; `turn` (0 or 1): its buffer for packed a. */
 static block block_at(const blocking *c, const block *like, int64_t n0, int64_t s0, int64_t k0, int64_t m0,
                       int turn)
 {
@@ -372,7 +382,7 @@ static block block_at(const blocking *c, const block *like, int64_t n0, int64_t 
     return t;
 }
 
-/* Moves on to the next block; false beyond the last. */
+/* Moves *t on to the next block. Returns false if it was the last. */
 static bool next_block(const blocking *c, block *t)
 {
     int64_t n0 = t->n0, s0 = t->s0, k0 = t->k0, m0 = t->m0 + t->m;
@@ -436,7 +446,7 @@ typedef struct job {
     int threads_m;           /* of the grid of threads over c */
 } job;
 
-/* Part `part` of `parts` of 0 … total, cut at multiples of `unit`. */
+/* Returns where part `part` of `parts` of 0 … total begins; parts are cut at multiples of `unit`. */
 static int64_t part_start(int64_t total, int64_t unit, int part, int parts)
 {
     return ax_min(total, ax_ceil_div(total, unit) * part / parts * unit);
@@ -460,8 +470,8 @@ static void run_part(void *arg, int part, int parts, char *scratch)
                      part_start(g->n, unit_n, in + 1, tn), scratch);
 }
 
-/* How many of `threads` share the rows, so that the largest rectangle is smallest, and then so that what is
- * packed, in proportion to the rectangle's sides, is least. */
+/* Returns into how many parts the threads divide the rows; threads / that divide the columns. Minimizes the
+ * work of the largest rectangle: its multiply-adds, and its packing, which grows with its sides. */
 static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int threads)
 {
     int best = 1;
@@ -482,14 +492,15 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
     return best;
 }
 
-/* Threads take several parts each where that costs nothing, so that one which the system holds up delays the
- * others by less. A product of few rows packs nothing: its parts are long enough to read at full speed. Else
- * a, which each part would pack, is to be read as it lies, and the panel of b that a part packs before it
- * multiplies to be one of many. */
+/* Returns the number of parts. Where it costs nothing, there are several parts per thread, so that a thread
+ * that the system preempts delays the others less. A product of few rows (gemv) packs nothing: its parts must
+ * only be long enough to read memory at full speed. Other products get more parts if a is read in place,
+ * since each part would pack it again, and if a part has many panels of b, since it packs the first before it
+ * multiplies. */
 static int count_parts(const job *j, int threads)
 {
-    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* that a part has, at least */
-    enum { EACH = 8 };                       /* parts of a thread, at most */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* of b in a part, at least */
+    enum { EACH = 8 };                       /* parts per thread, at most */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;
     if (!j->gemm)

@@ -1,20 +1,20 @@
-/* bf16 products on AMX tiles: the packing and the micro-tile of gemm_kernels.h's interface for processors
- * that multiply a tile of 16 rows by 32 values of k with one of 32 values by 16 columns in one instruction.
+/* bf16 GEMM on AMX: packing and micro-tile with the interface of gemm_kernels.h. One instruction multiplies a
+ * tile of 16 rows by 32 values of k with a tile of 32 values of k by 16 columns.
  *
- * A micro-tile is 2 x 2 tiles of sums; a step of STEP units in k loads two tiles of a and two of b for four
- * products, which is as many loads as the first two levels of cache deliver meanwhile. b's panels are those
- * of the vector kernels, [units][nv*16] pairs, with k filled up to whole steps by zeros. A tile of a is 16
- * rows of 64 bytes, contiguous in k: as it lies, or packed so that what a step reads is together:
+ * A micro-tile is 2 x 2 tiles of sums. A step of STEP units in k loads two tiles of a and two of b for four
+ * tile products; the L1 and L2 caches can deliver that many loads in the time of the products. Panels of b
+ * are those of the vector kernels, [units][nv*16] pairs, padded with zeros to whole steps in k. A tile of a
+ * is 16 rows of 64 bytes, contiguous in k: read in place, or packed so that the rows of a step are together:
  *
  *     a panel:  [steps][AMX_ROWS][STEP]
  *
- * Sums leave the tiles through memory, where they meet what they are added to. */
+ * AMX can store tiles to memory only, so prior, bias and c are added to the sums after that. */
 #ifndef AX_DEV_CPU_GEMM_AMX_KERNELS_H
 #define AX_DEV_CPU_GEMM_AMX_KERNELS_H
 
 enum { AMX_ROWS = 32, AMX_VECTORS = 2, STEP = 16 };
 
-/* Eight tiles of 16 rows by 64 bytes. */
+/* Configures eight tiles of 16 rows by 64 bytes. */
 static void amx_begin(void)
 {
     static const struct {
@@ -26,13 +26,13 @@ static void amx_begin(void)
     _tile_loadconfig(&whole);
 }
 
-/* Unused tiles cost nothing when the system changes threads. */
+/* Releases the tiles, so that the system does not save them at context switches. */
 static void amx_end(void) { _tile_release(); }
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* 128 bits of four rows that are `apart` rows apart, as the lanes of a vector: loads take part in the
- * transposing, whose shuffles one port alone can do. */
+/* Loads 128 bits of each of four rows, `apart` rows apart, into the four 128-bit lanes of a vector. These
+ * loads do a part of the transposition, and save shuffles, which only one execution port can run. */
 INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
 {
 #define LANE(i) _mm_loadu_si128((const __m128i *)(const void *)(row + (i)*apart * ld))
@@ -43,7 +43,7 @@ INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
 #undef LANE
 }
 
-/* 16 rows of STEP units, contiguous in k, become STEP rows of 16 units, `width` apart. */
+/* Transposes 16 rows of STEP units, contiguous in k, to STEP rows of 16 units, `width` units apart. */
 INLINE void amx_transpose_units(const uint16_t *src, int64_t ld, int64_t width, float *to)
 {
     UNROLL
@@ -59,7 +59,7 @@ INLINE void amx_transpose_units(const uint16_t *src, int64_t ld, int64_t width, 
     }
 }
 
-/* 32 rows of 8 values become 8 rows of 32 values, one after the other. */
+/* Transposes 32 rows of 8 values to 8 rows of 32 values, one after the other. */
 INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
 {
     __m512i v[8], x[8];
@@ -85,7 +85,7 @@ INLINE void amx_transpose_values(const uint16_t *src, int64_t ld, float *to)
     }
 }
 
-/* As the vector kernels pack pairs, and zeros up to a whole step in k. */
+/* Packs b as the vector kernels pack pairs, and pads it with zeros to a whole step in k. */
 static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width,
                        int64_t units, void *out)
 {
@@ -106,14 +106,14 @@ static void pack_b_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
     memset(to + have * width, 0, (size_t)((ax_round_up(have, STEP) - have) * width) * 4);
 }
 
-/* One step of one panel: rows r … of a that is contiguous in k. */
+/* Packs one step of one panel of an a that is contiguous in k; missing rows and values are zeros. */
 INLINE void amx_pack_step(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     for (int64_t i = 0; i < AMX_ROWS; i++)
         vstore(to + i * STEP, i < rows ? pairs_along_k(src + i * ld, 0, k) : vset(0));
 }
 
-/* The same for a that is contiguous in its rows. */
+/* Packs one step of one panel of an a whose rows are contiguous; missing rows and values are zeros. */
 INLINE void amx_pack_step_transposed(const uint16_t *src, int64_t ld, int64_t rows, int64_t k, float *to)
 {
     if (rows >= AMX_ROWS && k >= 2 * STEP) {
@@ -154,7 +154,7 @@ static void pack_a_amx(const void *src, int64_t ld, bool along_k, int64_t rows, 
 
 /* ---- the micro-tile ------------------------------------------------------------------------------ */
 
-/* Rows r0 … r1-1 of a tile of nv whole vectors. */
+/* Stores rows r0 … r1-1 of a tile of nv whole vectors. */
 INLINE void amx_store_rows(int nv, const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     for (int64_t i = r0; i < r1; i++) {
@@ -183,7 +183,7 @@ static void amx_store(const ax_cpu_tile *t)
         tile_store(t, t->sums, t->cols > W ? 2 * W : W);
 }
 
-/* One step in k: tiles 0 to 3 collect, 4 and 5 are a's, 6 and 7 b's. */
+/* Multiplies one step in k: tiles 0 to 3 hold the sums, 4 and 5 are loaded from a, 6 and 7 from b. */
 INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
 {
     _tile_loadd(6, b, (size_t)nv * LINE);
@@ -199,18 +199,19 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
         _tile_dpbf16ps(3, 5, 7);
 }
 
-/* What is done between the steps of a tile, while they multiply: vector units are idle then. */
+/* Work between the steps of a tile, while the AMX unit multiplies and the vector units are idle: storing rows
+ * of the previous tile, and prefetching rows of c. */
 typedef struct step_work {
-    const ax_cpu_tile *previous; /* the tile whose rows from `stored` to `rows` are to be stored */
-    int64_t rows, stored;
-    int64_t prefetched;    /* row of c that is asked for next */
-    int64_t rows_per_step; /* rows a step, of both */
+    const ax_cpu_tile *previous; /* or NULL */
+    int64_t rows, stored;        /* rows of `previous`; those before `stored` are stored */
+    int64_t prefetched;          /* rows of c before this one are prefetched */
+    int64_t rows_per_step;       /* to store, and to prefetch */
 } step_work;
 
 INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
 {
     step_work w = {.previous = t->previous, .prefetched = t->prefetch_c ? 0 : t->rows};
-    if (w.previous && w.previous->cols != nv * W) { /* another panel's; or the last columns */
+    if (w.previous && w.previous->cols != nv * W) { /* it is of another panel, or of the last columns */
         amx_store(w.previous);
         w.previous = NULL;
     }
@@ -222,7 +223,7 @@ INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
     return w;
 }
 
-/* Rows of c: the lines that are added to or stored when all steps are done. */
+/* Prefetches the cache lines of rows r0 … r1-1 of c. */
 INLINE void amx_prefetch_c(const ax_cpu_tile *t, int64_t r0, int64_t r1)
 {
     int64_t size = vsize(t->c_type);
@@ -267,9 +268,9 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
-    __asm__ volatile("" ::: "memory"); /* what was packed is in memory */
+    __asm__ volatile("" ::: "memory"); /* tile loads read memory: packed values must be stored before */
     for (int64_t left = k; left > 0; left -= 2 * STEP) {
-        if (left < 2 * STEP && a->unit == 4) { /* the values after a row's end are not zeros */
+        if (left < 2 * STEP && a->unit == 4) { /* in place: the values after the row's end are not zeros */
             _Alignas(64) float rest[AMX_ROWS * STEP];
             amx_pack_step((const uint16_t *)(const void *)at, a->row / 2, AMX_ROWS, left, rest);
             __asm__ volatile("" ::: "memory");
@@ -286,7 +287,7 @@ INLINE void amx_tile(int nv, int64_t k, const ax_cpu_rows *a, const char *b, con
         _tile_stored(1, sums + W, (size_t)sums_ld * 4);
         _tile_stored(3, sums + 16 * sums_ld + W, (size_t)sums_ld * 4);
     }
-    __asm__ volatile("" ::: "memory"); /* what was stored is in memory */
+    __asm__ volatile("" ::: "memory"); /* tile stores write memory: sums must be loaded after them */
     if (t->sums || direct)
         return;
     ax_cpu_tile now = *t;

@@ -1,16 +1,17 @@
-/* The instruction-set half of the matrix product: packing and micro-tiles. gemm.c has the loops around them.
+/* The part of GEMM that depends on the instruction set: packing and micro-tiles. gemm.c has the loops around
+ * them.
  *
- * Operands are packed into "panels": `width` rows of op(a), or columns of op(b), interleaved, so that
- * the micro-tile reads memory straight through. A panel's element is a 32-bit unit: an fp32 value, or a pair
- * of bf16 values that are neighbours in k where the processor multiplies such pairs (AX_SIMD_BF16); elsewhere
- * bf16 is widened to fp32 while it is packed, as fp16 is everywhere.
+ * Operands are packed into panels: `width` rows of op(a), or columns of op(b), interleaved so that a
+ * micro-tile reads memory sequentially. The element of a panel is a 32-bit unit. With AX_SIMD_BF16, where the
+ * processor multiplies pairs of bf16 values, a unit of bf16 is such a pair, of two neighbours in k. Otherwise
+ * a unit is one fp32 value: bf16 is widened to fp32 while it is packed, as fp16 always is.
  *
  *     a panel:  [k][TILE_ROWS]      b panel:  [k][nv*W], nv = 1 … TILE_VECTORS
  *
  * The micro-tile keeps TILE_ROWS x nv vectors of sums in registers: per step in k it loads nv vectors of b,
  * and for each row one broadcast value of a and nv multiply-adds. 8 x 3 vectors of 16 use 24 of 32 registers
  * for sums; with 16 registers it is 4 x 3. That many independent sums hide the latency of the multiply-adds,
- * and 11 loads per 24 of them stay below what the first-level cache delivers. */
+ * and 11 loads per 24 multiply-adds are fewer than the L1 cache can deliver. */
 #ifndef AX_DEV_CPU_GEMM_KERNELS_H
 #define AX_DEV_CPU_GEMM_KERNELS_H
 
@@ -19,25 +20,26 @@
 
 enum { TILE_ROWS = W == 16 ? 8 : 4, TILE_VECTORS = 3 };
 
-/* What is packed into what. */
+/* The element type that is packed: into fp32 units, or pairs of bf16 as they are. */
 typedef enum { FROM_F32 = VF32, FROM_BF16 = VBF16, FROM_F16 = VF16, BF16_PAIRS } pack_kind;
 
 /* ---- packing ------------------------------------------------------------------------------------- */
 
-/* W consecutive values, or `left` and zeros: units, but for pairs. */
+/* Loads W consecutive values as units, or `left` of them followed by zeros. Not for pairs. */
 INLINE vf units_of(pack_kind kind, const void *at, int64_t left)
 {
     return kind == BF16_PAIRS ? vset(0) : vget(at, 0, left, (vtype)kind);
 }
 
 #ifdef AX_SIMD_BF16
-/* The same for pairs; `left` counts bf16 values and may be odd: the last pair then ends with 0. */
+/* Loads W consecutive pairs. `left` counts bf16 values; if it is odd, the last pair ends with 0. */
 INLINE vf pairs_along_k(const uint16_t *row, int64_t k, int64_t left)
 {
     __mmask32 mask = left >= 2 * W ? ~(__mmask32)0 : ((__mmask32)1 << left) - 1;
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, row + k));
 }
-/* Pairs of two rows k and k+1 that are contiguous in the other index; row1 is NULL beyond the last k. */
+/* Interleaves two rows, k and k+1, to pairs, for a source that is contiguous in the other index. row1 is NULL
+ * if row0 is the last k. */
 INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 {
     __mmask16 mask = n >= W ? (__mmask16)~0u : lanes(n);
@@ -47,8 +49,9 @@ INLINE vf pairs_of_rows(const uint16_t *row0, const uint16_t *row1, int64_t n)
 }
 #endif
 
-/* Units u and, if `two`, u+1 of rows r … r+W-1, r a multiple of W, go to the panels of a: two of half a
- * vector, or one. The units of a half together are a line, written whole where panels begin with one. */
+/* Stores unit u and, if `two`, unit u+1 of rows r … r+W-1 to the panels of a; r is a multiple of W. A vector
+ * of W rows belongs to one panel, or half of it to each of two panels. Then units u and u+1 of a panel are
+ * stored together: they are a cache line, if the panel is aligned to one. */
 INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, int64_t apart, vf x, vf y)
 {
     float unused[W], *panel = out + r * apart + u * TILE_ROWS;
@@ -58,7 +61,7 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
             vstore(panel + W, y);
         return;
     }
-    float *other = r + TILE_ROWS < rows ? panel + TILE_ROWS * apart : unused; /* rows that are not there */
+    float *other = r + TILE_ROWS < rows ? panel + TILE_ROWS * apart : unused; /* there is no such panel */
     if (two) {
         vstore(panel, vlows(x, y));
         vstore(other, vhighs(x, y));
@@ -68,8 +71,8 @@ INLINE void put_in_a(float *out, int64_t r, int64_t rows, int64_t u, bool two, i
     }
 }
 
-/* A W x W block of units of rows that are contiguous in k, `stride` bytes apart, transposed. Where less than
- * W of `rows`, or of k less values than it takes, are left, zeros stand for the others. */
+/* Loads a W x W block of units from rows that are contiguous in k and `stride` bytes apart, and transposes
+ * it. If fewer than W rows are left, or fewer values of k than the block has, the others are zeros. */
 INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64_t rows, int64_t k,
                           vf block[W])
 {
@@ -88,8 +91,8 @@ INLINE void block_along_k(pack_kind kind, const char *src, int64_t stride, int64
     vtranspose(block);
 }
 
-/* A whole block to a panel of b. A function of its own, or the compiler keeps all the rows' addresses in
- * memory from block to block. */
+/* Packs a whole W x W block into a panel of b. Not inlined: otherwise the compiler spills the addresses of
+ * all rows to memory from block to block. */
 static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char *src, int64_t stride,
                                                      float *to, int64_t width)
 {
@@ -98,15 +101,15 @@ static __attribute__((noinline)) void put_block_in_b(pack_kind kind, const char 
         block_along_k(FROM_BF16, src, stride, W, W, block);
     else if (kind == FROM_F16)
         block_along_k(FROM_F16, src, stride, W, W, block);
-    else /* fp32, or pairs of bf16: 32 bits as they lie */
+    else /* fp32, or pairs of bf16: both are 32-bit units already */
         block_along_k(FROM_F32, src, stride, W, W, block);
     UNROLL
     for (int i = 0; i < W; i++)
         vstore(to + i * width, block[i]);
 }
 
-/* A unit of W rows, or of `n`, of a source that is contiguous in them and has its values in k `stride` bytes
- * apart. `whole`: the unit has all its values. */
+/* Loads one unit of each of W rows, or of `n` < W, from a source that is contiguous in the rows, with values
+ * of k `stride` bytes apart. `whole`: the unit has all its values. */
 INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool whole, int64_t n)
 {
 #ifdef AX_SIMD_BF16
@@ -118,7 +121,7 @@ INLINE vf units_across_k(pack_kind kind, const char *at, int64_t stride, bool wh
 }
 
 #ifdef AX_SIMD_BF16
-/* 2·W pairs of two rows, to a panel that is at least as wide. */
+/* Interleaves 2·W values of two rows to pairs, and stores them to a panel at least 2·W wide. */
 INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 {
     static const uint16_t order[2 * W * 2] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
@@ -133,13 +136,13 @@ INLINE void put_row_pairs(const uint16_t *row0, const uint16_t *row1, float *to)
 }
 #endif
 
-/* How a source is walked: the rows of op(a), or columns of op(b), and k. */
+/* The strides of a source that is packed. Rows are rows of op(a), or columns of op(b). */
 typedef struct source {
-    int64_t row;    /* bytes from row to row, */
-    int64_t value;  /* from value to value in k, */
-    int64_t unit;   /* and from unit to unit */
-    int64_t values; /* of a unit */
-    int64_t units;  /* in k */
+    int64_t row;    /* bytes from row to row */
+    int64_t value;  /* bytes from value to value in k */
+    int64_t unit;   /* bytes from unit to unit */
+    int64_t values; /* values per unit */
+    int64_t units;  /* units in k */
 } source;
 
 INLINE source source_of(pack_kind kind, bool along_k, int64_t ld, int64_t k)
@@ -170,7 +173,7 @@ INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, in
         for (; (u + 2) * s->values <= k; u += 2, at += 2 * s->unit)
             put_in_a(out, r, rows, u, true, apart, units_across_k(kind, at, s->value, true, rows - r),
                      units_across_k(kind, at + s->unit, s->value, true, rows - r));
-        for (; u < s->units; u++, at += s->unit) { /* a whole unit, one that lacks a value, or both */
+        for (; u < s->units; u++, at += s->unit) { /* the last one or two units; the last may lack a value */
             bool whole = (u + 1) * s->values <= k;
             put_in_a(out, r, rows, u, false, apart, units_across_k(kind, at, s->value, whole, rows - r),
                      vset(0));
@@ -178,7 +181,7 @@ INLINE void pack_a_across_k(pack_kind kind, const char *src, const source *s, in
     }
 }
 
-/* Rows of a into their panels, `apart` units in k each. */
+/* Packs rows of a into panels; each panel has room for `apart` units in k. */
 INLINE void pack_a(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t rows, int64_t k,
                    int64_t apart, float *out)
 {
@@ -223,7 +226,7 @@ INLINE void pack_b_across_k(pack_kind kind, const char *src, const source *s, in
     }
 }
 
-/* Columns of b into one panel of `width`. */
+/* Packs columns of b into one panel of `width` columns. */
 INLINE void pack_b(pack_kind kind, const char *src, int64_t ld, bool along_k, int64_t cols, int64_t k,
                    int width, float *out)
 {
@@ -246,8 +249,8 @@ INLINE vf multiply_add(bool pairs, vf a, vf b, vf sum)
     return vfma(a, b, sum);
 }
 
-/* The sums join what is there and are stored. Kept out of the tile's many variants: it is not where time
- * goes. */
+/* Adds prior, bias and c to the sums of a tile and stores them (see ax_cpu_tile). Not inlined into the many
+ * variants of the tile, because it takes little time. */
 static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const float *sums, int64_t width)
 {
     for (int64_t i = 0; i < t->rows; i++)
@@ -264,7 +267,7 @@ static __attribute__((noinline)) void tile_store(const ax_cpu_tile *t, const flo
         }
 }
 
-/* A whole vector of sums with what it joins. */
+/* Adds prior and bias to a whole vector of sums. */
 INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at)
 {
     if (t->prior)
@@ -272,12 +275,13 @@ INLINE vf add_terms(const ax_cpu_tile *t, vf sum, const float *prior, int64_t at
     return t->bias ? (vf)(sum + vload(t->bias + at)) : sum;
 }
 
-/* Units between two times that a tile asks for what is needed soon: a line of each row of a. Tiles of half
- * the width have half the work in that, so they do it half as often, and leave strips of a to the processor.
- */
+/* RUN: units in k from one round of prefetches to the next. It is a cache line of each row of a. Tiles with
+ * narrower vectors have half the work in a line, so they prefetch half as often, and leave the strips of a to
+ * the hardware prefetcher. */
 enum { LINE = AX_CPU_LINE, PREFETCHES_A = W == 16, RUN = PREFETCHES_A ? LINE / 4 : LINE / 2 };
 
-/* Past the caches go whole lines only: a part of a line is read and written in memory. */
+/* Non-temporal stores are used only where a vector is a whole cache line: writing a part of a line would read
+ * it from memory first. */
 enum { NT_STORES = W * 4 == LINE };
 
 INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
@@ -291,8 +295,8 @@ INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
     }
 }
 
-/* What is asked for while a tile multiplies, a share of it every run: the next strip of a, a row of c, what
- * is packed soon. */
+/* What a tile prefetches while it multiplies, a part of it in every run of RUN units: the next strip of a, a
+ * row of c, and what will be packed next. */
 typedef struct prefetches {
     const char *next, *c;
     int64_t next_row, c_row, c_bytes, lines_per_step[2];
@@ -317,7 +321,7 @@ INLINE prefetches prefetches_of(const ax_cpu_tile *t, const ax_cpu_rows *a, int6
 
 INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
 {
-    /* A tile of few units asks for its first rows only. What goes past the caches is not read. */
+    /* A tile with few units prefetches only its first rows of c. Non-temporal stores need none. */
     if (run < t->rows && !(NT_STORES && t->non_temporal)) {
         const char *c = s->c + run * s->c_row;
         for (int64_t at = 0; at < s->c_bytes; at += LINE)
@@ -328,8 +332,9 @@ INLINE void prefetch_run(prefetches *s, const ax_cpu_tile *t, int64_t run)
         prefetch_lines(&s->prefetch[i], s->lines_per_step[i]);
 }
 
-/* Rows of a are either side by side, as in panels, or contiguous in k: what is constant then costs a step in
- * k no instruction, which counts when another thread has the core's other half. */
+/* Multiplies a micro-tile. `interleaved`: rows of a are side by side, as in panels; else they are contiguous
+ * in k. With this and the numbers of rows and vectors as constants, a step in k takes fewer instructions,
+ * which matters when another thread runs on the same core (SMT). */
 INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, const ax_cpu_rows *a,
                  const float *b, const ax_cpu_tile *t)
 {
@@ -347,7 +352,8 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
             sum[i][v] = vset(0);
     }
     prefetches s;
-    bool prefetch_ahead = a->next || t->prefetch[0].n || t->prefetch[1].n; /* else all is near */
+    bool prefetch_ahead =
+        a->next || t->prefetch[0].n || t->prefetch[1].n; /* otherwise nothing has to be prefetched */
     if (prefetch_ahead)
         s = prefetches_of(t, a, units, nv);
     int64_t length = prefetch_ahead ? RUN : units;
@@ -419,7 +425,7 @@ INLINE void tile(bool pairs, bool interleaved, int rows, int nv, int64_t units, 
     tile_store(t, out, nv * W);
 }
 
-/* Edges in m use half the rows where that is enough. */
+/* Calls `tile` with constants. A tile at the edge in m multiplies half of the rows, if it has no more. */
 INLINE void tile_of(bool pairs, bool interleaved, int nv, int64_t units, const ax_cpu_rows *a, const void *b,
                     const ax_cpu_tile *t)
 {
@@ -441,7 +447,7 @@ INLINE void tile_any(bool pairs, int nv, int64_t units, const ax_cpu_rows *a, co
         tile_of(pairs, true, nv, units, a, b, t);
 }
 
-/* The product of a type that is packed as `kind`, `values` of k in a unit, and multiplied by `multiply`. */
+/* Defines gemm_<type>: packed as `kind`, with `values` values of k per unit, multiplied by `multiply`. */
 #define PACKED_GEMM(type, kind, values, multiply)                                                            \
     static void pack_a_##type(const void *src, int64_t ld, bool along_k, int64_t rows, int64_t k, int width, \
                               int64_t units, void *out)                                                      \
@@ -489,7 +495,7 @@ PACKED_GEMM(bf16, BF16_PAIRS, 2, tile_pairs);
 PACKED_GEMM(bf16, FROM_BF16, 1, tile_widened);
 #endif
 
-/* That of an element type, a constant. */
+/* Returns the gemm of an element type, as a constant. */
 INLINE const ax_cpu_gemm *gemm_of(vtype type)
 {
     return type == VBF16 ? &gemm_bf16 : type == VF16 ? &gemm_f16 : &gemm_f32;

@@ -1,10 +1,10 @@
-/* Products with few rows (m <= AX_CPU_GEMV_ROWS), bound by reading b: nothing is packed. */
+/* GEMV: products with few rows (m <= AX_CPU_GEMV_ROWS). They are bound by reading b, so nothing is packed. */
 #ifndef AX_DEV_CPU_GEMV_KERNELS_H
 #define AX_DEV_CPU_GEMV_KERNELS_H
 
 #include "gemm_kernels.h"
 
-/* Columns j … j + cols - 1 of c take sums; those of row i begin at i·width. */
+/* Stores sums to columns j … j + cols - 1 of c; the sums of row i begin at sums + i·width. */
 INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols, const float *sums,
                        int64_t width)
 {
@@ -22,10 +22,9 @@ INLINE void gemv_store(const ax_gemm_args *g, int rows, int64_t j, int64_t cols,
                sums, width);
 }
 
-/* Bytes of a stream of memory that are asked for ahead. The processor sees streams and asks by itself, far
- * enough if the loads of many lines are among the instructions that it looks at: where a step takes a whole
- * line, and few rows are multiplied by it. Processors with tiles keep the requests
- * that they were measured with. */
+/* Returns how far ahead of the reads to prefetch, in bytes; 0: not at all. The hardware prefetcher is enough
+ * if the loads of many lines fit into the processor's instruction window: if a step reads a whole line, and
+ * few rows are multiplied with it. Processors with AMX always use the distance that was measured on them. */
 INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 {
 #ifdef AX_SIMD_AMX
@@ -36,7 +35,7 @@ INLINE int64_t gemv_ahead(int rows, int64_t step_bytes)
 #endif
 }
 
-/* The next values of k of a row: pairs where the processor multiplies such. */
+/* Loads the next values of a row from k on: pairs of bf16 if `pairs`, else W values widened to fp32. */
 INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype type)
 {
 #ifdef AX_SIMD_BF16
@@ -47,8 +46,8 @@ INLINE vf gemv_load(bool pairs, const void *row, int64_t k, int64_t rest, vtype 
     return vget(row, k, rest, type);
 }
 
-/* Adds the products of a vector of a's rows from k on and one of each column of b, which are `far` bytes from
- * one another; `rest` values of k are left. */
+/* Multiplies a vector of each row of a, from k on, with a vector of each column of b, and adds the products
+ * to `sum`. The columns are `far` bytes apart; `rest` values of k are left. */
 INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *b, int64_t far, int64_t k,
                       int64_t rest, bool pairs, vtype type, vf sum[AX_CPU_GEMV_ROWS][4])
 {
@@ -65,7 +64,7 @@ INLINE void gemv_step(const ax_gemm_args *g, int rows, int cols, const char *b, 
     }
 }
 
-/* sum[i][c]: the product of row i of a and column j + c·apart of b. */
+/* Sets sum[i][c] to the dot product of row i of a and column j + c·apart of b, one partial sum per lane. */
 INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t apart, vtype type,
                       vf sum[AX_CPU_GEMV_ROWS][4])
 {
@@ -99,9 +98,9 @@ INLINE void gemv_dots(const ax_gemm_args *g, int rows, int cols, int64_t j, int6
         gemv_step(g, rows, cols, b, far, k, g->k - k, pairs, type, sum);
 }
 
-/* b is [n,k]: columns j … j + n - 1 and as many `apart`, in all `cols` times, n <= W. With the columns after
- * them, which lie behind them, four are four long streams of memory. Sums are stored when there is a vector
- * of them. */
+/* Computes c for b of [n,k]: for columns j + c·apart … j + c·apart + n - 1, for each c < cols; n <= W. Each
+ * of the `cols` ranges of columns is a long stream of memory, so four streams are read side by side. The sums
+ * are stored as whole vectors. */
 INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, int64_t n, int64_t apart,
                          vtype type)
 {
@@ -123,7 +122,7 @@ INLINE void gemv_columns(const ax_gemm_args *g, int rows, int cols, int64_t j, i
         gemv_store(g, rows, j + c * apart, n, sums[0][c], 4 * W);
 }
 
-/* b is [k,n]: rows of b, `nv` vectors of columns at a time, are scaled and added. */
+/* Computes `nv` vectors of columns of c for b of [k,n]: scales the rows of b by values of a and adds them. */
 INLINE void gemv_axpys(const ax_gemm_args *g, int rows, int nv, int64_t j, int64_t hi, vtype type)
 {
     vf sum[AX_CPU_GEMV_ROWS][4];

@@ -1,5 +1,6 @@
-/* Threads bound to cores, one each. What they write first lies in the memory nearest to their cores, and
- * stays there, if they do. The thread that opens the device gets back what it had when it closes it. */
+/* Binds each thread of a device to a core of its own. A page of memory lies near the core that first writes
+ * it, so a bound thread stays near the memory that it touched first. When the device is closed, the thread
+ * that opened it gets its former binding back. */
 #include "dev/cores.h"
 #include "dev/cpu/cpu.h"
 
@@ -7,9 +8,9 @@
 
 struct ax_cpu_places {
     hwloc_topology_t topology;
-    hwloc_bitmap_t mine, before; /* what the process may use, and what the opening thread was bound to */
+    hwloc_bitmap_t mine, before; /* hardware threads of the process; former binding of the opening thread */
     int n;
-    hwloc_bitmap_t at[]; /* the hardware threads of each thread's core that the process may use */
+    hwloc_bitmap_t at[]; /* per thread: the hardware threads of its core that the process may use */
 };
 
 static bool find(const ax_binding *binding, ax_cpu_places *p)
@@ -58,8 +59,7 @@ ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
     return NULL;
 }
 
-/* Where another device has bound this thread since, or another thread closes the device, there is nothing to
- * give back. */
+/* Restores nothing if another device has bound this thread since, or if another thread closes the device. */
 void ax_cpu_places_leave(ax_cpu_places **places)
 {
     ax_cpu_places *p = *places;

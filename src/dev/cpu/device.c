@@ -1,4 +1,4 @@
-/* What an open cpu device owns. */
+/* Opening and closing a cpu device, and measuring its peak rates. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -60,11 +60,11 @@ void ax_cpu_close(ax_device *dev)
     dev->impl = NULL;
 }
 
-/* ---- its peak ------------------------------------------------------------------------------------ */
+/* ---- peak flops ---------------------------------------------------------------------------------- */
 
 typedef struct peak_job {
     ax_cpu_peak_fn *fn;
-    double flops; /* of a part */
+    double flops; /* per part */
 } peak_job;
 
 static void peak_body(void *arg, int part, int parts, char *scratch)
@@ -85,7 +85,8 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
     const ax_cpu *cpu = dev->impl;
     peak_job j = {.fn = compute == AX_BF16 ? cpu->isa->peak_bf16 : cpu->isa->peak_f32};
     double best = 0;
-    int samples = 0; /* of half a millisecond, enough for all threads to run at a time on a busy machine */
+    int samples =
+        0; /* half a millisecond each: short enough that on a busy machine all threads run in some */
     for (double begin = ax_now(), start = begin; samples < SAMPLES || start - begin < seconds; samples++) {
         ax_cpu_parallel(cpu, cpu->threads, peak_body, &j);
         double now = ax_now(), rate = j.flops * cpu->threads / (now - start);
@@ -95,9 +96,9 @@ double ax_cpu_peak(ax_device *dev, ax_dtype compute, double seconds)
     return best;
 }
 
-/* ---- how fast it reads --------------------------------------------------------------------------- */
+/* ---- read bandwidth ------------------------------------------------------------------------------ */
 
-/* The spans' bytes, one span after the other; each part of the work has a stretch of them. */
+/* Reads the first `bytes` bytes of the spans, taken one after the other; each part is a range of these. */
 typedef struct read_job {
     ax_cpu_read_fn *fn;
     int way;
@@ -118,7 +119,7 @@ static void read_body(void *arg, int part, int parts, char *scratch)
     }
 }
 
-/* Seconds for the first j->bytes of the spans, in as many parts as a long product of one row has. */
+/* Returns the seconds of one pass. It has as many parts as a long matrix-vector product (gemm.c). */
 static double read_once(const ax_cpu *cpu, read_job *j)
 {
     enum { EACH = 8 };
@@ -127,7 +128,7 @@ static double read_once(const ax_cpu *cpu, read_job *j)
     return ax_now() - begin;
 }
 
-/* The way with the least median over some of the memory, the ways by turns. */
+/* Returns the way of reading with the smallest median time on the first 256 MiB; the ways take turns. */
 static int find_way(const ax_cpu *cpu, const read_job *all)
 {
     enum { TURNS = 5, MOST = 256 << 20 };

@@ -1,4 +1,4 @@
-/* Which of the compiled instruction sets the kernels of the cpu backend use. */
+/* Chooses the instruction set of the cpu backend's kernels. */
 #include "dev/cpu/cpu.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@
 #endif
 
 #ifdef __x86_64__
-/* The processor has tiles for bf16, and the system lets this process use them, which Linux (5.16 onwards)
- * wants to be asked for. From then on it refuses alternate signal stacks that could not hold them, and where
- * there is such a stack it refuses the tiles: one answer holds for the process's life. */
+/* Whether the processor has AMX with bf16, and the system lets this process use it. Linux (5.16 onwards)
+ * grants it on request. After that it refuses alternate signal stacks that are too small for the tiles, and
+ * it refuses the request if there is such a stack already. So the process asks once and keeps the answer. */
 static bool ask_for_tiles(void)
 {
     enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
@@ -44,7 +44,7 @@ static bool can_use_tiles(void)
     return known == YES;
 }
 
-/* Some compilers do not know the name. */
+/* Whether the processor has F16C. Some compilers do not accept __builtin_cpu_supports("f16c"). */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -64,7 +64,7 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
     bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
     if (bf16 && can_use_tiles())
         can[n++] = &ax_cpu_isa_avx512_amx;
-    /* Intel's vdpbf16ps takes twice the time of two fp32 multiply-adds, AMD's half of it. */
+    /* vdpbf16ps takes twice the time of two fp32 multiply-adds on Intel's processors, half of it on AMD's. */
     bool intel = __builtin_cpu_is("intel");
     if (bf16 && !intel)
         can[n++] = &ax_cpu_isa_avx512_bf16;

@@ -1,4 +1,5 @@
-/* The end of every isa_*.c: the kernels, compiled for its instruction set, in one table AX_ISA_TABLE. */
+/* Included at the end of each isa_*.c: the kernels, compiled for its instruction set, in table
+ * AX_ISA_TABLE. */
 #include "attention_grad_kernels.h"
 #include "attention_kernels.h"
 #include "gemm_kernels.h"

@@ -1,5 +1,5 @@
-/* The `cpu` backend's table, and for each kernel how its work is cut into items and taken by threads. What is
- * not here, and all F64, is the reference's. */
+/* The table of the cpu backend. For each kernel, how its work is cut into items and shared by threads.
+ * Kernels that are not here, and all of F64, run on ref. */
 #include "dev/cpu/cpu.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ typedef struct job {
     int64_t items, unit;
 } job;
 
-/* Equal shares, cut at multiples of `unit`. */
+/* Runs one part of the items; parts are equal, and cut at multiples of `unit`. */
 static void body(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
@@ -21,11 +21,12 @@ static void body(void *arg, int part, int parts, char *scratch)
 }
 
 enum { PAGE = 4096 };
-enum { SERIAL_BELOW = 16384 }; /* elements: below it, waking a thread costs more than it saves */
+enum { SERIAL_BELOW = 16384 }; /* elements; with fewer, waking a thread costs more than it saves */
 
-enum { QUEUED = 8 }; /* parts per thread of a queue: items in a part ask for the memory of the next */
+enum { QUEUED = 8 }; /* parts per thread of a queue. Not one item per part: an item prefetches for the next */
 
-/* As many parts as threads, or with `queue`, for items of unequal length, several times as many. */
+/* Runs a kernel in as many parts as threads; with `queue`, for items of unequal length, in several per
+ * thread. */
 static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
                            int64_t unit, double elements, bool queue)
 {
@@ -51,10 +52,10 @@ static void touch_pages(const void *args, int64_t lo, int64_t hi, void *scratch)
     volatile char *memory = *(char *const *)args;
     for (int64_t at = lo; at < hi; at += PAGE)
         memory[at] = memory[at];
-    memory[hi - 1] = memory[hi - 1]; /* the array need not begin with a page */
+    memory[hi - 1] = memory[hi - 1]; /* in case the array does not begin at a page */
 }
 
-/* Cut where kernels over elements cut, but for a page. */
+/* Divides the memory among the threads as kernels over elements do, up to a page. */
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes)
 {
     ax_stream stream = {dev, NULL};
@@ -73,7 +74,7 @@ static ax_cpu_range_fn *isa_kernel(const ax_stream *stream, ax_kernel kernel)
 
 /* ---- items are elements, rows or columns --------------------------------------------------------- */
 
-enum { ELEMENTS = 64, COLUMNS = 64 }; /* shares are cut at cache lines */
+enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
 
 #define SHARED(kernel, items, unit, elements)                                                                \
     static ax_status kernel(ax_stream *stream, const void *args)                                             \
@@ -98,7 +99,7 @@ typedef struct update {
     int64_t arrays;
 } update;
 
-/* A thread has its share of every array: the memory that ax_cpu_touch brought near it. */
+/* Each part is a share of every array, the same that ax_cpu_touch has placed near the thread. */
 static void update_body(void *arg, int part, int parts, char *scratch)
 {
     const update *u = arg;
@@ -117,7 +118,7 @@ static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_number
     return AX_OK;
 }
 
-/* The kernels round copies of the weights to these. */
+/* Whether the kernels of cpu can round copies of the weights to this type. */
 static bool copy_here(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
@@ -228,9 +229,9 @@ static ax_status attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = args;
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention, args);
-    bool few = a->q_len <= AX_CPU_GEMV_ROWS; /* heads of a thread are read side by side */
+    bool few = a->q_len <= AX_CPU_GEMV_ROWS; /* generation: a thread takes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
-    /* Products, or for few queries the reading of keys and values. */
+    /* The matmuls; with few queries, reading keys and values takes longer. */
     double work = (double)a->batch * (double)(a->kv_len * a->head_dim) *
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
     return run_parts(stream, isa_kernel(stream, AX_K_attention), args,

@@ -1,5 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split, and embedding rows. Items are rows; for the gradient of
- * the embedding, columns, so that each thread adds all rows to its own. */
+/* Cross-entropy over a vocabulary that may be split over ranks, and embedding lookup. Items are rows. For
+ * embedding_grad items are columns, so that each thread adds all rows to its own columns. */
 #ifndef AX_DEV_CPU_LOSS_KERNELS_H
 #define AX_DEV_CPU_LOSS_KERNELS_H
 
@@ -8,7 +8,7 @@
 INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r = lo; r < hi; r++) {
-        enum { MOST = 4 }; /* each maximum waits for the one before */
+        enum { MOST = 4 }; /* independent maxima, to hide the latency of the instruction */
         vf most[MOST];
         int64_t c = 0, at = r * a->ld;
         UNROLL
@@ -31,14 +31,14 @@ INLINE void ce_max_range(const ax_ce_max_args *a, int64_t lo, int64_t hi, vtype 
 }
 BY_DTYPE(ce_max)
 
-/* The target's column in this box, or -1 (masked, or another rank's). */
+/* Returns the target's column in this rank's box, or -1 if the target is masked or in another rank's box. */
 INLINE int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
 {
     int64_t column = targets[r] - first;
     return targets[r] >= 0 && column >= 0 && column < vocab ? column : -1;
 }
 
-/* e^(x - max), roughly: for a result of 16 bits. */
+/* Replaces each x by e^(x - max); `roughly`: with the accuracy that a 16-bit result needs. */
 INLINE void exp_less_each(vf *x, int count, vf max, bool roughly)
 {
     EACH(v, count) x[v] = (x[v] - max) * vset((float)LOG2E);
@@ -96,7 +96,8 @@ INLINE void ce_grad_range(const ax_ce_grad_args *a, int64_t lo, int64_t hi, vtyp
         float max = ((const float *)a->max)[r];
         vf share = vset((float)(scale / ((const float *)a->sum)[r])), most = vset(max);
         float at_target[W] = {0};
-        if (target >= 0) { /* worked out before it is overwritten: p - 1, not p·scale - scale */
+        if (target >=
+            0) { /* before the logits are overwritten; (p - 1)·scale, since p·scale - scale cancels */
             vf p = exp_less(vget(a->logits, at + target, 1, type), most, false) *
                    vset(1 / ((const float *)a->sum)[r]);
             vstore(at_target, (p - vset(1.0f)) * vset((float)scale));

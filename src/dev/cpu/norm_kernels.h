@@ -1,5 +1,5 @@
 /* LayerNorm over a width that may be split over ranks (axonn/kernels.h has the formulas). Items are rows; for
- * the gradients of weight and bias, columns. */
+ * the gradients of weight and bias they are columns. */
 #ifndef AX_DEV_CPU_NORM_KERNELS_H
 #define AX_DEV_CPU_NORM_KERNELS_H
 
@@ -36,7 +36,7 @@ INLINE void norm_stats_row(const ax_norm_stats_args *a, int64_t r, vtype type)
         vf centred = vget(row, at + c, W, type) - mean;
         squares = vfma(centred, centred, squares);
     }
-    if (whole < a->cols) { /* lanes beyond the row would count as 0 - mean */
+    if (whole < a->cols) { /* lanes after the end of the row would add (0 - mean)² */
         vstore(part, vget(row, at + whole, a->cols - whole, type) - mean);
         for (int64_t i = 0; i < a->cols - whole; i++)
             tail += part[i] * part[i];
@@ -71,7 +71,7 @@ INLINE void norm_apply_range(const ax_norm_apply_args *a, int64_t lo, int64_t hi
 }
 BY_DTYPE(norm_apply)
 
-/* A row stays in the nearest cache from one part to the next. */
+/* Runs both parts on one row before the next, so that the second finds the row in the L1 cache. */
 INLINE void norm_range(const ax_norm_args *a, int64_t lo, int64_t hi, vtype type)
 {
     const ax_norm_stats_args stats = ax_norm_stats_of(a);
@@ -149,7 +149,8 @@ INLINE void add_to(void *out, int64_t at, int64_t n, vf sum)
         vput(out, at, n, VF32, vget(out, at, n, VF32) + sum);
 }
 
-/* dweight and dbias in `vectors` vectors of columns from c on, over rows r0 … with statistics s. */
+/* Adds to dweight and dbias, in `vectors` vectors of columns from c on, the sums over up to SUM_ROWS rows
+ * from r0 on; s[i]: statistics of row r0 + i. */
 INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s, int64_t r0, int64_t c,
                             int64_t hi, int vectors, vtype type)
 {
@@ -174,8 +175,8 @@ INLINE void norm_grad_block(const ax_norm_grad_apply_args *a, const row_norm *s,
     }
 }
 
-/* Columns lo … hi-1: rows in ascending order, a block of them at a time, whose means and deviations are
- * worked out once. */
+/* Computes columns lo … hi-1 of dweight and dbias: rows in ascending order, in blocks, so that mean and rstd
+ * of a row are computed once for all columns. */
 INLINE void norm_grad_cols_range(const ax_norm_grad_apply_args *a, int64_t lo, int64_t hi, vtype type)
 {
     for (int64_t r0 = 0; r0 < a->rows; r0 += SUM_ROWS) {

@@ -1,13 +1,14 @@
-/* What kernels are compared with: how fast the processor multiplies and adds when nothing holds it up, with
- * as many independent sums in registers as hide the latency and no memory, and how fast it reads. */
+/* Measures the peak rates with which kernels are compared: multiply-adds in registers alone, with enough
+ * independent sums to hide their latency, and reading of memory. */
 #ifndef AX_DEV_CPU_PEAK_KERNELS_H
 #define AX_DEV_CPU_PEAK_KERNELS_H
 
 #include "gemm_kernels.h"
 
-enum { SUMS = W == 16 ? 16 : 12 }; /* of 32 registers, or 16 */
+enum { SUMS = W == 16 ? 16 : 12 }; /* of 32 registers, or of 16 */
 
-/* Both return floating-point operations; what is added to `sink` keeps the compiler from leaving them out. */
+/* peak_f32 and peak_bf16 return the number of floating-point operations. They add the sums to *sink, so that
+ * the compiler cannot remove the operations. */
 static double peak_f32(int64_t rounds, float *sink)
 {
     vf sum[SUMS], a = vset(0.999F), b = vset(0.001F);
@@ -80,8 +81,9 @@ INLINE words line_sum(const char *line)
     return sum;
 }
 
-/* `lines` lines at a time of each of `stretches` parts that lie one behind the other, asking for what is
- * `ahead` of them, and the lines that are left. */
+/* Reads `bytes` as `stretches` consecutive parts side by side, `lines` cache lines of each at a time, and
+ * then the lines that are left. Prefetches `ahead` bytes ahead; 0: not at all. Returns the sum of all
+ * words. */
 INLINE uint64_t read_by(const char *from, int64_t bytes, int stretches, int lines, int64_t ahead)
 {
     enum { MOST = 8 };

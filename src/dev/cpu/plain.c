@@ -1,9 +1,10 @@
-/* Kernels that vectors do not help: filling and strided copies. Items are elements, or rows of the box. */
+/* Kernels that do not gain by SIMD: fill, and plain and strided copies. Items are elements, or rows of the
+ * box. */
 #include "dev/cpu/cpu.h"
 
 #include <string.h>
 
-/* A conversion between equal types. */
+/* convert between equal types. */
 void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;
@@ -13,8 +14,8 @@ void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
             (size_t)(hi - lo) * size);
 }
 
-/* A pattern is doubled until it is worth copying, then copied; zero, by far the most frequent, is all bytes.
- */
+/* Uses memset if all bytes of the element are equal, as those of 0, which is by far the most frequent value.
+ * Otherwise writes the first 4096 bytes element by element, and copies them to the rest. */
 void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_cpu_filling *f = args;
@@ -37,7 +38,7 @@ void ax_cpu_fill(const void *args, int64_t lo, int64_t hi, void *scratch)
         memcpy(y + done, y, (size_t)ax_min(4096, (int64_t)(bytes - done)));
 }
 
-/* Row `item` of an n0 x n1 x n2 x n3 box, as its three outer indices. */
+/* The three outer indices of row `item` of an n0 x n1 x n2 x n3 box. */
 typedef struct outer {
     int64_t i, j, k;
 } outer;

@@ -1,18 +1,18 @@
-/* The threads of a cpu device: the caller, and workers that sleep between kernels.
+/* The thread pool of a cpu device: the calling thread, and workers that sleep between kernels.
  *
- * A kernel's work comes in parts, and whoever is running takes the next one. The caller takes parts too, and
- * waits only for parts that a worker has really begun: a worker that the system does not run, because another
- * process or another rank has its core, delays nobody. (With a team that meets at a barrier a product of
- * 0.6 ms took 250 ms on a machine with seven processes per core.) No part's result depends on who computes
- * it.
+ * The work of a kernel is cut into parts, and each running thread takes the next part. The caller takes parts
+ * too, and waits only for parts that a worker has begun: a worker that the system does not run, because
+ * another process or another rank has its core, delays nobody. (With a team that meets at a barrier a product
+ * of 0.6 ms took 250 ms on a machine with seven processes per core.) The result of a part does not depend on
+ * the thread that computes it.
  *
- * `ticket` holds the number of parts and how many of them are taken in one word, so that taking is one
- * compare and exchange: where it succeeds the job is the current one, since a job ends only when all its
- * parts are done. It gives a right to one part. A job of as many parts as threads cuts its arrays in the same
- * places each time, so there a thread chooses its own part if that is left: what it wrote lies near it. In
- * other jobs the parts go in order.
+ * `ticket` holds the number of parts, and how many of them are taken, in one word. A thread takes a part by
+ * one compare-and-exchange. If that succeeds, the job is the current one, since a job ends only when all its
+ * parts are done. A job with as many parts as threads cuts its arrays at the same places each time. There a
+ * thread takes the part with its own number if that is left, because the memory that it wrote before is near
+ * to its core. In other jobs the parts are taken in order.
  *
- * What threads write while others look stands on lines of its own. */
+ * Each variable that threads write while others read it has cache lines of its own (no false sharing). */
 #include "dev/cpu/cpu.h"
 
 #include <pthread.h>
@@ -23,22 +23,22 @@
 #include <xmmintrin.h>
 #endif
 
-/* How long a thread looks for work, or for the end, before it sleeps: longer than the gap between two kernels
- * of a step, shorter than anything a user would notice. On a core of its own, without a communication thread
- * that may need it, it keeps nobody else waiting, and looks long enough for what the caller does alone when
- * it generates: waking takes as long as a small product. */
+/* How long a thread spins while it waits for a job or for the end of one, before it sleeps. It is longer than
+ * the gap between two kernels of a step. SPIN_ALONE is for threads on cores of their own, with no
+ * communication thread that may need the core: it is long enough for the work that the caller does alone
+ * between the kernels of generation. Waking a thread takes as long as a small product. */
 static const double SPIN_SECONDS = 30e-6, SPIN_ALONE = 200e-6;
 
 enum {
     LINES = 128,     /* bytes: processors fetch lines of 64 bytes in pairs */
-    OWN_PARTS = 1024 /* most threads that have parts of their own */
+    OWN_PARTS = 1024 /* with more threads, parts are taken in order always */
 };
 
 typedef struct worker {
     struct ax_cpu_pool *pool;
     pthread_t thread;
     char *scratch;
-    int number; /* of the thread; the caller's is 0 */
+    int number; /* thread number; the caller is 0 */
     const ax_cpu_places *places;
 } worker;
 
@@ -48,27 +48,28 @@ struct ax_cpu_pool {
     _Alignas(LINES) _Atomic uint32_t done;
     _Alignas(LINES) atomic_int sleepers; /* workers waiting for `work` */
     _Alignas(LINES) atomic_bool waiting; /* the caller waits for `finished` */
-    bool own_parts;                      /* of the current job */
+    bool own_parts;                      /* whether threads of this job prefer their own part */
     ax_cpu_body *body;
     void *job;
     int workers;
     double spin;
     char *scratch;             /* the caller's */
     _Alignas(LINES) bool stop; /* under the lock */
-    int ready;                 /* workers that have begun; under the lock */
+    int ready;                 /* workers that have started; under the lock */
     pthread_mutex_t lock;
     pthread_cond_t work, finished;
     worker worker[];
 };
 
-/* Kernels take numbers below the normal range for 0 and return 0 for them: some processors need a hundred
- * nanoseconds for a vector that holds one, and there are many: softmax's weights of masked keys, the momenta
- * of rows that no token has touched for long. Returns what the thread's register was. */
+/* Sets the processor to flush subnormal operands and results to 0 while kernels run: some processors need a
+ * hundred nanoseconds for a vector with a subnormal. There are many of them, such as softmax weights of
+ * masked keys, and momenta of embedding rows that had no token for long. Returns the previous control
+ * register. */
 static uint64_t begin_flushing(void)
 {
 #if defined(__x86_64__)
     unsigned int before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040); /* results and operands */
+    _mm_setcsr(before | 0x8040); /* FTZ and DAZ */
     return before;
 #elif defined(__aarch64__)
     uint64_t before;
@@ -97,7 +98,8 @@ static bool has_work(const ax_cpu_pool *pool)
     return (uint32_t)ticket < ticket >> 32;
 }
 
-/* What a ticket is good for: the thread's own part, or the nearest behind it that is left. */
+/* Takes the part with the thread's own number, or the next one after it that is left. The caller holds a
+ * ticket, so one is left. */
 static int choose(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {
@@ -136,7 +138,7 @@ static inline void pause_a_little(void)
 #endif
 }
 
-/* Waits for a job; false when the device is being closed. */
+/* Waits for a job. Returns false when the device is being closed. */
 static bool await_work(ax_cpu_pool *pool)
 {
     for (double until = ax_now() + pool->spin; ax_now() < until;) {
@@ -159,7 +161,7 @@ static void *worker_main(void *arg)
     worker *w = arg;
     ax_cpu_pool *pool = w->pool;
     if (w->places)
-        ax_cpu_bind(w->places, w->number); /* where the opening thread could, it can */
+        ax_cpu_bind(w->places, w->number); /* cannot fail, since the opening thread could bind itself */
     begin_flushing();
     pthread_mutex_lock(&pool->lock);
     pool->ready++;
@@ -185,7 +187,7 @@ static void await_end(ax_cpu_pool *pool, uint32_t parts)
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* All parts of a job of several, on all threads. */
+/* Runs a job of several parts on all threads. */
 static void run_job(ax_cpu_pool *pool, int parts, ax_cpu_body *body, void *job)
 {
     pool->body = body;

@@ -1,18 +1,20 @@
-/* The vector type of the host kernels: `vf`, W floats, with the few operations that they need.
+/* The vector type of the host kernels: `vf`, W floats, with the operations that the kernels need.
  *
  * This header is compiled once per instruction set: a file isa_*.c sets AX_SIMD (512, 256 or 0), switches the
  * compiler to that instruction set for the whole file, and includes the kernels, which are written once on
  * `vf`. Everything here is static and inlined, so no code for one instruction set leaks into another. The
- * operators + - * / work on vf directly (GCC and clang vector types); nothing is fused unless vfma says so.
+ * operators + - * / work on vf directly (GCC and clang vector types). Multiply and add are fused in vfma and
+ * vnfma only.
  *
- * The suffix _n means "the first n lanes only" (1 <= n <= W): loads give 0 elsewhere and touch no memory
- * there, stores leave the rest alone. _b are bf16, _h are fp16. Both are rounded to nearest even and keep
- * NaN, as ax_bf16_from_float and ax_f16_from_float; of bf16 only the _exact keep what is below the normal
- * range, which the processor's instruction takes for 0. vstream and, for two vectors, vstream_exact write
- * past the caches where processors can, and p is aligned to what they write; before another thread reads
- * it comes vstreamed. vlows has the lower half of x, then that of y; vhighs likewise the upper halves. vsum4
- * has the sums of four vectors in its first lanes, of each in one order.
- */
+ * Suffix _n: the first n lanes only (1 <= n <= W). Loads set the other lanes to 0 and do not touch their
+ * memory; stores leave the other elements unchanged. Suffix _b: bf16. Suffix _h: fp16. Both round to nearest
+ * even and keep NaN, as ax_bf16_from_float and ax_f16_from_float do. Stores of bf16 may flush subnormals to
+ * 0, as the processor's instruction does; those with suffix _exact keep them.
+ *
+ * vstream and vstream_exact are non-temporal stores of one vector and of two, where the processor has them; p
+ * must be aligned to their size. Call vstreamed before another thread reads what they stored. vlows (vhighs)
+ * returns the lower (upper) half of x followed by that of y. vsum4 returns the sums of four vectors in the
+ * first four lanes, each summed in the same order. */
 #ifndef AX_DEV_CPU_SIMD_H
 #define AX_DEV_CPU_SIMD_H
 
@@ -28,7 +30,8 @@
 #include <arm_neon.h>
 #endif
 
-/* Sanitizers instrument every copy of inlined code: their builds stay small and quick to compile without. */
+/* No forced inlining and unrolling under sanitizers: they instrument each copy of the code, which makes these
+ * builds large and slow to compile. */
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
@@ -57,7 +60,7 @@ INLINE void vstore(float *p, vf x) { _mm512_storeu_ps(p, x); }
 INLINE void vstore_n(float *p, vf x, int64_t n) { _mm512_mask_storeu_ps(p, lanes(n), x); }
 INLINE vf vfma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 INLINE vf vnfma(vf a, vf b, vf c) { return _mm512_fnmadd_ps(a, b, c); }
-/* As the instruction: the second operand if either is NaN. */
+/* vmax and vmin return the second operand if either is NaN, as the instruction does. */
 INLINE vf vmax(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vmin(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
@@ -187,7 +190,8 @@ INLINE vf power_of_two(vi n)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
-/* In two steps, so that n = 128 comes out right, and what is below the normal range. |n| <= 252. */
+/* a·2^n for integral n, |n| <= 252: multiplies by two powers of two, so that n = 128 and subnormal results
+ * are right. */
 INLINE vf vldexp(vf a, vf n)
 {
     vi whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
@@ -391,7 +395,7 @@ INLINE void vtranspose(vf r[W])
 }
 #endif
 
-/* Runs function(…, type) for arrays of `dtype`, compiled for each type. */
+/* Calls function(…, type) with the constant type of `dtype`, so that it is compiled for each type. */
 #define BY_VTYPE(function, dtype, ...)                                                                       \
     do {                                                                                                     \
         if ((dtype) == AX_BF16)                                                                              \
@@ -402,7 +406,8 @@ INLINE void vtranspose(vf r[W])
             function(__VA_ARGS__, VF32);                                                                     \
     } while (0)
 
-/* Element i … of an array of `type`, which is a constant where these are used. */
+/* vget loads W elements from index i on, or n if that is less, of an array of `type`, a constant; vput
+ * stores. */
 INLINE vf vget(const void *p, int64_t i, int64_t n, vtype type)
 {
     if (type == VBF16)
@@ -440,7 +445,7 @@ INLINE void vput(void *p, int64_t i, int64_t n, vtype type, vf x)
         vstore_n((float *)p + i, x, n);
 }
 
-/* The same, and bf16 below the normal range is kept. */
+/* Stores as vput, but keeps bf16 subnormals. */
 INLINE void vput_exact(void *p, int64_t i, int64_t n, vtype type, vf x)
 {
     if (type == VBF16)
@@ -458,7 +463,7 @@ INLINE void vstream(float *p, vf x) { vstore(p, x); }
 INLINE void vstreamed(void) {}
 #endif
 
-/* As vput would store it and vget read it again. */
+/* Rounds x to `type`, as vput followed by vget would. */
 INLINE vf vrounded(vf x, vtype type) { return type == VBF16 ? vround_b(x) : type == VF16 ? vround_h(x) : x; }
 
 /* One element. */
@@ -474,16 +479,17 @@ INLINE float vget_one(const void *p, int64_t i, vtype type)
 #endif
 }
 
-/* The functions below take `count` vectors, a constant, through each of their operations together: each
- * operation of one vector waits for the one before, and processors look only some hundred instructions ahead
- * for others. */
+/* The functions below apply each operation to `count` vectors (a constant) before the next operation. The
+ * operations of one vector depend on each other, and the processor looks only some hundred instructions ahead
+ * for independent ones. */
 enum { AT_ONCE = AX_SIMD == 512 ? 8 : 4 };
 #define EACH(v, count)                                                                                       \
     UNROLL                                                                                                   \
     for (int v = 0; v < (count); v++)
 
-/* exp(x) within 1.5 ulp: 2^n · e^r with |r| <= ln2/2 and the Taylor sum to r^7 (remainder below 2^-27). The
- * bounds are where fp32 has long overflowed or vanished. NaN stays NaN: it is the second operand of both. */
+/* exp(x) within 1.5 ulp: 2^n · e^r with |r| <= ln2/2 and the Taylor sum to r^7 (remainder below 2^-27). x is
+ * clamped to a range outside of which exp overflows fp32 or is 0. NaN stays NaN, because x is the second
+ * operand of vmax and vmin. */
 INLINE void vexp_each(vf *x, int count)
 {
     static const float taylor[] = {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f};
@@ -507,9 +513,9 @@ INLINE vf vexp(vf x)
 
 #define LOG2E 1.44269504088896341
 
-/* 2^x for x <= 128, 0 far below the normal range (and for -inf): |r| <= 1/2 and a polynomial in r with the
- * least relative error among those that give 1 at 0: 2.9e-6 if `roughly`, for what is rounded to 16 bits,
- * 1.1e-7 for others. */
+/* 2^x for x <= 128; 0 for x far below the range of fp32, and for -inf. x = n + r with |r| <= 1/2, and 2^r is
+ * the minimax polynomial (in relative error) among those that are 1 at r = 0. Its error is 2.9e-6 if
+ * `roughly`, for results that are rounded to 16 bits, else 1.1e-7. */
 INLINE void vexp2_each(vf *x, int count, bool roughly)
 {
     static const float least[2][6] = {

@@ -1,5 +1,5 @@
-/* Optimizer updates of one of their flat fp32 arrays: one pass over memory, weights rounded to the compute
- * type on the way. Items are elements. */
+/* Optimizer updates of one flat fp32 array, in one pass over memory, which also writes the copy of the
+ * weights in the compute dtype. Items are elements. */
 #ifndef AX_DEV_CPU_UPDATE_KERNELS_H
 #define AX_DEV_CPU_UPDATE_KERNELS_H
 
@@ -7,14 +7,14 @@
 
 INLINE void put_exact(void *p, int64_t i, int64_t n, vf x, vtype type) { vput_exact(p, i, n, type, x); }
 
-/* The rounded copy of the weights, F32, BF16 or F16. */
+/* Stores the copy of the weights, rounded to F32, BF16 or F16. */
 INLINE void put_copy(void *copy, ax_dtype dtype, int64_t i, int64_t n, vf w)
 {
     if (copy)
         BY_VTYPE(put_exact, dtype, copy, i, n, w);
 }
 
-/* What one update multiplies by. */
+/* The factors of one AdamW update. */
 typedef struct adamw_numbers {
     vf scale, beta1, beta2, rest1, rest2, eps, step, per2, keep;
 } adamw_numbers;
@@ -22,7 +22,8 @@ typedef struct adamw_numbers {
 INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_array *u)
 {
     const ax_update_numbers *now = a->numbers;
-    return (adamw_numbers){.scale = vset((float)now->grad_scale), /* its square may be no normal number */
+    return (adamw_numbers){.scale =
+                               vset((float)now->grad_scale), /* not squared: the square may be subnormal */
                            .beta1 = vset((float)a->beta1),
                            .beta2 = vset((float)a->beta2),
                            .rest1 = vset((float)(1 - a->beta1)),
@@ -33,11 +34,11 @@ INLINE adamw_numbers adamw_numbers_of(const ax_adamw_args *a, const ax_update_ar
                            .keep = vset((float)(1 - now->lr * (u->decays ? a->decay : 0)))};
 }
 
-/* How far ahead arrays are asked for, in bytes. Four are read and four written, which together cover what
- * memory moves during its latency, 50 GB/s in 120 ns. */
+/* Prefetch distance in bytes per array. Four arrays are read and four written; together that is what memory
+ * moves during its latency (50 GB/s · 120 ns). */
 enum { UPDATE_AHEAD = 768 };
 
-/* Elements i … i+n-1, or as many as a vector has; the new weights. */
+/* Updates W elements from i on, or n if that is less. Returns the new weights. */
 INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_t i, int64_t n)
 {
     const void *const from_memory[] = {u->g, u->w, u->m, u->v};
@@ -54,8 +55,8 @@ INLINE vf adamw_vector(const adamw_numbers *by, const ax_update_array *u, int64_
     return w;
 }
 
-/* Elements lo … hi-1, whole pairs of vectors, whose copies of 16 bits go past the caches: they are read when
- * those have forgotten them. */
+/* Updates elements lo … hi-1, a multiple of two vectors, and writes the 16-bit copies by non-temporal stores:
+ * the copies are read much later, when they would not be in the caches any more. */
 INLINE void adamw_stream(const adamw_numbers *by, const ax_update_array *u, int64_t lo, int64_t hi,
                          vtype type)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void set(ax_cores *cores, int i)
+static void set_usable(ax_cores *cores, int i)
 {
     if (i < AX_CORES_MAX)
         cores->usable[i / 64] |= UINT64_C(1) << (i % 64);
@@ -42,7 +42,7 @@ void ax_topology_forget(hwloc_topology_t topology, hwloc_bitmap_t mine)
 }
 
 /* Counts the physical cores. A core is usable if one of its hardware threads is in the affinity mask. */
-static bool find_by_topology(ax_cores *out)
+static bool count_cores(ax_cores *out)
 {
     hwloc_topology_t topology;
     hwloc_bitmap_t mine;
@@ -50,14 +50,14 @@ static bool find_by_topology(ax_cores *out)
         for (hwloc_obj_t core = NULL; (core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core));
              out->machine++)
             if (hwloc_bitmap_intersects(core->cpuset, mine))
-                set(out, out->machine);
+                set_usable(out, out->machine);
     ax_topology_forget(topology, mine);
     out->physical = out->machine > 0 && out->machine <= AX_CORES_MAX;
     return out->machine > 0;
 }
 
 /* Counts hardware threads as cores, where hwloc cannot find the topology. */
-static void find_by_mask(ax_cores *out)
+static void count_hardware_threads(ax_cores *out)
 {
     cpu_set_t mask;
     out->machine = (int)ax_max(sysconf(_SC_NPROCESSORS_ONLN), 1);
@@ -65,7 +65,7 @@ static void find_by_mask(ax_cores *out)
         CPU_SET(0, &mask);
     for (int i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &mask))
-            set(out, i);
+            set_usable(out, i);
 }
 
 static bool read_numbers(const char *path, double *a, double *b)
@@ -97,7 +97,7 @@ static double quota_v1(void)
 }
 
 /* Returns the smallest quota from this process's control group up to the root. */
-static double quota(void)
+static double smallest_quota(void)
 {
     char line[4096];
     double tightest = fmin(quota_of(""), quota_v1());
@@ -116,9 +116,9 @@ static double quota(void)
 
 void ax_cores_find(ax_cores *out)
 {
-    *out = (ax_cores){.quota = quota()};
-    if (!find_by_topology(out))
-        find_by_mask(out);
+    *out = (ax_cores){.quota = smallest_quota()};
+    if (!count_cores(out))
+        count_hardware_threads(out);
 }
 
 char *ax_binding_print(const ax_binding *binding, char *out, size_t size)

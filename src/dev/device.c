@@ -93,7 +93,7 @@ static ax_status open_chain(ax_device *dev, const ax_device_ops *ops)
     return status;
 }
 
-static ax_status refuse(const char *name, const ax_device_ops *ops)
+static ax_status fail_device_name(const char *name, const ax_device_ops *ops)
 {
     ax_buf names = {0};
     for (int i = 0; i < ax_device_count(); i++)
@@ -117,7 +117,7 @@ ax_status ax_device_open_bound(const char *name, int threads, const ax_binding *
     *out = NULL;
     const ax_device_ops *ops = ax_device_find(name);
     if (!ops || why_absent(ops))
-        return refuse(name ? name : "", ops);
+        return fail_device_name(name ? name : "", ops);
     AX_CHECK(threads >= 0, AX_ERR_USAGE, "device %s: threads must be 0 (all cores) or more, not %d", name,
              threads);
     ax_device *dev;
@@ -139,7 +139,7 @@ ax_status ax_device_workspace(const char *name, int threads, size_t *bytes)
 {
     const ax_device_ops *ops = ax_device_find(name);
     if (!ops)
-        return refuse(name ? name : "", NULL);
+        return fail_device_name(name ? name : "", NULL);
     ax_device_ops resolved = *ops;
     resolve(&resolved);
     *bytes = resolved.workspace ? resolved.workspace(threads ? threads : ax_cores_usable()) : 0;

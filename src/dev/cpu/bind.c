@@ -8,15 +8,16 @@
 
 struct ax_cpu_places {
     hwloc_topology_t topology;
-    hwloc_bitmap_t mine, before; /* hardware threads of the process; former binding of the opening thread */
+    hwloc_bitmap_t allowed,
+        former; /* hardware threads of the process; former binding of the opening thread */
     int n;
     hwloc_bitmap_t at[]; /* per thread: the hardware threads of its core that the process may use */
 };
 
-static bool find(const ax_binding *binding, ax_cpu_places *p)
+static bool find_cores(const ax_binding *binding, ax_cpu_places *p)
 {
     hwloc_obj_t core = NULL;
-    if (!ax_topology_find(&p->topology, &p->mine))
+    if (!ax_topology_find(&p->topology, &p->allowed))
         return false;
     for (int c = 0; (core = hwloc_get_next_obj_by_type(p->topology, HWLOC_OBJ_CORE, core)); c++) {
         if (c >= AX_CORES_MAX || !(binding->cores[c / 64] >> (c % 64) & 1) || p->n == binding->n)
@@ -24,7 +25,7 @@ static bool find(const ax_binding *binding, ax_cpu_places *p)
         p->at[p->n] = hwloc_bitmap_alloc();
         if (!p->at[p->n])
             return false;
-        hwloc_bitmap_and(p->at[p->n], core->cpuset, p->mine);
+        hwloc_bitmap_and(p->at[p->n], core->cpuset, p->allowed);
         p->n++;
         if (hwloc_bitmap_iszero(p->at[p->n - 1]))
             return false;
@@ -37,12 +38,12 @@ bool ax_cpu_bind(const ax_cpu_places *places, int thread)
     return !hwloc_set_cpubind(places->topology, places->at[thread], HWLOC_CPUBIND_THREAD);
 }
 
-static void forget(ax_cpu_places *p)
+static void free_places(ax_cpu_places *p)
 {
     for (int i = 0; i < p->n; i++)
         hwloc_bitmap_free(p->at[i]);
-    hwloc_bitmap_free(p->before);
-    ax_topology_forget(p->topology, p->mine);
+    hwloc_bitmap_free(p->former);
+    ax_topology_forget(p->topology, p->allowed);
     free(p);
 }
 
@@ -51,11 +52,11 @@ ax_cpu_places *ax_cpu_places_take(const ax_binding *binding)
     ax_cpu_places *p = calloc(1, sizeof *p + (size_t)binding->n * sizeof p->at[0]);
     if (!p)
         return NULL;
-    p->before = hwloc_bitmap_alloc();
-    if (p->before && find(binding, p) && !hwloc_get_cpubind(p->topology, p->before, HWLOC_CPUBIND_THREAD) &&
-        ax_cpu_bind(p, 0))
+    p->former = hwloc_bitmap_alloc();
+    if (p->former && find_cores(binding, p) &&
+        !hwloc_get_cpubind(p->topology, p->former, HWLOC_CPUBIND_THREAD) && ax_cpu_bind(p, 0))
         return p;
-    forget(p);
+    free_places(p);
     return NULL;
 }
 
@@ -66,9 +67,9 @@ void ax_cpu_places_leave(ax_cpu_places **places)
     hwloc_bitmap_t now = p ? hwloc_bitmap_alloc() : NULL;
     if (now && !hwloc_get_cpubind(p->topology, now, HWLOC_CPUBIND_THREAD) &&
         hwloc_bitmap_isequal(now, p->at[0]))
-        hwloc_set_cpubind(p->topology, p->before, HWLOC_CPUBIND_THREAD);
+        hwloc_set_cpubind(p->topology, p->former, HWLOC_CPUBIND_THREAD);
     hwloc_bitmap_free(now);
     if (p)
-        forget(p);
+        free_places(p);
     *places = NULL;
 }

@@ -9,7 +9,7 @@ size_t ax_cpu_workspace(int threads)
     return (size_t)threads * AX_CPU_SCRATCH + AX_CPU_PARTIALS * sizeof(double);
 }
 
-static void say(const ax_device *dev)
+static void log_setup(const ax_device *dev)
 {
     char cores[256];
     const ax_cpu *cpu = dev->impl;
@@ -46,7 +46,7 @@ ax_status ax_cpu_open(ax_device *dev)
         return status;
     }
     dev->impl = cpu;
-    say(dev);
+    log_setup(dev);
     return AX_OK;
 }
 

@@ -18,7 +18,7 @@
 /* Whether the processor has AMX with bf16, and the system lets this process use it. Linux (5.16 onwards)
  * grants it on request. After that it refuses alternate signal stacks that are too small for the tiles, and
  * it refuses the request if there is such a stack already. So the process asks once and keeps the answer. */
-static bool ask_for_tiles(void)
+static bool request_amx(void)
 {
     enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24, REQUEST = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d = 0;
@@ -33,13 +33,13 @@ static bool ask_for_tiles(void)
     return false;
 }
 
-static bool can_use_tiles(void)
+static bool can_use_amx(void)
 {
     enum { UNKNOWN, NO, YES };
     static _Atomic int known;
     if (known == UNKNOWN) {
         int unknown = UNKNOWN;
-        atomic_compare_exchange_strong(&known, &unknown, ask_for_tiles() ? YES : NO);
+        atomic_compare_exchange_strong(&known, &unknown, request_amx() ? YES : NO);
     }
     return known == YES;
 }
@@ -54,7 +54,7 @@ static bool has_f16c(void)
 
 const ax_cpu_isa *ax_cpu_isa_at(int index)
 {
-    const ax_cpu_isa *can[5];
+    const ax_cpu_isa *usable[5];
     int n = 0;
 #ifdef __x86_64__
     __builtin_cpu_init();
@@ -62,21 +62,21 @@ const ax_cpu_isa *ax_cpu_isa_at(int index)
     bool avx512 = f16c && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     bool bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
-    if (bf16 && can_use_tiles())
-        can[n++] = &ax_cpu_isa_avx512_amx;
+    if (bf16 && can_use_amx())
+        usable[n++] = &ax_cpu_isa_avx512_amx;
     /* vdpbf16ps takes twice the time of two fp32 multiply-adds on Intel's processors, half of it on AMD's. */
     bool intel = __builtin_cpu_is("intel");
     if (bf16 && !intel)
-        can[n++] = &ax_cpu_isa_avx512_bf16;
+        usable[n++] = &ax_cpu_isa_avx512_bf16;
     if (avx512)
-        can[n++] = &ax_cpu_isa_avx512;
+        usable[n++] = &ax_cpu_isa_avx512;
     if (bf16 && intel)
-        can[n++] = &ax_cpu_isa_avx512_bf16;
+        usable[n++] = &ax_cpu_isa_avx512_bf16;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c)
-        can[n++] = &ax_cpu_isa_avx2;
+        usable[n++] = &ax_cpu_isa_avx2;
 #endif
-    can[n++] = &ax_cpu_isa_generic;
-    return index < n ? can[index] : NULL;
+    usable[n++] = &ax_cpu_isa_generic;
+    return index < n ? usable[index] : NULL;
 }
 
 const char *ax_isa_name(int index)
@@ -85,19 +85,20 @@ const char *ax_isa_name(int index)
     return isa ? isa->name : NULL;
 }
 
-static ax_status refuse(const char *name)
+static ax_status fail_isa(const char *name)
 {
-    char can[128] = "";
+    char usable[128] = "";
     bool known = false;
 #ifdef __x86_64__
     known = !strcmp(name, ax_cpu_isa_avx2.name) || !strcmp(name, ax_cpu_isa_avx512.name) ||
             !strcmp(name, ax_cpu_isa_avx512_bf16.name) || !strcmp(name, ax_cpu_isa_avx512_amx.name);
 #endif
     for (int i = 0; ax_isa_name(i); i++)
-        ax_text_add(can, sizeof can, "%s%s", i ? ", " : "", ax_isa_name(i));
-    return ax_fail(
-        AX_ERR_USAGE, "AXONN_ISA is \"%s\", %s: this processor can run %s", name,
-        known ? "which cannot be used here" : "which is no instruction set that there are kernels for", can);
+        ax_text_add(usable, sizeof usable, "%s%s", i ? ", " : "", ax_isa_name(i));
+    return ax_fail(AX_ERR_USAGE, "AXONN_ISA is \"%s\", %s: this processor can run %s", name,
+                   known ? "which cannot be used here"
+                         : "which is no instruction set that there are kernels for",
+                   usable);
 }
 
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out)
@@ -109,7 +110,7 @@ ax_status ax_cpu_isa_choose(const ax_cpu_isa **out)
     for (int i = 0; (*out = ax_cpu_isa_at(i)); i++)
         if (!strcmp((*out)->name, name))
             return AX_OK;
-    return refuse(name);
+    return fail_isa(name);
 }
 
 ax_status ax_isa_chosen(const char **name)

@@ -11,7 +11,7 @@ typedef struct job {
 } job;
 
 /* Runs one part of the items; parts are equal, and cut at multiples of `unit`. */
-static void body(void *arg, int part, int parts, char *scratch)
+static void run_job_part(void *arg, int part, int parts, char *scratch)
 {
     const job *j = arg;
     int64_t units = ax_ceil_div(j->items, j->unit);
@@ -36,12 +36,12 @@ static ax_status run_parts(ax_stream *stream, ax_cpu_range_fn *fn, const void *a
                     elements < SERIAL_BELOW ? 1
                     : queue                 ? (int)ax_min(items, QUEUED * (int64_t)cpu->threads)
                                             : cpu->threads,
-                    body, &j);
+                    run_job_part, &j);
     return AX_OK;
 }
 
-static ax_status run(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items, int64_t unit,
-                     double elements)
+static ax_status run_items(ax_stream *stream, ax_cpu_range_fn *fn, const void *args, int64_t items,
+                           int64_t unit, double elements)
 {
     return run_parts(stream, fn, args, items, unit, elements, false);
 }
@@ -59,7 +59,7 @@ static void touch_pages(const void *args, int64_t lo, int64_t hi, void *scratch)
 void ax_cpu_touch(ax_device *dev, void *memory, size_t bytes)
 {
     ax_stream stream = {dev, NULL};
-    (void)run(&stream, touch_pages, &memory, (int64_t)bytes, PAGE, (double)bytes);
+    (void)run_items(&stream, touch_pages, &memory, (int64_t)bytes, PAGE, (double)bytes);
 }
 
 static ax_status run_ref(ax_stream *stream, ax_kernel kernel, const void *args)
@@ -82,7 +82,7 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
         const ax_##kernel##_args *a = args;                                                                  \
         if (a->dtype == AX_F64)                                                                              \
             return run_ref(stream, AX_K_##kernel, args);                                                     \
-        return run(stream, isa_kernel(stream, AX_K_##kernel), args, items, unit, (double)(elements));        \
+        return run_items(stream, isa_kernel(stream, AX_K_##kernel), args, items, unit, (double)(elements));  \
     }
 #define AX_BY_ELEMENTS(kernel) SHARED(kernel, a->n, ELEMENTS, a->n)
 #define AX_BY_ROWS(kernel, width) SHARED(kernel, a->rows, 1, a->rows * a->width)
@@ -106,7 +106,7 @@ static void update_body(void *arg, int part, int parts, char *scratch)
     for (int64_t i = 0; i < u->arrays; i++) {
         ax_cpu_update one = {u->args, &u->array[i]};
         job j = {.fn = u->fn, .args = &one, .items = u->array[i].n, .unit = ELEMENTS};
-        body(&j, part, parts, scratch);
+        run_job_part(&j, part, parts, scratch);
     }
 }
 
@@ -146,8 +146,8 @@ static ax_status norm_grad_columns(ax_stream *stream, const ax_norm_grad_apply_a
 {
     if (!a->dweight && !a->dbias)
         return AX_OK;
-    return run(stream, ax_cpu_of(stream)->isa->norm_grad_cols, a, a->cols, COLUMNS,
-               (double)(a->rows * a->cols));
+    return run_items(stream, ax_cpu_of(stream)->isa->norm_grad_cols, a, a->cols, COLUMNS,
+                     (double)(a->rows * a->cols));
 }
 
 static ax_status norm_grad_apply(ax_stream *stream, const void *args)
@@ -156,8 +156,8 @@ static ax_status norm_grad_apply(ax_stream *stream, const void *args)
     if (a->dtype == AX_F64)
         return run_ref(stream, AX_K_norm_grad_apply, args);
     AX_TRY(norm_grad_columns(stream, a));
-    return run(stream, isa_kernel(stream, AX_K_norm_grad_apply), args, a->rows, 1,
-               (double)(a->rows * a->cols));
+    return run_items(stream, isa_kernel(stream, AX_K_norm_grad_apply), args, a->rows, 1,
+                     (double)(a->rows * a->cols));
 }
 
 static ax_status norm_grad(ax_stream *stream, const void *args)
@@ -167,7 +167,8 @@ static ax_status norm_grad(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_norm_grad, args);
     const ax_norm_grad_apply_args apply = ax_norm_grad_apply_of(a);
     AX_TRY(norm_grad_columns(stream, &apply));
-    return run(stream, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1, (double)(a->rows * a->cols));
+    return run_items(stream, isa_kernel(stream, AX_K_norm_grad), args, a->rows, 1,
+                     (double)(a->rows * a->cols));
 }
 
 static ax_status sumsq(ax_stream *stream, const void *args)
@@ -178,7 +179,7 @@ static ax_status sumsq(ax_stream *stream, const void *args)
     ax_cpu_sumsq s = {a, ax_max(4096, ax_round_up(ax_ceil_div(a->n, AX_CPU_PARTIALS), 4096)),
                       ax_cpu_partials(ax_cpu_of(stream))};
     int64_t chunks = ax_ceil_div(a->n, s.chunk);
-    AX_TRY(run(stream, isa_kernel(stream, AX_K_sumsq), &s, chunks, 1, (double)a->n));
+    AX_TRY(run_items(stream, isa_kernel(stream, AX_K_sumsq), &s, chunks, 1, (double)a->n));
     double total = 0;
     for (int64_t i = 0; i < chunks; i++)
         total += s.partials[i];
@@ -192,10 +193,10 @@ static ax_status convert(ax_stream *stream, const void *args)
     bool there = a->x_dtype == AX_F32 && a->y_dtype != AX_F64,
          back = a->y_dtype == AX_F32 && a->x_dtype != AX_F64;
     if (a->x_dtype == a->y_dtype)
-        return run(stream, ax_cpu_copy, args, a->n, ELEMENTS, (double)a->n);
+        return run_items(stream, ax_cpu_copy, args, a->n, ELEMENTS, (double)a->n);
     if (!there && !back)
         return run_ref(stream, AX_K_convert, args);
-    return run(stream, isa_kernel(stream, AX_K_convert), args, a->n, ELEMENTS, (double)a->n);
+    return run_items(stream, isa_kernel(stream, AX_K_convert), args, a->n, ELEMENTS, (double)a->n);
 }
 
 static ax_status copy_box(ax_stream *stream, const void *args)
@@ -204,22 +205,22 @@ static ax_status copy_box(ax_stream *stream, const void *args)
     if (a->accumulate && a->dtype == AX_F64)
         return run_ref(stream, AX_K_copy_box, args);
     int64_t rows = a->n[0] * a->n[1] * a->n[2];
-    return run(stream, ax_cpu_copy_box, args, a->n[3] ? rows : 0, 1, (double)(rows * a->n[3]));
+    return run_items(stream, ax_cpu_copy_box, args, a->n[3] ? rows : 0, 1, (double)(rows * a->n[3]));
 }
 
 static ax_status fill(ax_stream *stream, const void *args)
 {
     ax_cpu_filling f = {.a = args};
     ax_store(f.a->dtype, f.element, 0, f.a->value);
-    return run(stream, ax_cpu_fill, &f, f.a->n, ELEMENTS, (double)f.a->n);
+    return run_items(stream, ax_cpu_fill, &f, f.a->n, ELEMENTS, (double)f.a->n);
 }
 
 static ax_status init_normal(ax_stream *stream, const void *args)
 {
     const ax_init_normal_args *a = args;
     int64_t rows = a->n[0] * a->n[1] * a->n[2];
-    return run(stream, isa_kernel(stream, AX_K_init_normal), args, a->n[3] ? rows : 0, 1,
-               4.0 * (double)(rows * a->n[3]));
+    return run_items(stream, isa_kernel(stream, AX_K_init_normal), args, a->n[3] ? rows : 0, 1,
+                     4.0 * (double)(rows * a->n[3]));
 }
 
 /* ---- attention ----------------------------------------------------------------------------------- */

@@ -100,7 +100,7 @@ static bool has_work(const ax_cpu_pool *pool)
 
 /* Takes the part with the thread's own number, or the next one after it that is left. The caller holds a
  * ticket, so one is left. */
-static int choose(ax_cpu_pool *pool, int thread, int parts)
+static int take_part(ax_cpu_pool *pool, int thread, int parts)
 {
     for (int part = thread;; part = part + 1 < parts ? part + 1 : 0) {
         _Atomic uint64_t *word = &pool->left[part / 64];
@@ -120,7 +120,7 @@ static void run_parts(ax_cpu_pool *pool, int thread, char *scratch)
             return;
         if (!atomic_compare_exchange_weak(&pool->ticket, &ticket, ticket + 1))
             continue;
-        int part = pool->own_parts ? choose(pool, thread, (int)parts) : (int)taken;
+        int part = pool->own_parts ? take_part(pool, thread, (int)parts) : (int)taken;
         pool->body(pool->job, part, (int)parts, scratch);
         if (atomic_fetch_add(&pool->done, 1) + 1 == parts && atomic_load(&pool->waiting)) {
             pthread_mutex_lock(&pool->lock);
@@ -130,7 +130,7 @@ static void run_parts(ax_cpu_pool *pool, int thread, char *scratch)
     }
 }
 
-static inline void pause_a_little(void)
+static inline void spin_pause(void)
 {
 #ifdef __x86_64__
     for (int i = 0; i < 16; i++)
@@ -144,7 +144,7 @@ static bool await_work(ax_cpu_pool *pool)
     for (double until = ax_now() + pool->spin; ax_now() < until;) {
         if (has_work(pool))
             return true;
-        pause_a_little();
+        spin_pause();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
@@ -177,7 +177,7 @@ static void await_end(ax_cpu_pool *pool, uint32_t parts)
     for (double until = ax_now() + pool->spin; ax_now() < until;) {
         if (atomic_load(&pool->done) == parts)
             return;
-        pause_a_little();
+        spin_pause();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->waiting, true);

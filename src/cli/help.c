@@ -1,4 +1,4 @@
-/* Help texts from the tables. */
+/* Generates help texts from the tables of verbs and options. */
 #include "verb.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ ax_status cli_usage(const cli_verb *verb, ax_buf *out)
     return ax_buf_printf(out, flags ? " [flags]" : "");
 }
 
-/* Lines "  axonn tok train …  summary" for the verbs whose name starts with `group` ("" for all). */
+/* Prints a line "  tok train  summary" for each verb of the group ("" for all verbs). */
 static ax_status list_verbs(const char *group, ax_buf *out)
 {
     size_t n = strlen(group), column = 0;

@@ -1,4 +1,4 @@
-/* axonn info --grid: which ranks form which groups, and on which hosts. Needs no ranks. */
+/* axonn info --grid: prints which ranks form which groups, and on which hosts. Starts no ranks. */
 #include "info_grid.h"
 
 #include "axonn/grid.h"
@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The grid as it stands on hosts. */
+/* A grid whose ranks are assigned to hosts. */
 typedef struct placed {
     ax_grid_size size;
     ax_grid_order order;
     int ranks, hosts;
-    int *host;       /* of each rank */
-    int *rank_at;    /* the rank at each place of the default order */
-    cli_hosts named; /* none: host0, host1, … */
+    int *host;       /* [ranks]: host index of each rank */
+    int *rank_at;    /* [ranks]: rank at each position in the default order of axes */
+    cli_hosts named; /* the hosts of --hosts; empty: they are called host0, host1, … */
 } placed;
 
 static void placed_fini(placed *p)
@@ -52,12 +52,13 @@ static ax_status fill_hosts(placed *p, const char *list, int64_t per_host)
         for (room += slots; r < p->ranks && r < room; r++)
             p->host[r] = h;
     }
-    AX_CHECK(room >= p->ranks, AX_ERR_USAGE, "--hosts %s: there is room for %lld ranks, and the grid has %d",
-             list, (long long)room, p->ranks);
+    AX_CHECK(room >= p->ranks, AX_ERR_USAGE,
+             "--hosts %s: the hosts have room for %lld ranks, the grid needs %d", list, (long long)room,
+             p->ranks);
     return AX_OK;
 }
 
-static ax_status place(const info_grid_args *a, placed *p)
+static ax_status place_ranks(const info_grid_args *a, placed *p)
 {
     AX_TRY(cli_grid_parse(a->grid, &p->size));
     if (ax_grid_order_parse(a->order, &p->order) != AX_OK)
@@ -66,7 +67,7 @@ static ax_status place(const info_grid_args *a, placed *p)
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
     for (size_t i = 0; i < AX_COUNT(n); i++)
         ranks = ax_min(ranks * n[i], INT32_MAX);
-    AX_CHECK(ranks <= 1 << 20, AX_ERR_USAGE, "--grid %s: a grid of more than a million ranks is not drawn",
+    AX_CHECK(ranks <= 1 << 20, AX_ERR_USAGE, "--grid %s: a grid of more than a million ranks is too large",
              a->grid);
     p->ranks = (int)ranks;
     AX_TRY(fill_hosts(p, a->hosts, a->ranks_per_node));
@@ -78,7 +79,7 @@ static ax_status place(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The sets of axes whose groups are told: each axis, what shares out the batch, and the vocabulary. */
+/* The sets of axes whose groups are printed, and what the ranks of a group share out. */
 static const struct {
     const char *name;
     ax_axisset axes;
@@ -91,7 +92,8 @@ static const struct {
             {"x.y", 1 << AX_X | 1 << AX_Y, "vocabulary"},
             {"z.data", 1 << AX_Z | 1 << AX_DATA, "rows together"}};
 
-/* Ranks of a group along `axes`; 1: there is none to tell. */
+/* Returns the number of ranks in a group along `axes`. Returns 1, so that nothing is printed, if several axes
+ * are given and one of them has size 1: the group is then already that of the others. */
 static int group_size(const placed *p, ax_axisset axes)
 {
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
@@ -105,9 +107,9 @@ static int group_size(const placed *p, ax_axisset axes)
     return several && single ? 1 : size;
 }
 
-/* Members of the group that `rank` leads: it has coordinate 0 along `axes`. Returns how many, 0 if it leads
- * none. */
-static int members(const placed *p, ax_axisset axes, int rank, int *out)
+/* Lists the members of the group along `axes` that `rank` leads, that is, in which it has coordinate 0 along
+ * all these axes. Returns their number, 0 if it leads no group. */
+static int list_members(const placed *p, ax_axisset axes, int rank, int *out)
 {
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};
     int coord[AX_AXES_STANDARD], count = 0, size = group_size(p, axes);
@@ -129,7 +131,7 @@ static int members(const placed *p, ax_axisset axes, int rank, int *out)
     return count;
 }
 
-static int hosts_of(const placed *p, const int *rank, int n)
+static int count_hosts(const placed *p, const int *rank, int n)
 {
     int hosts = 0;
     for (int i = 0; i < n; i++) {
@@ -141,18 +143,18 @@ static int hosts_of(const placed *p, const int *rank, int n)
     return hosts;
 }
 
-/* The most hosts that a group along `axes` spans. */
-static int span(const placed *p, ax_axisset axes, int *scratch)
+/* Returns the largest number of hosts that a group along `axes` spans. */
+static int most_hosts(const placed *p, ax_axisset axes, int *scratch)
 {
     int most = 0;
     for (int r = 0; r < p->ranks; r++) {
-        int n = members(p, axes, r, scratch);
-        most = (int)ax_max(most, n ? hosts_of(p, scratch, n) : 0);
+        int n = list_members(p, axes, r, scratch);
+        most = (int)ax_max(most, n ? count_hosts(p, scratch, n) : 0);
     }
     return most;
 }
 
-/* ---- telling ------------------------------------------------------------------------------------- */
+/* ---- printing ------------------------------------------------------------------------------------ */
 
 enum { SHOWN = 32, ROWS_SHOWN = 64 };
 
@@ -160,7 +162,7 @@ static void print_groups(const placed *p, ax_axisset axes, int *scratch)
 {
     int shown = 0, size = group_size(p, axes), groups = p->ranks / size;
     for (int r = 0; r < p->ranks && shown * size < SHOWN; r++) {
-        int n = members(p, axes, r, scratch);
+        int n = list_members(p, axes, r, scratch);
         for (int i = 0; i < n; i++)
             printf("%s%d", i ? " " : shown ? "  {" : "{", scratch[i]);
         shown += n > 0;
@@ -196,7 +198,7 @@ static void print_all(const placed *p, int *scratch)
         if (size == 1)
             continue;
         char on[32] = "one host";
-        int hosts = span(p, sets[i].axes, scratch);
+        int hosts = most_hosts(p, sets[i].axes, scratch);
         if (hosts > 1)
             snprintf(on, sizeof on, "%d hosts", hosts);
         printf("%-8s%6d%8d  %-24s%-14s", sets[i].name, size, p->ranks / size, sets[i].role, on);
@@ -211,7 +213,7 @@ static json_t *json_groups(const placed *p, int *scratch)
         json_t *groups = json_array();
         int size = group_size(p, sets[i].axes);
         for (int r = 0; size > 1 && r < p->ranks; r++) {
-            int n = members(p, sets[i].axes, r, scratch);
+            int n = list_members(p, sets[i].axes, r, scratch);
             json_t *group = json_array();
             for (int k = 0; k < n; k++)
                 json_array_append_new(group, json_integer(scratch[k]));
@@ -220,8 +222,9 @@ static json_t *json_groups(const placed *p, int *scratch)
             json_decref(group);
         }
         if (size > 1)
-            json_array_append_new(all, json_pack("{s:s, s:i, s:i, s:O}", "axes", sets[i].name, "size", size,
-                                                 "hosts", span(p, sets[i].axes, scratch), "groups", groups));
+            json_array_append_new(all,
+                                  json_pack("{s:s, s:i, s:i, s:O}", "axes", sets[i].name, "size", size,
+                                            "hosts", most_hosts(p, sets[i].axes, scratch), "groups", groups));
         json_decref(groups);
     }
     return all;
@@ -247,7 +250,7 @@ ax_status info_grid(const info_grid_args *args, bool json)
 {
     placed p = {.hosts = 0};
     int *scratch = NULL;
-    ax_status status = place(args, &p);
+    ax_status status = place_ranks(args, &p);
     if (status == AX_OK)
         status = ax_calloc((size_t)p.ranks, sizeof *scratch, &scratch);
     if (status == AX_OK && json)

@@ -1,4 +1,4 @@
-/* axonn info --grid: the groups of a grid, drawn. */
+/* axonn info --grid: prints the groups of a grid. */
 #ifndef AX_CLI_INFO_GRID_H
 #define AX_CLI_INFO_GRID_H
 

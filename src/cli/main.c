@@ -1,4 +1,4 @@
-/* The program `axonn`: finds the verb, reads its options, runs it; the status is the exit code. */
+/* The program `axonn`: finds the verb, reads its options and runs it. The status is the exit code. */
 #include "axonn/engine.h"
 #include "launch.h"
 #include "process.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the user typed, for the ranks that run it again. */
+/* The user's command line without the program's name, to start the same command on ranks. */
 static struct {
     size_t n;
     char *const *words;
@@ -21,7 +21,7 @@ static bool wants_help(size_t n, char *const *words)
     return false;
 }
 
-/* Runs the verb, here or on the ranks that it asks for. */
+/* Runs the verb in this process, or starts it on the ranks that --ranks asks for. */
 static ax_status start_verb(const cli_verb *verb, const void *args)
 {
     bool launch = false;
@@ -52,7 +52,7 @@ static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
     return status;
 }
 
-/* Help of the program, of a group of verbs or of a verb. */
+/* Prints the help of the program, of a group of verbs or of one verb. */
 static ax_status print_help(size_t n, char *const *words)
 {
     ax_buf out = {0};
@@ -94,7 +94,7 @@ static ax_status run(size_t n, char *const *words)
     return run_verb(verb, n - used, words + used);
 }
 
-/* Of verbs that stop by a signal: one that comes while the program starts is not lost. */
+/* Catches signals for verbs that save when they are stopped, so that a signal during start-up is not lost. */
 static void catch_signals(void)
 {
     size_t used;

@@ -1,9 +1,9 @@
-/* cli: what a verb of the program is. A verb is one file verb_<name>.c that defines `verb_<name>`, and one
- * line in verbs.def; help, man page and completion follow from the tables.
+/* cli: a verb (subcommand) of the program is one file verb_<name>.c that defines `verb_<name>`, and one line
+ * in verbs.def. Help, man page and completion are generated from these tables.
  *
- * Rules for all verbs: data goes to stdout, everything else to stderr; with --json stdout carries one JSON
- * object (or one per line) and nothing else; the status returned is the program's exit code, and main prints
- * the message of an error. */
+ * Rules for all verbs: results go to stdout, everything else to stderr. With --json stdout carries one JSON
+ * object (or one per line) and nothing else. The returned status is the program's exit code, and main prints
+ * the error message. */
 #ifndef AX_CLI_VERB_H
 #define AX_CLI_VERB_H
 
@@ -12,9 +12,8 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* The first field of the arguments of verbs that run on several ranks; LAUNCH_OPTIONS (launch.h) has its
- * rows.
- */
+/* The first field of the arguments of a verb that runs on several ranks. Its options are LAUNCH_OPTIONS
+ * (launch.h). */
 typedef struct cli_launch {
     int64_t ranks;
     char *hosts;
@@ -29,11 +28,11 @@ typedef struct cli_verb {
     size_t option_count;
     size_t args_size; /* of the struct that the options fill */
     ax_status (*run)(const void *args);
-    /* The configuration keys that the verb takes as key=value, for its help; or NULL. */
+    /* Returns the configuration keys that the verb takes as key=value, for its help; or NULL. */
     const ax_option *(*keys)(size_t *count);
-    bool launches;    /* args begin with a cli_launch */
-    int stop;         /* launches: the signal that asks its ranks to stop; 0: SIGTERM */
-    bool reads_input; /* launches: rank 0 reads standard input, where it is no terminal */
+    bool launches; /* the verb can start ranks: args begin with a cli_launch */
+    int stop;      /* if launches: the signal that asks the ranks to save and stop; 0: none, they are ended */
+    bool reads_input; /* if launches: rank 0 reads standard input, unless that is a terminal */
 } cli_verb;
 
 #define VERB(name) extern const cli_verb verb_##name;
@@ -45,15 +44,15 @@ typedef struct cli_verb {
 extern const cli_verb *const cli_verbs[];
 extern const size_t cli_verb_count;
 
-/* The verb that the first of n words name, longest name first, and in *used how many words that took; NULL if
- * there is none. */
+/* Returns the verb whose name the n words begin with, the longest such name, or NULL. *used is the number of
+ * words in the name. */
 const cli_verb *cli_verb_find(size_t n, char *const *words, size_t *used);
-/* True if verbs called "word …" exist. */
+/* Whether `word` is the first word of a group of verbs, such as "tok". */
 bool cli_verb_is_group(const char *word);
-/* Fails with AX_ERR_USAGE, naming the nearest verb or the members of the group. */
+/* Fails with AX_ERR_USAGE. The message names the most similar verb, or the members of the group. */
 ax_status cli_verb_unknown(size_t n, char *const *words);
 
-/* ---- texts from the tables: help.c, man.c, completion.c ---- */
+/* ---- texts generated from the tables: help.c, man.c, completion.c ---- */
 
 ax_status cli_help_program(bool colour, ax_buf *out);
 ax_status cli_help_group(const char *group, bool colour, ax_buf *out);
@@ -65,16 +64,17 @@ ax_status cli_completion_bash(ax_buf *out);
 
 /* ---- signals: stop.c ---- */
 
-/* From now on SIGINT, SIGTERM and SIGHUP are noted: a verb with files to remove stops by its progress. */
+/* Catches SIGINT, SIGTERM and SIGHUP from now on, so that a verb can remove its temporary files before it
+ * stops. Its progress callback returns false once cli_stop_wanted() is true. */
 void cli_stop_catch(void);
-/* True once such a signal came. */
+/* Whether such a signal has been received. */
 bool cli_stop_wanted(void);
-/* Dies of the signal that came, if any; called when the verb has cleaned up. */
+/* Ends the process by the signal that was received, if any. Called after the verb has cleaned up. */
 void cli_stop_die(void);
 
 /* ---- reading text ---- */
 
-/* How text is read: fields of the arguments of verbs that do; TEXT_OPTIONS are their rows. */
+/* The arguments that all verbs that read text have. TEXT_OPTIONS are their options. */
 typedef struct cli_text {
     char *key;
     int64_t bad_lines;
@@ -92,29 +92,30 @@ typedef struct cli_text {
 
 /* ---- output: output.c ---- */
 
-/* True if the stream is a terminal that wants colour (NO_COLOR unset, TERM not dumb). */
+/* Whether to print colour: the stream is a terminal, NO_COLOR is unset or empty, and TERM is not dumb. */
 bool cli_colour(FILE *stream);
-/* Prints the object as one line on stdout and releases it; NULL (no memory) and write errors are failures. */
+/* Prints the object as one line on stdout and releases it. Fails if the object is NULL (no memory) or stdout
+ * cannot be written. */
 ax_status cli_print_json(json_t *object);
 /* Writes bytes to stdout. AX_ERR_DATA */
 ax_status cli_print(const char *text, size_t n);
 
-/* A JSON number, or null where there is none: NaN and the infinities. */
+/* Returns a JSON number, or null if the value is NaN or infinite. */
 json_t *cli_json_number(double value);
-/* A JSON string of any bytes; those that are no UTF-8 become U+FFFD. NULL without memory. */
+/* Returns a JSON string. Bytes that are not valid UTF-8 become U+FFFD. NULL if there is no memory. */
 json_t *cli_json_text(const char *bytes, size_t n);
-/* Whole standard input. AX_ERR_DATA */
+/* Reads all of standard input. AX_ERR_DATA */
 ax_status cli_read_stdin(ax_buf *out);
 
-/* Progress of one long task on stderr: a bar on a terminal, else a plain line every ten seconds. */
+/* Shows the progress of one long task on stderr: as a bar on a terminal, else as a line every ten seconds. */
 typedef struct cli_progress {
     const char *what; /* "tokenizing" */
-    bool bytes;       /* amounts are bytes, else counts */
+    bool bytes;       /* true: amounts are bytes; false: counts */
     bool terminal;
     double start, shown;
 } cli_progress;
 void cli_progress_start(cli_progress *progress, const char *what, bool bytes);
-/* total <= 0: unknown. Cheap enough to be called often. */
+/* Draws the progress if the last drawing is old enough, so it may be called often. total <= 0: unknown. */
 void cli_progress_update(cli_progress *progress, int64_t done, int64_t total);
 /* Removes the bar. */
 void cli_progress_end(cli_progress *progress);

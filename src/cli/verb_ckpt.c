@@ -1,4 +1,4 @@
-/* axonn ckpt ls | verify | diff: the checkpoints of runs, and models in general. */
+/* axonn ckpt ls | verify | diff: lists, verifies and compares checkpoints and models. */
 #include "verb.h"
 
 #include "axonn/ckpt.h"
@@ -23,7 +23,7 @@ static const ax_option ls_options[] = {
     {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
 };
 
-/* verified is null where files were not compared. */
+/* "verified" is null if the files were not compared with their checksums. */
 static json_t *info_json(const ax_ckpt_info *info, bool compared)
 {
     json_t *verified = info->damage ? json_false() : compared ? json_true() : json_null();
@@ -123,7 +123,7 @@ static void print_report(const char *path, const ax_ckpt_report *r)
         printf("  %s\n", r->fault[i].what);
 }
 
-/* Adds the number of damaged files to *faults. */
+/* Verifies one checkpoint and adds its number of damaged files to *faults. */
 static ax_status verify_one(const verify_args *a, const char *path, int *faults)
 {
     ax_ckpt_report *report;
@@ -138,7 +138,7 @@ static ax_status verify_one(const verify_args *a, const char *path, int *faults)
     return status;
 }
 
-/* A run's checkpoints if it has some, else the path itself. */
+/* Verifies all checkpoints of a run, or the path itself if it has none. */
 static ax_status verify_path(const verify_args *a, const char *path, int *faults)
 {
     ax_ckpt_list *list;
@@ -211,7 +211,7 @@ static ax_status diff_json(const diff_args *a, const ax_ckpt_diff *diff)
                                     "rows", rows));
 }
 
-/* Columns of the longest name. */
+/* Returns the width of the column of names: at least 44. */
 static int name_width(const ax_ckpt_diff *diff)
 {
     size_t width = 44;
@@ -231,7 +231,7 @@ static void print_row(const ax_ckpt_diff_row *row, int width)
     printf("\n");
 }
 
-/* The comparison, with the prefixes of keys that families of models have. */
+/* Compares A and B. Array names match with or without the prefix of any model family. */
 static ax_status create_diff(const diff_args *a, ax_ckpt_diff **out)
 {
     int n = ax_family_count();

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what all of them print ---------------------------------------------------------------------- */
+/* ---- printing what a file holds ------------------------------------------------------------------ */
 
 static json_t *info_json(const char *path, const ax_data_info *info)
 {
@@ -23,7 +23,7 @@ static json_t *info_json(const char *path, const ax_data_info *info)
                      "checksum", checksum);
 }
 
-/* A count, or "unknown" where the format does not tell. */
+/* Prints a count, or "unknown" if the file format does not store it. */
 static const char *known(int64_t value, bool is_known, char out[32])
 {
     snprintf(out, 32, "%" PRId64, value);
@@ -46,7 +46,8 @@ static void print_info(const char *path, const ax_data_info *info)
         printf("  tokenizer   %016" PRIx64 "\n", info->tokenizer_hash);
 }
 
-/* No token of the file is above its vocabulary, or where the format does not tell it, its type. */
+/* Fails if no token of the file can have this id: it is outside the vocabulary or, if the format does not
+ * store the vocabulary's size, outside the range of the token's type. */
 static ax_status check_end_id(const ax_data *data, int64_t end_id)
 {
     const ax_data_info *info = ax_data_describe(data);
@@ -54,7 +55,7 @@ static ax_status check_end_id(const ax_data *data, int64_t end_id)
                     : info->token_bytes < 4 ? INT64_C(1) << 8 * info->token_bytes
                                             : INT32_MAX + INT64_C(1);
     AX_CHECK(end_id < limit, AX_ERR_USAGE,
-             "--end-id: %" PRId64 " is no token of %s, whose ids are below %" PRId64, end_id,
+             "--end-id: %" PRId64 " cannot be a token of %s, whose ids are below %" PRId64, end_id,
              ax_data_path(data), limit);
     return AX_OK;
 }
@@ -241,7 +242,7 @@ static ax_status show_tokens(const show_args *a, const ax_data *data, json_t *in
     return status;
 }
 
-/* Tokens first ... end-1 as text. Decoding is token by token, so that it may be done in pieces. */
+/* Prints tokens first … end-1 as text, in pieces: each token is decoded by itself. */
 static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64_t first, int64_t end)
 {
     int32_t ids[4096];
@@ -260,7 +261,7 @@ static ax_status print_range(const ax_data *data, const ax_tokenizer *tok, int64
     return status;
 }
 
-/* All tokens but those that end documents. Decoding is token by token, so that it may be done in pieces. */
+/* Prints all tokens as text except the end tokens, in pieces: each token is decoded by itself. */
 static ax_status print_without_ends(const ax_data *data, const ax_tokenizer *tok)
 {
     const ax_data_info *info = ax_data_describe(data);
@@ -284,12 +285,13 @@ static ax_status print_without_ends(const ax_data *data, const ax_tokenizer *tok
     return status;
 }
 
-/* All documents without the token that closes each: the same token inside one was in its text. */
+/* Prints the text of all documents, each without the end token that closes it. The same token inside a
+ * document was in its text and is printed. */
 static ax_status print_text(const ax_data *data, const ax_tokenizer *tok)
 {
     const ax_data_info *info = ax_data_describe(data);
     AX_CHECK(info->documents >= 0 || info->end_id >= 0, AX_ERR_USAGE,
-             "--text: %s files do not tell where documents end: give --end-id",
+             "--text: %s files do not store where documents end: give --end-id",
              ax_data_format_name(info->format));
     if (info->documents < 0)
         return print_without_ends(data, tok);
@@ -393,7 +395,7 @@ static ax_status check_file(const check_args *a, const char *path, const ax_toke
     return status;
 }
 
-/* Looks at all files; the result is the first failure's. */
+/* Checks all files. Returns the status of the first that fails. */
 static ax_status check_files(const check_args *a, const ax_tokenizer *tok)
 {
     ax_status first = AX_OK;

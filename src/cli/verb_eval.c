@@ -1,4 +1,4 @@
-/* axonn eval: how well a model predicts data. */
+/* axonn eval: measures how well a model predicts data. */
 #include "model.h"
 
 #include <errno.h>
@@ -99,7 +99,8 @@ static bool show_build(void *user, const ax_data_progress *progress)
     return !cli_stop_wanted();
 }
 
-/* Text is tokenized into a directory that lives as long as the command. */
+/* Tokenizes text into a temporary directory, which the caller removes. *tokens is the path of the token file.
+ */
 static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
     const char *base = getenv("TMPDIR");
@@ -124,7 +125,8 @@ static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t
     return status;
 }
 
-/* Rank 0 tokenizes for all, and each rank that does not see its directory, on another host, for itself. */
+/* Tokenizes on rank 0 for all ranks. A rank on another host that does not see rank 0's directory tokenizes
+ * for itself. */
 static ax_status with_tokens(const args *a, opened_model *m)
 {
     char dir[4096] = "", *tokens = NULL;

@@ -44,14 +44,14 @@ static const ax_option options[] = {
 typedef struct session {
     const args *a;
     opened_model m;
-    ax_buf given; /* rank 0's: the prompt, where it is text */
-    ax_ids ids;   /* the prompt, then what was generated */
-    size_t prompt;
+    ax_buf given;  /* on rank 0: the prompt, if it is text */
+    ax_ids ids;    /* the prompt, then the generated tokens */
+    size_t prompt; /* tokens in the prompt */
     ax_generator *generator;
-    float *work; /* ax_sample's */
+    float *work; /* scratch of ax_sample */
     ax_decoder decoder;
-    ax_buf text; /* generated, behind a prompt of ids unless in JSON; printed up to `shown` */
-    size_t shown;
+    ax_buf text;  /* the generated text; without --json also that of a prompt given as ids */
+    size_t shown; /* bytes of `text` already printed */
     const char *reason;
 } session;
 
@@ -66,7 +66,7 @@ static ax_status encode_prompt(session *s)
     return status;
 }
 
-/* Whoever forgot the prompt, in a script for example, is told what is waited for. */
+/* Tells a user who forgot the prompt, for example in a script, what the program is waiting for. */
 static void await_input(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -77,7 +77,7 @@ static void await_input(void)
 
 static ax_status read_input(ax_buf *out)
 {
-    enum { MOST_BYTES = 64 << 20 }; /* more than any model has positions for */
+    enum { MOST_BYTES = 64 << 20 }; /* more than fits any model's positions */
     char bytes[16384];
     await_input();
     for (ssize_t n; (n = read(STDIN_FILENO, bytes, sizeof bytes)) != 0;) {
@@ -91,7 +91,7 @@ static ax_status read_input(ax_buf *out)
     return AX_OK;
 }
 
-/* The text that is given as a prompt, if any. */
+/* Reads the prompt's text from --prompt or standard input. *out stays empty if there is none. */
 static ax_status find_text(const args *a, ax_buf *out)
 {
     bool input = a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count && !isatty(STDIN_FILENO);
@@ -100,7 +100,8 @@ static ax_status find_text(const args *a, ax_buf *out)
     return a->prompt ? ax_buf_add(out, a->prompt, strlen(a->prompt)) : AX_OK;
 }
 
-/* An empty prompt starts from the end-of-text token, which separated documents in training. */
+/* Turns the prompt into token ids. An empty prompt becomes the end-of-text token, which separates documents
+ * in training. */
 static ax_status read_prompt(session *s)
 {
     const args *a = s->a;
@@ -125,7 +126,7 @@ static ax_status read_prompt(session *s)
     return AX_OK;
 }
 
-/* Rank 0 reads the prompt: it is the one that has standard input. */
+/* Reads the prompt on rank 0, which has standard input, and broadcasts it. */
 static ax_status share_prompt(session *s)
 {
     ax_work *work;
@@ -140,7 +141,7 @@ static ax_status share_prompt(session *s)
     return ax_wait(&work);
 }
 
-static bool ends(const session *s, int32_t id)
+static bool is_end_token(const session *s, int32_t id)
 {
     for (size_t i = 0; i < s->a->stop.count; i++)
         if (s->a->stop.items[i] == id)
@@ -151,7 +152,7 @@ static bool ends(const session *s, int32_t id)
     return false;
 }
 
-/* Prints what is new and complete: text where there is a tokenizer, ids where there is none. */
+/* Appends a token to the text and prints what is complete: text if there is a tokenizer, else ids. */
 static ax_status show(session *s, int32_t id)
 {
     if (s->m.model.tokenizer)
@@ -166,7 +167,7 @@ static ax_status show(session *s, int32_t id)
     return AX_OK;
 }
 
-/* What the continuation follows: the text as it was given, or what the ids stand for. */
+/* Prints the prompt: the given text, or the text of the given ids. */
 static ax_status show_prompt(session *s)
 {
     if (!s->m.first || s->a->common.json)
@@ -176,7 +177,8 @@ static ax_status show_prompt(session *s)
     return cli_print(s->given.data, s->given.size);
 }
 
-/* Draws a token. All ranks have the same logits; that they continue alike does not rest on it. */
+/* Samples the next token. All ranks should have the same logits, but rank 0's choice is broadcast so that
+ * they cannot diverge. */
 static ax_status draw(session *s, const float *logits, int64_t i, int32_t *id)
 {
     const args *a = s->a;
@@ -206,7 +208,7 @@ static ax_status generate(session *s)
     for (int64_t i = 0; i < a->max_tokens; i++) {
         int32_t id;
         AX_TRY(draw(s, logits, i, &id));
-        if (ends(s, id)) {
+        if (is_end_token(s, id)) {
             s->reason = "stop";
             break;
         }
@@ -225,7 +227,7 @@ static ax_status finish(session *s, double seconds)
         json_t *ids = json_array();
         for (size_t i = s->prompt; i < s->ids.size; i++)
             json_array_append_new(ids, json_integer(s->ids.data[i]));
-        /* The ids stand in "tokens": without a tokenizer there is no text. */
+        /* Without a tokenizer "text" is null; the ids are in "tokens". */
         json_t *text = s->m.model.tokenizer ? cli_json_text(s->text.size ? s->text.data : "", s->text.size)
                                             : json_null();
         return cli_print_json(json_pack("{s:o, s:o, s:i, s:s, s:f}", "text", text, "tokens", ids,

@@ -1,4 +1,4 @@
-/* axonn report: one page, or the picture of the loss alone, for one or more runs. */
+/* axonn report: writes an HTML page of the metrics of runs, or an SVG of their loss. */
 #include "verb.h"
 
 #include "axonn/trace.h"
@@ -21,7 +21,7 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(report_args, json), "false", .help = "print one JSON object"},
 };
 
-/* By the name's end; NULL: neither. */
+/* Returns the format that the file's suffix stands for, or NULL. */
 static const char *format_of(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -38,8 +38,8 @@ static bool title_repeats(const report_args *a, const ax_history *runs, size_t i
     return false;
 }
 
-/* Runs of the same name in different directories are told apart by their paths. */
-static ax_status distinct_titles(const report_args *a, ax_history *runs)
+/* Replaces titles that occur more than once by the paths of their runs. */
+static ax_status make_titles_distinct(const report_args *a, ax_history *runs)
 {
     bool *repeats;
     AX_TRY(ax_calloc(a->run.count, sizeof *repeats, &repeats));
@@ -59,7 +59,7 @@ static ax_status distinct_titles(const report_args *a, ax_history *runs)
 
 static json_t *number_or_null(const double *value) { return value ? cli_json_number(*value) : json_null(); }
 
-/* Last values; null where there is none. */
+/* Returns the run's last step, loss and evaluation loss; a value that does not exist is null. */
 static json_t *run_json(const char *path, const ax_history *run)
 {
     const ax_history_point *step = NULL, *eval = NULL;
@@ -110,7 +110,7 @@ static ax_status read_and_write(const report_args *a, const char *out)
     for (size_t i = 0; i < a->run.count && status == AX_OK; i++)
         status = ax_history_read(a->run.items[i], &runs[i]);
     if (status == AX_OK)
-        status = distinct_titles(a, runs);
+        status = make_titles_distinct(a, runs);
     if (status == AX_OK)
         status = write_report(a, runs, out, format);
     for (size_t i = 0; i < a->run.count; i++)

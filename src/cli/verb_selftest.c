@@ -1,4 +1,4 @@
-/* axonn selftest: the first thing a doubtful user can try. */
+/* axonn selftest: checks that this build computes correct numbers on this machine. */
 #include "axonn/nn.h"
 #include "verb.h"
 
@@ -15,10 +15,11 @@ typedef struct tally {
     int passed, failed;
 } tally;
 
-/* Finite differences leave 1e-8; reordered float64 sums of a few hundred terms 1e-13. */
+/* Bounds on the relative error. Finite differences have an error of about 1e-8, and float64 sums of a few
+ * hundred terms in another order one of 1e-13. */
 static const double gradient_bound = 1e-6, grid_bound = 1e-12;
 
-static ax_status say(tally *t, const char *what, const char *layer, double worst, double bound)
+static ax_status report_check(tally *t, const char *what, const char *layer, double worst, double bound)
 {
     bool ok = worst < bound;
     t->passed += ok;
@@ -42,12 +43,12 @@ static ax_status check_sample(tally *t, const ax_layer_sample *sample)
                  {"4 ranks: x=2 z=2, cuda", "cuda", {2, 1, 2, 1, 1}}};
     double worst;
     AX_TRY(ax_layer_check_gradient(sample, &worst));
-    AX_TRY(say(t, "gradient", sample->name, worst, gradient_bound));
+    AX_TRY(report_check(t, "gradient", sample->name, worst, gradient_bound));
     for (size_t i = 0; i < AX_COUNT(grids); i++) {
         if (ax_device_absent(grids[i].device))
             continue;
         AX_TRY(ax_layer_check_grid(sample, grids[i].size, NULL, grids[i].device, &worst));
-        AX_TRY(say(t, grids[i].name, sample->name, worst, grid_bound));
+        AX_TRY(report_check(t, grids[i].name, sample->name, worst, grid_bound));
     }
     return AX_OK;
 }

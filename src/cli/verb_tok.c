@@ -1,4 +1,4 @@
-/* axonn tok train | encode | decode | check: byte-level BPE tokenizers. */
+/* axonn tok train | encode | decode | check: trains and applies byte-level BPE tokenizers. */
 #include "verb.h"
 
 #include "axonn/data.h"
@@ -239,14 +239,14 @@ static const ax_option decode_options[] = {
      .help = "print one JSON object instead of the text"},
 };
 
-/* Ids separated by commas or white space. */
+/* Parses ids separated by commas or white space; brackets around them are ignored. */
 static ax_status parse_ids(const char *text, ax_ids *ids)
 {
     while (*(text += strspn(text, ", \t\r\n[]"))) {
         char *end;
         long id = strtol(text, &end, 10);
         AX_CHECK(end > text && id >= 0 && id <= INT32_MAX, AX_ERR_USAGE,
-                 "standard input: ids with commas or blanks are expected, not \"%.20s\"", text);
+                 "standard input: expected token ids separated by commas or blanks, not \"%.20s\"", text);
         int32_t narrow = (int32_t)id;
         AX_TRY(ax_ids_add(ids, &narrow, 1));
         text = end;
@@ -284,7 +284,7 @@ static ax_status run_decode(const void *raw)
         status = cli_print_json(json_pack("{s:o}", "text", cli_json_text(text.data, text.size)));
     else if (status == AX_OK && text.size)
         status = cli_print(text.data, text.size);
-    /* Elsewhere the bytes stay exactly those of the tokens. */
+    /* Only on a terminal: a file or pipe gets exactly the bytes of the tokens. */
     if (status == AX_OK && !a->json && isatty(STDOUT_FILENO))
         printf("\n");
     ax_buf_fini(&text);

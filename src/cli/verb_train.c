@@ -1,4 +1,4 @@
-/* axonn train: a training run from a configuration. */
+/* axonn train: runs or resumes the training that a configuration file describes. */
 #include "axonn/engine.h"
 #include "launch.h"
 

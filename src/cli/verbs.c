@@ -10,7 +10,7 @@ const cli_verb *const cli_verbs[] = {
 #undef VERB
 const size_t cli_verb_count = AX_COUNT(cli_verbs);
 
-/* Number of words of `name` if the words begin with it, else 0. */
+/* Returns the number of words in `name` if `words` begin with it, else 0. */
 static size_t match(const char *name, size_t n, char *const *words)
 {
     size_t used = 0;

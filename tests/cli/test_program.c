@@ -182,7 +182,7 @@ static void grids_are_drawn(void **state)
     assert_int_equal(shell(AXONN " info --grid w=2 2>&1", &out), 2);
     assert_contains(out.data, "grid.w: unknown key; did you mean grid.x?");
     assert_int_equal(shell(AXONN " info --grid x=4 --hosts a:1,b:2 2>&1", &out), 2);
-    assert_contains(out.data, "there is room for 3 ranks, and the grid has 4");
+    assert_contains(out.data, "the hosts have room for 3 ranks, the grid needs 4");
     assert_int_equal(shell(AXONN " info --grid x=4 --order x 2>&1", &out), 2);
     ax_buf_fini(&out);
 }

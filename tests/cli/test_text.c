@@ -208,7 +208,7 @@ static void documents_without_an_index(void **state)
     assert_int_equal(shell(AXONN " data show plain.bin --document 0 2>&1", &out), 2);
     assert_contains(out.data, "--end-id tells which token ends them");
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 65536 2>&1", &out), 2);
-    assert_contains(out.data, "--end-id: 65536 is no token of plain.bin, whose ids are below 65536");
+    assert_contains(out.data, "--end-id: 65536 cannot be a token of plain.bin, whose ids are below 65536");
     assert_int_equal(shell(AXONN " data check plain.bin --end-id 65536 2>&1", &out), 2);
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 4294967296 2>&1", &out), 2);
     assert_int_equal(shell(AXONN " data show plain.bin --text --tokenizer tok 2>&1", &out), 2);

@@ -1,9 +1,9 @@
-/* Bash completion from the tables: verbs, flags, words of choices, configuration keys, else files. */
+/* Generates bash completion from the tables: verbs, flags, choices, configuration keys; otherwise files. */
 #include "verb.h"
 
 #include <string.h>
 
-/* Appends the words of "a|b|c" with blanks. */
+/* Appends the choices "a|b|c" as "a b c". */
 static ax_status words(const char *choices, ax_buf *out)
 {
     for (; *choices; choices++)
@@ -11,7 +11,7 @@ static ax_status words(const char *choices, ax_buf *out)
     return AX_OK;
 }
 
-/* One line `'verb') …` that sets the words that may follow the verb. */
+/* Appends a case `'verb') …` that sets the words that may follow the verb. */
 static ax_status verb_words(const cli_verb *verb, ax_buf *out)
 {
     AX_TRY(ax_buf_printf(out, "    '%s') words='--help", verb->name));
@@ -31,8 +31,8 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
     return ax_buf_printf(out, "' ;;\n");
 }
 
-/* Lines `'verb --flag') …` that set the words a flag's value may have; flags of paths and texts leave none.
- */
+/* Appends a case `'verb --flag') …` for each flag with a value. It sets the values that are possible, none if
+ * the value is a path or a text. */
 static ax_status value_words(const cli_verb *verb, ax_buf *out)
 {
     for (size_t i = 0; i < verb->option_count; i++) {
@@ -47,7 +47,7 @@ static ax_status value_words(const cli_verb *verb, ax_buf *out)
     return AX_OK;
 }
 
-/* First words of all verbs, or second words of the group. */
+/* Appends the first words of all verbs (group ""), or the second words of the group's verbs. */
 static ax_status verb_names(const char *group, ax_buf *out)
 {
     size_t n = strlen(group);

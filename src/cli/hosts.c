@@ -3,14 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The number of ranks behind a name: the n characters at `text`. */
+/* Reads the number of ranks after a host's name: the n characters at `text`. */
 static ax_status read_slots(const char *list, const char *text, size_t n, int64_t *out)
 {
     enum { MOST = 1 << 20 };
     size_t digits = strspn(text, "0123456789");
     *out = digits && digits == n ? strtoll(text, NULL, 10) : 0;
-    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE, "--hosts %s: \"%.*s\" is no number of ranks (NAME:N)",
-             list, (int)n, text);
+    AX_CHECK(*out >= 1 && *out <= MOST, AX_ERR_USAGE,
+             "--hosts %s: \"%.*s\" is not a number of ranks (NAME:N)", list, (int)n, text);
     return AX_OK;
 }
 

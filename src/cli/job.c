@@ -1,8 +1,10 @@
-/* Running a launcher. It gets a session of its own, so that what a terminal sends reaches this process alone:
- * launchers kill their ranks a second after a SIGTERM or SIGINT, which is too soon to save, but pass SIGUSR1
- * on. They pass it on to the ranks that they have started: what comes earlier is lost, so it is repeated
- * until a rank says that it has come. If this process dies, the launcher is told to end. Processes whose
- * parent has ended become this one's children, so that it can end them too. */
+/* Runs an MPI launcher.
+ *
+ * The launcher gets its own session, so that signals from the terminal reach this process only. Launchers
+ * kill their ranks a second after SIGTERM or SIGINT, which is too soon to save, but they pass SIGUSR1 on.
+ * They pass it on only to ranks that have started, so it is repeated until a rank acknowledges it. If this
+ * process dies, the launcher gets SIGTERM. This process is a subreaper: processes whose parent has ended
+ * become its children, so that it can end them too. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -20,11 +22,11 @@
 #include <unistd.h>
 
 #define POLL_SECONDS 0.02
-#define REPEAT_SECONDS 0.1 /* between two of the same signal */
-#define HEARD_SECONDS 5    /* for a rank to acknowledge one */
-#define END_SECONDS 3      /* for a launcher to end its ranks: some give them one second */
-#define GONE_SECONDS 10    /* for a launcher to notice that rank 0 has gone */
-#define ORPHAN_SECONDS 1   /* for ranks to end after their launcher */
+#define REPEAT_SECONDS 0.1 /* between repetitions of a signal to the launcher */
+#define HEARD_SECONDS 5    /* time for a rank to acknowledge a signal */
+#define END_SECONDS 3      /* time for a launcher to end its ranks after SIGTERM; some wait a second */
+#define GONE_SECONDS 10    /* time for a launcher to notice that rank 0 has ended */
+#define ORPHAN_SECONDS 1   /* time for ranks to end by themselves after their launcher */
 
 /* ---- signals to this process --------------------------------------------------------------------- */
 
@@ -44,17 +46,18 @@ static void catch_signals(void)
 {
     for (size_t i = 0; i < AX_COUNT(watched); i++) {
         struct sigaction before, action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
-        if (!sigaction(watched[i], NULL, &before) && before.sa_handler != SIG_IGN) /* as nohup wants it */
+        if (!sigaction(watched[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup ignores SIGHUP */
             sigaction(watched[i], &action, NULL);
     }
-    if (!came && ax_signal_pending()) /* since main began */
+    if (!came && ax_signal_pending()) /* one that came between main and here */
         note_signal(ax_signal_pending());
 }
 
 /* ---- the launcher -------------------------------------------------------------------------------- */
 
-/* A launcher that is itself started by one would take what that one says for its own. */
-static void forget_launcher(void)
+/* Removes the variables of a launcher that started this process, so that the new launcher does not take them
+ * for its own. */
+static void clear_launcher_variables(void)
 {
     static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "ORTE_"};
     for (char **at = environ; *at;) {
@@ -63,7 +66,7 @@ static void forget_launcher(void)
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*at, "="), *at);
         for (size_t i = 0; i < AX_COUNT(prefixes); i++)
             found |= !strncmp(name, prefixes[i], strlen(prefixes[i]));
-        if (!found || unsetenv(name)) /* what is unset moves the rest here */
+        if (!found || unsetenv(name)) /* unsetenv moves the next variable to `at` */
             at++;
     }
 }
@@ -71,14 +74,14 @@ static void forget_launcher(void)
 static void become_launcher(const cli_job *job, pid_t parent)
 {
     if (ax_launcher_find().launcher)
-        forget_launcher();
+        clear_launcher_variables();
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent)
         _exit(AX_ERR_COMM);
     for (size_t i = 0; i < AX_COUNT(watched); i++)
         signal(watched[i], SIG_DFL);
-    /* A launcher that waits for the terminal's input would be stopped. */
+    /* Outside the terminal's session, reading from the terminal would stop the launcher. */
     int null = job->keeps_input ? -1 : open("/dev/null", O_RDONLY);
     if (null >= 0)
         dup2(null, STDIN_FILENO);
@@ -89,7 +92,8 @@ static void become_launcher(const cli_job *job, pid_t parent)
 
 /* ---- notes --------------------------------------------------------------------------------------- */
 
-/* Memory for what ranks tell, known to them by a path; -1 if there is none to be had. */
+/* Creates the memory for the ranks' note and puts its path into the environment. Returns its file descriptor,
+ * -1 if that failed. */
 static int open_note(void)
 {
     char path[64];
@@ -116,9 +120,9 @@ static void read_note(int fd, cli_note *note)
 typedef struct watch {
     cli_job *job;
     pid_t pid;
-    double asked, sent; /* when the signal came, and when it was passed on last */
-    double ending;      /* since when the launcher has been told to end its ranks */
-    double gone;        /* since when rank 0 has been gone */
+    double asked, sent; /* when the signal came, and when it was last passed on; 0: not yet */
+    double ending;      /* when SIGTERM was sent to the launcher; 0: not yet */
+    double gone;        /* since when rank 0 has been missing; 0: it is there */
 } watch;
 
 static void end_launcher(watch *w, double now)
@@ -130,8 +134,9 @@ static void end_launcher(watch *w, double now)
         kill(w->pid, SIGKILL);
 }
 
-/* Ranks listen once there is a world; before, a signal would end them as if they had failed. */
-static void pass_on(watch *w, double now)
+/* Passes the signal on, or ends the job if no rank has acknowledged it in time. Waits with the first signal
+ * until rank 0 has joined the world: before that, a signal would kill a rank as if it had failed. */
+static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;
     w->asked = w->asked > 0 ? w->asked : now;
@@ -145,14 +150,15 @@ static void pass_on(watch *w, double now)
     }
 }
 
-/* A launcher waits for hosts that cannot be reached any more. */
+/* Kills the launcher if rank 0 ended a while ago: launchers can wait forever for hosts that are out of reach.
+ */
 static void end_if_gone(watch *w, double now)
 {
     const cli_note *note = &w->job->note;
     bool alive = !note->pid || !kill((pid_t)note->pid, 0);
     w->gone = alive ? 0 : w->gone > 0 ? w->gone : now;
     if (!alive && now - w->gone > GONE_SECONDS)
-        kill(w->pid, SIGKILL); /* its ranks and daemons notice */
+        kill(w->pid, SIGKILL); /* its ranks and daemons notice and end */
 }
 
 static void watch_launcher(watch *w, int note_fd)
@@ -163,7 +169,7 @@ static void watch_launcher(watch *w, int note_fd)
         w->job->signal = came;
         w->job->at_once = came_again;
         if (came)
-            pass_on(w, now);
+            forward_signal(w, now);
         end_if_gone(w, now);
         usleep((useconds_t)(POLL_SECONDS * 1e6));
     }
@@ -171,7 +177,7 @@ static void watch_launcher(watch *w, int note_fd)
     w->job->signal = came;
 }
 
-/* ---- what a launcher leaves behind --------------------------------------------------------------- */
+/* ---- processes that a launcher leaves behind ----------------------------------------------------- */
 
 static bool is_child(const char *name)
 {
@@ -182,8 +188,8 @@ static bool is_child(const char *name)
     if (fd >= 0)
         close(fd);
     text[n > 0 ? n : 0] = 0;
-    const char *end = strrchr(text, ')'); /* of the name, which may hold anything */
-    return end && strlen(end) > 4 && strtol(end + 4, NULL, 10) == getpid(); /* ") S PARENT" */
+    const char *end = strrchr(text, ')'); /* end of the process name, which may contain any character */
+    return end && strlen(end) > 4 && strtol(end + 4, NULL, 10) == getpid(); /* ") STATE PARENT" */
 }
 
 static void kill_children(void)
@@ -196,7 +202,7 @@ static void kill_children(void)
         closedir(processes);
 }
 
-/* Ranks end by themselves soon after their launcher; what does not is killed. */
+/* Waits for ranks to end by themselves after their launcher, and kills those that do not. */
 static void end_orphans(void)
 {
     double begin = ax_now();

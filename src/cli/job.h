@@ -1,4 +1,5 @@
-/* The launcher of an MPI library as a child of this process: started, signalled, watched, ended. */
+/* Runs the launcher of an MPI library (mpirun) as a child of this process: starts it, watches it, passes
+ * signals on to it, and ends it. */
 #ifndef AX_CLI_JOB_H
 #define AX_CLI_JOB_H
 
@@ -6,38 +7,39 @@
 
 #include <sys/types.h>
 
-/* What the ranks on this host tell the process that started them, in memory (a memfd of that name) whose path
- * is in the environment. */
+/* A note from the ranks on this host to the process that started them. It is in shared memory, a memfd called
+ * CLI_NOTE_NAME, whose path is in the environment variable CLI_NOTE. */
 #define CLI_NOTE "AXONN_NOTE"
 #define CLI_NOTE_NAME "axonn-note"
 typedef struct cli_note {
-    /* Rank 0's, once there is a world. */
-    int64_t pid; /* 0: nothing was written */
-    int32_t ended, code;
-    /* Any rank's: a signal has come, and is noted. */
+    /* Written by rank 0, once it has joined the world. */
+    int64_t pid;         /* of rank 0; 0: nothing was written yet */
+    int32_t ended, code; /* whether rank 0 has ended, and its exit code */
+    /* Written by any rank that has received a signal. */
     int32_t heard, unused;
 } cli_note;
 
 typedef struct cli_job {
     char *const *words; /* the launcher's command, ends with NULL */
-    int stop; /* the signal that asks ranks to stop, which they acknowledge; 0: the job is ended instead */
-    bool elsewhere;   /* ranks may all be on other hosts, where their notes are not seen */
-    bool keeps_input; /* for rank 0, to which launchers pass it on */
-    /* Once it has ended: */
-    int status;   /* of the launcher, as waitpid gives it */
-    int signal;   /* that came to this process, or 0 */
-    bool at_once; /* a second one came: ranks were not waited for */
-    bool unheard; /* no rank acknowledged it in time: the job was ended */
-    bool started; /* false: the signal came before */
+    int stop; /* signal that asks the ranks to save and stop; they acknowledge it. 0: end the job instead */
+    bool elsewhere;   /* all ranks may be on other hosts, whose notes do not reach this process */
+    bool keeps_input; /* the launcher keeps standard input and passes it on to rank 0; else it gets /dev/null
+                       */
+    /* Results, set when the job has ended: */
+    int status;   /* of the launcher, as waitpid returns it */
+    int signal;   /* the signal that this process received, or 0 */
+    bool at_once; /* SIGINT came a second time: the ranks were not waited for */
+    bool unheard; /* no rank acknowledged the signal in time: the job was ended */
+    bool started; /* the launcher was started; false: a signal came before that */
     cli_note note;
 } cli_job;
 
-/* How a launcher that is not there exits. */
+/* The exit code of the child if the launcher cannot be executed. */
 enum { CLI_CANNOT_START = 126 };
 
-/* Starts the launcher and waits until it has ended, and nothing that it started on this host is left. Signals
- * that come are passed on as `stop` until a rank has acknowledged it; if none has after five seconds, the job
- * is ended. AX_ERR_MEMORY */
+/* Starts the launcher and waits until it has ended and none of the processes that it started on this host is
+ * left. A signal to this process is passed on as job->stop, repeatedly, until a rank has acknowledged it. If
+ * no rank has done so after five seconds, the job is ended. AX_ERR_MEMORY */
 ax_status cli_job_run(cli_job *job);
 
 #endif

@@ -1,4 +1,4 @@
-/* The ranks of a verb: starting them, being one of them. */
+/* The ranks of a verb: starting them, and joining them as one of them. */
 #ifndef AX_CLI_LAUNCH_H
 #define AX_CLI_LAUNCH_H
 
@@ -22,36 +22,35 @@
                     "default: this one"                                                                      \
     }
 
-/* True if `launch` asks for ranks that nobody has started yet. AX_ERR_USAGE if a launcher started another
- * number of them. */
+/* Sets *out if `launch` asks for ranks that no launcher has started yet. AX_ERR_USAGE if a launcher started
+ * another number of ranks. */
 ax_status cli_launch_wanted(const cli_launch *launch, bool *out);
-/* Runs this command (its n words behind the program's name) on launch->ranks ranks and waits; a
- * signal asks them to stop with verb->stop (0: ends them). Returns what the ranks agreed on. */
+/* Runs this command, the program's name followed by n words, on launch->ranks ranks and waits for them. A
+ * signal is passed on to the ranks as verb->stop (0: ends them). Returns the status on which the ranks
+ * agreed. */
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words);
 
-/* Finds out who started this process as a rank, if anyone on this host did. */
+/* Opens the note to the process that started this one as a rank, if such a process is on this host. */
 void cli_starter_find(void);
-/* Tells it that a signal has come to this rank. For signal handlers. */
+/* Notes there that this rank has received a signal. May be called from a signal handler. */
 void cli_starter_heard(void);
 
-/* The world that this process is in. Collective. */
+/* Creates the communicator of all ranks of the job. Collective. */
 ax_status cli_world_open(ax_comm **world);
-/* Ends the job, here, if `status` is an error that the others do not share: they may be waiting for this
- * rank.
- */
+/* Aborts the job, and does not return, if `status` is an error that the other ranks do not share: they may be
+ * waiting for this rank. */
 void cli_world_judge(ax_comm *world, ax_status status);
-/* Leaves it, after telling the error: rank 0 does if all ranks have the same; an error that the others do not
- * share ends the job. Returns `status`. */
+/* Prints the error, if any, on rank 0, and destroys the communicator. Aborts the job if the other ranks do
+ * not share the error. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
-/* A verb that does what a configuration says: the file `path` with `overrides` is loaded for `use`, `run` is
- * called with the verb's arguments, and the world, which this opens, is left as cli_world_close does.
- * Collective. */
+/* Runs a verb that needs a configuration: opens the world, loads the file `path` with `overrides` for `use`,
+ * calls `run` with the verb's arguments, and closes the world. Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args);
-/* Prints the error of `status`, once, unless another rank does. */
+/* Prints the error message of `status` once, unless another rank prints it. */
 void cli_tell(ax_status status);
-/* The ranks that this process has started did. */
+/* Says that the ranks that this process started have printed the error, so that cli_tell does not. */
 void cli_told_by_ranks(void);
 
 #endif

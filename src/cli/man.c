@@ -1,4 +1,4 @@
-/* The man page axonn(1), as roff, from the tables. */
+/* Generates the man page axonn(1), as roff, from the tables. */
 #include "verb.h"
 
 #include "axonn/config.h"

@@ -1,4 +1,4 @@
-/* Opening a MODEL argument on the ranks of a grid. */
+/* Opens a MODEL argument on the ranks of a grid. */
 #include "model.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const ax_option size_options[] = {
     {"grid.data", AX_OPT_INT, offsetof(sizes, data), "1", "[1, 65536]", .help = "ranks that divide the rows"},
 };
 
-/* "x=2,y=1" as the words "grid.x=2", "grid.y=1". */
+/* Splits "x=2,y=1" into the words "grid.x=2" and "grid.y=1". */
 static ax_status split_words(const char *text, ax_strings *out)
 {
     size_t room = 1;
@@ -67,7 +67,8 @@ ax_status cli_grid_parse(const char *text, ax_grid_size *out)
     return status;
 }
 
-/* The grid as it was given, or all ranks along the axis that suits the use. */
+/* Returns the grid of the arguments. If none is given, puts all ranks along data (MODEL_ROWS) or x
+ * (MODEL_SEQUENCE). */
 static ax_status find_grid(const model_args *args, model_use use, int ranks, ax_grid_size *out)
 {
     ax_strings words = {0};

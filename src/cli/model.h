@@ -1,11 +1,11 @@
-/* What the verbs that run a model share: opening it on a device. */
+/* Opening a model on a grid of ranks, for all verbs that run one. */
 #ifndef AX_CLI_MODEL_H
 #define AX_CLI_MODEL_H
 
 #include "axonn/engine.h"
 #include "launch.h"
 
-/* The first fields of those verbs' arguments; MODEL_OPTIONS are their rows. */
+/* The first field of those verbs' arguments. Its options are MODEL_OPTIONS and MODEL_DEVICE_OPTIONS. */
 typedef struct model_args {
     cli_launch launch;
     char *model, *precision, *device, *grid;
@@ -56,15 +56,15 @@ typedef struct opened_model {
     bool first; /* this is rank 0, which prints */
 } opened_model;
 
-/* "x=2,data=4" as a grid; what is not named is 1. */
+/* Parses "x=2,data=4"; axes that are not named have size 1. */
 ax_status cli_grid_parse(const char *text, ax_grid_size *out);
 
-/* What the ranks do with a batch: share its rows, or work on one sequence together. */
+/* How the ranks work together: on different rows of a batch, or on the same sequence. */
 typedef enum model_use { MODEL_ROWS, MODEL_SEQUENCE } model_use;
 
-/* Joins the world and opens the model on it. model_close is called whatever came of it. Collective. */
+/* Opens the world and the model on it. The caller calls model_close, also after an error. Collective. */
 ax_status model_open(const model_args *args, model_use use, opened_model *out);
-/* Closes and leaves the world; returns `status`, after telling it (cli_world_close). */
+/* Closes model and world, and prints the error of `status` as cli_world_close does. Returns `status`. */
 ax_status model_close(opened_model *opened, ax_status status);
 
 #endif

@@ -1,4 +1,4 @@
-/* What verbs read and print: standard input, JSON lines and text on stdout, progress on stderr. */
+/* Input and output of the verbs: standard input, text and JSON on stdout, progress on stderr. */
 #include "verb.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ json_t *cli_json_number(double value) { return isfinite(value) ? json_real(value
 
 ax_status cli_print_json(json_t *object)
 {
-    AX_CHECK(object, AX_ERR_MEMORY, "no memory for the JSON output");
+    AX_CHECK(object, AX_ERR_MEMORY, "not enough memory for the JSON output");
     int failed = json_dumpf(object, stdout, JSON_COMPACT);
     json_decref(object);
     AX_CHECK(!failed && putchar('\n') != EOF && !fflush(stdout), AX_ERR_DATA,

@@ -1,4 +1,4 @@
-/* The first acts of the program. */
+/* Prepares the process: standard files, stacks, SIGXFSZ. */
 #include "process.h"
 
 #include "axonn/base.h"
@@ -10,17 +10,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A file that is opened later would become standard output or error, and get what is written there. The
- * lowest free descriptor is the one that is opened. */
+/* Opens closed standard files on /dev/null. Otherwise the next file that is opened would get the lowest free
+ * descriptor, and with it all that is written to stdout or stderr. */
 static void open_standard(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
-            _exit(AX_ERR_DATA); /* and no place to say why */
+            _exit(AX_ERR_DATA); /* there is nowhere to print an error */
 }
 
-/* A stack may grow up to the limit of the moment. Libraries start threads of their own, whose stacks have the
- * size that the limit had when the process began. */
+/* Raises the limit up to which this thread's stack may grow, and the default stack size of new threads, also
+ * of those that libraries start: glibc took that default from the limit when the process began. */
 static void enlarge_stacks(void)
 {
     struct rlimit limit;

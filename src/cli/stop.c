@@ -1,6 +1,6 @@
-/* Signals that end a verb which has temporary files to remove: they are noted, the verb gives up at its next
- * call of progress, and once everything is cleaned up the program dies of the signal, as its parent expects.
- * A second signal, a second or more later, ends it at once. */
+/* Signals to verbs that have temporary files to remove. The handler records the signal, the verb stops at its
+ * next progress callback, and after the clean-up the program ends by the same signal, as its parent expects.
+ * A second signal, at least a second later, ends the program at once. */
 #include "verb.h"
 
 #include <signal.h>
@@ -22,7 +22,7 @@ void cli_stop_catch(void)
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     for (size_t i = 0; i < AX_COUNT(numbers); i++) {
         struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
-        if (sigaction(numbers[i], NULL, &before) || before.sa_handler == SIG_IGN) /* as nohup wants it */
+        if (sigaction(numbers[i], NULL, &before) || before.sa_handler == SIG_IGN) /* nohup ignores SIGHUP */
             continue;
         sigaction(numbers[i], &action, NULL);
     }

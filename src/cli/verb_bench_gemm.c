@@ -1,4 +1,4 @@
-/* axonn bench gemm: the matrix products of a configuration's step, each by itself. */
+/* axonn bench gemm: times each matrix product (GEMM) of a configuration's training step by itself. */
 #include "axonn/engine.h"
 #include "launch.h"
 
@@ -24,20 +24,20 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per product"},
 };
 
-/* One line: a product, or all of a step. */
+/* One row of the output: a product, or the sum of all products of a step. */
 typedef struct row {
     const char *name;
-    const ax_product *product; /* NULL: all */
-    int64_t calls;
-    ax_spread seconds;
-    double flops;   /* in those seconds */
-    double peak;    /* 0: not known */
-    double of_step; /* its calls' share of the time of the step's products */
+    const ax_product *product; /* NULL: the sum */
+    int64_t calls;             /* per step */
+    ax_spread seconds;         /* of one call; for the sum, of all calls */
+    double flops;              /* computed in that time */
+    double peak;               /* FLOP/s of the device; 0: not known */
+    double of_step;            /* share of its calls in the time of all products */
 } row;
 
-/* "NT 1024x2304x768 bf16", then what is not as usual: " f32" is the result's dtype, "+=" adds to it, "+bias"
- * a number to each column, "gelu" and "gelu'" are what becomes of its sums; rows of what is "strided" lie
- * further apart than they are long. */
+/* The epilogue's part of a product's name. A name is like "NT 1024x2304x768 bf16", followed by: " f32" the
+ * result's dtype if it differs, "+=" adds to the result, "+bias" adds a bias to each column, "gelu" and
+ * "gelu'" the epilogue, "strided" rows further apart in memory than they are long. */
 static const char *const then[] = {
     [AX_THEN_STORE] = "", [AX_THEN_GELU] = "gelu", [AX_THEN_GELU_GRAD] = "gelu'"};
 
@@ -63,7 +63,8 @@ static row row_of(const ax_step_products *all, const ax_product *p, const char *
     return r;
 }
 
-/* All calls of a step at their medians, their least and their greatest times; and at the devices' peaks. */
+/* Sums up all calls of a step: at their median, minimum and maximum times. The peak is the rate at which they
+ * would run if each product ran at the device's peak for its dtype. */
 static row total_of(const ax_step_products *all)
 {
     row r = {.name = "all products of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};
@@ -125,10 +126,10 @@ static void print_head(const ax_step_products *all, const args *a, int ranks)
     if (total.peak > 0)
         printf("the device%s: %.1f GFLOP/s of multiply-adds in registers\n", ranks > 1 ? " of rank 0" : "",
                total.peak * 1e-9);
-    printf("%lld runs on operands in memory, beyond %s of caches\n", (long long)a->runs,
-           all->cache ? ax_format_bytes((double)all->cache, cache) : "an unknown size");
-    printf("\n%-34s %6s %9s %9s %17s %8s %7s\n", "product", "calls", "ms", "GFLOP/s", "[least, greatest]",
-           "of peak", "share");
+    printf("%lld runs each, with operands in memory that the caches (%s) do not hold\n", (long long)a->runs,
+           all->cache ? ax_format_bytes((double)all->cache, cache) : "of unknown size");
+    printf("\n%-34s %6s %9s %9s %17s %8s %7s\n", "product", "calls", "ms", "GFLOP/s", "[min, max]", "of peak",
+           "share");
 }
 
 static void print_row(const row *r)
@@ -144,7 +145,7 @@ static void print_row(const row *r)
 
 static ax_status report(const ax_step_products *all, const args *a, int ranks)
 {
-    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no product to time: choose a smaller grid");
+    AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no matrix product to time: choose a smaller grid");
     if (!a->json)
         print_head(all, a, ranks);
     for (int64_t i = 0; i <= all->n; i++) {

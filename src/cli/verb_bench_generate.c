@@ -1,5 +1,4 @@
-/* axonn bench generate: what the tokens take that a model generates, and what of it is reading its weights.
- */
+/* axonn bench generate: times token generation, and the reading of the model's weights for comparison. */
 #include "model.h"
 
 #include <math.h>
@@ -25,7 +24,7 @@ typedef struct measured {
     const args *a;
     const opened_model *m;
     ax_generate_times t;
-    int64_t tokens; /* of a round */
+    int64_t tokens; /* per round */
     int ranks;
 } measured;
 
@@ -73,7 +72,7 @@ static ax_status print_json(const measured *r)
                   a->common.device, "isa", isa));
 }
 
-/* Milliseconds with three digits that count. */
+/* Prints milliseconds with three significant digits. */
 static void print_ms(double seconds)
 {
     double ms = seconds * 1e3;
@@ -108,22 +107,22 @@ static ax_status print_table(const measured *r)
     printf(" in %lld round%s: %lld token%s, %.1f tokens/s\n", (long long)a->rounds, plural(a->rounds),
            (long long)a->prompt, plural(a->prompt), (double)a->prompt / t->prompt.median);
     print_spread("token", &t->token);
-    printf(" in %lld x %lld, after %lld to %lld others: %.1f tokens/s\n", (long long)a->rounds,
+    printf(" in %lld rounds of %lld, at positions %lld to %lld: %.1f tokens/s\n", (long long)a->rounds,
            (long long)r->tokens, (long long)a->prompt, (long long)(a->prompt + r->tokens - 1),
            1 / t->token.median);
-    printf("%-14s %.1f MB a token%s: %.1f GB/s\n", "weights", t->weights * 1e-6,
+    printf("%-14s %.1f MB per token%s: %.1f GB/s\n", "weights", t->weights * 1e-6,
            r->ranks > 1 ? " and rank" : "", t->weights / t->token.median * 1e-9);
     if (t->read.median > 0)
-        printf("%-14s %.1f GB/s, from %.1f to %.1f, of the same weights%s; generation reaches %.2f of it, "
+        printf("%-14s %.1f GB/s, from %.1f to %.1f, for the same weights%s; generation reaches %.2f of that, "
                "from %.2f to %.2f\n",
                "reading", t->read.median * 1e-9, t->read.min * 1e-9, t->read.max * 1e-9,
-               t->weights < (double)ax_cores_cache() ? ", which caches hold" : "", t->share.median,
+               t->weights < (double)ax_cores_cache() ? ", which fit into the caches" : "", t->share.median,
                t->share.min, t->share.max);
     double products = t->kernel[AX_K_gemm].seconds, attention = t->kernel[AX_K_attention].seconds,
            kernels = 0;
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
         kernels += t->kernel[k].seconds;
-    printf("\n  %-14s %8s %8s\n", "of a token", "ms", "share");
+    printf("\n  %-14s %8s %8s\n", "per token", "ms", "share");
     print_part("products", products, t->token.mean);
     print_part("attention", attention, t->token.mean);
     print_part("other kernels", kernels - products - attention, t->token.mean);
@@ -138,7 +137,7 @@ static ax_status print_table(const measured *r)
 
 static ax_status report(const measured *r) { return r->a->common.json ? print_json(r) : print_table(r); }
 
-/* Tokens that a round has room for. */
+/* Chooses the number of tokens per round; fails if the model has too few positions for it. */
 static ax_status choose_tokens(const args *a, int64_t positions, int64_t *out)
 {
     enum { TOKENS = 64 };

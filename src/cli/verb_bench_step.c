@@ -1,4 +1,4 @@
-/* axonn bench step: what a configuration's steps take, and what of it goes where. */
+/* axonn bench step: times a configuration's training steps, in total and by part. */
 #include "axonn/engine.h"
 #include "launch.h"
 
@@ -26,12 +26,12 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object"},
 };
 
-/* What a step's time goes to. */
+/* The parts of a step's time. */
 typedef enum part_kind { PRODUCTS, ATTENTION, MEMORY_BOUND, OPTIMIZER, PARTS } part_kind;
 
 static const struct {
     const char *name;
-    bool computes; /* bound by arithmetic, else by memory */
+    bool computes; /* true: compute-bound; false: memory-bound */
 } parts[PARTS] = {{"products", true}, {"attention", true}, {"memory-bound", false}, {"optimizer", false}};
 
 static part_kind part_of(ax_kernel kernel)
@@ -51,13 +51,14 @@ static part_kind part_of(ax_kernel kernel)
     }
 }
 
-/* What the device would take at its best; 0 where that is not known. */
-static double least(const ax_step_times *t, part_kind part, const ax_kernel_total *total)
+/* Returns the seconds that the device would need at its peak rate, 0 if that is not known. */
+static double ideal_seconds(const ax_step_times *t, part_kind part, const ax_kernel_total *total)
 {
     double rate = parts[part].computes ? t->peak : t->stream;
     return rate > 0 ? (parts[part].computes ? total->flops : total->bytes) / rate : 0;
 }
 
+/* Sums the kernels of each part. *rest is the time outside kernels and exposed communication. */
 static void add_up(const ax_step_times *t, ax_kernel_total sums[PARTS], double *rest)
 {
     memset(sums, 0, PARTS * sizeof *sums);
@@ -77,7 +78,7 @@ static void add_up(const ax_step_times *t, ax_kernel_total sums[PARTS], double *
 
 static json_t *part_json(const ax_step_times *t, part_kind part, const ax_kernel_total *sum)
 {
-    double ideal = least(t, part, sum);
+    double ideal = ideal_seconds(t, part, sum);
     return json_pack("{s:f, s:I, s:f, s:f, s:o}", "ms", sum->seconds * 1e3, "calls", (json_int_t)sum->calls,
                      "flops", sum->flops, "bytes", sum->bytes, "of_ceiling",
                      cli_json_number(ideal > 0 && sum->seconds > 0 ? ideal / sum->seconds : NAN));
@@ -142,19 +143,19 @@ static ax_status report(const ax_step_times *t, const char *device, const args *
     printf("\n%-16s %9s %8s  %s\n", "", "ms", "share", "rate");
     for (int p = 0; p < PARTS; p++) {
         bool computes = parts[p].computes;
-        double seconds = sums[p].seconds, best = least(t, (part_kind)p, &sums[p]);
+        double seconds = sums[p].seconds, best = ideal_seconds(t, (part_kind)p, &sums[p]);
         print_row(parts[p].name, seconds, t->seconds.mean);
         if (seconds > 0)
             printf("  %7.1f %s", (computes ? sums[p].flops : sums[p].bytes) / seconds * 1e-9,
                    computes ? "GFLOP/s" : "GB/s   ");
         if (seconds > 0 && best > 0)
-            printf(", %3.0f %% of the device's", 100 * best / seconds);
+            printf(", %3.0f %% of the device's rate", 100 * best / seconds);
         printf("\n");
         ideal += p == MEMORY_BOUND ? 0 : best;
     }
     if (ranks > 1) {
         print_row("communication", t->exposed, t->seconds.mean);
-        printf("  waited for\n");
+        printf("  time spent waiting for other ranks\n");
     }
     print_row("the rest", rest, t->seconds.mean);
     printf("\n");

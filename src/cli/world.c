@@ -1,4 +1,4 @@
-/* Being one of the ranks of a verb, and telling errors once. */
+/* Joining the ranks of a verb, and printing each error once. */
 #include "job.h"
 #include "launch.h"
 
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether this process may tell an error, has told it, or leaves it to another rank. Before there is a world,
- * all ranks are taken to fail alike. */
+/* Whether this process prints errors. NEED_NOT: it has printed the error, or another rank prints it.
+ * NO_WORLD: before the ranks have met, all of them are expected to fail in the same way, so rank 0 prints. */
 static enum { NO_WORLD, MAY_TELL, NEED_NOT } voice;
 
 void cli_tell(ax_status status)
@@ -18,7 +18,7 @@ void cli_tell(ax_status status)
     if (status == AX_OK || !mine)
         return;
     bool colour = cli_colour(stderr);
-    if (status == AX_ERR_SIGNAL) /* asked for, and done as asked: no error to the eye */
+    if (status == AX_ERR_SIGNAL) /* the user asked for the stop, so it is not shown as an error */
         fprintf(stderr, "axonn: %s\n", ax_error_message());
     else
         fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
@@ -30,9 +30,9 @@ void cli_told_by_ranks(void) { voice = NEED_NOT; }
 
 /* ---- the process that started the ranks ---------------------------------------------------------- */
 
-static int starter = -1; /* its memory for notes */
+static int starter = -1; /* file descriptor of its note (cli_note) */
 
-/* On another host the path is something else, or nothing. */
+/* Checks the name of the memory, because on another host the path leads nowhere or to another file. */
 void cli_starter_find(void)
 {
     char target[64] = "";
@@ -46,14 +46,15 @@ void cli_starter_heard(void)
 {
     static const int32_t yes = 1;
     if (starter >= 0 && pwrite(starter, &yes, sizeof yes, offsetof(cli_note, heard)) < 0)
-        starter = -1; /* it has gone */
+        starter = -1; /* the starter has ended */
 }
 
 static void leave_note(const ax_comm *world, bool ended, ax_status status)
 {
     cli_note note = {.pid = getpid(), .ended = ended, .code = (int32_t)status};
     if (starter >= 0 && !ax_comm_rank(world) && pwrite(starter, &note, offsetof(cli_note, heard), 0) < 0)
-        ax_log(AX_LOG_DEBUG, "no note is left: %s", strerror(errno));
+        ax_log(AX_LOG_DEBUG, "cannot write the note to the process that started the ranks: %s",
+               strerror(errno));
 }
 
 /* ---- the world ----------------------------------------------------------------------------------- */
@@ -81,7 +82,7 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     voice = ax_comm_rank(*world) ? NEED_NOT : MAY_TELL;
     leave_note(*world, true, status);
     fflush(stdout);
-    cli_tell(status); /* before a launcher can see a rank that failed, and ends the others */
+    cli_tell(status); /* before a rank exits with an error: the launcher then ends the others */
     ax_comm_destroy(world);
     return status;
 }
@@ -89,7 +90,7 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
 static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides, ax_config_use use,
                             cli_configured_fn *run, const void *args)
 {
-    const char *isa; /* that AXONN_ISA cannot be had is said before anything takes time */
+    const char *isa; /* checked first, so that a wrong AXONN_ISA is reported at once */
     ax_config config;
     AX_TRY(ax_comm_agree(world, ax_isa_chosen(&isa)));
     ax_status status =

@@ -27,7 +27,7 @@ static bool request_amx(void)
 #ifdef __linux__
     if (syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0)
         return true;
-    ax_log(AX_LOG_DEBUG, "the processor has tiles for bf16, but the system does not let them be used: %s",
+    ax_log(AX_LOG_DEBUG, "the processor has AMX, but the system does not let this process use it: %s",
            strerror(errno));
 #endif
     return false;
@@ -96,8 +96,7 @@ static ax_status fail_isa(const char *name)
     for (int i = 0; ax_isa_name(i); i++)
         ax_text_add(usable, sizeof usable, "%s%s", i ? ", " : "", ax_isa_name(i));
     return ax_fail(AX_ERR_USAGE, "AXONN_ISA is \"%s\", %s: this processor can run %s", name,
-                   known ? "which cannot be used here"
-                         : "which is no instruction set that there are kernels for",
+                   known ? "which cannot be used here" : "which is not the name of an instruction set",
                    usable);
 }
 

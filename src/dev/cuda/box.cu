@@ -1,5 +1,5 @@
-/* Rows and boxes of larger arrays: embedding look-up and its gradient, strided copies, random initialisation.
- */
+/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies,
+ * initialization. */
 #include "dev/cuda/kernels.cuh"
 
 #include "axonn/philox.h"
@@ -9,7 +9,7 @@ namespace
 
 /* ---- embedding ----------------------------------------------------------------------------------- */
 
-/* The row of this box's table that holds `id`, or -1. */
+/* Returns the row of `id` in this rank's box of the table, or -1. */
 __device__ inline int64_t table_row(int32_t id, int64_t first, int64_t count)
 {
     int64_t row = id - first;
@@ -37,9 +37,10 @@ template <class T> struct embedding {
     }
 };
 
-/* Its gradient adds the rows of dy that have the same id, in ascending order. Rows are sorted by id first: a
- * stable radix sort, a block of SORT_BLOCK rows at a time, then each run of equal ids is summed by one block
- * per strip of columns. Ids beyond the box become `count`, which sorts last and is left out. */
+/* The gradient of the embedding adds the rows of dy with the same id, in ascending order. First the rows are
+ * sorted by id, by a stable radix sort in which a thread block handles SORT_BLOCK rows. Then one thread block
+ * per strip of columns adds each run of equal ids. Ids outside of this rank's box become `count`, which sorts
+ * last and is skipped. */
 enum { DIGIT = 6, DIGITS = 1 << DIGIT, SORT_BLOCK = 1024, SORT_THREADS = DIGITS };
 
 typedef struct entry {
@@ -60,7 +61,7 @@ struct entries_of {
     }
 };
 
-/* starts[digit][block]: how many rows of the block have the digit. */
+/* Sets starts[digit][block] to the number of rows of the block with that digit. */
 __global__ void count_digits(const entry *in, int n, int shift, int *starts)
 {
     __shared__ int digit[SORT_BLOCK];
@@ -73,7 +74,8 @@ __global__ void count_digits(const entry *in, int n, int shift, int *starts)
     starts[threadIdx.x * gridDim.x + blockIdx.x] = mine;
 }
 
-/* Counts to places: the sum of what is before. One block. */
+/* Replaces values by their exclusive prefix sum, which turns counts into positions. Runs as one thread
+ * block. */
 __global__ void scan(int *values, int n)
 {
     __shared__ int sums[BLOCK];
@@ -93,7 +95,7 @@ __global__ void scan(int *values, int n)
     }
 }
 
-/* Thread d places the rows with digit d, in their order. */
+/* Moves rows to their sorted positions; thread d moves those with digit d, in order. */
 __global__ void place(const entry *in, int n, int shift, const int *starts, entry *out)
 {
     __shared__ entry own[SORT_BLOCK];
@@ -107,7 +109,7 @@ __global__ void place(const entry *in, int n, int shift, const int *starts, entr
             out[to++] = own[i];
 }
 
-/* Block (i, s): if a run of equal ids begins at i, its sum in columns of strip s. */
+/* Thread block (i, s): if a run of equal ids begins at i, adds it up in the columns of strip s. */
 template <class T> struct adding {
     typedef accum_t<T> A;
     const T *dy;
@@ -149,7 +151,7 @@ ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int
     return AX_OK;
 }
 
-/* The gradient of rows row0 … row0+n-1. */
+/* Adds the gradient of rows row0 … row0+n-1. */
 template <class T>
 ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int64_t row0, int n,
                          int64_t room)
@@ -170,7 +172,7 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
 
 /* ---- boxes --------------------------------------------------------------------------------------- */
 
-/* Element `at` of an n0 x n1 x n2 x n3 box by its four indices. */
+/* The four indices of element `at` of an n0 x n1 x n2 x n3 box. */
 struct place4 {
     int64_t i, j, k, l;
     __device__ place4(const int64_t n[4], int64_t at)
@@ -212,7 +214,7 @@ template <class T> struct add_box {
 
 int64_t elements(const int64_t n[4]) { return n[0] * n[1] * n[2] * n[3]; }
 
-/* The box in elements of 16 bytes, if its rows consist of such. */
+/* Describes the box in elements of 16 bytes. Returns false if its rows do not consist of such. */
 bool widened(const ax_copy_box_args *a, ax_copy_box_args *out)
 {
     int64_t times = 16 / (int64_t)ax_dtype_size(a->dtype);
@@ -263,7 +265,7 @@ ax_status ax_cuda_embedding(ax_stream *stream, const void *args)
     });
 }
 
-/* As many rows at a time as scratch can sort. */
+/* Handles as many rows at a time as scratch can sort. */
 ax_status ax_cuda_embedding_grad(ax_stream *stream, const void *args)
 {
     const ax_embedding_grad_args *a = (const ax_embedding_grad_args *)args;

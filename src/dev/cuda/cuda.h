@@ -1,8 +1,8 @@
-/* The CUDA backend: one plugin, libaxonn_cuda.so, that dev/plugin.c loads. `device.c` has memory, copies and
- * the table; `gemm.c` products by cuBLASLt, `gemm_plan.c` how it does each; `cudnn.c` attention by cuDNN,
- * where that is; `nccl.c` links between GPUs; each *.cu the kernels of the file of that name in dev/ref, on
- * what `kernels.cuh` gives them. All work of a device but collectives goes to one stream, so that scratch has
- * one user at a time. */
+/* Private header of the CUDA backend, a plugin (libaxonn_cuda.so) that dev/plugin.c loads. device.c has
+ * memory, copies and the backend's table; gemm.c matmuls by cuBLASLt, gemm_plan.c the choice of their
+ * algorithms; cudnn.c attention by cuDNN, if that is installed; nccl.c links between GPUs. Each *.cu has the
+ * kernels of the file of that name in dev/ref; kernels.cuh has what they share. All work of a device except
+ * collectives runs on one stream, so that scratch has one user at a time. */
 #ifndef AXONN_DEV_CUDA_H
 #define AXONN_DEV_CUDA_H
 
@@ -14,16 +14,15 @@
 extern "C" {
 #endif
 
-/* Bytes of device memory that kernels, cuBLASLt among them, share as scratch: so many at least, what cuBLASLt
- * asks for on Hopper; more where the GPU has much memory, which cuDNN makes use of. */
+/* Minimum bytes of device memory that kernels, cuBLASLt and cuDNN share as scratch: what cuBLASLt needs on
+ * Hopper. GPUs with more memory have more scratch, for cuDNN. */
 enum { AX_CUDA_SCRATCH = 32 << 20 };
 
-/* What the host copies in goes through pinned memory, a chunk after the other, so that the host need not
- * wait. */
+/* Copies from the host go through chunks of pinned memory, used in turn, so that the host need not wait. */
 enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
 
-/* Which attention a device has: the last of these that takes a call, up to what environment AXONN_ATTENTION
- * names. */
+/* Implementations of attention. A call uses the last of these that supports it, up to the one that
+ * environment variable AXONN_ATTENTION names. */
 typedef enum ax_cuda_attention_kind {
     AX_CUDA_PLAIN, /* attention.cu */
     AX_CUDA_FLASH, /* flash.cu */
@@ -34,31 +33,33 @@ typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
     cudaStream_t stream;
-    bool recording; /* what the stream is given becomes a graph: nothing may be waited for */
+    bool recording; /* the stream is being captured as a graph: nothing may wait for it */
     void *scratch;
     int64_t scratch_bytes;
-    int64_t left_at_open, held; /* bytes: what was there, and the most that this process has held since */
-    char *pinned;               /* AX_CUDA_CHUNKS chunks */
-    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* out of each */
-    int chunk;                          /* that is next */
-    char *later;                        /* pinned: AX_COPY_LATER bytes of ax_copy_out_begin, */
-    cudaEvent_t there;                  /* and when they are */
-    cudaEvent_t stamp[AX_STAMPS];       /* made when they are first used */
-    struct ax_cuda_products *products;  /* gemm.c's */
-    cudaEvent_t reached;                /* for who waits for the stream */
-    struct ax_nccl *nccl;               /* nccl.c's; NULL: this GPU was never linked to another */
+    int64_t left_at_open,
+        held;     /* bytes: free memory at open, and the most that this process has used since */
+    char *pinned; /* AX_CUDA_CHUNKS chunks */
+    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* when the last copy from each chunk is done */
+    int chunk;                          /* the next to use */
+    char *later;                        /* pinned: AX_COPY_LATER bytes for ax_copy_out_begin */
+    cudaEvent_t there;                  /* when they have been copied */
+    cudaEvent_t stamp[AX_STAMPS];       /* created at first use */
+    struct ax_cuda_products *products;  /* state of gemm.c */
+    cudaEvent_t reached;                /* recorded to wait for the stream */
+    struct ax_nccl *nccl;               /* state of nccl.c; NULL: this GPU was never linked to another */
     ax_cuda_attention_kind attention;
-    struct ax_cuda_cudnn *cudnn; /* cudnn.c's; NULL: it is not open */
+    struct ax_cuda_cudnn *cudnn; /* state of cudnn.c; NULL: not open */
 } ax_cuda;
 
 static inline ax_cuda *ax_cuda_of(const ax_stream *stream) { return (ax_cuda *)stream->dev->impl; }
 
-/* AX_OK, or what the driver says of `what`: AX_ERR_MEMORY if memory is short, else AX_ERR_INTERNAL. */
+/* Returns AX_OK, or fails with CUDA's message about the call `what`: AX_ERR_MEMORY if memory is short, else
+ * AX_ERR_INTERNAL. */
 ax_status ax_cuda_check(cudaError_t result, const char *what);
 #define AX_CUDA(call) AX_TRY(ax_cuda_check((call), #call))
 
-/* Waits until the stream has done what it was given. AX_ERR_COMM if links have failed, which it may be
- * waiting for: whoever waits for the stream on the host does so by this. */
+/* Waits on the host until the stream is idle. AX_ERR_COMM if links have failed. All host code must wait for
+ * the stream by this function, because the stream may wait for a link that has failed. */
 ax_status ax_cuda_wait(ax_cuda *cu);
 /* Copies to or from memory of the host that is not pinned, and waits for it. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
@@ -66,42 +67,42 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 /* The table of the plugin (device.c). */
 extern const ax_device_ops ax_plugin_cuda;
 
-/* `gpu` names its kind. */
+/* `gpu`: the name of the GPU's model. */
 ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_products **out);
 void ax_cuda_products_destroy(struct ax_cuda_products **out);
 
-/* The product without its sums: every row of c is the bias (zeros if there is none), or has it added. */
+/* Sets each row of c to the bias (zeros if NULL), or adds the bias if `accumulate`; does not multiply. */
 ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *args);
 
-/* The product, for what cuBLASLt does not take. */
+/* GEMM for calls that cuBLASLt does not support: a slow kernel. */
 ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args);
 
 /* Links to other GPUs (nccl.c). */
 extern const ax_link_ops ax_cuda_links;
-/* Waits for an event of a linked GPU until it is reached, or CUDA or a link has failed: then streams do not
- * wait for links any more. Warns of long waits, and gives one up after two minutes where this rank is
- * `ending`: others may have ended before they did their part. */
+/* Waits for an event of a linked GPU, until it is reached or CUDA or a link has failed; a failure aborts all
+ * links, so that no stream waits for them any more. Warns of long waits. `ending`: this rank is closing down;
+ * gives up after two minutes, because other ranks may have ended before they did their part. */
 void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending);
-/* Why links have failed, so that what was received over them is nothing; or NULL. */
+/* Returns why the links have failed, or NULL. After a failure, data received over them is invalid. */
 const char *ax_nccl_why(const ax_cuda *cu);
 void ax_nccl_destroy(ax_cuda *cu);
 
-/* Attention on tensor cores (flash.cu), for the calls that it takes. */
+/* Attention on tensor cores (flash.cu), for calls that it supports. */
 bool ax_cuda_flash_takes(const ax_attention_args *args);
 bool ax_cuda_flash_grad_takes(const ax_attention_grad_args *args);
 ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
-/* Attention by the plugin's own kernels. */
+/* Attention by the plugin's own kernels (flash.cu or attention.cu). */
 ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *args);
 ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_args *args);
 
-/* doc_start as floats; and o and lse of queries that see no key. */
+/* Converts doc_start to floats; sets o to 0 and lse to -infinity for queries that see no key. */
 ax_status ax_cuda_documents(ax_stream *stream, const int32_t *doc_start, int64_t n, float *out);
 ax_status ax_cuda_blind_queries(ax_stream *stream, const ax_attention_args *args);
 
-/* Attention by cuDNN (cudnn.c). *done: it took the call; the first that it may take opens it. create:
- * AX_ERR_USAGE if there is none to use. */
+/* Attention by cuDNN (cudnn.c). *done: whether it has done the call. The first call that it may support opens
+ * the library. create: AX_ERR_USAGE if there is no usable cuDNN. */
 #ifdef AXONN_HAVE_CUDNN
 ax_status ax_cuda_cudnn_create(const ax_cuda *cu, struct ax_cuda_cudnn **out);
 void ax_cuda_cudnn_destroy(struct ax_cuda_cudnn **out);

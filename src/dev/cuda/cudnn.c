@@ -1,7 +1,7 @@
-/* Attention by cuDNN: which calls it takes, their plans, and how a plan is judged before it is trusted. A
- * plan is made at the first call of a shape and kept. The backward graph needs workspace that grows with the
- * square of the time, so a call is cut into slices, of sequences or of heads of one, that fit scratch.
- * Letters are those of cudnn_graph.c. */
+/* Attention by cuDNN: which calls it supports, their plans, and a check of each plan against the plugin's own
+ * kernels. A plan is made and checked at the first call of a shape, and then kept. The backward graph needs
+ * workspace that grows with the square of the sequence length, so a call is cut into slices that fit scratch:
+ * of sequences, or of heads of one sequence. Letters are those of cudnn_graph.c. */
 #include "dev/cuda/cudnn.h"
 #include "dev/cuda/cuda.h"
 
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of scratch that plans share. Tests take less, so that small calls are cut too. */
+/* Returns the bytes of scratch for plans. Tests set AXONN_CUDNN_ROOM to less, so that small calls are cut
+ * too. */
 #ifdef AXONN_CUDNN_ROOM
 _Static_assert(AXONN_CUDNN_ROOM <= AX_CUDA_SCRATCH, "there is no more scratch than that");
 static int64_t all_room(const ax_cuda *cu)
@@ -22,20 +23,20 @@ static int64_t all_room(const ax_cuda *cu)
 static int64_t all_room(const ax_cuda *cu) { return cu->scratch_bytes; }
 #endif
 
-/* What engines take beside what is counted. */
+/* Bytes that engines may need in addition to ax_cudnn_backward_bytes. */
 enum { WORKSPACE_REST = 64 << 10 };
 
-/* NEW: made, but never run. OWN: the plugin's own kernels do these calls. */
+/* NEW: the plan is made, but not yet checked. GOOD: cuDNN is used. OWN: the plugin's own kernels are used. */
 typedef enum verdict { NEW, GOOD, OWN } verdict;
 
-/* Calls of one shape, and the plans of their slices: `batch` sequences of `kv_heads` heads each, and of what
- * is left over where that does not divide. */
+/* Calls of one shape, and the plans of their slices. `slice`: `batch` sequences of `kv_heads` key heads.
+ * `rest`: the smaller slices at the end, if there are any. */
 typedef struct shape_class {
     ax_cudnn_shape whole;
     int64_t batch, kv_heads;
     ax_cudnn_plan slice, rest;
     verdict verdict;
-    int overflows; /* calls without a verdict, as only cuDNN's fp16 overflowed */
+    int overflows; /* checks without a verdict, because fp16 overflowed in cuDNN only */
     struct shape_class *next;
 } shape_class;
 
@@ -46,12 +47,12 @@ struct ax_cuda_cudnn {
 };
 typedef struct ax_cuda_cudnn state;
 
-/* A call: its operands, and the kernel that else does it for one sequence. */
+/* A call and its operands. */
 typedef struct call {
     ax_cudnn_shape whole;
     void *at[AX_CUDNN_OPERANDS];
     float scale, hidden, unit;
-    const void *args;
+    const void *args; /* of the kernel: ax_attention_args or ax_attention_grad_args */
     const int32_t *doc_start;
 } call;
 
@@ -92,7 +93,7 @@ void ax_cuda_cudnn_destroy(state **out)
     *out = NULL;
 }
 
-/* ---- what a call is ------------------------------------------------------------------------------ */
+/* ---- calls --------------------------------------------------------------------------------------- */
 
 static bool all_aligned(void *const *at)
 {
@@ -102,7 +103,8 @@ static bool all_aligned(void *const *at)
     return true;
 }
 
-/* Heads are rows of 16 bytes of which engines take up to 256 elements. A single query is none of theirs. */
+/* Whether cuDNN may support a call. Its engines need heads of a multiple of 16 bytes, at most 256 elements
+ * wide, and more than one query. */
 static bool takes(const call *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -162,7 +164,7 @@ static call backward_call(const ax_attention_grad_args *a)
                   .doc_start = a->doc_start};
 }
 
-/* Elements of an operand from the start of the arrays to sequence b and key head g. */
+/* Returns the offset in elements of sequence b and key head g in an operand. */
 static int64_t elements_to(const ax_cudnn_shape *whole, int operand, int64_t b, int64_t g)
 {
     const int64_t h = g * (whole->all_heads / whole->all_kv_heads), t = whole->time, d = whole->width;
@@ -201,7 +203,7 @@ static void *place(const call *c, int operand, int64_t b, int64_t g)
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* The first keys of documents as floats are at the end. */
+/* The end of scratch holds the first keys of documents as floats; the rest is workspace. */
 static int64_t documents_bytes(const ax_cudnn_shape *s)
 {
     return s->documents ? ax_round_up(s->batch * s->time * (int64_t)sizeof(float), 256) : 0;
@@ -211,11 +213,13 @@ static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
     return all_room(cu) - documents_bytes(s);
 }
 
-/* `total` in equal parts of at most `most`, but for the last. */
+/* Returns the size of a part when `total` is cut into nearly equal parts of at most `most`; the last is
+ * smaller. */
 static int64_t part_of(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
 
-/* As many sequences as fit, or else as many heads of one. A slice that leaves most of the GPU idle is not
- * worth it, and statistics of a slice start where 16 bytes do. */
+/* Chooses slices: as many sequences as fit the workspace, else as many heads of one sequence. Fails if a
+ * slice would leave most of the GPU idle, or if the statistics of a slice would not begin at a multiple of 16
+ * bytes. */
 static ax_status cut(const ax_cuda *cu, shape_class *c)
 {
     const ax_cudnn_shape *s = &c->whole;
@@ -276,7 +280,7 @@ static ax_status find(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, 
     for (*out = s->first; *out; *out = (*out)->next)
         if (!memcmp(&(*out)->whole, whole, sizeof *whole))
             return AX_OK;
-    shape_class *c; /* there are few: a list will do */
+    shape_class *c; /* there are few shapes, so a list is enough */
     AX_TRY(ax_calloc(1, sizeof *c, &c));
     c->whole = *whole;
     c->next = s->first;
@@ -290,7 +294,7 @@ static ax_status find(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, 
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-/* All slices, one after the other. */
+/* Runs all slices, one after the other. */
 static ax_status run_slices(ax_stream *stream, state *s, const shape_class *c, const call *k)
 {
     const ax_cuda *cu = ax_cuda_of(stream);
@@ -324,9 +328,9 @@ static ax_status run(ax_stream *stream, state *s, const shape_class *c, call *k)
     return AX_OK;
 }
 
-/* ---- judging ------------------------------------------------------------------------------------- */
+/* ---- checking a plan ----------------------------------------------------------------------------- */
 
-/* Sequence b by the plugin's own kernels, to where its results belong. */
+/* Runs sequence b by the plugin's own kernels, which store the results to the call's operands. */
 static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
 {
     const int32_t *doc_start = k->doc_start ? k->doc_start + b * k->whole.time : NULL;
@@ -349,7 +353,7 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
-/* Root mean squares of got - want and of want; infinities that are alike do not count. */
+/* Computes the root mean squares of got - want and of want; equal infinities do not count. */
 static void measure(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off, double *size)
 {
     *off = *size = 0;
@@ -363,12 +367,12 @@ static void measure(ax_dtype dtype, const void *got, const void *want, int64_t n
     *off = sqrt(*off / (double)n), *size = sqrt(*size / (double)n);
 }
 
-/* The results that are compared. */
+/* The results that are compared, by kind of graph. */
 static const int results[][3] = {[AX_CUDNN_FORWARD] = {AX_CUDNN_O, AX_CUDNN_LSE, AX_CUDNN_LSE},
                                  [AX_CUDNN_BACKWARD] = {AX_CUDNN_DQ, AX_CUDNN_DK, AX_CUDNN_DV}};
 enum { RESULTS = 3, SEQUENCES = 2, OVERFLOWS = 64 };
 
-/* Brings the results of the first and the last sequence to the host. */
+/* Copies the results of the first and the last sequence to the host. */
 static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RESULTS])
 {
     for (int i = 0; i < SEQUENCES; i++)
@@ -385,11 +389,13 @@ static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RES
     return AX_OK;
 }
 
-/* Both round to T in a few places: what is wrong is off by much more than the bound, eight such roundings. A
- * gradient that is far smaller than the others may be what rounding leaves of 0, as dq and dk are where
- * documents are of one token: it is to be small, no more. What is all zero or not a number says nothing: *c
- * stays NEW; so does, OVERFLOWS times, fp16 that overflows in cuDNN alone, as gradients do while their scale
- * is too large. */
+/* Runs the call by own kernels and by cuDNN, and compares the results. Both round to T in a few places, so
+ * the bound is eight roundings to T; a wrong result is off by much more.
+ *
+ * A gradient far smaller than the others may be pure rounding error, as dq and dk are if each document is one
+ * token. Such a gradient only has to be small. Results that are all zero or not finite decide nothing: *c
+ * stays NEW. It also stays NEW, OVERFLOWS times at most, if fp16 overflows in cuDNN only, as gradients do
+ * while the loss scale is too large. */
 static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, void *want[SEQUENCES][RESULTS],
                          void *got[SEQUENCES][RESULTS])
 {
@@ -425,7 +431,8 @@ static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, v
     return AX_OK;
 }
 
-/* The first run, by both. Links that fail meanwhile say nothing about it. */
+/* Runs a call of a NEW shape with the check. On failure own kernels are used for the shape from now on,
+ * except after a failure of links, which is not cuDNN's. */
 static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};
@@ -450,7 +457,7 @@ static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
     return AX_OK;
 }
 
-/* Where it cannot be opened, it is not tried again. */
+/* Opens cuDNN if it is not open. If that fails, it is not tried again. */
 static bool is_open(ax_cuda *cu)
 {
     if (!cu->cudnn && ax_cuda_cudnn_create(cu, &cu->cudnn) != AX_OK) {

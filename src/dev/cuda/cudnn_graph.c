@@ -1,7 +1,7 @@
-/* The graphs of attention, forward and backward, and how cuDNN runs them. A graph is two tables, of tensors
- * and of operations, in the form that the library's fused engines know: matrices of scores exist in its
- * kernels only. The backward graph has dS in workspace, rounded to T, so that every sum has one order;
- * without, the library adds to dq by atomics and its notes do not say so.
+/* The graphs of attention, forward and backward, and their execution plans. A graph is two tables, of tensors
+ * and of operations, in the form that cuDNN's fused engines recognize: matrices of scores exist in its
+ * kernels only. The backward graph stores dS in workspace, rounded to T, so that each sum has a fixed order.
+ * Without that, cuDNN adds to dq by atomics, and its numerical notes do not say so.
  *
  * Letters: b batch, h query heads, g key heads, t time, d width; H and G all heads of the arrays. */
 #include "dev/cuda/cudnn.h"
@@ -16,14 +16,14 @@
 #define AXONN_CUDNN_LIBRARY "libcudnn.so.9"
 #endif
 
-/* Before 9.16 lengths that no tile divides needed detours. */
+/* Older versions need workarounds for sequence lengths that are not multiples of a tile. */
 enum { OLDEST = 91600 };
 
 typedef cudnnBackendDescriptor_t descriptor;
 
 /* ---- the library --------------------------------------------------------------------------------- */
 
-/* It stays in the process: libraries of CUDA's are not made to be unloaded. */
+/* Loads cuDNN with RTLD_NODELETE, because CUDA libraries do not support being unloaded. */
 ax_status ax_cudnn_load(ax_cudnn *out)
 {
     *out = (ax_cudnn){.library = dlopen(AXONN_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
@@ -76,7 +76,7 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 
 /* ---- tables -------------------------------------------------------------------------------------- */
 
-/* What tensors are arrays of, and how they lie. */
+/* The layouts of tensors: their dims, of which array in memory. */
 typedef enum layout {
     QUERIES, /* [b,h,t,d] of [b,t,H,d] */
     KEYS,    /* [b,g,t,d] of [b,t,G,d] */
@@ -84,12 +84,12 @@ typedef enum layout {
     ROWS,    /* [b,h,t,d], dense */
     SCORES,  /* [b,h,t,t] */
     SCORES_T,
-    STATS,  /* [b,h,t,1], dense: in others gradients are wrong, silently */
+    STATS,  /* [b,h,t,1], must be dense: with other strides cuDNN's gradients are wrong, without an error */
     STARTS, /* [b,1,t,1] */
     NUMBER
 } layout;
 
-enum { INSIDE = AX_CUDNN_OPERANDS }; /* of no operand: it exists in the library's kernels */
+enum { INSIDE = AX_CUDNN_OPERANDS }; /* not an operand: a virtual tensor, which exists in kernels only */
 enum {
     T = -1, /* bf16 or fp16, as the shape says */
     F32 = CUDNN_DATA_FLOAT,
@@ -131,19 +131,19 @@ static const struct { layout layout; int type, operand; } tensors[] = {
 #undef ENTRY
 };
 
-/* Operations, and when a graph has them. */
+/* Operations, and the condition under which they are in a graph. */
 typedef enum form { MATMUL, POINTWISE, INDEX, REDUCTION, RESHAPE } form;
 typedef enum condition {
     ALWAYS,
-    OPEN, /* no documents */
+    OPEN, /* without documents */
     DOCUMENTS,
-    SINGLE, /* a query head per key head */
-    GROUPED
+    SINGLE, /* one query head per key head */
+    GROUPED /* several */
 } condition;
 
 typedef struct operation {
     form form;
-    int mode, precision; /* INDEX: the dim that is counted */
+    int mode, precision; /* mode of INDEX: the dim whose index is generated */
     tensor in[3], out;
     condition when;
 } operation;
@@ -155,8 +155,8 @@ typedef struct operation {
 #define TRANSPOSE(x, y) {RESHAPE, 0, 0, {x, NONE, NONE}, y, ALWAYS}
 #define COUNT(dim, x, y, when) {INDEX, dim, F32, {x, NONE, NONE}, y, when}
 #define SELECT(x, where, y, when) {POINTWISE, CUDNN_POINTWISE_BINARY_SELECT, F32, {x, HIDDEN, where}, y, when}
-/* `to` is x where the query sees the key, else -infinity. Engines take integers for causal masks only: the
- * first key of a document is compared as float. */
+/* Sets `to` to x where the query sees the key, else to -infinity. Engines support integers for causal masks only, so
+ * the first key of a document is compared as a float. */
 #define MASK(x, to) \
     COUNT(2, x, ROW, ALWAYS), COUNT(3, x, COLUMN, ALWAYS), \
     {POINTWISE, CUDNN_POINTWISE_CMP_GE, BOOL, {ROW, COLUMN, NONE}, PAST, ALWAYS}, \
@@ -211,7 +211,8 @@ static const struct {
 } graphs[] = {
     [AX_CUDNN_FORWARD] = {forward, AX_COUNT(forward)}, [AX_CUDNN_BACKWARD] = {backward, AX_COUNT(backward)}};
 
-/* How operations are told to the library: what they do, and on what. */
+/* For each form of operation, the descriptors and attributes by which cuDNN is told its mode and its
+ * tensors. */
 typedef struct attribute {
     cudnnBackendAttributeName_t name;
     cudnnBackendAttributeType_t type;
@@ -219,7 +220,7 @@ typedef struct attribute {
 static const struct {
     cudnnBackendDescriptorType_t how, operation;
     attribute mode, precision;
-    cudnnBackendAttributeName_t in[3], out, is; /* `is`: how, of the operation */
+    cudnnBackendAttributeName_t in[3], out, is; /* `is`: the operation's attribute for descriptor `how` */
 } forms[] = {
     [MATMUL] = {CUDNN_BACKEND_MATMUL_DESCRIPTOR,
                 CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
@@ -250,12 +251,12 @@ static const struct {
 
 /* ---- descriptors --------------------------------------------------------------------------------- */
 
-/* A graph that is being made; its descriptors are the plan's. */
+/* A graph that is being made; the plan owns its descriptors. */
 typedef struct graph {
     const ax_cudnn *lib;
     const ax_cudnn_shape *shape;
     ax_cudnn_plan *plan;
-    descriptor tensor[TENSOR_COUNT]; /* NULL: no operation has met it */
+    descriptor tensor[TENSOR_COUNT]; /* NULL: no operation has used it yet */
 } graph;
 
 static ax_status create(graph *g, cudnnBackendDescriptorType_t type, descriptor *out)
@@ -290,7 +291,7 @@ static ax_status set_descriptor(const graph *g, descriptor of, cudnnBackendAttri
     return set(g, of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, &value);
 }
 
-/* Strides are in elements. */
+/* Dims, and strides in elements. */
 typedef struct extents {
     int64_t dim[4], stride[4];
 } extents;
@@ -313,7 +314,7 @@ static extents extents_of(const ax_cudnn_shape *s, layout of)
     return all[of];
 }
 
-/* An operand is known by the number of its tensor, from 1 on. */
+/* Creates the descriptor of a tensor. The unique id of an operand is the number of its tensor plus 1. */
 static ax_status make_tensor(graph *g, tensor which, descriptor *out)
 {
     const extents e = extents_of(g->shape, tensors[which].layout);
@@ -346,7 +347,7 @@ static ax_status tensor_of(graph *g, tensor which, descriptor *out)
     return AX_OK;
 }
 
-/* What an operation does; sums are asked to have one order. */
+/* Creates the descriptor of what an operation does; reductions are requested to be deterministic. */
 static ax_status make_how(graph *g, const operation *op, form f, descriptor *out)
 {
     const bool yes = true;
@@ -413,7 +414,7 @@ static ax_status make_graph(graph *g, const ax_cudnn_target *target, descriptor 
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Engines that say that their results depend on timing are none. */
+/* *yes: whether the engine of a configuration is deterministic, by its numerical notes. */
 static ax_status is_deterministic(graph *g, descriptor config, int64_t *engine, bool *yes)
 {
     const ax_cudnn *lib = g->lib;
@@ -431,7 +432,7 @@ static ax_status is_deterministic(graph *g, descriptor config, int64_t *engine, 
     return AX_OK;
 }
 
-/* The plan by this configuration. */
+/* Makes the plan of this configuration; fails if it is not deterministic or needs too much workspace. */
 static ax_status plan_by(graph *g, const ax_cudnn_target *target, descriptor config, int64_t room)
 {
     const ax_cudnn *lib = g->lib;
@@ -458,7 +459,7 @@ static ax_status plan_by(graph *g, const ax_cudnn_target *target, descriptor con
     return AX_OK;
 }
 
-/* The first of the library's proposals that will do, in its order. */
+/* Makes the plan of the first configuration that the heuristic proposes and that can be used. */
 static ax_status choose(graph *g, const ax_cudnn_target *target, descriptor ops, cudnnBackendHeurMode_t mode,
                         int64_t room)
 {
@@ -534,7 +535,8 @@ ax_status ax_cudnn_plan_run(const ax_cudnn *lib, cudnnHandle_t handle, const ax_
     return status;
 }
 
-/* dS and, where heads are grouped, dk and dv of a head, all of T, for whole tiles. */
+/* The workspace holds dS, padded to whole tiles, and for grouped heads dk and dv of each query head, all of
+ * T. */
 int64_t ax_cudnn_backward_bytes(int64_t time, int64_t width)
 {
     int64_t tiled = ax_round_up(time, 128);

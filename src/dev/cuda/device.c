@@ -1,4 +1,4 @@
-/* The CUDA backend's table: memory, copies, and the GPU that is opened. */
+/* The table of the CUDA backend; opening a GPU, its memory, copies, graphs, clock, and peak rate. */
 #include "dev/cuda/cuda.h"
 
 #include <math.h>
@@ -25,8 +25,8 @@ static const char *absent(void)
     return major >= 8 ? NULL : "the GPU is older than Ampere (compute capability 8.0)";
 }
 
-/* A share of the memory of the least GPU here, so that it is the same for all ranks of a machine, and known
- * before one of them is opened. */
+/* Returns the bytes of scratch: 1/512 of the memory of the smallest GPU of this machine, within limits. So it
+ * is the same for all ranks of a machine, and known before a device is opened. */
 static size_t workspace(int threads)
 {
     const int64_t share = 512, most = 256 << 20, unit = 1 << 20;
@@ -45,21 +45,21 @@ static size_t workspace(int threads)
 
 static ax_cuda *cuda_of(ax_device *dev) { return dev->impl; }
 
-/* Ranks of a machine take its GPUs in turn. */
+/* Returns the GPU of a rank: the ranks of a machine are assigned to its GPUs in turn. */
 static int ordinal_of(int neighbour)
 {
     int count = 0;
     return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? neighbour % count : 0;
 }
 
-/* Of the current GPU. */
+/* Returns the free bytes of the current GPU, or -1. */
 static int64_t memory_left(void)
 {
     size_t left = 0, all = 0;
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)left : -1;
 }
 
-/* A GPU is known by its place on the bus: its number depends on what a process sees. */
+/* *place is a hash of the PCI bus id: the number of a GPU depends on CUDA_VISIBLE_DEVICES of the process. */
 static int64_t available(int neighbour, int *place)
 {
     char bus[32] = "";
@@ -69,8 +69,8 @@ static int64_t available(int neighbour, int *place)
     return cudaSetDevice(ordinal) == cudaSuccess ? memory_left() : -1;
 }
 
-/* What the GPU has less than when it was opened, the driver's own context not among it. What is allocated
- * stays until the end: the most is what is held now, or was when something was given back. */
+/* Returns the most memory that was in use since the device was opened, without the driver's context. It is
+ * measured at each call and before each free. That is enough, since memory in use only falls by a free. */
 static int64_t held(ax_device *dev)
 {
     ax_cuda *cu = cuda_of(dev);
@@ -81,17 +81,19 @@ static int64_t held(ax_device *dev)
     return cu->held;
 }
 
-/* Linked to others, a GPU may wait for one that never comes. */
+/* Waits for an event on the host. Checks the links meanwhile, because the stream may wait for a rank that has
+ * failed. */
 static ax_status await(ax_cuda *cu, cudaEvent_t event)
 {
     if (cu->nccl)
         ax_nccl_reach(cu, event, false);
-    AX_CHECK(!ax_nccl_why(cu), AX_ERR_COMM, "%s", ax_nccl_why(cu)); /* whatever was computed since */
+    AX_CHECK(!ax_nccl_why(cu), AX_ERR_COMM, "%s",
+             ax_nccl_why(cu)); /* results since the failure are invalid */
     AX_CUDA(cudaEventSynchronize(event));
     return AX_OK;
 }
 
-/* Destructors cannot fail: what they wait for has ended, well or not. */
+/* Waits for the stream and ignores errors; for destructors, which cannot fail. */
 static void drain(ax_cuda *cu)
 {
     if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
@@ -126,8 +128,9 @@ static void release(ax_cuda *cu)
     free(cu);
 }
 
-/* The best of what is here, or what AXONN_ATTENTION names. cuDNN is opened when a call may be for it, but
- * where it is named: then it is an error if it is not there. */
+/* Chooses the implementation of attention: the best, or the one that AXONN_ATTENTION names. cuDNN is opened
+ * at the first call that it may support; if it is named, it is opened now, and it is an error if that
+ * fails. */
 static ax_status choose_attention(ax_cuda *cu)
 {
     static const char *const names[] = {
@@ -200,7 +203,7 @@ static ax_status alloc(ax_device *dev, size_t bytes, void **out)
     if (result == cudaErrorMemoryAllocation) {
         size_t left = 0, all = 0;
         char text[3][32];
-        cudaGetLastError(); /* it is told here, and shall not be told again by the next launch */
+        cudaGetLastError(); /* clear the error, so that the next launch does not report it again */
         cudaMemGetInfo(&left, &all);
         *out = NULL;
         return ax_fail(AX_ERR_MEMORY, "the GPU has no %s: %s of %s are left",
@@ -233,8 +236,8 @@ ax_status ax_cuda_wait(ax_cuda *cu)
     return await(cu, cu->reached);
 }
 
-/* CUDA waits for the stream before such a copy, and knows nothing of links: there must be nothing to wait
- * for. */
+/* A copy from or to pageable memory makes CUDA wait for the stream, without checking the links. So this
+ * function waits for the stream first. */
 ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
     AX_TRY(ax_cuda_wait(cu));
@@ -244,7 +247,8 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 
 static ax_status wait(ax_stream *stream) { return ax_cuda_wait(ax_cuda_of(stream)); }
 
-/* The host waits only for a chunk that is still on its way since it was used last. */
+/* Copies through the pinned chunks in turn. The host waits only if the earlier copy from a chunk is not
+ * done. */
 static ax_status copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -285,7 +289,7 @@ static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
 
 /* ---- graphs -------------------------------------------------------------------------------------- */
 
-/* Other threads, with streams of their own, go on as ever. */
+/* Mode ThreadLocal: other threads, with streams of their own, may call CUDA meanwhile without restriction. */
 static ax_status record_begin(ax_stream *stream)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -297,8 +301,9 @@ static ax_status record_begin(ax_stream *stream)
     return AX_OK;
 }
 
-/* What is refused while a stream is captured is told at its end; it is not to be told again by what comes
- * after. What a graph takes of the GPU's memory it takes now. */
+/* Errors during the capture are reported here, and then cleared, so that later calls do not report them
+ * again. The graph is uploaded at once, so that it allocates its GPU memory now and not at its first
+ * launch. */
 static ax_status record_end(ax_stream *stream, void **graph)
 {
     ax_cuda *cu = ax_cuda_of(stream);
@@ -333,10 +338,10 @@ static ax_status replay(ax_stream *stream, void *graph)
 static void forget(ax_device *dev, void *graph)
 {
     cudaSetDevice(cuda_of(dev)->ordinal);
-    cudaGraphExecDestroy(graph); /* one that is in flight ends first */
+    cudaGraphExecDestroy(graph); /* a launch in flight still runs to its end */
 }
 
-/* ---- its clock ----------------------------------------------------------------------------------- */
+/* ---- the GPU's clock ----------------------------------------------------------------------------- */
 
 static ax_status stamp(ax_stream *stream, int number)
 {
@@ -357,9 +362,10 @@ static ax_status between(ax_stream *stream, int first, int second, double *secon
     return AX_OK;
 }
 
-/* ---- its peak ------------------------------------------------------------------------------------ */
+/* ---- peak flops ---------------------------------------------------------------------------------- */
 
-/* The best of products n x n x n of normal numbers: zeros would be multiplied faster. *took: its seconds. */
+/* Times matmuls n x n x n of normally distributed numbers, since a GPU multiplies zeros faster. *took: the
+ * shortest time in seconds. */
 static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, double seconds, char *memory,
                                double *took)
 {
@@ -399,8 +405,8 @@ static ax_status time_products(ax_stream *stream, ax_dtype compute, int64_t n, d
     return AX_OK;
 }
 
-/* Of products that are long beside what it takes to start one and to wait for it. A failure, of memory most
- * likely, leaves the peak unknown. */
+/* Doubles n until a matmul takes long compared with launching it and waiting for it, and times that n.
+ * Returns 0 (unknown) if anything fails, which is most likely memory. */
 static double peak(ax_device *dev, ax_dtype compute, double seconds)
 {
     const double long_enough = 1e-3;

@@ -1,4 +1,4 @@
-/* Masks of documents, as cuDNN's graphs take them (cudnn.c). */
+/* Masks of documents in the form that cuDNN's graphs need (cudnn.c). */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -18,7 +18,7 @@ struct queries {
     ax_attention_args a;
 };
 
-/* Zeros for a query that sees no key, by a block each. */
+/* Sets o to 0 and lse to -infinity for a query that sees no key; one thread block per query. */
 __global__ void blind_kernel(queries s)
 {
     const ax_attention_args &a = s.a;

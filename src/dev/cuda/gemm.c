@@ -1,6 +1,6 @@
-/* Products by cuBLASLt. A row-major c = op(a)·op(b) is the column-major cᵀ = op(b)ᵀ·op(a)ᵀ: the library is
- * given b first. How it does a product, its plan, is chosen at the first call of a shape (gemm_plan.c) and
- * kept here. */
+/* GEMM by cuBLASLt. A row-major c = op(a)·op(b) is the column-major cᵀ = op(b)ᵀ·op(a)ᵀ, so cuBLASLt is given
+ * b first. The plan of a product (its descriptors and algorithm) is made at the first call of its shape
+ * (gemm_plan.c), and kept here in a hash table. */
 #include "dev/cuda/gemm.h"
 
 #include <stdio.h>
@@ -11,7 +11,8 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_plan_key plan_key;
 typedef ax_cuda_products products;
 
-/* Algorithms that were measured hold for a kind of GPU, a version of the library, and so much scratch. */
+/* Opens the file of measured algorithms. They are valid for one model of GPU, version of cuBLASLt and size of
+ * workspace. */
 static ax_status open_measured(products *p, const ax_cuda *cu, const char *gpu)
 {
     char kind[512];
@@ -84,7 +85,7 @@ static plan_key key_of(const ax_gemm_args *g)
                       .align_pre = ax_cuda_alignment(g->pre)};
 }
 
-/* Where the plan of that key is, or is to be. */
+/* Returns the slot of the plan with that key, or the empty slot for it. */
 static plan **slot_of(const products *all, const plan_key *key)
 {
     uint64_t i = ax_cuda_plan_hash(key, sizeof *key) & (uint64_t)(all->room - 1);
@@ -123,7 +124,7 @@ static ax_status find(products *all, ax_stream *stream, const ax_gemm_args *g, p
         return status;
     }
     all->used++;
-    *out = *slot_of(all, &key) = p; /* the plan of a part of it may be there since */
+    *out = *slot_of(all, &key) = p; /* looked up again: making p may have added a plan */
     return AX_OK;
 }
 
@@ -137,7 +138,7 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
         return AX_OK;
     if (g->then && !ax_cuda_takes_gelu(cu->products, g))
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
-    if (!g->k) /* the library refuses it */
+    if (!g->k) /* cuBLASLt refuses k = 0 */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
     AX_TRY(find(cu->products, stream, g, &p));
     if (p->in_two)

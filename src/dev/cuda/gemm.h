@@ -1,4 +1,4 @@
-/* What gemm.c, which keeps plans and does products by them, shares with gemm_plan.c, which makes plans. */
+/* Shared by gemm.c, which keeps and runs plans of matmuls, and gemm_plan.c, which makes them. */
 #ifndef AXONN_DEV_CUDA_GEMM_H
 #define AXONN_DEV_CUDA_GEMM_H
 
@@ -7,26 +7,27 @@
 
 #include <cublasLt.h>
 
-/* The end of scratch is not the library's: a bias goes there that is to have the type of c. */
+/* The end of the first AX_CUDA_SCRATCH bytes of scratch is for a bias that is converted to the type of c; the
+ * rest of them is cuBLASLt's workspace. */
 enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_CUDA_BIAS_BYTES };
 
 typedef struct ax_cuda_plan {
     ax_cuda_plan_key key;
-    bool bias_apart; /* the library has no product that adds this bias: a kernel does */
-    bool own;        /* it has no such product at all: ax_cuda_product does it */
-    bool in_two;     /* what is to become of the sums is done by a kernel of its own */
+    bool bias_apart; /* cuBLASLt cannot add this bias: a separate kernel does */
+    bool own;        /* cuBLASLt does not support this product at all: ax_cuda_product computes it */
+    bool in_two;     /* the epilogue runs as a kernel of its own (ax_gemm_in_two) */
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
 } ax_cuda_plan;
 
-/* An open-addressed table of plans, never more than half full. */
+/* A hash table of plans with open addressing, never more than half full. */
 typedef struct ax_cuda_products {
     cublasLtHandle_t library;
     char *bias;              /* AX_CUDA_BIAS_BYTES of scratch */
-    ax_cuda_plans *measured; /* NULL: nothing is timed */
+    ax_cuda_plans *measured; /* NULL: algorithms are not timed */
     cudaEvent_t begin, end;
-    int64_t room, used; /* room: a power of two */
+    int64_t room, used; /* room: number of slots, a power of two */
     ax_cuda_plan **slot;
 } ax_cuda_products;
 
@@ -38,7 +39,8 @@ static inline ax_status ax_cublaslt_check(cublasStatus_t status, const char *wha
 }
 #define AX_LT(call) AX_TRY(ax_cublaslt_check((call), #call))
 
-/* What tensors are aligned to at least counts, so that a shape has one plan. */
+/* Returns the alignment of an address in bytes, at most MOST. Tensors are aligned to at least that, so a
+ * shape has one plan and not several that differ in alignment. */
 static inline int64_t ax_cuda_alignment(const void *address)
 {
     enum { MOST = 64 };
@@ -46,16 +48,16 @@ static inline int64_t ax_cuda_alignment(const void *address)
     return !low || low > MOST ? MOST : (int64_t)low;
 }
 
-/* Makes the plan of p->key for a product like `g`, on whose memory it may be timed. */
+/* Makes the plan for p->key. Algorithms may be timed on the memory of `g`, the call that needs the plan. */
 ax_status ax_cuda_plan_make(const ax_cuda_products *all, ax_stream *stream, const ax_gemm_args *g,
                             ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
-/* The product by its plan, which is neither `own` nor `in_two`; a bias that is apart is not added. */
+/* Runs a plan that is neither `own` nor `in_two`. If `bias_apart`, the bias is not added. */
 ax_status ax_cuda_plan_run(const ax_cuda_products *all, ax_stream *stream, const ax_cuda_plan *p,
                            const ax_gemm_args *g, bool accumulate);
 
-/* Whether the library may have GELU, where that is timed. */
+/* Whether cuBLASLt may fuse this call's GELU epilogue: only if timing is on, and if cuBLASLt supports it. */
 bool ax_cuda_takes_gelu(const ax_cuda_products *all, const ax_gemm_args *g);
 
 #endif

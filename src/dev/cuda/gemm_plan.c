@@ -1,5 +1,5 @@
-/* Plans of products: how one is described to cuBLASLt, and which of its answers is taken. That is the first
- * of its heuristic, or, where AXONN_PLANS asks for it (plans.h), the fastest of several. */
+/* Makes plans of matmuls: describes a product to cuBLASLt, and chooses one of its algorithms. That is the
+ * first candidate of its heuristic, or the fastest of several if AXONN_PLANS is on (plans.h). */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 typedef ax_cuda_plan plan;
 typedef ax_cuda_products products;
 
-/* In the file of plans: the two kernels took less. */
+/* Stands for an algorithm in the file of plans: matmul and epilogue as two kernels are faster. */
 static const uint64_t in_two[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
@@ -25,7 +25,7 @@ void ax_cuda_plan_destroy(plan *p)
     free(p);
 }
 
-/* ---- describing ---------------------------------------------------------------------------------- */
+/* ---- descriptors --------------------------------------------------------------------------------- */
 
 static cudaDataType_t data_type(ax_dtype dtype)
 {
@@ -35,7 +35,7 @@ static cudaDataType_t data_type(ax_dtype dtype)
                               : CUDA_R_16F;
 }
 
-/* `rows` rows of `cols` elements, as the library sees them: columns of `cols`. */
+/* Describes a row-major matrix of `rows` x `cols` to cuBLASLt, for which its rows are columns. */
 static ax_status layout(cublasLtMatrixLayout_t *out, ax_dtype dtype, int64_t rows, int64_t cols, int64_t ld)
 {
     AX_LT(cublasLtMatrixLayoutCreate(out, data_type(dtype), (uint64_t)cols, (uint64_t)rows, ld));
@@ -49,7 +49,7 @@ static ax_status set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t wh
     return AX_OK;
 }
 
-/* Forgets a bias. fp32 is fp32: never tf32. */
+/* Describes the matmul without epilogue, anew if p->how exists. fp32 is computed in fp32, never in tf32. */
 static ax_status describe_sums(plan *p, const ax_gemm_args *g)
 {
     bool wide = g->dtype == AX_F64;
@@ -72,7 +72,7 @@ static ax_status describe(plan *p, const ax_gemm_args *g)
     return layout(&p->c, g->c_dtype, g->m, g->n, g->ldc);
 }
 
-/* What the library does with sums before it stores them. */
+/* Returns cuBLASLt's name of the call's epilogue. */
 static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
 {
     static const cublasLtEpilogue_t gelu[2][2] = {
@@ -88,7 +88,8 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
     }
 }
 
-/* The bias goes with the columns of c, which are the library's rows. */
+/* Adds the epilogue to p->how. The bias has one value per column of c; that is a row to cuBLASLt, as it
+ * wants. */
 static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 {
     cublasLtEpilogue_t with = epilogue_of(g);
@@ -99,7 +100,8 @@ static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
     return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc) : AX_OK;
 }
 
-/* Sums are kept in A, those of parts that are added up later too. */
+/* Sets what the heuristic must respect: workspace, alignments, and that split-k sums are kept in the compute
+ * type, which is A. */
 static ax_status prefer(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
 {
     const struct {
@@ -119,7 +121,7 @@ static ax_status prefer(cublasLtMatmulPreference_t preference, const ax_cuda_pla
     return AX_OK;
 }
 
-/* Whether the bias is to be converted for the library, which wants it to have the type of c. */
+/* Whether the bias must be converted (and fits the buffer): cuBLASLt requires it to have the type of c. */
 static bool converts_bias(const ax_gemm_args *g)
 {
     return g->bias && g->c_dtype != ax_dtype_accum(g->dtype) &&
@@ -139,7 +141,7 @@ static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan 
                           cu->scratch, AX_CUDA_WORKSPACE, cu->stream);
 }
 
-/* The bias of this call, which an earlier one had elsewhere, and what GELU is of. */
+/* Sets the addresses of this call's bias and preactivations in the plan, which other calls share. */
 static ax_status place(const products *all, const plan *p, const ax_gemm_args *g)
 {
     const void *bias = converts_bias(g) ? all->bias : g->bias;
@@ -161,14 +163,13 @@ ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* Answers of the heuristic that are looked at, and rounds in which each of them is timed. */
+/* The number of candidates that the heuristic is asked for, and of rounds in which each is timed. */
 enum { ANSWERS = 16, ROUNDS = 5 };
-/* What takes more than WORTH of the time of what needs no measurement is not taken instead; below TOLD ms
- * times are not told apart, for a call of the library costs the host several microseconds, and may be what is
- * timed. */
+/* A candidate must take less than WORTH of the time of the default to replace it. Times below TOLD ms are not
+ * compared: a call of cuBLASLt costs the host several microseconds, and may be all that is timed. */
 static const float WORTH = 0.98F, TOLD = 0.02F;
 
-/* *ms: of one of `times` calls, or infinite if the library refuses. */
+/* Runs the plan `times` times. *ms: mean time of a call, or infinity if cuBLASLt refuses the algorithm. */
 static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
                            float *ms)
 {
@@ -183,8 +184,10 @@ static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, cons
     return AX_OK;
 }
 
-/* least[i]: the least that answer i took. They take turns, so that a GPU that changes its clock does so for
- * all. The first round loads kernels, the second says how many calls make up for the clock's grain. */
+/* Times all candidates. least[i]: minimum time of candidate i in ms. The candidates take turns, so that
+ * changes of the GPU's clock rate affect all of them. The first round loads kernels and does not count. The
+ * second sets the number of calls per measurement, so that one is long compared with the resolution of
+ * events. */
 static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                               const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
 {
@@ -204,8 +207,8 @@ static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const a
     return AX_OK;
 }
 
-/* Times answers on the operands of the call, whose result comes afterwards. What is to be added to is kept on
- * the host meanwhile. */
+/* Times candidates on the operands of the call, before the call itself runs. If the call accumulates, c is
+ * saved on the host meanwhile. */
 static ax_status time_in_place(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                                const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
 {
@@ -233,7 +236,7 @@ static bool runs(const products *all, const plan *p, const uint64_t *algo)
            about.workspaceSize <= AX_CUDA_WORKSPACE;
 }
 
-/* The first of the answers, or the fastest if that is worth it. */
+/* Returns the fastest candidate if it is enough faster than the first, else the first. */
 static int best_of(const float *least, int n)
 {
     int best = 0;
@@ -243,7 +246,7 @@ static int best_of(const float *least, int n)
     return best;
 }
 
-/* The algorithm that was measured for this product, now or earlier, instead of the first answer. */
+/* Sets p->algo to the algorithm measured for this product: the one in the file, or measures and adds one. */
 static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
                          const cublasLtMatmulAlgo_t *answer, int n)
 {
@@ -270,7 +273,8 @@ static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gem
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* The answers of the heuristic that can be run. The library's refusals come with various codes. */
+/* Asks the heuristic for candidates. Any error of the heuristic means that there are none, since cuBLASLt
+ * uses various codes for products that it does not support. */
 static ax_status ask(const products *all, const plan *p, cublasLtMatmulAlgo_t answer[ANSWERS], int *n)
 {
     cublasLtMatmulPreference_t preference;
@@ -290,7 +294,7 @@ static ax_status ask(const products *all, const plan *p, cublasLtMatmulAlgo_t an
     return status;
 }
 
-/* *found: whether the library has a product for what the plan describes. */
+/* Chooses p->algo. *found: whether cuBLASLt supports what the plan describes. */
 static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g, bool *found)
 {
     cublasLtMatmulAlgo_t answer[ANSWERS];
@@ -302,22 +306,22 @@ static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm
     return n > 1 && all->measured ? improve(all, cu, p, g, answer, n) : AX_OK;
 }
 
-/* Whether the library may add the bias, which it wants to lie on 16 bytes. */
+/* Whether cuBLASLt may add the bias: it requires c's type and an alignment to 16 bytes. */
 static bool takes_bias(const ax_gemm_args *g)
 {
     return (g->bias && g->c_dtype == ax_dtype_accum(g->dtype) && ax_cuda_alignment(g->bias) >= 16) ||
            converts_bias(g);
 }
 
-/* Whether the library may have GELU, where that is timed: it is GELU_TANH, on the fast arithmetic that 16
- * bits allow. What it is of has rows of multiples of 8 elements, on 16 bytes. */
+/* cuBLASLt's GELU is GELU_TANH by fast approximations, which are good enough for 16-bit types only. Rows of
+ * preactivations must be multiples of 8 elements and aligned to 16 bytes. */
 bool ax_cuda_takes_gelu(const products *all, const ax_gemm_args *g)
 {
     return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
            ax_cuda_alignment(g->pre) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
-/* Whether a product that ends in GELU takes less than two kernels. */
+/* *out: whether the fused product is faster than the matmul and GELU as two kernels. Times both. */
 static ax_status beats_two(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                            bool *out)
 {
@@ -333,7 +337,7 @@ static ax_status beats_two(const products *all, ax_stream *stream, const plan *p
         AX_CUDA(cudaEventRecord(all->end, cu->stream));
         AX_TRY(ax_cuda_wait(cu));
         AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
-        if (round > 1) /* the first of each loads kernels */
+        if (round > 1) /* the first round of each loads kernels */
             least[round % 2] = fminf(least[round % 2], ms / (float)times);
     }
     ax_log(AX_LOG_DEBUG, "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms in one, %.4f in two",
@@ -345,7 +349,7 @@ static ax_status beats_two(const products *all, ax_stream *stream, const plan *p
 
 static bool is_in_two(const uint64_t *known) { return known && known[0] == in_two[0]; }
 
-/* Times all ways; what is in the file then is what this product does from now on. */
+/* Times all candidates and the two kernels, and adds the fastest to the file. */
 static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
                               bool useless)
 {
@@ -360,14 +364,14 @@ static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, c
         AX_TRY(time_answers(all, cu, p, g, answer, n, least));
         int best = best_of(least, n);
         p->algo = answer[best];
-        if (least[best] < INFINITY) /* the library does not refuse them all */
+        if (least[best] < INFINITY) /* cuBLASLt has run at least one */
             AX_TRY(beats_two(all, stream, p, g, &wins));
     }
     ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : in_two, useless);
     return AX_OK;
 }
 
-/* By the library if it can, and if that was measured to be faster. */
+/* Makes the plan of a product with a GELU epilogue: fused if that was measured to be faster, else in_two. */
 static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     AX_TRY(describe(p, g));
@@ -383,7 +387,7 @@ static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm
     return AX_OK;
 }
 
-/* With the bias if the library can, then without. */
+/* Makes a plan that adds the bias in the epilogue if cuBLASLt supports that, else a plan without the bias. */
 ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     ax_cuda *cu = ax_cuda_of(stream);

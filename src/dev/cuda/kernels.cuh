@@ -1,6 +1,6 @@
-/* What the kernels of the CUDA backend are made of: element types, vectors of up to 16 bytes, sums over warps
- * and blocks, launching. Letters of shapes are those of axonn/dev.h. Everything here is private to one .cu
- * file. */
+/* Shared by the kernels of the CUDA backend: element types, vectors of up to 16 bytes, reductions over warps
+ * and blocks, launching. Letters of shapes are those of axonn/kernels.h. Everything is in an anonymous
+ * namespace. */
 #ifndef AXONN_DEV_CUDA_KERNELS_CUH
 #define AXONN_DEV_CUDA_KERNELS_CUH
 
@@ -22,7 +22,7 @@ constexpr int WARP = 32, BLOCK = 256;
 
 /* ---- element types ------------------------------------------------------------------------------- */
 
-/* A of T: what values are summed in and parameters are kept in. */
+/* accum_t<T>: the type A in which values of T are accumulated and parameters are stored. */
 template <class T> struct accum {
     typedef float type;
 };
@@ -31,7 +31,7 @@ template <> struct accum<double> {
 };
 template <class T> using accum_t = typename accum<T>::type;
 
-/* Any element type to float or double, and back, rounding to nearest even. */
+/* widen converts any element type to float or double; narrow converts back, rounding to nearest even. */
 template <class A> __device__ inline A widen(double x) { return (A)x; }
 template <class A> __device__ inline A widen(float x) { return (A)x; }
 template <class A> __device__ inline A widen(bf16 x) { return (A)__bfloat162float(x); }
@@ -39,8 +39,8 @@ template <class A> __device__ inline A widen(f16 x) { return (A)__half2float(x);
 template <class T, class A> struct narrow {
     __device__ static inline T of(A x) { return (T)x; }
 };
-/* A double on its way to 16 bits: towards zero, with the last bit set if that lost anything, so that what is
- * rounded next is rounded as the double would be. */
+/* Rounds a double to float by "round to odd" (truncates, and sets the last bit if the result is not exact),
+ * so that rounding the float to 16 bits gives the same as rounding the double once. */
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(double x)
 {
@@ -69,7 +69,7 @@ __device__ inline double root(double x) { return sqrt(x); }
 __device__ inline float erf_complement(float x) { return erfcf(x); }
 __device__ inline double erf_complement(double x) { return erfc(x); }
 
-/* Calls f with a value of the C++ type that an element type stands for. */
+/* Calls f with a value of the C++ type of an ax_dtype. */
 template <class F> ax_status by_accum(ax_dtype dtype, F f) { return dtype == AX_F64 ? f(0.0) : f(0.0f); }
 template <class F> ax_status by_activation(ax_dtype dtype, F f)
 {
@@ -78,7 +78,7 @@ template <class F> ax_status by_activation(ax_dtype dtype, F f)
 
 /* ---- vectors ------------------------------------------------------------------------------------- */
 
-/* N neighbours, moved by one access. */
+/* N adjacent elements, loaded and stored by one instruction. */
 template <class T, int N> struct alignas(sizeof(T) * N) pack {
     T v[N];
 };
@@ -90,7 +90,7 @@ template <class T, int N> __device__ inline void store(void *array, int64_t at, 
 {
     *reinterpret_cast<pack<T, N> *>(static_cast<T *>(array) + at) = values;
 }
-/* The same as numbers of A. */
+/* read and write convert between T in memory and A. */
 template <class T, class A, int N> __device__ inline pack<A, N> read(const void *array, int64_t at)
 {
     pack<T, N> raw = load<T, N>(array, at);
@@ -110,12 +110,12 @@ __device__ inline void write(void *array, int64_t at, const pack<A, N> &values)
     store<T, N>(array, at, raw);
 }
 
-/* Elements of T in 16 bytes. */
+/* The number of elements of T in 16 bytes. */
 template <class T> struct width {
     enum { value = 16 / sizeof(T) };
 };
 
-/* Whether every address is one where 16 bytes may be moved at once; NULL is. */
+/* Whether all addresses are multiples of 16, so that 16 bytes may be moved at once; NULL counts as one. */
 inline bool aligned(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)
@@ -124,8 +124,8 @@ inline bool aligned(std::initializer_list<const void *> addresses)
     return true;
 }
 
-/* Whether rows of these arrays, which have the same length, are aligned alike: then one along_row serves all.
- */
+/* Whether the rows of these arrays, which have the same length, have the same alignment to 16 bytes: then one
+ * along_row can move through all of them. */
 inline bool alike(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)
@@ -134,7 +134,7 @@ inline bool alike(std::initializer_list<const void *> addresses)
     return true;
 }
 
-/* ---- sums ---------------------------------------------------------------------------------------- */
+/* ---- reductions ---------------------------------------------------------------------------------- */
 
 struct plus {
     template <class A> __device__ static A of(A a, A b) { return a + b; }
@@ -146,7 +146,7 @@ struct minimum {
     template <class A> __device__ static A of(A a, A b) { return a < b ? a : b; }
 };
 
-/* Over the lanes of a warp; every lane has the result. The order of additions is fixed. */
+/* Reduces over the lanes of a warp; every lane gets the result. The order of additions is fixed. */
 template <class Op, class A> __device__ inline A over_warp(A x)
 {
 #pragma unroll
@@ -155,13 +155,14 @@ template <class Op, class A> __device__ inline A over_warp(A x)
     return x;
 }
 
-/* Over the threads of a block of up to 1024; every thread has the result. All threads call it. */
+/* Reduces over the threads of a block of up to 1024; every thread gets the result. All threads must call it.
+ * `nothing`: the neutral element. */
 template <class Op, class A> __device__ inline A over_block(A x, A nothing)
 {
     __shared__ A part[WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = (blockDim.x + WARP - 1) / WARP;
     x = over_warp<Op>(x);
-    __syncthreads(); /* the array may be in use by the call before */
+    __syncthreads(); /* threads may still read the array of the previous call */
     if (lane == 0)
         part[warp] = x;
     __syncthreads();
@@ -181,7 +182,7 @@ __device__ inline void *dynamic_shared() { return ax_emulated_shared(); }
 
 /* ---- launching ----------------------------------------------------------------------------------- */
 
-/* Enqueues a kernel; no block, no launch. `shared` is its dynamic shared memory in bytes. */
+/* Enqueues a kernel; does nothing if the grid has no blocks. `shared`: bytes of dynamic shared memory. */
 template <class... P, class... Q>
 ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, Q... args)
 {
@@ -194,14 +195,14 @@ ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, si
     how.blockDim = block;
     how.dynamicSmemBytes = shared;
     how.stream = ax_cuda_of(stream)->stream;
-    if (shared > 48 << 10) /* which a kernel has to ask for */
+    if (shared > 48 << 10) /* more than 48 KiB must be requested */
         AX_CUDA(cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      (int)shared));
     return ax_cuda_check(cudaLaunchKernelEx(&how, kernel, P(args)...), "launching a kernel");
 }
 
-/* A kernel whose elements do not know of each other is a struct with `template <int N> run(at)` that makes
- * elements at … at+N-1. */
+/* An elementwise kernel is a struct with `template <int N> run(at)`, which computes the elements at …
+ * at+N-1. */
 template <int N, class F> __global__ void each_kernel(int64_t n, F f)
 {
     int64_t stride = (int64_t)gridDim.x * blockDim.x * N;
@@ -214,7 +215,7 @@ template <int N, class F> __global__ void each_kernel(int64_t n, F f)
     }
 }
 
-/* N at a time where `wide`, else one. */
+/* Launches an elementwise kernel over n elements, N at a time if `wide`, else one at a time. */
 template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide, const F &f)
 {
     int64_t most = 16 * (int64_t)ax_cuda_of(stream)->processors;
@@ -224,8 +225,9 @@ template <int N, class F> ax_status each(ax_stream *stream, int64_t n, bool wide
     return run(stream, each_kernel<1, F>, (unsigned)ax_min(most, ax_ceil_div(n, BLOCK)), BLOCK, 0, n, f);
 }
 
-/* One array by the threads of a team (`rank` of `size`): f.template run<N>(at) for all `n` elements of T that
- * start at `array`, N at a time where addresses allow. What is before and after those is done one by one. */
+/* Divides the `n` elements of T at `array` among the threads of a team (`rank` of `size`), and calls
+ * f.template run<N>(at) for N elements aligned to 16 bytes, and run<1>(at) for the elements before and after
+ * them. */
 template <class T, class F>
 __device__ inline void along_row(const T *array, int64_t n, int rank, int size, F &&f)
 {
@@ -241,7 +243,7 @@ __device__ inline void along_row(const T *array, int64_t n, int rank, int size, 
         f.template run<1>(at);
 }
 
-/* The same, one by one unless `wide`. */
+/* As along_row, but one element at a time unless `wide`. */
 template <class T, class F>
 __device__ inline void along_rows(bool wide, const T *array, int64_t n, int rank, int size, F &&f)
 {

@@ -1,14 +1,14 @@
-/* Links between GPUs: NCCL's communicators. The library is loaded when a link is first asked for, so that the
- * plugin runs without it.
+/* Links between GPUs: communicators of NCCL. NCCL is loaded when a link is first opened, so that the plugin
+ * runs without it.
  *
- * All links of a GPU share one stream, so what they do is in one order, as NCCL wants it of communicators
- * that overlap. A collective on it waits for what the GPU's own stream had before, and that stream waits for
- * it when the collective is awaited; the host waits for neither.
+ * All links of a GPU share one stream, so their collectives run in one order, as NCCL requires of
+ * communicators with common GPUs. A collective waits on this stream for the earlier work of the GPU's compute
+ * stream. `await` makes the compute stream wait for the collective. The host waits for neither.
  *
- * Communicators are non-blocking: no call of NCCL waits for another rank, so that nothing hangs in the
- * library. Whoever waits on the host, here or for the GPU (ax_nccl_reach), looks at every link now and then,
- * whether the library or the world of its ranks has failed. Then all links of the GPU are aborted, which ends
- * what its streams wait for. */
+ * Communicators are non-blocking: no call of NCCL waits for another rank, so that nothing hangs inside NCCL.
+ * Host code that waits, here or for the GPU (ax_nccl_reach), regularly checks whether NCCL has failed on a
+ * link, or another rank. If so, all links of the GPU are aborted, so that its streams do not wait for them
+ * any more. */
 #include "dev/cuda/cuda.h"
 
 #include <stdio.h>
@@ -100,15 +100,15 @@ static void load(void)
 
 /* ---- links --------------------------------------------------------------------------------------- */
 
-/* PATIENCE: seconds until a link must stand. WARN: seconds until a long wait is told, again after twice that.
- */
+/* RING: collectives that are remembered. PATIENCE: timeout for opening and closing a link, in seconds. WARN:
+ * seconds until the first warning about a long wait; each further warning comes after twice the time. */
 enum { RING = 64, PATIENCE = 120, WARN = 30 };
 
-/* What was started, until RING others were. */
+/* A collective that was started, one of the last RING. */
 typedef struct operation {
     ax_link *link; /* NULL: closed */
     ax_coll_args args;
-    int64_t number; /* on its link */
+    int64_t number; /* sequence number on its link, from 1 */
     cudaEvent_t done;
 } operation;
 
@@ -118,9 +118,9 @@ struct ax_nccl {
     operation ring[RING];
     int64_t started;
     ax_link *links;
-    bool failed; /* and the links are aborted, because: */
-    char why[500];
-    char refused[400]; /* why a link could not be opened; no further one is tried */
+    bool failed;       /* all links are aborted */
+    char why[500];     /* the reason */
+    char refused[400]; /* why opening a link failed; if not empty, no other link is opened */
 };
 
 struct ax_link {
@@ -149,7 +149,8 @@ static void place(ax_device *dev, char out[AX_LINK_PLACE])
     cudaDeviceGetPCIBusId(out, AX_LINK_PLACE, cuda_of(dev)->ordinal);
 }
 
-/* "all_reduce of 8 f32, operation 3 along x of 4 GPUs": the oldest that has not ended; or the link. */
+/* Describes the oldest collective in flight ("all_reduce of 8 f32, operation 3 along x of 4 GPUs"), else
+ * `link`. */
 static void describe(const struct ax_nccl *n, const ax_link *link, char *out, size_t size)
 {
     char what[96];
@@ -176,7 +177,7 @@ static const char *words(const ax_link *link, ncclResult_t result, char *out, si
     return out;
 }
 
-/* Aborts all links: their streams end. The first reason counts. */
+/* Aborts all links, which ends all waiting for them. Later failures do not change the reason. */
 static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
 {
     struct ax_nccl *n = cu->nccl;
@@ -193,7 +194,7 @@ static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
         }
 }
 
-/* False if a link has failed. */
+/* Checks all links. Returns false, after aborting them, if one has failed. */
 static bool look(ax_cuda *cu)
 {
     for (ax_link *l = cu->nccl->links; l; l = l->next) {
@@ -222,7 +223,7 @@ static void hesitate(double since)
         nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-/* Of a long wait, for `link` or for what is in flight. */
+/* Logs a warning about a long wait, for `link` or for the collective in flight. */
 static void warn(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
 {
     char what[200];
@@ -255,14 +256,14 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
         warn(cu, NULL, begin, &warned);
         hesitate(begin);
     }
-    cudaGetLastError(); /* that it was not ready is not for the next launch to tell */
+    cudaGetLastError(); /* clear cudaErrorNotReady, so that the next launch does not report it */
     look(cu);
 }
 
 const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed ? cu->nccl->why : NULL; }
 
-/* Until what the library goes on with is done, for at most so many seconds (0: for ever), after which it is
- * still ncclInProgress; the links may have been aborted then. */
+/* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). Returns its
+ * result; ncclInProgress after the time limit; ncclRemoteError if a link or another rank has failed. */
 static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
 {
     double begin = ax_now(), warned = begin;
@@ -387,7 +388,7 @@ static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link *
     return AX_OK;
 }
 
-/* What is in flight comes to its end first, on all ranks. */
+/* Waits for the collectives in flight on all ranks first. */
 static void link_close(ax_link **out)
 {
     ax_link *link = *out;
@@ -426,7 +427,7 @@ static ncclDataType_t type_of(ax_dtype dtype)
     case AX_I32:
         return ncclInt32;
     default:
-        AX_ASSERT(dtype == AX_I64); /* the public collectives reduce no others */
+        AX_ASSERT(dtype == AX_I64); /* the public collectives do not reduce other types */
         return ncclInt64;
     }
 }
@@ -444,7 +445,7 @@ static ncclResult_t exchange(const ax_link *link, const ax_coll_args *a, size_t 
     return result == ncclSuccess ? ended : result;
 }
 
-/* What is not reduced is moved as bytes. */
+/* Calls NCCL's collective. Those that do not reduce move bytes. */
 static ncclResult_t call(const ax_link *link, const ax_coll_args *a, cudaStream_t stream)
 {
     size_t count = (size_t)a->count, bytes = count * ax_dtype_size(a->dtype);
@@ -463,7 +464,7 @@ static ncclResult_t call(const ax_link *link, const ax_coll_args *a, cudaStream_
     case AX_BARRIER:
         break;
     }
-    return ncclInvalidUsage; /* barriers are the host's */
+    return ncclInvalidUsage; /* barriers run on the host */
 }
 
 static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
@@ -491,7 +492,8 @@ static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
     return AX_OK;
 }
 
-/* An event that was used again since is a later one of the same stream. */
+/* If the ring has reused the event since, it stands for a later collective on the same stream: the compute
+ * stream then waits longer than necessary. */
 static ax_status await(ax_link *link, int64_t ticket)
 {
     struct ax_nccl *n = link->cu->nccl;

@@ -1,7 +1,7 @@
-/* The file of measured plans. Its first line is the kind of GPU and library; then there is a line per
- * product: the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of all that. It
- * is read when a device is opened, and again before it is written, which a lock file allows to one process at
- * a time. */
+/* The file of measured plans. Its first line names the GPU and the library. Each other line is one product:
+ * the numbers of its key, the words of the algorithm in hexadecimal, and a checksum of the line. The file is
+ * read when a device is opened, and again before it is written; a lock file lets one process at a time do
+ * that. */
 #include "dev/cuda/plans.h"
 
 #include <ctype.h>
@@ -43,7 +43,7 @@ static entry *find(const list *l, const int64_t *key)
     return NULL;
 }
 
-/* Adds an entry, or has it take the place of the one of its key if `instead`. */
+/* Adds an entry. If there is one with its key, replaces that if `instead`, else keeps it. */
 static ax_status put(list *l, const entry *e, bool instead)
 {
     entry *there = find(l, e->key);
@@ -58,7 +58,7 @@ static ax_status put(list *l, const entry *e, bool instead)
     return AX_OK;
 }
 
-/* ---- the text ------------------------------------------------------------------------------------ */
+/* ---- the format ---------------------------------------------------------------------------------- */
 
 uint64_t ax_cuda_plan_hash(const void *bytes, size_t n)
 {
@@ -83,7 +83,7 @@ static ax_status print(const ax_cuda_plans *p, const list *l, ax_buf *out)
     return AX_OK;
 }
 
-/* A line that ends at `end`: true if it is whole. */
+/* Parses the line that ends at `end`. Returns false if it is incomplete or its checksum is wrong. */
 static bool parse_line(const char *line, const char *end, entry *out)
 {
     const char *sum = end;
@@ -122,7 +122,7 @@ static void tell(ax_status status)
         ax_log(AX_LOG_DEBUG, "cuda: plans of products: %s", ax_error_message());
 }
 
-/* What the file has; nothing if there is none, or if it is not as it should be. */
+/* Reads the file into *out. An empty list if there is no file, or if it is damaged or of another kind. */
 static void read_file(const ax_cuda_plans *p, list *out)
 {
     char *text = NULL;
@@ -149,7 +149,8 @@ static ax_status write_file(const ax_cuda_plans *p, const list *l)
     return status;
 }
 
-/* Others hold it for as long as it takes to write the file. */
+/* Takes the lock. Other processes hold it only while they read and write the file, so this waits two
+ * seconds. */
 static ax_status take_lock(const ax_cuda_plans *p, int *fd)
 {
     enum { TRIES = 200 };
@@ -167,7 +168,7 @@ static ax_status take_lock(const ax_cuda_plans *p, int *fd)
     return AX_OK;
 }
 
-/* The file's list with `e` and what this process knows beside it becomes what it knows, and the file. */
+/* Reads the file again, adds `e` and what this process knows, and writes the union. */
 static ax_status merge(ax_cuda_plans *p, const entry *e, bool instead)
 {
     list all;
@@ -186,7 +187,7 @@ static ax_status merge(ax_cuda_plans *p, const entry *e, bool instead)
     return write_file(p, &all);
 }
 
-/* ---- what is seen of it -------------------------------------------------------------------------- */
+/* ---- opening and public functions ---------------------------------------------------------------- */
 
 static ax_status folder_of_plans(char **out)
 {
@@ -217,7 +218,7 @@ static ax_status name_file(const char *folder, const char *name, const char *end
     return status;
 }
 
-/* "nvidia-h100-80gb-hbm3-132-multiprocessors-….txt" of `kind`, and the lock beside it. */
+/* Sets the paths of the file, such as "nvidia-h100-80gb-hbm3-132-multiprocessors-….txt", and of its lock. */
 static ax_status name_files(ax_cuda_plans *p, const char *folder)
 {
     char name[200] = "";

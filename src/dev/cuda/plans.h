@@ -1,13 +1,13 @@
-/* Which algorithms of cuBLASLt were measured to be the fastest, by what a product looks like. They live in a
- * file that processes share, one per kind of GPU and version of the library, in the folder that environment
- * AXONN_PLANS names: a run that is resumed there takes the algorithms that it began with, so it has their
- * bits. What is wrong with the file is said in the log, at level debug, and is no error. */
+/* The fastest measured cuBLASLt algorithm for each shape of product. They are stored in a file that processes
+ * share, one per model of GPU and version of cuBLASLt, in the directory that environment variable AXONN_PLANS
+ * names. So a resumed run uses the same algorithms as before, and has bitwise the same results. Problems with
+ * the file are logged at level debug and are no errors. */
 #ifndef AXONN_DEV_CUDA_PLANS_H
 #define AXONN_DEV_CUDA_PLANS_H
 
 #include "axonn/base.h"
 
-/* What a plan depends on: no padding, so that keys are compared as bytes. */
+/* Everything that a plan depends on. It has no padding, because keys are compared as bytes. */
 typedef struct ax_cuda_plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     int64_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
@@ -17,21 +17,21 @@ typedef struct ax_cuda_plan_key {
 
 enum { AX_CUDA_PLAN_WORDS = 8 }; /* of a cublasLtMatmulAlgo_t */
 
-/* FNV-1a, of keys and of lines of the file. */
+/* FNV-1a hash, of keys and of lines of the file. */
 uint64_t ax_cuda_plan_hash(const void *bytes, size_t n);
 
 typedef struct ax_cuda_plans ax_cuda_plans;
 
-/* The file of `kind`, a line that names GPU and library; *out is NULL if AXONN_PLANS is off, as it is where
- * it is not set. AX_ERR_USAGE if it is neither off nor on nor a folder. */
+/* Opens the file of `kind`, a text that names GPU and library. *out is NULL if AXONN_PLANS is off or not set.
+ * AX_ERR_USAGE if it is neither off nor on nor a directory. */
 AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);
 
-/* The algorithm of that key, or NULL; valid until the next add. */
+/* Returns the algorithm of that key, or NULL; valid until the next add. */
 const uint64_t *ax_cuda_plans_find(const ax_cuda_plans *plans, const ax_cuda_plan_key *key);
 
-/* Keeps an algorithm, and has it in the file on return. If another process wrote one of that key meanwhile,
- * that is what is found from now on, unless `instead`: what was found is of no use. */
+/* Adds an algorithm and writes the file. If another process has added one for the same key meanwhile, that
+ * one is kept, unless `instead`: pass that if the algorithm found before does not work. */
 void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const uint64_t *algo, bool instead);
 
 #endif

@@ -133,6 +133,15 @@ void ax_region_destroy(ax_region *region);
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
+/* Opens a file to read it; the caller closes *fd. A named pipe without a writer is opened at once.
+ * AX_ERR_DATA */
+AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
+/* Waits until a read of the descriptor returns at once. AX_ERR_SIGNAL: a signal was noted meanwhile, or
+ * before (ax_signal_noted); `path` names the descriptor. Descriptors of regular files never wait. */
+AX_MUST_CHECK ax_status ax_file_wait(int fd, const char *path);
+/* Appends what a descriptor gives until it ends. AX_ERR_DATA: it cannot be read, or gives more than `most`
+ * bytes; AX_ERR_SIGNAL: as ax_file_wait. */
+AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *buf);
 /* Whole file into a fresh buffer (NUL-terminated beyond *size); the caller frees. AX_ERR_DATA: it cannot be
  * read, or holds more than `most` bytes, as a device that never ends does. */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
@@ -188,10 +197,15 @@ uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* For signal handlers (async-signal-safe). *first_ms, 0 before any signal, keeps the moment of the first one;
- * true for a signal that comes a second or more after it. One that comes sooner is the same signal twice:
- * terminals and launchers send to a process and to its group. */
+/* For handlers of signals that ask the process to stop (async-signal-safe): notes that one came. *first_ms, 0
+ * before any signal, keeps the moment of the first one; true for a signal that comes a second or more after
+ * it. One that comes sooner is the same signal twice: terminals and launchers send to a process and to its
+ * group. */
 bool ax_signal_again(int64_t *first_ms);
+/* Whether one was noted since the last call of ax_signal_forget. What waits for bytes of a pipe then gives
+ * up. */
+bool ax_signal_noted(void);
+void ax_signal_forget(void);
 
 /* ---- threads ------------------------------------------------------------------------------------- */
 

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,12 +55,40 @@ static ax_status fail_size(const char *path, int64_t most)
                    ax_format_bytes((double)most, text));
 }
 
-/* A pipe or a device: what comes until it ends. */
-static ax_status read_stream(int fd, const char *path, int64_t most, ax_buf *buf)
+/* With O_NONBLOCK a named pipe without a writer opens at once, and can be waited for in ax_file_wait; reads
+ * block again afterwards. */
+ax_status ax_file_open(const char *path, int *fd)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    int flags = fcntl(*fd, F_GETFL);
+    if (flags >= 0 && !fcntl(*fd, F_SETFL, flags & ~O_NONBLOCK))
+        return AX_OK;
+    ax_status status = ax_fail(AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    close(*fd);
+    *fd = -1;
+    return status;
+}
+
+/* The system restarts a read that a signal interrupted, but not a poll. The timeout is for a signal that
+ * comes right before the poll. */
+ax_status ax_file_wait(int fd, const char *path)
+{
+    enum { PATIENCE_MS = 100 };
+    struct pollfd wanted = {.fd = fd, .events = POLLIN};
+    do
+        AX_CHECK(!ax_signal_noted(), AX_ERR_SIGNAL, "stopped by a signal while waiting for bytes of %s",
+                 path);
+    while (poll(&wanted, 1, PATIENCE_MS) <= 0);
+    return AX_OK;
+}
+
+ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *buf)
 {
     enum { CHUNK = 65536 };
     for (;;) {
         AX_TRY(ax_buf_reserve(buf, CHUNK));
+        AX_TRY(ax_file_wait(fd, path));
         ssize_t n = read(fd, buf->data + buf->size, CHUNK);
         if (n < 0 && errno == EINTR)
             continue;
@@ -78,7 +107,7 @@ static ax_status read_open(int fd, const char *path, int64_t most, ax_buf *buf)
     struct stat info;
     AX_CHECK(!fstat(fd, &info) && !S_ISDIR(info.st_mode), AX_ERR_DATA, "%s is not a readable file", path);
     if (!S_ISREG(info.st_mode))
-        return read_stream(fd, path, ax_min(most, 1 << 30), buf);
+        return ax_file_read_stream(fd, path, ax_min(most, 1 << 30), buf);
     if (info.st_size > most)
         return fail_size(path, most);
     AX_TRY(ax_buf_reserve(buf, (size_t)info.st_size));
@@ -92,8 +121,8 @@ ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t 
 {
     ax_buf buf = {0};
     *data = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    int fd;
+    AX_TRY(ax_file_open(path, &fd));
     ax_status status = read_open(fd, path, most, &buf);
     close(fd);
     if (status != AX_OK) {

@@ -17,8 +17,8 @@ ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash)
     enum { CHUNK = 1 << 20 };
     *bytes = 0;
     *hash = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    int fd;
+    AX_TRY(ax_file_open(path, &fd));
     char *chunk = NULL;
     XXH3_state_t *state = XXH3_createState();
     ax_status status = ax_calloc(CHUNK, 1, &chunk);

@@ -85,7 +85,7 @@ ax_status st_file_open(ax_st *st, int file)
     st_file *f = &st->file[file];
     if (f->fd >= 0)
         return AX_OK;
-    f->fd = open(f->path, (st->planned ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    f->fd = open(f->path, (st->planned ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
     AX_CHECK(f->fd >= 0, AX_ERR_DATA, "cannot open %s: %s", f->path, strerror(errno));
     return AX_OK;
 }

@@ -50,12 +50,11 @@ json_t *cli_json_text(const char *bytes, size_t n)
     return text;
 }
 
+enum { STDIN_MOST = 256 << 20 }; /* bytes: what is made of them takes several times as many */
+
 ax_status cli_read_stdin(ax_buf *out)
 {
-    char bytes[1 << 14];
-    for (size_t n; (n = fread(bytes, 1, sizeof bytes, stdin)) > 0;)
-        AX_TRY(ax_buf_add(out, bytes, n));
-    AX_CHECK(!ferror(stdin), AX_ERR_DATA, "standard input cannot be read");
+    AX_TRY(ax_file_read_stream(STDIN_FILENO, "standard input", STDIN_MOST, out));
     return ax_buf_add(out, "", 0);
 }
 

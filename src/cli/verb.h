@@ -104,7 +104,7 @@ ax_status cli_print(const char *text, size_t n);
 json_t *cli_json_number(double value);
 /* Returns a JSON string. Bytes that are not valid UTF-8 become U+FFFD. NULL if there is no memory. */
 json_t *cli_json_text(const char *bytes, size_t n);
-/* Reads all of standard input. AX_ERR_DATA */
+/* Reads all of standard input. AX_ERR_DATA: it cannot be read, or holds more than 256 MiB. */
 ax_status cli_read_stdin(ax_buf *out);
 
 /* Shows the progress of one long task on stderr: as a bar on a terminal, else as a line every ten seconds. */

@@ -26,11 +26,13 @@ static ax_status create_copy(const char *path, int *fd)
 /* Waits until there is something to read, or for the end. */
 static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progress_fn progress, void *user)
 {
+    enum { PATIENCE_MS = 100 };
     struct pollfd wanted = {.fd = fd, .events = POLLIN};
     ax_data_progress copied = {.bytes_done = file->bytes};
     do
-        AX_CHECK(!progress || progress(user, &copied), AX_ERR_SIGNAL, "reading %s was stopped", file->path);
-    while (poll(&wanted, 1, progress ? 100 : -1) <= 0);
+        AX_CHECK(!ax_signal_noted() && (!progress || progress(user, &copied)), AX_ERR_SIGNAL,
+                 "reading %s was stopped", file->path);
+    while (poll(&wanted, 1, PATIENCE_MS) <= 0);
     return AX_OK;
 }
 
@@ -66,8 +68,8 @@ ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void
 {
     file->bytes = 0;
     AX_TRY(create_copy(file->path, &file->copy));
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", file->path, strerror(errno));
+    int fd;
+    AX_TRY(ax_file_open(file->path, &fd));
     XXH3_state_t *hash = XXH3_createState();
     ax_status status = hash ? wait_for_bytes(fd, file, progress, user)
                             : ax_fail(AX_ERR_MEMORY, "cannot allocate a hash state");

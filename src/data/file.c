@@ -9,15 +9,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A data set may have more files than the limit that shells set by habit; up to the hard limit it is ours. */
+/* O_NONBLOCK: a named pipe, which is refused then, is not waited for. A data set may have more files than the
+ * limit that shells set by habit; up to the hard limit it is ours. */
 static int open_file(const char *path)
 {
     struct rlimit limit;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= limit.rlim_max)
         return fd;
     limit.rlim_cur = limit.rlim_max;
-    return setrlimit(RLIMIT_NOFILE, &limit) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    return setrlimit(RLIMIT_NOFILE, &limit) ? -1 : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
 ax_status data_file_open(const char *path, data_file *out)

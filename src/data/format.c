@@ -64,10 +64,10 @@ ax_status data_megatron_paths(const char *path, char **idx, char **bin)
 
 ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    AX_CHECK(fd >= 0, AX_ERR_DATA, "cannot open %s: %s", path, strerror(errno));
+    int fd;
     ssize_t got;
     *n = 0;
+    AX_TRY(ax_file_open(path, &fd));
     while ((got = read(fd, head + *n, DATA_HEAD_BYTES - *n)) > 0 || (got < 0 && errno == EINTR))
         *n += got > 0 ? (size_t)got : 0;
     int error = errno;

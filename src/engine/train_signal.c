@@ -47,6 +47,7 @@ static void install(void)
 {
     pending = 0;
     first_ms = 0;
+    ax_signal_forget();
     for (size_t i = 0; i < AX_COUNT(watched); i++) {
         struct sigaction action = {.sa_handler = note, .sa_flags = SA_RESTART};
         if (watched[i] == SIGPIPE)
@@ -78,9 +79,11 @@ void ax_signals_install(ax_comm *comm) { add_user(comm); }
 void ax_signals_restore(ax_comm *comm)
 {
     pthread_mutex_lock(&users_lock);
-    if (!--users)
+    if (!--users) {
         for (size_t i = 0; i < AX_COUNT(watched); i++)
             sigaction(watched[i], &before[i], NULL);
+        ax_signal_forget();
+    }
     if (world == comm)
         world = NULL;
     pthread_mutex_unlock(&users_lock);

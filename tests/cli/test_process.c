@@ -2,6 +2,8 @@
 #include "cli/cli_test.h"
 #include "support/sanitized.h"
 
+#include <signal.h>
+
 static const char TOKENIZER[] = AXONN " tok train --input text --vocab 270 --out tok >/dev/null 2>&1";
 
 static int set_up(void **state)
@@ -55,6 +57,48 @@ static void small_stacks(void **state)
     ax_buf_fini(&out);
 }
 
+/* A signal ends the wait for a pipe to which nobody writes: a run with exit code 7, what has temporary files
+ * to remove by the signal. */
+static void signals_end_the_wait_for_a_pipe(void **state)
+{
+    static const struct {
+        const char *words;
+        int code;
+    } cases[] = {
+        {"train fifo", 7},
+        {"train a.yaml run.dir=piped data.train=fifo", 7},
+        {"train a.yaml run.dir=piped data.tokenizer=fifo", 7},
+        {"train /dev/stdin <>fifo", 7},
+        {"data build --tokenizer tok --out none.tok --input fifo", 128 + SIGTERM},
+        {"tok train --vocab 300 --out none --input fifo", 128 + SIGTERM},
+        {"tok encode tok <>fifo", 128 + SIGTERM},
+    };
+    ax_buf out = {0};
+    (void)state;
+    assert_int_equal(shell("rm -f fifo; mkfifo fifo", &out), 0);
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        char command[512];
+        snprintf(command, sizeof command, "timeout --preserve-status -k 20 -s TERM 2 " AXONN " %s 2>&1",
+                 cases[i].words);
+        int code = shell(command, &out);
+        if (code != cases[i].code)
+            fail_msg("%s: exit code %d, not %d:\n%s", cases[i].words, code, cases[i].code, out.data);
+    }
+    assert_int_equal(shell("rm -rf piped none*", &out), 0);
+    ax_buf_fini(&out);
+}
+
+/* Standard input that never ends is refused before it takes all memory. */
+static void endless_input(void **state)
+{
+    ax_buf out = {0};
+    (void)state;
+    assert_int_equal(shell(AXONN " tok encode tok </dev/zero 2>&1", &out), 4);
+    assert_contains(out.data, "standard input holds more than 256.0 MiB");
+    assert_int_equal(shell(AXONN " tok decode tok </dev/zero 2>&1", &out), 4);
+    ax_buf_fini(&out);
+}
+
 /* A launcher that cannot open its pipes is no bug of the program. */
 static void a_launcher_that_cannot_start(void **state)
 {
@@ -76,6 +120,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closed_descriptors),
         cmocka_unit_test(small_stacks),
+        cmocka_unit_test(signals_end_the_wait_for_a_pipe),
+        cmocka_unit_test(endless_input),
         cmocka_unit_test(a_launcher_that_cannot_start),
     };
     return cmocka_run_group_tests_name("cli.process", tests, set_up, NULL);

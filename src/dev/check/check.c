@@ -1,9 +1,9 @@
-/* The check backends: another backend's kernels on memory that only kernels may touch.
+/* The check backends: the kernels of another backend, on memory that only kernels may access.
  *
- * Device memory is inaccessible except between `enter` and `leave`, which bracket launches, copies and
- * collectives; code of the host that follows a device pointer faults at once, as it would on a machine where
- * the memory is really elsewhere. Memory is handed out as NaN in every float type (0xFF bytes), and `poison`
- * makes it so again, so that a read of what nobody wrote shows in the results. */
+ * Device memory is accessible only between `enter` and `leave`, which bracket launches, copies and
+ * collectives. Host code that dereferences a device pointer faults, as it should, since on a GPU that is an
+ * error. New memory is filled with 0xFF bytes, which are NaN in every float type, and `poison` fills it so
+ * again. So a read of memory that was never written shows in the results. */
 #include "dev/backend.h"
 
 #include <pthread.h>
@@ -21,7 +21,7 @@ typedef struct block {
 /* ax_device.memory. Invariant: every block is accessible exactly while depth > 0. */
 typedef struct checked_memory {
     pthread_mutex_t mutex;
-    int depth; /* of enter without leave, over all threads */
+    int depth; /* number of `enter` without `leave`, over all threads */
     block *blocks;
 } checked_memory;
 
@@ -54,7 +54,8 @@ static void check_close(ax_device *dev)
     dev->memory = NULL;
 }
 
-/* A protection that cannot be set is seen soon enough: either the kernel faults, or a test of this file. */
+/* Sets the protection of a block. A failure is only logged: either a kernel faults then, or
+ * tests/dev/test_check.c fails. */
 static void protect(const block *b, int protection)
 {
     if (mprotect(b->region.base, b->region.bytes, protection))

@@ -88,8 +88,7 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
     }
 }
 
-/* Adds the epilogue to p->how. The bias has one value per column of c; that is a row to cuBLASLt, as it
- * wants. */
+/* Adds the epilogue to p->how. cuBLASLt adds one value of the bias per row; its rows are the columns of c. */
 static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 {
     cublasLtEpilogue_t with = epilogue_of(g);

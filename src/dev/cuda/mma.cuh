@@ -1,10 +1,10 @@
-/* Tensor cores: products of tiles of bf16 or fp16 by a warp (mma.sync m16n8k16), the loads that fit them
- * (ldmatrix), and copies from global to shared memory that nobody waits for until he says so (cp.async). PTX
- * on a GPU; where the host emulates one, emulator.cpp does what the PTX manual says.
+/* Tensor cores: products of bf16 or fp16 tiles by a warp (mma.sync m16n8k16), the loads that match them
+ * (ldmatrix), and asynchronous copies from global to shared memory (cp.async). They are PTX on a GPU. On an
+ * emulated GPU, emulator.cpp does what the PTX manual says.
  *
- * With g = lane / 4 and t = lane % 4, a lane has of
- *   a, 16 x 16:   (g, 2t) (g+8, 2t) (g, 2t+8) (g+8, 2t+8), and of each its right neighbour
- *   b, 16 x 8:    (2t, g) (2t+8, g), and of each the one below
+ * With g = lane / 4 and t = lane % 4, a lane holds these elements (row, column) of
+ *   a, 16 x 16:   (g, 2t) (g+8, 2t) (g, 2t+8) (g+8, 2t+8), and for each the one to the right
+ *   b, 16 x 8:    (2t, g) (2t+8, g), and for each the one below
  *   c, 16 x 8:    (g, 2t) (g, 2t+1) (g+8, 2t) (g+8, 2t+1) */
 #ifndef AXONN_DEV_CUDA_MMA_CUH
 #define AXONN_DEV_CUDA_MMA_CUH
@@ -29,7 +29,7 @@ struct fragment_c {
 #ifdef __CUDACC__
 __device__ inline uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-/* c += a·b, of T. */
+/* c += a·b for elements of T. */
 #define AX_MMA(type)                                                                                         \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, "               \
                  "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                                    \
@@ -45,9 +45,9 @@ __device__ inline void multiply_add(fragment_c &c, const fragment_a &a, const fr
 }
 #undef AX_MMA
 
-/* Four 8 x 8 matrices of T from shared memory; lane 8i+j has the address of row j of matrix i, on 16
- * bytes. A lane receives elements (g, 2t) and (g, 2t+1) of each, or with `transposed` (2t, g) and (2t+1, g).
- */
+/* Loads four 8 x 8 matrices of T from shared memory. Lane 8i+j passes the address of row j of matrix i, a
+ * multiple of 16. A lane gets elements (g, 2t) and (g, 2t+1) of each matrix; of load_transposed (2t, g) and
+ * (2t+1, g). */
 __device__ inline void load_matrices(uint32_t (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -63,7 +63,7 @@ __device__ inline void load_transposed(uint32_t (&r)[4], const void *row)
                  : "memory");
 }
 
-/* 16 bytes from global memory, or zeros, to shared memory: there when wait_copies says so. */
+/* Starts a copy of 16 bytes from global to shared memory, of zeros unless `there`. Done after wait_copies. */
 __device__ inline void copy_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
@@ -71,7 +71,7 @@ __device__ inline void copy_async(void *to, const void *from, bool there)
                  : "r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
-/* 4 bytes likewise. */
+/* Starts a copy of 4 bytes, likewise. */
 __device__ inline void copy_word_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
@@ -85,7 +85,8 @@ __device__ inline float power_of_2(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-/* Ends a group of copies; waits until at most `left` groups are under way, for this thread's copies. */
+/* commit_copies ends a group of copies. wait_copies waits until at most `left` groups of this thread are in
+ * flight. */
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int left> __device__ inline void wait_copies()
 {
@@ -118,14 +119,14 @@ __device__ inline void commit_copies() { ax_emulated_commit_copies(); }
 template <int left> __device__ inline void wait_copies() { ax_emulated_wait_copies(left); }
 #endif
 
-/* Rows 0 … 15 and columns 0 … 15 of a tile with `stride` elements from row to row, as a. */
+/* Loads a from rows 0 … 15 and columns 0 … 15 of a tile with rows `stride` elements apart. */
 template <class T> __device__ inline void load_a(fragment_a &a, const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
     load_matrices(a.r, tile + (lane % 16) * stride + lane / 16 * 8);
 }
 
-/* Two b's side by side, 16 x 16. Of the transposed tile: its rows are columns of b. */
+/* Loads two b's side by side, 16 x 16, from a tile whose rows are the columns of b. */
 template <class T> __device__ inline void load_b(fragment_b (&b)[2], const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
@@ -134,7 +135,7 @@ template <class T> __device__ inline void load_b(fragment_b (&b)[2], const T *ti
     b[0] = {{r[0], r[1]}};
     b[1] = {{r[2], r[3]}};
 }
-/* Of the tile as it is. */
+/* Loads two b's side by side, 16 x 16, from a tile whose rows are the rows of b. */
 template <class T> __device__ inline void load_b_rows(fragment_b (&b)[2], const T *tile, int stride)
 {
     int lane = threadIdx.x % WARP;
@@ -144,7 +145,7 @@ template <class T> __device__ inline void load_b_rows(fragment_b (&b)[2], const 
     b[1] = {{r[2], r[3]}};
 }
 
-/* Two numbers as T in one register, x in the low half. */
+/* Converts two numbers to T in one register, x in the low half. */
 template <class T> __device__ inline uint32_t packed(float x, float y)
 {
     pack<T, 2> both = {{narrow<T, float>::of(x), narrow<T, float>::of(y)}};
@@ -153,7 +154,7 @@ template <class T> __device__ inline uint32_t packed(float x, float y)
     return out;
 }
 
-/* Two c's side by side, 16 x 16, as a. */
+/* Converts two c's side by side, 16 x 16, to an a of T. */
 template <class T> __device__ inline fragment_a as_a(const fragment_c &left, const fragment_c &right)
 {
     return {{packed<T>(left.v[0], left.v[1]), packed<T>(left.v[2], left.v[3]),

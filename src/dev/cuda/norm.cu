@@ -1,5 +1,6 @@
-/* LayerNorm over a width that may be split over ranks, and sums over columns. A block has a row at a time;
- * what columns come to is summed over strips of rows first, in an order that shape and alignment decide. */
+/* LayerNorm over a width that may be split over ranks, and sums over columns. A thread block handles one row
+ * at a time. Sums over columns are made in two steps, over strips of rows and then over the strips, in an
+ * order that depends on shape and alignment only. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -7,11 +8,13 @@ namespace
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-/* Threads of a block. One takes N neighbours at a time, as many as 16 bytes hold or one, and keeps the first
- * of a row in registers: rows of up to MOST·N columns are read once, of others the rest is read again. */
+/* Most threads of a block. A thread handles N adjacent columns at a time, N = 1 or as many as fit 16 bytes,
+ * and keeps its first N of a row in registers. So rows of up to MOST·N columns are read once; the rest of
+ * longer rows is read again for each pass. */
 enum { MOST = 512 };
 
-/* Neighbours that a thread takes, if these arrays of rows and those vectors, as long as a row, allow it. */
+/* Whether N may be more than 1: whether the width is a multiple of N, and these arrays of rows, and those
+ * vectors that are as long as a row, are aligned. */
 template <class T>
 bool wide_rows(int64_t cols, std::initializer_list<const void *> rows,
                std::initializer_list<const void *> vectors)
@@ -24,7 +27,7 @@ unsigned threads_of(int64_t cols, int n)
     return (unsigned)ax_max(WARP, ax_min(MOST, ax_round_up(ax_ceil_div(cols, n), WARP)));
 }
 
-/* Sums of K numbers over the block; every thread has them. All threads call it. */
+/* Sums K numbers over the block; every thread gets the sums. All threads must call it. */
 template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
 {
     __shared__ A part[K][MOST / WARP];
@@ -33,7 +36,7 @@ template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
         x[k] = over_warp<plus>(x[k]);
     if (warps == 1)
         return;
-    __syncthreads(); /* the array may be in use by the call before */
+    __syncthreads(); /* threads may still read the array of the previous call */
     for (int k = 0; k < K && lane == 0; k++)
         part[k][warp] = x[k];
     __syncthreads();
@@ -41,7 +44,8 @@ template <int K, class A> __device__ inline void sum_over_block(A (&x)[K])
         x[k] = over_warp<plus>(lane < warps ? part[k][lane] : (A)0);
 }
 
-/* Elements at … of a weight or bias, which may be wider than those of a row: 16 bytes at a time. */
+/* Loads N elements of a weight or bias, at most 16 bytes per load: its type may be wider than that of the
+ * rows. */
 template <class A, int N> __device__ inline pack<A, N> read_vector(const void *vector, int64_t at)
 {
     const int M = N * sizeof(A) > 16 ? 16 / sizeof(A) : N;
@@ -69,10 +73,10 @@ template <class A, int N> __device__ inline void write_vector(A *at, const pack<
     }
 }
 
-/* As a store would round it. */
+/* Rounds x to T. */
 template <class T, class A> __device__ inline A rounded(A x) { return widen<A>(narrow<T, A>::of(x)); }
 
-/* mean and 1/deviation of a row. */
+/* Mean and reciprocal standard deviation of a row. */
 template <class A> struct moments {
     A mean, rstd;
     __device__ moments(A sum, A m2, int64_t global_cols, double eps)
@@ -89,13 +93,13 @@ template <class A> struct moments {
     }
 };
 
-/* norm, or with one of STATS and APPLY only the kernel that makes this part of it. */
+/* Arguments of norm_kernel: kernel norm if STATS and APPLY, else norm_stats or norm_apply. */
 struct rows_of_norm {
     ax_norm_args a;
     int64_t global_cols;
 };
 
-/* x = a + b, if there is a b. */
+/* Returns x = a + b rounded to T, and stores it; returns a if there is no b. */
 template <class T, int N, class A> __device__ inline pack<A, N> take_sum(const ax_norm_args &a, int64_t at)
 {
     pack<A, N> x = read<T, A, N>(a.a, at);
@@ -185,11 +189,13 @@ template <class A> struct recentre {
     }
 };
 
-/* norm_grad, or a part of it, likewise. A block has a strip of rows. */
+/* Arguments of norm_grad_kernel: norm_grad if STATS and APPLY, else norm_grad_stats or norm_grad_apply. Each
+ * block handles a strip of rows. */
 struct rows_of_grad {
-    ax_norm_grad_apply_args a; /* STATS alone writes s1 and s2 */
+    ax_norm_grad_apply_args a; /* STATS without APPLY writes s1 and s2 */
     int64_t strip;
-    void *part; /* [strips, 2, cols]: dweight and dbias of each strip, if columns stay with their threads */
+    void *part; /* [strips, 2, cols]: dweight and dbias of each strip, if each thread has columns of its own;
+                   or NULL */
 };
 
 template <class A, int N>
@@ -215,7 +221,7 @@ __device__ inline void add_to_weights(pack<A, N> &dweight, pack<A, N> &dbias, co
     }
 }
 
-/* mean: s1 and s2, divided by the whole width. */
+/* Computes dx. mean: s1 and s2 divided by the global width. */
 template <class T, class A, int N>
 __device__ inline void write_input_grad(const ax_norm_grad_apply_args &a, int64_t at, A rstd,
                                         const A (&mean)[2], const pack<A, N> &xhat, const pack<A, N> &dy,
@@ -287,8 +293,9 @@ __global__ void __launch_bounds__(MOST, 2) norm_grad_kernel(rows_of_grad s)
 
 /* ---- columns ------------------------------------------------------------------------------------- */
 
-/* Sums over rows, K of them for each column. A block takes WARP threads of columns, N each, and a strip of
- * rows; its ROWS warps take every ROWS-th row. Strips leave their sums in scratch, [strip, k, cols]. */
+/* K sums over rows for each column. A block handles WARP·N columns of a strip of rows: each lane has N
+ * columns, and each of the ROWS warps every ROWS-th row. The sums of strips are stored in scratch, [strip, k,
+ * cols]. */
 enum { ROWS = BLOCK / WARP };
 template <class T> struct col_sum {
     typedef accum_t<T> A;
@@ -347,8 +354,8 @@ __global__ void strip_kernel(F f, int64_t rows, int64_t cols, int64_t strip, typ
     }
 }
 
-/* out[k][c] += the sum over strips, of which each of ROWS warps takes every ROWS-th; either may be missing.
- */
+/* Adds the sums over all strips to out0 and out1, either of which may be NULL. Each of ROWS warps adds every
+ * ROWS-th strip. */
 template <class A>
 __global__ void add_strips_kernel(const A *part, int64_t strips, int k, int64_t cols, A *out0, A *out1)
 {
@@ -382,7 +389,7 @@ ax_status columns_by(ax_stream *stream, int64_t rows, int64_t cols, const F &f, 
                      typename F::A *out1)
 {
     typedef typename F::A A;
-    enum { LEAST = 64, WANTED = 512 }; /* rows of a strip; blocks in all */
+    enum { LEAST = 64, WANTED = 512 }; /* least rows of a strip; number of blocks to aim at */
     A *part = (A *)ax_cuda_of(stream)->scratch;
     int64_t across = ax_ceil_div(cols, WARP * N),
             most = AX_CUDA_SCRATCH / (int64_t)sizeof(A) / F::K / ax_max(cols, 1);
@@ -402,7 +409,7 @@ ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, boo
                   void *out0, void *out1)
 {
     typedef accum_t<T> A;
-    const int N = width<T>::value / 2; /* 8 bytes: two warps' worth of sums fit shared memory */
+    const int N = width<T>::value / 2; /* 8 bytes: half the shared memory for sums */
     if (wide && cols % N == 0 && ld % N == 0)
         return columns_by<N>(stream, rows, cols, f, (A *)out0, (A *)out1);
     return columns_by<1>(stream, rows, cols, f, (A *)out0, (A *)out1);
@@ -413,7 +420,7 @@ ax_status columns(ax_stream *stream, int64_t rows, int64_t cols, int64_t ld, boo
 template <class T, int N, bool STATS, bool APPLY>
 ax_status grad_by(ax_stream *stream, const ax_norm_grad_apply_args *a)
 {
-    enum { LEAST = 8, WANTED = 512 }; /* rows of a strip; blocks in all */
+    enum { LEAST = 8, WANTED = 512 }; /* least rows of a strip; number of blocks to aim at */
     typedef accum_t<T> A;
     static_assert((int64_t)WANTED * 2 * MOST * N * sizeof(A) <= AX_CUDA_SCRATCH, "sums of strips fit");
     if (!a->rows)

@@ -1,5 +1,5 @@
-/* A plain product, for the few that cuBLASLt refuses: tiles of 16 x 16 in shared memory, one thread per
- * element of c. */
+/* A simple GEMM kernel for the few products that cuBLASLt does not support: tiles of 16 x 16 in shared
+ * memory, one thread per element of c. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -41,7 +41,7 @@ template <class T, class C> __global__ void product_kernel(product s)
 
 } // namespace
 
-/* Rows in bands: a grid has few blocks along y. */
+/* Runs in bands of rows, because a grid may have 65535 blocks along y at most. */
 ax_status ax_cuda_product(ax_stream *stream, const ax_gemm_args *args)
 {
     const int64_t band = (int64_t)TILE << 15;

@@ -1,5 +1,5 @@
-/* What ends a step: the clip factor, and optimizer updates of flat arrays. Whether an update is made at all
- * stands in device memory, like all that changes from one to the next. */
+/* The end of a step: the clip factor, and optimizer updates of flat arrays. The flag that skips an update is
+ * in device memory, as are all numbers that change from one update to the next. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -32,8 +32,8 @@ __global__ void clip_kernel(ax_clip_args a)
 
 /* ---- updates ------------------------------------------------------------------------------------- */
 
-/* A rule is what one element becomes, its scalars rounded to A once. A copy of the weights, where there is
- * one, has elements of C. */
+/* A Rule (adamw, sgd) updates N elements of an array. `prepare` rounds its scalars to A once. The copy of the
+ * weights, if there is one, has elements of type C. */
 template <class A> struct adamw {
     typedef ax_adamw_args args;
     A lr, beta1, beta2, one_minus_beta1, one_minus_beta2, eps, decay, correction1, correction2, grad_scale;
@@ -111,7 +111,7 @@ template <class A> struct sgd {
     }
 };
 
-/* The last array that begins at element `at` or before it. */
+/* Returns the last array that begins at element `at` or before it, by binary search. */
 __device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays, int64_t at)
 {
     int64_t lo = 0, hi = arrays - 1;
@@ -125,7 +125,7 @@ __device__ inline int64_t array_at(const ax_update_array *array, int64_t arrays,
     return lo;
 }
 
-/* Elements from … to-1 of one array, by the threads of a block; `from` is a multiple of N. */
+/* Updates elements from … to-1 of one array by the threads of a block; `from` is a multiple of N. */
 template <class C, int N, class Rule>
 __device__ inline void update_array(const Rule &rule, const ax_update_array &u, int64_t from, int64_t to)
 {
@@ -136,7 +136,8 @@ __device__ inline void update_array(const Rule &rule, const ax_update_array &u, 
         rule.template run<C, 1>(u, at);
 }
 
-/* Each block has a share of all elements, a multiple of AX_UPDATE_UNIT, wherever arrays begin and end. */
+/* Each block updates `share` consecutive elements of all arrays taken as one, a multiple of AX_UPDATE_UNIT; a
+ * share may span several arrays. */
 template <class Rule, class C, int N> __global__ void update_kernel(typename Rule::args a, int64_t share)
 {
     __shared__ Rule prepared;
@@ -168,7 +169,8 @@ template <template <class> class Rule, class Args> ax_status update(ax_stream *s
             typedef decltype(c) C;
             constexpr int N = 16 / (sizeof(A) > sizeof(C) ? sizeof(A) : sizeof(C));
             static_assert(AX_UPDATE_UNIT % N == 0, "arrays begin at a multiple of N");
-            int64_t all = a->n + a->arrays * AX_UPDATE_UNIT, pass = BLOCK * N; /* at most */
+            int64_t all = a->n + a->arrays * AX_UPDATE_UNIT,
+                    pass = BLOCK * N; /* all: at most, with padding */
             int64_t share = ax_round_up(ax_ceil_div(all, most), pass);
             return run(stream, update_kernel<Rule<A>, C, N>, (unsigned)ax_ceil_div(all, share), BLOCK, 0, *a,
                        share);

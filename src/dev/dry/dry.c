@@ -1,6 +1,7 @@
-/* The dry backend: no memory and no arithmetic. Allocation hands out address space that nobody can touch;
- * launches and copies show their operands to the device's observer and count (ax_launch does the counting).
- * A planner runs the real program on it to learn what memory is used when, and how much work there is. */
+/* The dry backend: no memory and no arithmetic. Allocation returns addresses that cannot be accessed.
+ * Launches and copies pass their operands to the device's observer, and ax_launch counts their work. The
+ * memory planner runs the real training step on this device to learn which memory is used when, and how much
+ * work there is. */
 #include "dev/backend.h"
 
 #include <stdatomic.h>
@@ -9,16 +10,16 @@
 
 enum { PAGE = 4096 };
 
-/* Addresses start where no pointer of a 64-bit host points (they are non-canonical on x86-64, and above the
- * user's half elsewhere), so that a use of one faults. */
+/* The first address. These addresses are not valid for user programs on any 64-bit host (on x86-64 they are
+ * non-canonical), so an access faults. */
 static const uint64_t first_address = UINT64_C(1) << 56;
 
 typedef struct dry_memory {
     _Atomic uint64_t next;
-    /* Operands of a launch, gathered for the observer. */
+    /* Operands of the current launch, collected for the observer. */
     ax_operand *operand;
     int64_t operands, room;
-    bool full; /* there was no memory for another one */
+    bool full; /* an operand is missing, because memory was short */
 } dry_memory;
 
 static ax_status dry_open(ax_device *dev)
@@ -38,14 +39,14 @@ static void dry_close(ax_device *dev)
     dev->memory = NULL;
 }
 
-/* A plan made here stands for the host's backend. */
+/* Returns the workspace of the cpu backend: a plan made on this device is for the host. */
 static size_t dry_workspace(int threads)
 {
     const ax_device_ops *cpu = ax_device_find("cpu");
     return cpu && cpu->workspace ? cpu->workspace(threads) : 0;
 }
 
-/* Blocks are a page apart at least: one that is overrun does not look like its neighbour. */
+/* Blocks are at least a page apart, so that the end of one is not taken for the beginning of the next. */
 static ax_status dry_alloc(ax_device *dev, size_t bytes, void **out)
 {
     dry_memory *memory = dev->memory;
@@ -75,7 +76,7 @@ static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, 
     return AX_OK;
 }
 
-/* What nobody computed is read as zeros: a loss, a norm, a token. */
+/* Copies zeros, since nothing was computed: for example a loss, a norm, or a token. */
 static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
     show_copy(stream->dev, device, bytes, AX_READ);

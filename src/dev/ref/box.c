@@ -1,9 +1,10 @@
-/* Rows and boxes of larger arrays: embedding look-up, strided copies, random initialisation. */
+/* Kernels on rows and boxes of larger arrays: embedding lookup and its gradient, strided copies,
+ * initialization. */
 #include "dev/ref/ref.h"
 
 #include <string.h>
 
-/* The row of this box's table that holds `id`, or -1. */
+/* Returns the row of `id` in this rank's box of the table, or -1. */
 static int64_t table_row(int32_t id, int64_t first, int64_t count)
 {
     int64_t row = id - first;
@@ -30,8 +31,8 @@ ax_status ref_embedding(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Each row added is rounded to A, in ascending r: the one kernel of this backend that rounds more than once
- * per result, because the rows that meet in one table row are not known beforehand. */
+/* Adds rows in ascending r, and rounds to A after each. This is the only kernel of ref that rounds a result
+ * more than once, because it is not known beforehand which rows have the same id. */
 ax_status ref_embedding_grad(ax_stream *stream, const void *args)
 {
     (void)stream;

@@ -1,4 +1,4 @@
-/* Matrix product in tiles: operands of any type and transposition become tiles of doubles. */
+/* GEMM in tiles: parts of the operands, of any type and transposition, are read as tiles of doubles. */
 #include "dev/backend.h"
 #include "dev/ref/ref.h"
 
@@ -14,7 +14,7 @@ typedef struct matrix {
     bool trans;
 } matrix;
 
-/* Rows r0 …, columns c0 … of op(matrix); zero beyond `rows` and `cols`. */
+/* Reads `rows` rows from r0 on and `cols` columns from c0 on of op(matrix); the rest of the tile is zeros. */
 static void read_tile(const matrix *m, int64_t r0, int64_t c0, int64_t rows, int64_t cols, tile out)
 {
     memset(out, 0, sizeof(tile));
@@ -30,7 +30,7 @@ static void read_tile(const matrix *m, int64_t r0, int64_t c0, int64_t rows, int
         }
 }
 
-/* c += a·b, of `rows` rows; each element of c sums over ascending k. */
+/* c += a·b for `rows` rows; each element of c is summed over ascending k. */
 static void multiply(tile a, tile b, int64_t rows, int64_t k, tile c)
 {
     for (int64_t i = 0; i < rows; i++)

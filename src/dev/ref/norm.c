@@ -1,10 +1,10 @@
-/* LayerNorm over a width that may be split over ranks, row by row. a, b, x, dy, add: T [r, c]; statistics: A
+/* LayerNorm over a width that may be split over ranks, row by row. a, b, x, dy, add: T [r, c]. Statistics: A
  * [r]. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-/* x = a + b of one row, rounded. */
+/* Computes x = a + b for one row, rounded to T. */
 static void sum_row(const ax_norm_stats_args *a, int64_t r)
 {
     double x[REF_BLOCK], b[REF_BLOCK];
@@ -118,7 +118,8 @@ static double rounded(ax_dtype dtype, double x)
     return ax_load(dtype, &place, 0);
 }
 
-/* Rounded to A: the same wherever they are kept. */
+/* s1 and s2 of a row, rounded to A also in norm_grad, which does not store them: so both ways give the same
+ * bits. */
 typedef struct grad_sums {
     double s1, s2;
 } grad_sums;
@@ -190,7 +191,7 @@ static void grad_row(const ax_norm_grad_apply_args *a, int64_t r, grad_sums sums
         ref_read(a->dtype, a->dy, r * a->cols + at, count, dy);
         ref_read(accum, a->weight, at, count, weight);
         if (a->add)
-            ref_read(a->dtype, a->add, r * a->cols + at, count, add); /* which dx may be */
+            ref_read(a->dtype, a->add, r * a->cols + at, count, add); /* now: dx may be `add` */
         for (int64_t i = 0; i < count; i++) {
             double xhat = (x[i] - s.mean) * s.rstd;
             dy[i] = s.rstd * (dy[i] * weight[i] - mean1 - xhat * mean2);

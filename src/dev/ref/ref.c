@@ -1,4 +1,4 @@
-/* The reference backend's table, and its typed reading and writing. */
+/* The table of the reference backend, and reading and writing of arrays of any dtype as doubles. */
 #include "dev/ref/ref.h"
 
 #include "dev/backend.h"

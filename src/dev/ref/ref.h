@@ -1,6 +1,6 @@
 /* The reference backend: plain loops in double precision. Each kernel reads blocks of its operands into
- * doubles on the stack, computes, and rounds each result once when it is written. It is written to be read,
- * and to be believed: other backends are judged by it. */
+ * doubles on the stack, computes, and rounds each result once, when it is written. It is simple on purpose,
+ * because the other backends are tested against it. */
 #ifndef AXONN_DEV_REF_H
 #define AXONN_DEV_REF_H
 
@@ -8,11 +8,12 @@
 
 enum { REF_BLOCK = 256 };
 
-/* Elements at … at + n - 1 of an array of `dtype` (F64, F32, BF16 or F16), as doubles. */
+/* Read and write elements at … at + n - 1 of an array of `dtype` (F64, F32, BF16 or F16) as doubles. */
 void ref_read(ax_dtype dtype, const void *data, int64_t at, int64_t n, double *out);
 void ref_write(ax_dtype dtype, void *data, int64_t at, int64_t n, const double *in);
 
-/* for (ref_blocks(n, at, count)): at = 0, REF_BLOCK, … < n, with count = the block's length. */
+/* for (ref_blocks(n, at, count)) loops over blocks: at = 0, REF_BLOCK, … < n; count is the length of the
+ * block. */
 #define ref_blocks(total, at, count)                                                                         \
     int64_t at = 0, count = ax_min(REF_BLOCK, (total));                                                      \
     at < (total);                                                                                            \

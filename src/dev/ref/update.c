@@ -1,9 +1,10 @@
-/* What ends a step: the clip factor, and optimizer updates of flat arrays. */
+/* The end of a step: the clip factor, and optimizer updates of flat arrays. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-/* Not a number has no sign that means anything: printf would show "-nan". */
+/* Returns the norm; *culprit: the first sum that is not finite, or -1. fabs: so that printf does not show
+ * "-nan". */
 static double norm_of(const ax_clip_args *a, double *culprit)
 {
     double total = 0;
@@ -30,7 +31,8 @@ ax_status ref_clip(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* The stored weights, already rounded to their own type, in the type that the kernels compute with. */
+/* Stores the copy of the weights in the compute dtype, converted from the weights as they are stored in
+ * `dtype`. */
 static void write_copy(ax_dtype dtype, const void *w, ax_dtype copy_dtype, void *copy, int64_t at, int64_t n)
 {
     double stored[REF_BLOCK];

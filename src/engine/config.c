@@ -1,4 +1,4 @@
-/* The keys of a training run; the rules between them are in config_rules.c. */
+/* The table of configuration keys of a training run. Rules between keys are in config_rules.c. */
 #include "config_private.h"
 
 #include "axonn/model.h"
@@ -112,7 +112,7 @@ const ax_option *ax_config_options(size_t *count)
 
 /* ---- loading ------------------------------------------------------------------------------------- */
 
-/* runs/NAME under the current directory, for NAME.yaml. */
+/* Returns the default of run.dir: runs/NAME in the current directory, for NAME.yaml. */
 static ax_status default_dir(const char *path, char **out)
 {
     const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path ? path : "run";
@@ -141,7 +141,7 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
     if (use == AX_CONFIG_TO_MEASURE)
         ax_option_waive(cfg->set, "data.train");
     ax_status status = ax_option_finish(cfg->set);
-    if (status == AX_ERR_USAGE) { /* what is wrong with files that keys name is told with it */
+    if (status == AX_ERR_USAGE) { /* reports errors in the files that keys name together with the others */
         AX_TRY(config_check_files(cfg));
         status = ax_option_finish(cfg->set);
     }

@@ -1,13 +1,13 @@
-/* Rules between the keys of a configuration and the files that some of them name. */
+/* Rules between configuration keys and the files that some of them name. */
 #include "config_private.h"
 
 #include "axonn/engine.h"
 
-/* One key that both the user and the model's config.json may set. */
+/* A key that both the user and the model's config.json may set. */
 typedef struct shape_key {
     const char *key;
-    int64_t *config; /* the user's; overwritten by the model's */
-    int64_t model;
+    int64_t *config; /* value in the configuration; overwritten by `model` */
+    int64_t model;   /* value in config.json */
 } shape_key;
 
 void config_merge_model(ax_config *c, const ax_model_config *m)

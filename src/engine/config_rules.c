@@ -1,4 +1,4 @@
-/* Rules over several keys of a configuration. */
+/* Rules between the keys of a configuration. */
 #include "config_private.h"
 
 #include "engine/train.h"
@@ -7,13 +7,13 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A rule over two keys says nothing if one of them is wrong by itself. */
+/* Whether both keys are valid. A rule between two keys is skipped if one of them is already wrong. */
 static bool both_ok(const ax_config *cfg, const char *a, const char *b)
 {
     return ax_option_ok(cfg->set, a) && ax_option_ok(cfg->set, b);
 }
 
-/* The divisors of n next to d from either side; equal if d divides n. d <= n. */
+/* Finds the divisors of n nearest to d: *below <= d <= *above, both d if d divides n. d <= n. */
 static void nearest_divisors(int64_t n, int64_t d, int64_t *below, int64_t *above)
 {
     *below = ax_divisor_below(n, d);
@@ -42,9 +42,10 @@ static void check_model(ax_config *cfg)
                     cfg->model.heads, cfg->model.hidden, below, above);
 }
 
-/* Ranks that have rows of their own. */
+/* Returns the number of ranks among which the batch's rows are divided. */
 static int64_t batch_ranks(const ax_config *cfg) { return cfg->grid.data * cfg->grid.z; }
 
+/* Prints the number of which train.global_batch must be a multiple, as a product of keys. */
 static const char *batch_factors(const ax_config *cfg, char out[128])
 {
     if (batch_ranks(cfg) == 1)
@@ -122,7 +123,7 @@ ax_status ax_config_check_ranks(ax_config *cfg, int ranks)
     ax_grid_load load = {.micro_batch = cfg->train.micro_batch, .global_batch = cfg->train.global_batch};
     ax_grid_size wanted = ax_run_grid(cfg);
     int64_t product = 1;
-    char key[16] = "grid.data", grid[80], nearest[320]; /* or the first key that was given */
+    char key[16] = "grid.data", grid[80], nearest[320]; /* key: the first axis above 1, else grid.data */
     for (int a = AX_AXES_STANDARD - 1; a >= 0; a--) {
         int n = ax_grid_size_along(wanted, (ax_axis)a);
         product = ax_min(product * n, INT32_MAX);

@@ -1,5 +1,5 @@
-/* One training step and one evaluation of a model: forward, backward, reduction, clipping, update. Read
- * docs/step.md beside it. The same code runs on the dry device to find out what memory it needs
+/* One training step and one evaluation of a model: forward, backward, reduction, clipping, update.
+ * docs/step.md explains it. The same code runs on the dry device to find out how much memory it needs
  * (ax_engine_plan_make). */
 #include "axonn/engine.h"
 
@@ -10,8 +10,9 @@
 /* The int32 arrays of a micro-batch, in the order of ax_rows. */
 enum { TOKENS, TARGETS, DOC_START, POSITIONS, ARRAYS };
 
-/* What a device is given again and again: micro-batches, which begin a step's gradients or add to them, and
- * end them or do not; the sums of squares of gradients; and forward alone. */
+/* The tasks that repeat from step to step, each with a replay of its own. 0 … 3 are micro-batches: FIRST sets
+ * the gradients, the others add to them; LAST completes them. NORM is the gradient norm, FORWARD an
+ * evaluation. */
 enum { FIRST = 1, LAST = 2, NORM = 4, FORWARD, TASKS };
 
 struct ax_engine {
@@ -54,7 +55,7 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
              "a global batch of %lld rows in micro-batches of %lld: both must be positive",
              (long long)o->global_batch, (long long)o->micro_batch);
     AX_TRY(ax_model_check_grid(&load, ax_grid_sizes(ctx->grid), ax_grid_ranks(ctx->grid)));
-    /* No layer keeps as many as 64 bytes for each element of its widest dim. */
+    /* Sizes must not overflow. 64 bytes per element of the widest dim is more than any layer stores. */
     int64_t widest = ax_max(ax_max(o->model->vocab, o->model->ffn), o->model->hidden), bytes;
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
                  !__builtin_mul_overflow(bytes, 64 * (o->model->layers + 1) * widest, &bytes),
@@ -63,7 +64,7 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     return AX_OK;
 }
 
-/* The batch tensors view one device block. */
+/* Allocates the batch on host and device. The batch's tensors are views of the device's copy. */
 static ax_status make_batch(ax_engine *e)
 {
     ax_layout layout = ax_layout_of_roles(e->ctx, (ax_role[]){AX_ROLE_BATCH, AX_ROLE_NONE}, 2);
@@ -145,8 +146,8 @@ ax_frame *ax_engine_frame(ax_engine *engine) { return engine->frame; }
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine) { return &engine->scale; }
 int64_t ax_engine_rows(const ax_engine *engine) { return engine->rows; }
 
-/* Rows [first, first + n) of the micro-batch that begins at global row `start`, of `total` rows in all: rows
- * beyond are empty and masked. */
+/* Reads this rank's rows of the micro-batch that begins at row `start` and copies them to the device. The
+ * step has `total` rows; rows beyond that are filled with masked targets. */
 static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t start, int64_t total,
                            double loss_scale)
 {
@@ -165,7 +166,7 @@ static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, in
     return ax_copy_in(e->ctx->stream, e->device, e->host, batch_bytes(e));
 }
 
-/* Does a task, as a replay of what it was last time if it is the same. */
+/* Runs a task. If it launches the same kernels as the last time, they are replayed as one. */
 static ax_status perform(ax_engine *e, int task, ax_status (*work)(ax_engine *))
 {
     ax_stream *stream = e->ctx->stream;
@@ -178,7 +179,7 @@ static ax_status zero_loss(ax_engine *e)
     return ax_run_fill(e->ctx->stream, &(ax_fill_args){.n = 1, .value = 0, .y = e->numbers, .dtype = AX_F64});
 }
 
-/* The loss, summed over the ranks that hold different rows. */
+/* Sums the loss over the ranks that hold different rows. */
 static ax_status sum_loss(ax_engine *e)
 {
     return ax_reduce_axes(e->ctx, ax_batch_axes(e->ctx), e->numbers, 1, AX_F64, AX_SUM);
@@ -203,7 +204,7 @@ static ax_status forward_backward(ax_engine *e)
     return ax_model_backward(e->model, e->frame);
 }
 
-/* The global rows from `row` on. */
+/* Runs forward and backward of the micro-batch that begins at global row `row`. */
 static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, int64_t row, int64_t targets)
 {
     bool first = row == 0, last = row + e->rows == e->options.global_batch;
@@ -214,7 +215,7 @@ static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, 
     return perform(e, (first ? FIRST : 0) | (last ? LAST : 0), forward_backward);
 }
 
-/* Of the whole gradient, a sum per parameter. */
+/* Completes gradients and loss, and computes the sum of squares of each parameter's whole gradient. */
 static ax_status square_gradients(ax_engine *e)
 {
     AX_TRY(ax_param_set_sync_grad(e->set));
@@ -222,7 +223,8 @@ static ax_status square_gradients(ax_engine *e)
     return ax_param_set_grad_sumsq(e->set, e->numbers + 1);
 }
 
-/* What follows the gradients, without a look by the host: their norm, and the update if all is finite. */
+/* Computes the gradient norm, clips, and updates the weights if all is finite. The device decides that: the
+ * host does not wait. */
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
     AX_TRY(perform(e, NORM, square_gradients));
@@ -242,7 +244,8 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
     return end_step(e, targets, hyper);
 }
 
-/* The first parameter whose weights are not finite, or NULL. They spoil all gradients. */
+/* Finds the first parameter with weights that are not finite, or NULL. Such weights make all gradients not
+ * finite. */
 static ax_status find_bad_weights(ax_engine *e, const char **out)
 {
     double *sumsq = e->numbers + 1, *host;
@@ -258,7 +261,8 @@ static ax_status find_bad_weights(ax_engine *e, const char **out)
     return status;
 }
 
-/* What the step means for the loss scale. A loss that is not finite, or weights, are not for it to mend. */
+/* Updates the loss scale after a step in fp16. Only an overflow of the gradient lowers it: a smaller scale
+ * does not help if the loss or weights are not finite. */
 static void judge_scale(ax_engine *e, ax_step_result *out)
 {
     out->loss_scale = e->scale.scale;
@@ -270,7 +274,8 @@ static void judge_scale(ax_engine *e, ax_step_result *out)
     e->stepped = false;
 }
 
-/* A step that was not finite: what it was that was not. */
+/* Finds what was not finite in a step: weights, or else the gradient of parameter number `gradient` (< 0:
+ * none). Lets the updater apply the next step. */
 static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
 {
     AX_TRY(find_bad_weights(e, &out->culprit));
@@ -285,7 +290,7 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
     ax_update_numbers now;
     AX_CHECK(e->options.optim, AX_ERR_USAGE, "this engine was made for evaluation only");
     AX_TRY(ax_updater_result(e->updater, &now));
-    /* Not a number has no sign that means anything: printf would show "-nan". */
+    /* Drops the sign of a NaN, which printf would print as "-nan". */
     *out = (ax_step_result){
         .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
     if (!out->finite)
@@ -322,9 +327,10 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
-/* Every micro-batch asks for the same memory. One of each task is run to learn in which order it acquires
- * weights, and forgotten; then one is recorded: of a step its last, and, if the real step has others, not its
- * first, since what is added to gradients takes memory that what begins them does not. */
+/* Runs each task twice on the dry device. The first run teaches the order in which weights are acquired, and
+ * its memory is forgotten. The second run is recorded; all micro-batches need the same memory. Of a step the
+ * last micro-batch is recorded. If the real step has several, it is one that is not also the first: adding to
+ * gradients takes memory that setting them does not. */
 static ax_status rehearse_tasks(ax_engine *e)
 {
     double loss;

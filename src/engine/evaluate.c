@@ -31,6 +31,7 @@ static ax_status go_on(ax_comm *world, const reader *r, ax_eval_progress_fn *pro
     return ax_comm_agree(world, on ? AX_OK : ax_fail(AX_ERR_SIGNAL, "evaluation interrupted"));
 }
 
+/* Adds one source to the evaluation. `whole`: all of its rows were evaluated, so that its bytes count. */
 static void add(ax_evaluation *e, const ax_data_info *info, bool whole, int64_t vocab, double loss_sum,
                 int64_t targets)
 {

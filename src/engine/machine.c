@@ -1,13 +1,13 @@
-/* Memory that is there, and whether it is enough for all ranks of a machine together. */
+/* Compares the memory of each machine with what all of its ranks need together. */
 #include "engine/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* One line of what ranks tell of themselves. */
+/* What each rank tells the others. */
 typedef struct member {
-    uint64_t host;
+    uint64_t host; /* hash of the host and the memory; equal for ranks that share it */
     int64_t need, available;
 } member;
 

@@ -1,4 +1,4 @@
-/* What the machine of this rank can hold, beside what its ranks need. */
+/* Whether the memory of each machine is enough for all of its ranks together. */
 #ifndef AXONN_ENGINE_MACHINE_H
 #define AXONN_ENGINE_MACHINE_H
 
@@ -17,8 +17,9 @@ AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int 
                                         ax_machine *out);
 bool ax_machine_fits(const ax_machine *machine);
 
-/* AX_ERR_MEMORY on all ranks if what any of them needs is not there: "WHAT needs 3 GiB and 2 GiB can be taken
- * here: ADVICE". Asked before any of it is allocated. Collective along the context's world. */
+/* Checks, before anything is allocated, that all ranks have enough memory. If not, AX_ERR_MEMORY on all
+ * ranks: "WHAT needs 3 GiB but only 2 GiB are available here: ADVICE". Collective along the context's world.
+ */
 AX_MUST_CHECK ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what,
                                         const char *advice);
 

@@ -1,4 +1,4 @@
-/* A model directory as inference wants it: configuration, tokenizer, weights. */
+/* Opens a model directory for inference: configuration, tokenizer, weights. */
 #include "axonn/engine.h"
 #include "axonn/json.h"
 #include "engine/train.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends the ids of a key that holds one, a list of them, or null. */
+/* Appends the token ids of a key whose value is an id, a list of ids, or null. */
 static ax_status read_ids(const json_t *json, const char *path, const char *key, ax_ids *out)
 {
     const json_t *value = json_object_get(json, key);
@@ -17,13 +17,13 @@ static ax_status read_ids(const json_t *json, const char *path, const char *key,
         AX_CHECK(json_is_integer(item) && json_integer_value(item) <= INT32_MAX, AX_ERR_DATA,
                  "%s: \"%s\" must be a token id or a list of them", path, key);
         int32_t id = (int32_t)json_integer_value(item);
-        if (json_integer_value(item) >= 0) /* some write -1 for none */
+        if (json_integer_value(item) >= 0) /* some models have -1 for none */
             AX_TRY(ax_ids_add(out, &id, 1));
     }
     return AX_OK;
 }
 
-/* The first id of a key, or -1. */
+/* Returns the first id of a key, or -1. */
 static ax_status read_id(const json_t *json, const char *path, const char *key, int64_t *out)
 {
     ax_ids ids = {0};
@@ -41,7 +41,8 @@ static ax_status read_identity(const json_t *json, const char *path, ax_pretrain
     return out->ends.size ? AX_OK : read_ids(json, path, "eos_token_id", &out->ends);
 }
 
-/* Where generation ends is said by generation_config.json first, as in transformers. */
+/* Reads the end tokens from generation_config.json, which has precedence over config.json as in transformers.
+ */
 static ax_status read_generation(const char *dir, ax_pretrained *out)
 {
     char *path;
@@ -58,7 +59,7 @@ static ax_status read_generation(const char *dir, ax_pretrained *out)
     return status;
 }
 
-enum { CONFIG_MOST = 16 << 20 }; /* bytes of a config.json */
+enum { CONFIG_MOST = 16 << 20 }; /* largest config.json, in bytes */
 
 static ax_status read_config(const char *dir, ax_pretrained *out)
 {
@@ -126,7 +127,8 @@ static ax_ckpt_rules rules_of(const ax_model_config *config)
     return rules;
 }
 
-/* Compares the files with a network of one rank without memory. */
+/* Checks that the files hold the arrays that the network has. Builds the network on the dry device, on one
+ * rank. */
 static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
 {
     ax_model *network;
@@ -145,8 +147,8 @@ static ax_status match_network(ax_ctx *dry, const ax_pretrained *m)
     return status;
 }
 
-/* The files hold the arrays of the model that config.json describes: asked before anything is allocated for
- * it. */
+/* Opens the weights and checks, before anything is allocated for the model, that they are those of the model
+ * that config.json describes. */
 static ax_status open_weights(ax_pretrained *m)
 {
     ax_comm *self;
@@ -163,7 +165,7 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
-/* Reads what stands in m->dir. */
+/* Reads configuration, weights' headers and tokenizer from m->dir. */
 static ax_status read_model(ax_pretrained *m)
 {
     AX_TRY(read_generation(m->dir, m));
@@ -199,7 +201,7 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
     }
 }
 
-/* One attempt of all ranks; *gone: on any of them. */
+/* Opens the checkpoint that rank 0 finds, once, on all ranks. *gone: it was removed meanwhile on any rank. */
 static ax_status open_together(ax_comm *world, const char *model, ax_pretrained *out, bool *gone)
 {
     ax_work *work;

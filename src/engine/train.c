@@ -1,4 +1,4 @@
-/* A training run: everything is checked and planned, then allocated, then the loop. */
+/* A training run: checks and plans everything, then allocates, then loops over the steps. */
 #include "engine/train.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ static ax_status choose_optimizer(ax_run *run)
 static ax_status allocate(ax_run *run)
 {
     const ax_config *c = run->config;
-    ax_memory_restart_peak(); /* tokenizing is over */
+    ax_memory_restart_peak(); /* leaves out the peak of tokenizing */
     run->baseline = ax_memory_now();
     AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads,
                               ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &run->ctx));
@@ -53,15 +53,17 @@ static ax_status allocate(ax_run *run)
     AX_TRY(ax_run_average_peak(run));
     ax_memory_restart_peak();
     AX_TRY(ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine));
-    AX_TRY(ax_run_find_axes(run)); /* the model may have factored one */
+    AX_TRY(ax_run_find_axes(run)); /* after the model is built, which may factor an axis */
     return AX_OK;
 }
 
-/* Room for the newest steps: a step of a large model is some thousands of events. */
+/* Opens the trace, with room for the events of the newest steps: a step of a large model has some thousands.
+ */
 static ax_status open_trace(ax_run *run)
 {
     enum { EVENTS = 1 << 16 };
-    run->trace_origin = ax_now(); /* all ranks have just agreed that the stage before went well */
+    run->trace_origin =
+        ax_now(); /* almost the same moment on all ranks: they have just ended a stage together */
     if (!run->config->run.trace)
         return AX_OK;
     AX_TRY(ax_trace_create(EVENTS, &run->trace));
@@ -138,16 +140,17 @@ static ax_status open_metrics(ax_run *run)
                            run->step, &run->metrics);
 }
 
-/* Everything up to the first step, in this order: what can be refused comes before what takes memory. Files
- * are written by rank 0 alone. A rank that fails in a stage fails before the others wait for it there, or
- * the stage agrees by itself; so all ranks agree on how it ended. Steps that are only timed need no files. */
+/* Runs the stages before the first step. Checks come before allocations. Only rank 0 writes files (FIRST).
+ * After each stage the ranks agree on its status. A stage must therefore not let a rank fail alone while
+ * others wait for it in a collective: it fails before the collective, or agrees by itself. Runs that only
+ * time steps need no files. */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
         const char *name;
         ax_status (*run)(ax_run *);
         enum { EACH, FIRST } who;
-        ax_run_purpose least; /* that needs it */
+        ax_run_purpose least; /* runs for this purpose and later ones */
     } stage[] = {{"configuration", ax_run_compare_configs, EACH, AX_RUN_PLANS},
                  {"inputs", ax_run_find_inputs, EACH, AX_RUN_TRAINS},
                  {"model", ax_run_open_model, EACH, AX_RUN_PLANS},
@@ -177,7 +180,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
     return AX_OK;
 }
 
-/* Once in each micro-batch, on each rank. */
+/* Reads the rows of a micro-batch. Called once per micro-batch on each rank. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     ax_run *run = source;
@@ -185,7 +188,7 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return ax_sampler_read(run->sampler, first, end, out);
 }
 
-/* The rows of a step, in pieces. */
+/* Chooses the rows of a step, in pieces, and counts their targets. */
 static ax_status draw_rows(ax_run *run, int64_t *targets)
 {
     enum { PIECE = 1 << 14 };
@@ -250,7 +253,7 @@ static ax_status judge(ax_run *run, const ax_step_result *r)
         snprintf(what, sizeof what, "the %s of %s %s not finite%s",
                  r->culprit_weights ? "weights" : "gradient", r->culprit, r->culprit_weights ? "are" : "is",
                  r->overflow ? ", even with the smallest loss scale" : "");
-    /* Skipping mends no weights. */
+    /* Weights that are not finite stay so: skipping the step would not help. */
     if (run->config->train.nonfinite == AX_CONFIG_SKIP && !r->culprit_weights) {
         if (ax_run_first(run))
             ax_log(AX_LOG_WARN, "step %lld is skipped: %s (loss %g)", (long long)run->step, what, r->loss);
@@ -321,7 +324,8 @@ static bool due(int64_t step, int64_t interval, int64_t last)
     return step == last || (interval && step && step % interval == 0);
 }
 
-/* Launchers pass one signal on as another: which one the user sent, ranks do not know. */
+/* Names the signal. With several ranks it may not be the one that the user sent: launchers pass on another
+ * one. */
 static const char *signal_name(const ax_run *run)
 {
     return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->signal);
@@ -338,8 +342,8 @@ static ax_status tell_stop(const ax_run *run)
                    signal_name(run), (long long)run->step, given_up);
 }
 
-/* What is due between two steps: an evaluation, a checkpoint, the end that a signal asks for. All ranks
- * decide by what the last exchange told them. */
+/* Does what is due between two steps: an evaluation, a checkpoint, the stop that a signal asks for. All ranks
+ * decide alike, from what the last exchange told them. */
 static ax_status boundary(ax_run *run)
 {
     const ax_config *c = run->config;

@@ -1,4 +1,4 @@
-/* A training run and the pieces of it: train.c has the order of things and the loop. */
+/* A training run, divided over the files train*.c. train.c has the start-up stages and the loop. */
 #ifndef AXONN_ENGINE_TRAIN_H
 #define AXONN_ENGINE_TRAIN_H
 
@@ -8,14 +8,14 @@
 
 #include <signal.h>
 
-/* pretrained.c: says in the log what was read otherwise than config.json says. */
+/* pretrained.c: logs where the model was read differently from what its config.json says. */
 void pretrained_log(const ax_pretrained *m);
 
 typedef struct ax_sources {
     int n;
     ax_data **data;
     const char **path; /* as the configuration, which owns them, names them */
-    double *weight;    /* 0, all of them: mixed by size */
+    double *weight;    /* mixing weights; all 0: mixed in proportion to size */
 } ax_sources;
 
 /* A set of axes of the grid along which ranks talk. */
@@ -48,11 +48,11 @@ typedef struct ax_run {
     ax_tokenizer *tokenizer;
     ax_model_config model;
     ax_model_identity identity;
-    char *model_dir;      /* what model.from means, or NULL */
-    ax_st *model_weights; /* of model.from, until they are loaded */
-    char *resume_dir;     /* checkpoint to continue, or NULL */
-    bool new_run;         /* it was named to start another run from */
-    ax_run_files beside;  /* rank 0's: copied along with the weights that the run began with */
+    char *model_dir;      /* the model directory that model.from stands for, or NULL */
+    ax_st *model_weights; /* the weights' files of model.from, until they are loaded */
+    char *resume_dir;     /* checkpoint to start from, or NULL */
+    bool new_run;         /* train.resume names resume_dir: the run may differ from the one that wrote it */
+    ax_run_files beside;  /* on rank 0: files beside the initial weights, copied into every checkpoint */
     ax_sources train, valid;
     ax_row_shape shape;
     ax_sampler *sampler;
@@ -61,40 +61,42 @@ typedef struct ax_run {
     const ax_optim *optim;
     ax_schedule schedule;
     ax_comm *world;  /* borrowed */
-    ax_comm *placed; /* the same ranks, numbered as the grid stands on them */
+    ax_comm *placed; /* the same ranks, renumbered in the order of grid.order */
     ax_threads threads;
     ax_ctx *ctx;
     ax_engine *engine;
-    ax_metrics *metrics; /* rank 0's */
-    ax_trace *trace;     /* NULL: nothing is noted */
-    double trace_origin; /* a moment that all ranks share */
+    ax_metrics *metrics; /* on rank 0, else NULL */
+    ax_trace *trace;     /* NULL: no trace is recorded */
+    double trace_origin; /* time 0 of the trace, (almost) the same moment on all ranks */
     int n_axes;
     ax_run_axes *axes;
     ax_metrics_axes *row_axes;
-    double *exchanged; /* what ax_run_exchange reduces */
-    int signal;        /* that some rank had at the last exchange, or 0 */
-    int64_t given_up;  /* the step that the signal did not wait for, or 0 */
+    double *exchanged; /* the values that ax_run_exchange reduces */
+    int signal;        /* that any rank had received at the last exchange, or 0 */
+    int64_t given_up;  /* the step that was given up because of the signal, or 0 */
     ax_pace drawing, computing;
     double step_began;
-    ax_status trouble; /* of this rank's own work, told at the next exchange */
+    ax_status trouble; /* first error of this rank's own work; the others learn of it at the next exchange */
     char trouble_message[1024];
-    double peak_flops;    /* mean of the ranks */
-    int64_t baseline;     /* bytes resident before anything planned is taken */
+    double peak_flops;    /* of a device, mean over the ranks */
+    int64_t baseline;     /* bytes resident before anything planned is allocated */
     int64_t step, tokens; /* done so far */
-    ax_loss_scale scale;  /* of the checkpoint that is continued; 0: it has none */
+    ax_loss_scale scale;  /* of the checkpoint that is resumed; 0: it has none */
     ax_train_result *result;
     int64_t saved_step; /* of the run's newest checkpoint, written or resumed; -1: none */
-    bool eval_pending;  /* a signal cut the evaluation of this step short */
+    bool eval_pending;  /* an evaluation is due after the current step */
 } ax_run;
 
-/* train.c: up to a plan of memory, up to a first step that needs no files, or up to that of a whole run; what
- * steps are told, and after the last. */
+/* train.c. ax_run_start runs the start-up stages for one purpose: to plan memory, to run steps that need no
+ * files, or to train. */
 typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_STEPS, AX_RUN_TRAINS } ax_run_purpose;
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
 ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
 void ax_run_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
-void ax_run_settle(const ax_run *run, ax_status status); /* ends the job if the others may be waiting */
-void ax_run_finish(ax_run *run);
+/* Aborts the job if `status` is an error that the other ranks do not share: they may be waiting for this
+ * rank. */
+void ax_run_settle(const ax_run *run, ax_status status);
+void ax_run_finish(ax_run *run); /* releases everything */
 
 /* train_setup.c: model, tokenizer, data. */
 ax_status ax_run_find_inputs(ax_run *run);
@@ -104,42 +106,45 @@ ax_status ax_run_open_data(ax_run *run);
 ax_status ax_run_write_config(ax_run *run);
 void ax_sources_close(ax_sources *sources);
 
-/* train_memory.c: what a step needs, said and checked before it is taken; the device's measured peak. */
+/* train_memory.c: logs and checks the memory that a step needs, before it is allocated; measures the peak. */
 ax_status ax_run_plan_memory(ax_run *run);
 ax_status ax_run_measure_peak(ax_run *run);
 
 /* train_state.c: checkpoints of a run. */
 ax_status ax_run_find_resume(ax_run *run);
-ax_status ax_run_restore_position(ax_run *run); /* refuses what would be another run */
-ax_status ax_run_start_weights(ax_run *run);    /* drawn, read from model.from, or resumed */
+ax_status ax_run_restore_position(ax_run *run); /* AX_ERR_USAGE if the configuration makes it another run */
+ax_status ax_run_start_weights(ax_run *run);    /* initializes, reads model.from, or reads the checkpoint */
 ax_status ax_run_save(ax_run *run);
 
 /* train_files.c: the small files of a checkpoint. */
 ax_status ax_run_find_files(ax_run *run);
-ax_status ax_run_write_files(const ax_run *run, ax_run_files *out); /* the run's own; released either way */
+ax_status ax_run_write_files(const ax_run *run,
+                             ax_run_files *out); /* the caller releases, also after an error */
 void ax_run_files_fini(ax_run_files *files);
 
-/* train_ranks.c: what ranks tell one another. All are collective but for those that note. */
-ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] <- the largest of any rank */
+/* train_ranks.c: exchanges between ranks. All are collective except ax_run_begin_traffic, ax_run_exposed and
+ * ax_run_note_trouble. */
+ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
 ax_status ax_run_average_peak(ax_run *run);
-ax_status ax_run_compare_configs(ax_run *run); /* one configuration, which fits the ranks */
-/* One rank works, the others call this until it says done; all learn of signals to any of them. */
+ax_status
+ax_run_compare_configs(ax_run *run); /* checks that all ranks have the same, and that its grid fits */
+/* Called about once a second by a rank that works for all, and in a loop by the ranks that wait for it, until
+ * that rank sets *done. All ranks learn of signals to any of them. */
 ax_status ax_run_beat(ax_run *run, bool *done);
 AX_MUST_CHECK ax_status ax_run_find_axes(ax_run *run);
 void ax_run_begin_traffic(ax_run *run);
-double ax_run_exposed(const ax_run *run); /* seconds since then in which this rank waited for others */
-void ax_run_note_trouble(ax_run *run, ax_status status);
-ax_status ax_run_agree(ax_run *run); /* on the trouble that was noted */
-/* Ends a step: the row becomes that of all ranks, signals and trouble become known. */
+double ax_run_exposed(const ax_run *run); /* seconds that this rank has waited for others since then */
+void ax_run_note_trouble(ax_run *run, ax_status status); /* records an error for the next exchange */
+ax_status ax_run_agree(ax_run *run); /* returns the error that any rank has recorded, on all ranks */
+/* Ends a step: combines the row over all ranks, and shares signals and recorded errors. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row);
 
-/* train_pace.c: a step that still runs ten seconds after a signal is given up by all ranks at the same place.
- */
-void ax_pace_begin(ax_pace *pace); /* a step begins */
-/* Before each piece of work, of which all ranks have as many. AX_ERR_SIGNAL on all ranks if the step is given
- * up, which is then run->given_up. */
+/* train_pace.c: all ranks give up a step, at the same place, that still runs ten seconds after a signal. */
+void ax_pace_begin(ax_pace *pace); /* at the start of a step */
+/* Called before each piece of work; all ranks have the same number of pieces. AX_ERR_SIGNAL on all ranks if
+ * the step is given up; run->given_up is then its number. */
 ax_status ax_pace_piece(ax_run *run, ax_pace *pace);
-void ax_pace_end(ax_pace *pace, double seconds); /* what the pieces took, the same on all ranks */
+void ax_pace_end(ax_pace *pace, double seconds); /* `seconds` that the pieces took, the same on all ranks */
 
 /* train_eval.c */
 ax_status ax_run_find_evaluation(ax_run *run);
@@ -148,12 +153,12 @@ ax_status ax_run_evaluate(ax_run *run);
 bool ax_run_first(const ax_run *run); /* this is rank 0 */
 
 /* train_signal.c: SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 ask for a stop at the next step boundary. */
-void ax_signals_install(ax_comm *comm); /* which hurries once a signal came */
+void ax_signals_install(ax_comm *comm); /* after a signal, comm's timeout is shortened (ax_comm_hurry) */
 void ax_signals_restore(ax_comm *comm);
-double ax_signal_age(void);          /* seconds since the first one came; 0: none did */
-void ax_signals_saving(bool begins); /* a save begins or ends: others may be silent meanwhile */
+double ax_signal_age(void);          /* seconds since the first signal; 0: there was none */
+void ax_signals_saving(bool begins); /* a save begins or ends: during it ranks may take long to answer */
 
-ax_dtype ax_run_dtype(int precision); /* of an ax_config_precision, and its word */
+ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
 const char *ax_run_dtype_name(int precision);
 ax_grid_size ax_run_grid(const ax_config *config);
 ax_parallel ax_run_parallel(const ax_config *config);

@@ -49,7 +49,7 @@ ax_status ax_run_evaluate(ax_run *run)
     ax_status status = evaluate(run, &e);
     run->eval_pending = status == AX_ERR_SIGNAL;
     bool done = true;
-    if (run->eval_pending) /* the loop sees the signal and saves; the continuation evaluates */
+    if (run->eval_pending) /* the loop sees the signal and saves; the resumed run evaluates */
         return ax_run_beat(run, &done);
     AX_TRY(status);
     run->result->eval_loss = e.loss;

@@ -1,5 +1,5 @@
-/* The small files of a checkpoint: those that the run writes, and those that lay beside the weights it began
- * with. */
+/* The small files of a checkpoint: those that the run writes itself, and those that were beside its initial
+ * weights, which are copied. */
 #include "engine/train.h"
 
 #include <dirent.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST_BYTES = 16 << 20 }; /* of a file that is copied along */
+enum { MOST_BYTES = 16 << 20 }; /* largest file that is copied */
 
 void ax_run_files_fini(ax_run_files *files)
 {
@@ -21,7 +21,7 @@ void ax_run_files_fini(ax_run_files *files)
     *files = (ax_run_files){0};
 }
 
-/* Takes `data`, whatever the result. */
+/* Adds a file and takes ownership of `data`, also after an error. */
 static ax_status add(ax_run_files *files, const char *name, char *data, size_t size)
 {
     ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
@@ -49,9 +49,9 @@ static ax_status add_from(ax_run_files *files, const char *dir, const char *name
     return status == AX_OK ? add(files, name, data, size) : status;
 }
 
-/* ---- what the run writes ------------------------------------------------------------------------- */
+/* ---- files that the run writes ------------------------------------------------------------------- */
 
-/* The tokenizer as it writes itself, by way of run.dir/tokenizer. */
+/* Adds the tokenizer's files. They are written to run.dir/tokenizer first. */
 static ax_status add_tokenizer(const ax_run *run, ax_run_files *files)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
@@ -89,7 +89,7 @@ ax_status ax_run_write_files(const ax_run *run, ax_run_files *out)
     return add_tokenizer(run, out);
 }
 
-/* ---- what lies beside the weights ---------------------------------------------------------------- */
+/* ---- files beside the initial weights ------------------------------------------------------------ */
 
 static bool matches(const char *name, const char *const *patterns, size_t n)
 {

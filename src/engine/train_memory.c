@@ -1,5 +1,5 @@
-/* Memory is known before it is taken: the plan by class, the check against what is there, and what would fit.
- */
+/* Memory of a training run, known before it is allocated: the plan by class, the check against the available
+ * memory, and settings that would fit. */
 #include "engine/machine.h"
 #include "engine/train.h"
 
@@ -69,14 +69,14 @@ static void say(const ax_run *run)
            ax_format_bytes((double)ax_memory_total(m), size), text);
 }
 
-/* ---- what is there ------------------------------------------------------------------------------- */
+/* ---- available memory ---------------------------------------------------------------------------- */
 
 static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
 {
     return ax_machine_find(run->world, run->config->device, run->threads.binding.neighbour, need, out);
 }
 
-/* Whether every rank's machine holds what its ranks need. */
+/* Whether every machine has the memory that its ranks need. The same answer on all ranks. */
 static ax_status fits_all(const ax_run *run, size_t need, bool *out)
 {
     ax_machine m;
@@ -87,7 +87,7 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
     return AX_OK;
 }
 
-/* Whether all but the scratch of threads would fit. */
+/* Suggests fewer threads if the run would fit without the threads' scratch and that is a large part of it. */
 static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool *helps)
 {
     size_t scratch = run->plan.memory.workspace, rest = ax_memory_total(&run->plan.memory) - scratch;
@@ -101,7 +101,8 @@ static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool
     return AX_OK;
 }
 
-/* The largest step that fits: first smaller micro-batches, then recomputation too. All ranks search alike. */
+/* Suggests the settings of the largest step that fits: a smaller micro-batch, or else one with full
+ * recomputation. All ranks do the same search. */
 static ax_status suggest(const ax_run *run, char *out, size_t size)
 {
     int64_t most = run->options.micro_batch;
@@ -133,8 +134,8 @@ static ax_status suggest(const ax_run *run, char *out, size_t size)
     return AX_OK;
 }
 
-/* What no way of running the model can do without. Asked before the plan, which takes its time with very deep
- * models. */
+/* Checks the memory that every setting needs: weights, gradients and optimizer state. Done before the plan,
+ * which takes long for very deep models. */
 static ax_status check_parameters(const ax_run *run)
 {
     int64_t parameters, matmul;
@@ -169,7 +170,7 @@ ax_status ax_run_plan_memory(ax_run *run)
     return AX_OK;
 }
 
-/* The denominator of MFU. */
+/* Measures the device's peak FLOP/s, the denominator of MFU. */
 ax_status ax_run_measure_peak(ax_run *run)
 {
     const double patience = 0.02; /* seconds */

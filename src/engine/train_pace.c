@@ -1,13 +1,13 @@
-/* A step that runs for long after a signal is given up. All ranks have to leave it at the same place, and
- * only some may know of the signal, so they ask one another on the way: after as many pieces of work as take
- * some seconds. How many these are follows from times that all ranks share, so no rank asks alone; steps that
- * take less have no such questions. */
+/* Gives up a step that still runs long after a signal. All ranks must leave the step at the same place, but
+ * only some may have received the signal. So within a step the ranks agree, by an all-reduce, after every few
+ * pieces of work, about every two seconds. The number of pieces follows from times that all ranks share, so
+ * all ranks ask at the same piece. Shorter steps have no such all-reduce. */
 #include "engine/train.h"
 
 #include <math.h>
 
 #define ASK_SECONDS 2       /* between two questions */
-#define PATIENCE_SECONDS 10 /* from a signal to the end of a step that it finds */
+#define PATIENCE_SECONDS 10 /* time that a step may still run after a signal */
 
 void ax_pace_begin(ax_pace *pace)
 {
@@ -17,13 +17,15 @@ void ax_pace_begin(ax_pace *pace)
     pace->asked = ax_now();
 }
 
-/* Pieces that take ASK_SECONDS, where `pieces` of them took `seconds`. */
+/* Returns the number of pieces that take ASK_SECONDS if `pieces` of them took `seconds`; at least 1. */
 static int64_t pieces_between(double seconds, int64_t pieces)
 {
     return (int64_t)fmax(fmin(ASK_SECONDS * (double)pieces / fmax(seconds, 1e-9), 1e15), 1);
 }
 
-/* In the first step nothing is known: one piece, and then at most twice as many as before. */
+/* Asks all ranks for the age of their signal, and gives the step up if it is old enough. Adapts the number of
+ * pieces between two questions, to at most twice the last one: in the first step the time of a piece is not
+ * known. */
 static ax_status ask(ax_run *run, ax_pace *pace)
 {
     enum { SECONDS, AGE, SIGNAL, N };

@@ -1,5 +1,5 @@
-/* What the ranks of a run tell one another: before it starts, that they mean the same run; while one of them
- * works for all, that it still does; and once a step, what each has seen. */
+/* Exchanges between the ranks of a run: before it starts, their configurations; while one rank works for all,
+ * signs of life; and after each step signals, errors and measurements. */
 #include "engine/train.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ ax_status ax_run_average_peak(ax_run *run)
 
 /* ---- one configuration --------------------------------------------------------------------------- */
 
-/* Both are the lines of the same keys; the first that differ are told. */
+/* Compares two configurations line by line; both have the same keys. Reports the first line that differs. */
 static ax_status compare_lines(const ax_option_set *set, const char *mine, const char *first)
 {
     while (*mine) {
@@ -67,7 +67,7 @@ ax_status ax_run_compare_configs(ax_run *run)
     return status == AX_OK ? ax_config_check_ranks(run->config, ax_comm_size(run->world)) : status;
 }
 
-/* ---- waiting for one that works ------------------------------------------------------------------ */
+/* ---- waiting for a rank that works for all ------------------------------------------------------- */
 
 ax_status ax_run_beat(ax_run *run, bool *done)
 {
@@ -80,7 +80,7 @@ ax_status ax_run_beat(ax_run *run, bool *done)
 
 /* ---- once a step --------------------------------------------------------------------------------- */
 
-/* What ranks tell one another at the end of a step, before the bytes along each set of axes. */
+/* Indices into ax_run.exchanged; from AXES on, the bytes along each set of axes. */
 enum { SIGNAL, TROUBLE, MEMORY, WIRE, EXPOSED, SECONDS, AXES };
 
 ax_status ax_run_find_axes(ax_run *run)
@@ -130,7 +130,8 @@ ax_status ax_run_agree(ax_run *run)
     return ax_comm_agree(run->world, mine);
 }
 
-/* One small reduction for all that is a maximum, and one for the sum, started together. */
+/* Reduces all maxima in one small all-reduce and the sum of FLOPs in another; both are started before the
+ * waits. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row)
 {
     double *max = run->exchanged;

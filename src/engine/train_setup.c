@@ -1,4 +1,4 @@
-/* Before anything is allocated: run directory, model configuration, tokenizer, data. */
+/* Start-up stages before anything is allocated: run directory, model configuration, tokenizer, data. */
 #include "engine/config_private.h"
 #include "engine/train.h"
 
@@ -43,7 +43,7 @@ static ax_status list_missing(const ax_config *c, ax_buf *missing)
     return named && !ax_path_exists(c->run.dir) ? find_input(c, "train.resume", resume, missing) : AX_OK;
 }
 
-/* All paths that the configuration reads from are there, before anything is created or planned. */
+/* Checks that the device is available and that all paths to read from exist, before anything is created. */
 ax_status ax_run_find_inputs(ax_run *run)
 {
     ax_buf missing = {0};
@@ -149,7 +149,7 @@ static ax_status new_model(ax_run *run)
     return ax_model_config_check(&run->model);
 }
 
-/* Whether the grid can carry the model: before anything is made or planned. */
+/* Checks that the grid is legal for the model and the batch, before anything is created. */
 static ax_status check_grid(const ax_run *run)
 {
     ax_parallel parallel = ax_run_parallel(run->config);
@@ -193,8 +193,8 @@ void ax_sources_close(ax_sources *sources)
 typedef struct tokenizing {
     ax_run *run;
     const char *path;
-    double said, beaten;
-    ax_status status; /* of telling the other ranks */
+    double said, beaten; /* time of the last log line, and of the last ax_run_beat */
+    ax_status status;    /* of ax_run_beat */
 } tokenizing;
 
 static bool say_progress(void *user, const ax_data_progress *p)
@@ -214,7 +214,8 @@ static bool say_progress(void *user, const ax_data_progress *p)
     return t->status == AX_OK && !t->run->signal && !ax_signal_pending();
 }
 
-/* Rank 0 tokenizes what is text; the others wait with it, and take the file that it names. */
+/* Tokenizes a source on rank 0, if it is text, while the other ranks wait. *tokens is the path of the token
+ * file on all ranks. */
 static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
 {
     bool done = false;
@@ -245,7 +246,8 @@ static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
     return ax_comm_share_text(run->world, 0, tokens);
 }
 
-/* The vocabulary of model.from is given, that of a new model is for the user to choose. */
+/* Checks that the source fits the model's vocabulary and tokenizer. For a new model the message suggests a
+ * larger vocabulary. */
 static ax_status expect_source(const ax_run *run, ax_data *data)
 {
     int64_t vocab = ax_data_describe(data)->vocab;
@@ -293,7 +295,7 @@ ax_status ax_run_open_data(ax_run *run)
     run->shape = (ax_row_shape){c->model.seq_len, c->data.mask_documents};
     AX_TRY(open_sources(run, &c->data.train, &run->train));
     AX_TRY(open_sources(run, &c->data.valid, &run->valid));
-    for (int i = 0; i < run->valid.n; i++) /* now, not at the first evaluation */
+    for (int i = 0; i < run->valid.n; i++) /* reported now, not at the first evaluation */
         AX_CHECK(ax_data_rows(run->valid.data[i], &run->shape), AX_ERR_DATA,
                  "%s holds nothing to evaluate on: it has fewer than two tokens",
                  ax_data_path(run->valid.data[i]));

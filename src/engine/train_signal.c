@@ -1,8 +1,7 @@
-/* Signals that ask a run to save and stop. A handler can only note the signal, and there is one disposition
- * per process, so this is the one place of the library with process-wide state. A program installs the
- * handlers first of all (ax_signals_catch), else training does for its own duration (of the first of several
- * ranks that are threads to the last). A broken pipe of the log is no reason to stop, so SIGPIPE is ignored
- * meanwhile. */
+/* Signals that ask a run to save and stop. Signal handlers belong to the process, so this file has
+ * process-wide state, the only one of the library. A program installs the handlers at its start
+ * (ax_signals_catch); otherwise training installs them while it runs, from its first rank to its last if
+ * ranks are threads. SIGPIPE is ignored meanwhile: a broken pipe of the log must not end the run. */
 #include "engine/train.h"
 
 #include <errno.h>
@@ -12,27 +11,27 @@
 
 static const int watched[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 static struct sigaction before[AX_COUNT(watched)];
-static atomic_int pending; /* atomic: ranks that are threads read it while another of them is interrupted */
-static int64_t first_ms;   /* when the first came */
-static void (*_Atomic heard)(void);
+static atomic_int pending; /* the last signal, or 0. Atomic: other threads read it while the handler runs */
+static int64_t first_ms;   /* time of the first signal */
+static void (*_Atomic heard)(void); /* called by the handler, or NULL */
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
-static int users;
-static atomic_int saving; /* ranks that write a checkpoint, which may keep them from answering for long */
-static _Atomic(ax_comm *) world; /* whose other ranks have to answer once a signal came */
+static int users;                /* number of installations; guarded by users_lock */
+static atomic_int saving;        /* ranks (threads) that write a checkpoint and may not answer for long */
+static _Atomic(ax_comm *) world; /* whose watchdog is shortened after a signal (ax_comm_hurry) */
 
-/* A second SIGINT ends the process at once. */
+/* The handler: records the signal. A second SIGINT, at least a second later, ends the process at once. */
 static void note(int number)
 {
     static const char words[] =
         "\naxonn: saving after this step; Ctrl-C again ends at once, without saving\n";
-    int interrupted = errno; /* of the code that is interrupted */
+    int interrupted = errno; /* restored at the end, for the interrupted code */
     bool again = ax_signal_again(&first_ms);
     if (again && number == SIGINT) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
     if (!pending && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0)
-        pending = number; /* nobody listens: the signal counts all the same */
+        pending = number; /* only uses the result of write; a message that fails does not matter */
     pending = number;
     void (*tell)(void) = heard;
     if (tell)
@@ -53,7 +52,7 @@ static void install(void)
         if (watched[i] == SIGPIPE)
             action.sa_handler = SIG_IGN;
         sigaction(watched[i], NULL, &before[i]);
-        if (before[i].sa_handler != SIG_IGN) /* as nohup wants it */
+        if (before[i].sa_handler != SIG_IGN) /* nohup ignores SIGHUP */
             sigaction(watched[i], &action, NULL);
     }
 }

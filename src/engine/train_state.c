@@ -1,4 +1,5 @@
-/* Checkpoints of a run: what is saved beside the weights, and what a resumed run may not change. */
+/* Checkpoints of a run: its state beside the weights (training/state.json), and the check that a resumed run
+ * is the same run. */
 #include "axonn/json.h"
 #include "engine/train.h"
 
@@ -23,7 +24,7 @@ static json_t *source_list(const ax_run *run)
     return sources;
 }
 
-/* Where those are, for messages alone: files may move. */
+/* The paths of data.train, for messages only: files may move. */
 static json_t *path_list(const ax_run *run)
 {
     json_t *paths = json_array();
@@ -32,8 +33,7 @@ static json_t *path_list(const ax_run *run)
     return paths;
 }
 
-/* The facts that make a run this run and no other: a continuation must agree on each. Insertion order is
- * print order. */
+/* The facts that identify a run. A resumed run must agree on all of them. They are printed in this order. */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -49,7 +49,7 @@ static json_t *identity_of(const ax_run *run)
                      c->optim.name, "data.train", source_list(run));
 }
 
-/* What a continuation may change and is told that it did. */
+/* The settings that a resumed run may change. Changes are logged. */
 static json_t *settings_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -91,7 +91,7 @@ static ax_status print_state(const ax_run *run, char **out)
 
 /* ---- saving -------------------------------------------------------------------------------------- */
 
-/* What stands beside the arrays: rank 0's. */
+/* Collects the checkpoint's small files and its state, on rank 0. */
 static ax_status collect_files(const ax_run *run, ax_run_files *written, ax_ckpt_file **out, char **state)
 {
     AX_TRY(ax_run_write_files(run, written));
@@ -135,7 +135,8 @@ static ax_status save(ax_run *run)
     return AX_OK;
 }
 
-/* A save is not lost to the haste that a signal asks for. */
+/* Saves, unless this step is saved already. After a signal other ranks have only 2 s to answer; while saving
+ * they have the normal timeout. */
 ax_status ax_run_save(ax_run *run)
 {
     if (run->saved_step == run->step)
@@ -169,8 +170,9 @@ static bool inside_run(const char *run_dir, const char *path)
     return inside;
 }
 
-/* A checkpoint that is named starts a run; once the run has checkpoints of its own, the same command goes on
- * with those. One of the run's own, named, is a way back. */
+/* Finds the checkpoint to start from, on rank 0. A path in train.resume starts a new run from that
+ * checkpoint. Once the run has checkpoints of its own, the same command continues from those instead. A path
+ * to one of the run's own checkpoints goes back to it. */
 static ax_status find_resume(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -191,7 +193,7 @@ static ax_status find_resume(ax_run *run)
     return ax_ckpt_find_resume(c->run.dir, named ? resume : own ? "auto" : "none", &run->resume_dir);
 }
 
-/* Rank 0 looks, and clears what a kill has left; the others are told. */
+/* Finds the checkpoint on rank 0, which also removes incomplete ones, and tells the others. */
 ax_status ax_run_find_resume(ax_run *run)
 {
     AX_TRY(ax_comm_agree(run->world, ax_run_first(run) ? find_resume(run) : AX_OK));
@@ -202,13 +204,14 @@ ax_status ax_run_find_resume(ax_run *run)
     return AX_OK;
 }
 
-/* A fact that differs; `paths` are the saved ones of data.train. */
+/* A key whose value has changed; `paths` are the saved paths of data.train. */
 typedef struct change {
     const char *key;
     const json_t *before, *now, *paths;
 } change;
 
-/* "a.tok (4350 tokens), b.tok (17 tokens, weight 2)"; checkpoints of earlier versions have no paths. */
+/* Prints "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". Checkpoints of earlier versions have no paths.
+ */
 static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
 {
     for (size_t i = 0; i < json_array_size(sources); i++) {
@@ -222,7 +225,7 @@ static ax_status print_sources(const json_t *sources, const json_t *paths, ax_bu
     return AX_OK;
 }
 
-/* A value of a key as the user knows it: files by their paths, words of a choice as words. */
+/* Prints a value as the user writes it: files as paths, choices as words. */
 static ax_status print_value(const char *key, const json_t *value, const json_t *paths, ax_buf *out)
 {
     size_t count;
@@ -257,7 +260,7 @@ static ax_status describe_change(const ax_run *run, const change *c, ax_buf *out
     return status;
 }
 
-/* A new run may take other data and batches, but not another model. */
+/* Whether a new run from a checkpoint may change the key: data and batches, but not the model. */
 static bool may_differ(const ax_run *run, const char *key)
 {
     return run->new_run &&
@@ -309,7 +312,7 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
     return status;
 }
 
-/* There is one if the run was in fp16. */
+/* Reads the loss scale, which checkpoints of fp16 runs have. */
 static ax_status read_loss_scale(ax_run *run, const json_t *state)
 {
     const json_t *saved = json_object_get(state, "loss_scale");
@@ -328,7 +331,8 @@ static ax_status read_loss_scale(ax_run *run, const json_t *state)
     return AX_OK;
 }
 
-/* Runs of earlier versions wrote a checksum of 0 for token files whose format has none: it fits any file. */
+/* Replaces checksums of 0 by those of the files. Earlier versions wrote 0 for token files whose format has no
+ * checksum; it matches any file. */
 static void fill_unknown_checksums(const ax_run *run, const json_t *state)
 {
     json_t *saved = json_object_get(json_object_get(state, "run"), "data.train"), *now = source_list(run);
@@ -341,7 +345,8 @@ static void fill_unknown_checksums(const ax_run *run, const json_t *state)
     json_decref(now);
 }
 
-/* The sampler goes on where it was, unless a new run has other data: that starts from its beginning. */
+/* Restores step, tokens and the sampler's position. A new run with other data starts at the beginning of its
+ * data. */
 static ax_status restore_position(ax_run *run, const json_t *state)
 {
     const json_t *sampler = json_object_get(state, "sampler");

@@ -1,4 +1,4 @@
-/* What a configuration's steps take: a run without files, on random tokens. */
+/* Times the steps of a configuration: a run without files, on random tokens. */
 #include "engine/train.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static ax_status random_rows(void *source, int64_t first, int64_t end, const ax_
     return AX_OK;
 }
 
-/* The ranks begin together; a step has taken as long as on the slowest. */
+/* Runs one step. All ranks begin at the same time; *seconds is that of the slowest rank. */
 static ax_status time_once(ax_run *run, int64_t step, double *seconds, ax_step_result *result)
 {
     ax_work *work;
@@ -38,7 +38,8 @@ static ax_status time_once(ax_run *run, int64_t step, double *seconds, ax_step_r
     return ax_wait(&work);
 }
 
-/* In fp16 a step that overflows is taken again: the loss scale has been halved. *taken counts all. */
+/* Runs and times one step. In fp16 a step that overflows is repeated with a smaller loss scale; *taken counts
+ * all attempts. */
 static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *taken)
 {
     ax_step_result result;
@@ -62,12 +63,12 @@ static void say_how_long(const ax_run *run, double first, int64_t more)
                (long long)more, first * (double)more);
 }
 
-/* Steps that are made, all together and so far. */
+/* Number of steps to run in all, and number of the last one that was run. */
 typedef struct progress {
     int64_t all, last;
 } progress;
 
-/* seconds[i]: of the i-th of `steps` steps. */
+/* Runs `steps` steps and stores the time of each in seconds[]. */
 static ax_status time_some(ax_run *run, progress *at, int64_t steps, double *seconds, int64_t *taken)
 {
     *taken = 0;
@@ -79,9 +80,9 @@ static ax_status time_some(ax_run *run, progress *at, int64_t steps, double *sec
     return AX_OK;
 }
 
-/* Warm steps are steps too, but nobody looks at their times. A device with a clock of its own is stamped
- * before and after each launch while kernels are timed, and is given none together: whole steps are timed
- * before. */
+/* Runs the warm-up steps, whose times are overwritten, then the timed ones. A device with its own clock (a
+ * GPU) records time stamps around each launch while kernels are timed, and cannot replay launches as graphs
+ * then. So whole steps are timed first, and kernels in as many further steps. */
 static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
 {
     ax_device *dev = run->ctx->dev;
@@ -109,8 +110,8 @@ static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *se
     return AX_OK;
 }
 
-/* Ranks that share a machine measure at the same time, as they compute at the same time; and when the engine
- * is gone, for the array that is streamed is not in its plan. */
+/* Measures the device's peak rates. All ranks of a machine measure at the same time, as they compute at the
+ * same time. The engine is destroyed first: the array that is streamed is not part of its memory plan. */
 static ax_status measure_device(ax_run *run, ax_step_times *out)
 {
     const double patience = 0.2; /* seconds for each */

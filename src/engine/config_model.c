@@ -24,7 +24,7 @@ void config_merge_model(ax_config *c, const ax_model_config *m)
         *keys[i].config = keys[i].model;
     }
     if (ax_config_given(c, "model.activation") && c->model.activation != (int)m->activation)
-        ax_option_error(c->set, "model.activation", "is another in model.from; leave the key out");
+        ax_option_error(c->set, "model.activation", "is different in model.from; leave the key out");
     if (ax_config_given(c, "model.tie") && c->model.tie != m->tie)
         ax_option_error(c->set, "model.tie", "is %s in model.from; leave the key out",
                         m->tie ? "true" : "false");
@@ -50,8 +50,8 @@ void config_check_tokenizer(ax_config *c, int32_t size)
                         size);
 }
 
-/* What cannot be read is an error of the key that names it. */
-static ax_status blame(ax_config *c, const char *key, ax_status status)
+/* Records that a file could not be read as an error of the key that names it. */
+static ax_status record_failure(ax_config *c, const char *key, ax_status status)
 {
     if (status == AX_OK || status == AX_ERR_MEMORY)
         return status;
@@ -64,7 +64,7 @@ static ax_status check_from(ax_config *c)
     ax_pretrained from;
     ax_status status = ax_pretrained_open(c->model.from, &from);
     if (status != AX_OK)
-        return blame(c, "model.from", status);
+        return record_failure(c, "model.from", status);
     config_merge_model(c, &from.config);
     ax_pretrained_close(&from);
     return AX_OK;
@@ -75,7 +75,7 @@ static ax_status check_tokenizer(ax_config *c)
     ax_tokenizer *tokenizer = NULL;
     ax_status status = ax_tokenizer_load(c->data.tokenizer, &tokenizer);
     if (status != AX_OK)
-        return blame(c, "data.tokenizer", status);
+        return record_failure(c, "data.tokenizer", status);
     if (ax_option_ok(c->set, "model.from") && ax_option_ok(c->set, "model.vocab"))
         config_check_tokenizer(c, ax_tokenizer_vocab_size(tokenizer));
     ax_tokenizer_destroy(&tokenizer);

@@ -30,8 +30,8 @@ static void check_model(ax_config *cfg)
     if (!family || !both_ok(cfg, "model.hidden", "model.heads") || cfg->model.hidden % cfg->model.heads == 0)
         return;
     if (cfg->model.heads > cfg->model.hidden) {
-        ax_option_error(cfg->set, "model.heads", "must divide model.hidden (%" PRId64 "), so be at most that",
-                        cfg->model.hidden);
+        ax_option_error(cfg->set, "model.heads",
+                        "must divide model.hidden (%" PRId64 "), so it cannot be larger", cfg->model.hidden);
         return;
     }
     int64_t below, above;

@@ -21,22 +21,22 @@ struct ax_engine {
     ax_model *model;
     ax_param_set *set;
     ax_frame *frame;
-    int64_t rows;     /* global rows of a micro-batch */
-    int64_t first, n; /* this rank's among them */
-    uint64_t step;    /* the present one */
-    ax_batch batch;   /* on the device */
-    char *host;       /* its numbers, then int32 [ARRAYS, n, T] */
-    char *device;     /* the same */
-    double *numbers;  /* device: the loss, then a sum of squares per parameter */
+    int64_t rows;     /* rows of a micro-batch, over all ranks */
+    int64_t first, n; /* this rank's rows among them */
+    uint64_t step;    /* the current step */
+    ax_batch batch;   /* views of `device` */
+    char *host;       /* ax_batch_numbers in HEAD bytes, then int32 [ARRAYS, n, T] */
+    char *device;     /* the same on the device */
+    double *numbers;  /* on the device: the loss, then the sum of squares of each parameter's gradient */
     ax_updater *updater;
     ax_loss_scale scale;
     ax_replay *task[TASKS];
-    bool stepped; /* since the last result */
+    bool stepped; /* there was a step since the last ax_engine_result */
 };
 
-/* Of the batch's numbers: what comes behind is aligned to as much. */
+/* Bytes reserved for ax_batch_numbers, so that the arrays behind it are aligned to as many bytes. */
 enum { HEAD = 64 };
-_Static_assert(sizeof(ax_batch_numbers) <= HEAD, "the numbers of a batch stand in its head");
+_Static_assert(sizeof(ax_batch_numbers) <= HEAD, "ax_batch_numbers must fit in HEAD bytes");
 
 static size_t batch_bytes(const ax_engine *e)
 {
@@ -59,7 +59,8 @@ static ax_status check_options(const ax_engine_options *o, const ax_ctx *ctx, in
     int64_t widest = ax_max(ax_max(o->model->vocab, o->model->ffn), o->model->hidden), bytes;
     AX_CHECK(!__builtin_mul_overflow(rows, o->seq_len, &bytes) &&
                  !__builtin_mul_overflow(bytes, 64 * (o->model->layers + 1) * widest, &bytes),
-             AX_ERR_USAGE, "the memory of micro-steps of %lld rows of %lld tokens cannot even be counted",
+             AX_ERR_USAGE,
+             "micro-batches of %lld rows of %lld tokens need more memory than 64 bits can count",
              (long long)rows, (long long)o->seq_len);
     return AX_OK;
 }

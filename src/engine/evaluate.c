@@ -7,11 +7,13 @@
 typedef struct reader {
     const ax_data *data;
     const ax_row_shape *shape;
-    int64_t all, rows; /* of the source, and how many of them are evaluated */
-    int64_t done;      /* of these */
+    int64_t all;  /* rows of the source */
+    int64_t rows; /* rows to evaluate */
+    int64_t done; /* rows evaluated so far */
 } reader;
 
-/* A part of a source is taken from all over it, for its documents are often sorted. */
+/* Returns the source's row that is evaluated as number i. The rows are spread evenly over the source, because
+ * documents are often sorted. */
 static int64_t row_at(const reader *r, int64_t i) { return (int64_t)((__int128)i * r->all / r->rows); }
 
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -22,8 +24,9 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return AX_OK;
 }
 
-/* Each rank is asked: a signal need not reach all. */
-static ax_status go_on(ax_comm *world, const reader *r, ax_eval_progress_fn *progress, void *user)
+/* Calls `progress` on each rank and stops all ranks if any of them returns false: a signal may reach only
+ * some. */
+static ax_status call_progress(ax_comm *world, const reader *r, ax_eval_progress_fn *progress, void *user)
 {
     if (!progress)
         return AX_OK;
@@ -56,12 +59,12 @@ ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_r
         targets += here;
     }
     AX_CHECK(targets || rows < all, AX_ERR_DATA,
-             "%s holds nothing to evaluate on: of its %lld tokens none follows another in a document",
+             "%s holds nothing to evaluate on: none of its %lld tokens follows another one in its document",
              ax_data_path(data), (long long)ax_data_describe(data)->tokens);
     for (int64_t n; r.done < rows; r.done += n) {
         double loss;
         n = ax_min(ax_engine_rows(engine), rows - r.done);
-        AX_TRY(go_on(ax_engine_params(engine)->ctx->world, &r, progress, user));
+        AX_TRY(call_progress(ax_engine_params(engine)->ctx->world, &r, progress, user));
         AX_TRY(ax_engine_eval(engine, read_rows, &r, n, &loss));
         sum += loss;
     }
@@ -89,7 +92,7 @@ ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *model, const ax_d
     snprintf(what, sizeof what, "evaluating %lld rows of %lld tokens at a time", (long long)batch,
              (long long)shape->seq_len);
     status = ax_memory_admit(ctx, &plan.memory, what,
-                             "fewer rows at a time, 16 bits or more ranks take less on each");
+                             "evaluate fewer rows at a time, use bf16 or fp16, or use more ranks");
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, ax_engine_create(ctx, &options, &plan, 0, &engine));
     if (status == AX_OK) {

@@ -48,10 +48,10 @@ ax_status ax_machine_find(ax_comm *world, const char *device, int neighbour, siz
 
 bool ax_machine_fits(const ax_machine *m) { return m->available < 0 || m->need <= m->available; }
 
-static ax_status judge(const ax_machine *m, const char *what, const char *advice)
+static ax_status check_fit(const ax_machine *m, const char *what, const char *advice)
 {
     char a[32], b[32];
-    AX_CHECK(ax_machine_fits(m), AX_ERR_MEMORY, "%s needs %s%s and %s can be taken here: %s", what,
+    AX_CHECK(ax_machine_fits(m), AX_ERR_MEMORY, "%s needs %s%s but only %s are available here: %s", what,
              ax_format_bytes(m->need, a), m->of, ax_format_bytes(m->available, b), advice);
     return AX_OK;
 }
@@ -60,5 +60,5 @@ ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what
 {
     ax_machine m;
     AX_TRY(ax_machine_find(ctx->world, ctx->dev->ops.name, ctx->neighbour, ax_memory_total(memory), &m));
-    return ax_comm_agree(ctx->world, judge(&m, what, advice));
+    return ax_comm_agree(ctx->world, check_fit(&m, what, advice));
 }

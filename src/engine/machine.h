@@ -4,15 +4,16 @@
 
 #include "axonn/engine.h"
 
-/* Ranks that share a machine, or a GPU of it, share its memory. */
+/* A memory that several ranks share: that of a machine, or of one of its GPUs. */
 typedef struct ax_machine {
-    int ranks;
-    double need, available; /* of its ranks together; what the one that sees least sees. < 0: unknown */
-    char of[64];            /* "" or " (2 ranks of node7)" */
+    int ranks;        /* that share it */
+    double need;      /* bytes that these ranks need together */
+    double available; /* bytes available, the smallest number that any of these ranks reports; < 0: unknown */
+    char of[64];      /* for messages: "" or " (2 ranks on node7)" */
 } ax_machine;
 
-/* The machine on which this rank, its number `neighbour`, wants `need` bytes of backend `device`. Collective
- * along world. */
+/* Finds the memory that this rank shares and what its ranks need. This rank needs `need` bytes on backend
+ * `device`; `neighbour` is its local rank. Collective along world. */
 AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int neighbour, size_t need,
                                         ax_machine *out);
 bool ax_machine_fits(const ax_machine *machine);

@@ -15,7 +15,7 @@ static ax_status read_ids(const json_t *json, const char *path, const char *key,
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_array(value) ? json_array_get(value, i) : value;
         AX_CHECK(json_is_integer(item) && json_integer_value(item) <= INT32_MAX, AX_ERR_DATA,
-                 "%s: \"%s\" must be a token id or a list of them", path, key);
+                 "%s: \"%s\" must be a token id or a list of token ids", path, key);
         int32_t id = (int32_t)json_integer_value(item);
         if (json_integer_value(item) >= 0) /* some models have -1 for none */
             AX_TRY(ax_ids_add(out, &id, 1));
@@ -81,9 +81,9 @@ static ax_status read_config(const char *dir, ax_pretrained *out)
     return status;
 }
 
-/* A head in the files that is not the table which config.json ties it to is one of its own, as transformers
- * takes it. */
-static ax_status find_head(ax_pretrained *m)
+/* Detects a head in the files that differs from the token table to which config.json ties it. Such a model is
+ * read as untied, as transformers does. */
+static ax_status detect_untied_head(ax_pretrained *m)
 {
     const char *head, *table;
     bool same = true;
@@ -170,7 +170,7 @@ static ax_status read_model(ax_pretrained *m)
 {
     AX_TRY(read_generation(m->dir, m));
     AX_TRY(read_config(m->dir, m));
-    AX_TRY(find_head(m));
+    AX_TRY(detect_untied_head(m));
     AX_TRY(open_weights(m));
     AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
     int32_t eos = m->tokenizer ? ax_tokenizer_eos(m->tokenizer) : -1;
@@ -179,8 +179,9 @@ static ax_status read_model(ax_pretrained *m)
     return eos >= 0 && !m->ends.size ? ax_ids_add(&m->ends, &eos, 1) : AX_OK;
 }
 
-/* True if the run has removed the checkpoint that was found, for a newer one has taken its place. */
-static bool is_gone(const ax_pretrained *m, ax_status status)
+/* Whether opening failed because a training run removed the checkpoint meanwhile, after writing a newer one.
+ */
+static bool was_removed(const ax_pretrained *m, ax_status status)
 {
     return status == AX_ERR_DATA && m->dir && !ax_path_exists(m->dir);
 }
@@ -194,7 +195,7 @@ ax_status ax_pretrained_open(const char *model, ax_pretrained *out)
             status = read_model(out);
         if (status == AX_OK)
             return AX_OK;
-        bool gone = is_gone(out, status);
+        bool gone = was_removed(out, status);
         ax_pretrained_close(out);
         if (!gone)
             return status;
@@ -209,7 +210,7 @@ static ax_status open_together(ax_comm *world, const char *model, ax_pretrained 
     AX_TRY(ax_comm_agree(world, first ? ax_ckpt_find_model(model, &out->dir) : AX_OK));
     AX_TRY(ax_comm_share_text(world, 0, &out->dir));
     ax_status status = ax_comm_agree(world, read_model(out));
-    int64_t missing = is_gone(out, status);
+    int64_t missing = was_removed(out, status);
     AX_TRY(ax_all_reduce(world, NULL, &missing, 1, AX_I64, AX_MAX, &work));
     AX_TRY(ax_wait(&work));
     *gone = missing;

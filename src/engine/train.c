@@ -97,8 +97,8 @@ void ax_run_describe(const ax_model_config *config, ax_grid_size size, char mode
     snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
 }
 
-/* Schedules that the length of the run cuts short, as in a trial of a few steps. */
-static void say_schedule(const ax_run *run)
+/* Logs if the run is too short for its learning rate schedule, as in a trial of a few steps. */
+static void log_schedule(const ax_run *run)
 {
     const ax_schedule *s = &run->schedule;
     long long falling = llround(s->decay * (double)s->steps), left = (long long)(s->steps - s->warmup);
@@ -107,7 +107,7 @@ static void say_schedule(const ax_run *run)
                "optim.warmup (%lld steps) is longer than the run (%lld): the learning rate only rises, to %g",
                (long long)s->warmup, (long long)s->steps, ax_schedule_lr(s, s->steps));
     else if (s->kind == AX_SCHEDULE_WSD && left < falling)
-        ax_log(AX_LOG_INFO, "optim.warmup (%lld steps) leaves %lld of the %lld steps of optim.decay",
+        ax_log(AX_LOG_INFO, "optim.warmup (%lld steps) leaves only %lld of the %lld steps of optim.decay",
                (long long)s->warmup, left, falling);
 }
 
@@ -120,7 +120,7 @@ static ax_status open_metrics(ax_run *run)
     ax_run_describe(&run->model, ax_run_grid(c), model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
-    say_schedule(run);
+    log_schedule(run);
     return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
                                              .device = c->device,
                                              .threads = run->ctx->dev->threads,
@@ -213,29 +213,31 @@ static ax_status compute(ax_run *run, const ax_hyper *hyper, int64_t *targets, a
     return ax_engine_result(run->engine, result);
 }
 
-/* As if the step had not begun: its gradients are dropped, its rows are drawn again by whoever goes on. */
-static ax_status give_up(ax_run *run, const int64_t *drawn)
+/* Undoes a step that was given up: restores the sampler to `drawn`, so that a resumed run draws the same
+ * rows, and drops the gradients. */
+static ax_status undo_step(ax_run *run, const int64_t *drawn)
 {
     run->step--;
     AX_TRY(ax_sampler_restore(run->sampler, drawn));
     return ax_param_set_zero_grad(ax_engine_params(run->engine));
 }
 
-/* What to do about steps that are not finite. */
-static const char *advice(const ax_run *run, const ax_step_result *r)
+/* Returns advice for the user about a step that was not finite. */
+static const char *nonfinite_advice(const ax_run *run, const ax_step_result *r)
 {
     if (r->culprit_weights)
-        return "no step can mend them, start from other weights";
-#define ADVICE "lower optim.lr, or set train.nonfinite=skip to go on without such steps"
+        return "training cannot repair weights, start from other ones";
+#define ADVICE "lower optim.lr, or set train.nonfinite=skip to skip such steps"
     return run->config->train.precision == AX_CONFIG_FP16
                ? "fp16 ends at 65504: use train.precision=bf16, " ADVICE
                : ADVICE;
 #undef ADVICE
 }
 
-/* A step whose loss or gradient is not finite was not applied: stop, or go on without it. Without fail if the
- * loss scale was too large for it, and is smaller now. */
-static ax_status judge(ax_run *run, const ax_step_result *r)
+/* Decides about a step whose loss or gradient is not finite, and which was therefore not applied: fails, or
+ * logs it and goes on without it (train.nonfinite). Always goes on if the loss scale was too large and is now
+ * smaller. */
+static ax_status handle_nonfinite(ax_run *run, const ax_step_result *r)
 {
     char what[192] = "the loss is not finite", newest[64] = "there is no checkpoint yet";
     const ax_loss_scale *scale = ax_engine_loss_scale(run->engine);
@@ -260,10 +262,11 @@ static ax_status judge(ax_run *run, const ax_step_result *r)
         return AX_OK;
     }
     if (run->saved_step >= 0)
-        snprintf(newest, sizeof newest, "the newest checkpoint is of step %lld", (long long)run->saved_step);
+        snprintf(newest, sizeof newest, "the newest checkpoint is that of step %lld",
+                 (long long)run->saved_step);
     return ax_fail(AX_ERR_NUMERIC,
                    "step %lld: %s (loss %g, gradient norm %g); the step was not applied: %s; %s",
-                   (long long)run->step, what, r->loss, r->grad_norm, advice(run, r), newest);
+                   (long long)run->step, what, r->loss, r->grad_norm, nonfinite_advice(run, r), newest);
 }
 
 ax_hyper ax_run_hyper(const ax_run *run, int64_t step)
@@ -278,8 +281,9 @@ ax_hyper ax_run_hyper(const ax_run *run, int64_t step)
                       .step = step};
 }
 
-/* On the host other ranks' pages that this one has touched are not its own. */
-static int64_t held(const ax_run *run)
+/* Returns this rank's peak of device memory. In host memory, pages of other ranks' heaps that it has touched
+ * do not count. */
+static int64_t held_bytes(const ax_run *run)
 {
     int64_t bytes = ax_device_held(run->ctx->dev);
     return ax_device_uses_host_memory(run->ctx->dev) ? bytes - ax_comm_foreign_memory(run->world) : bytes;
@@ -295,7 +299,7 @@ static ax_status train_step(ax_run *run)
     ax_sampler_state(run->sampler, drawn);
     ax_status status = compute(run, &hyper, &targets, &result);
     if (run->given_up)
-        return give_up(run, drawn);
+        return undo_step(run, drawn);
     AX_TRY(status);
     run->tokens += targets;
     run->result->loss = result.loss;
@@ -308,7 +312,7 @@ static ax_status train_step(ax_run *run)
                            .step_tokens = c->train.global_batch * c->model.seq_len,
                            .flops = per_token * (double)(c->train.global_batch * c->model.seq_len),
                            .hw_flops = run->ctx->dev->flops - flops,
-                           .mem_bytes = held(run),
+                           .mem_bytes = held_bytes(run),
                            .skipped = !result.finite,
                            .loss_scale = c->train.precision == AX_CONFIG_FP16 ? result.loss_scale : 0};
     AX_TRY(ax_run_exchange(run, &row));
@@ -316,10 +320,11 @@ static ax_status train_step(ax_run *run)
     ax_event_add(run->ctx->dev->ring, "step", "train", run->step_began, ax_now(), 0);
     if (run->metrics)
         ax_run_note_trouble(run, ax_metrics_step_add(run->metrics, &row));
-    return result.finite ? AX_OK : ax_comm_agree(run->world, judge(run, &result));
+    return result.finite ? AX_OK : ax_comm_agree(run->world, handle_nonfinite(run, &result));
 }
 
-static bool due(int64_t step, int64_t interval, int64_t last)
+/* Whether something that happens every `interval` steps (0: only at the end) is due after `step`. */
+static bool is_due(int64_t step, int64_t interval, int64_t last)
 {
     return step == last || (interval && step && step % interval == 0);
 }
@@ -331,14 +336,15 @@ static const char *signal_name(const ax_run *run)
     return ax_comm_size(run->world) > 1 ? "a signal" : strsignal(run->signal);
 }
 
-static ax_status tell_stop(const ax_run *run)
+/* Returns AX_ERR_SIGNAL with the message of a run that a signal stopped. */
+static ax_status fail_stopped(const ax_run *run)
 {
     char given_up[96] = "";
     if (run->given_up)
         snprintf(given_up, sizeof given_up, "; step %lld still ran ten seconds later and is dropped",
                  (long long)run->given_up);
     return ax_fail(AX_ERR_SIGNAL,
-                   "stopped by %s after step %lld, which is saved%s; run the same command to go on",
+                   "stopped by %s after step %lld, which is saved%s; run the same command to resume",
                    signal_name(run), (long long)run->step, given_up);
 }
 
@@ -347,7 +353,7 @@ static ax_status tell_stop(const ax_run *run)
 static ax_status boundary(ax_run *run)
 {
     const ax_config *c = run->config;
-    bool save = due(run->step, c->run.checkpoint_interval, c->train.steps);
+    bool save = is_due(run->step, c->run.checkpoint_interval, c->train.steps);
     if (run->eval_pending || run->signal || save || ax_comm_size(run->world) == 1)
         AX_TRY(ax_run_agree(run));
     if (run->eval_pending)
@@ -355,7 +361,7 @@ static ax_status boundary(ax_run *run)
     if (run->signal || save)
         AX_TRY(ax_run_save(run));
     if (run->signal && (run->step < c->train.steps || run->eval_pending))
-        return ax_comm_agree(run->world, tell_stop(run));
+        return ax_comm_agree(run->world, fail_stopped(run));
     return AX_OK;
 }
 
@@ -369,7 +375,7 @@ static ax_status loop(ax_run *run)
     while (run->step < c->train.steps) {
         AX_TRY(train_step(run));
         run->eval_pending =
-            run->valid.n && !run->given_up && due(run->step, c->run.eval_interval, c->train.steps);
+            run->valid.n && !run->given_up && is_due(run->step, c->run.eval_interval, c->train.steps);
         AX_TRY(boundary(run));
     }
     return ax_run_agree(run);
@@ -399,7 +405,7 @@ void ax_run_finish(ax_run *run)
         close(run->lock);
 }
 
-static ax_status report(ax_run *run)
+static ax_status fill_result(ax_run *run)
 {
     run->result->step = run->step;
     run->result->tokens = run->tokens;
@@ -434,7 +440,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
     if (status == AX_OK)
         status = ax_comm_agree(world, write_trace(&run));
     if (status == AX_OK)
-        status = ax_comm_agree(world, report(&run));
+        status = ax_comm_agree(world, fill_result(&run));
     ax_run_settle(&run, status);
     ax_run_finish(&run);
     ax_signals_restore(world);

@@ -18,20 +18,23 @@ typedef struct ax_sources {
     double *weight;    /* mixing weights; all 0: mixed in proportion to size */
 } ax_sources;
 
-/* A set of axes of the grid along which ranks talk. */
+/* A set of grid axes along which ranks communicate. */
 typedef struct ax_run_axes {
     char name[AX_AXISSET_TEXT]; /* "x", "z.data" */
     const ax_comm *comm;
-    ax_comm_traffic before; /* this step */
+    ax_comm_traffic before; /* its counters at the start of this step */
 } ax_run_axes;
 
-/* When ranks ask one another, within a step, whether it goes on: after every so many pieces of its work. */
+/* How often the ranks agree, within a step, whether to give the step up (train_pace.c). Counted in pieces of
+ * work. */
 typedef struct ax_pace {
-    int64_t every, next, piece; /* pieces: between two questions; before the next; begun in this step */
-    double asked;               /* when they did last */
+    int64_t every; /* pieces between two questions */
+    int64_t next;  /* number of the piece before which the ranks ask next */
+    int64_t piece; /* pieces begun in this step */
+    double asked;  /* time of the last question */
 } ax_pace;
 
-/* A small file of a checkpoint; owns both. */
+/* A small file of a checkpoint. Owns name and data. */
 typedef struct ax_run_file {
     char *name, *data;
     size_t size;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static bool go_on(void *user, int64_t done, int64_t total)
+static bool no_signal(void *user, int64_t done, int64_t total)
 {
     (void)user, (void)done, (void)total;
     return !ax_signal_pending();
@@ -14,12 +14,14 @@ static ax_status evaluate(ax_run *run, ax_evaluation *out)
     *out = (ax_evaluation){0};
     int64_t max_rows = run->config->run.eval_batches * run->config->train.micro_batch;
     for (int i = 0; i < run->valid.n; i++)
-        AX_TRY(ax_engine_eval_data(run->engine, run->valid.data[i], &run->shape, max_rows, go_on, NULL, out));
+        AX_TRY(ax_engine_eval_data(run->engine, run->valid.data[i], &run->shape, max_rows, no_signal, NULL,
+                                   out));
     return AX_OK;
 }
 
-/* The checkpoint says that the evaluation of its step was left; an earlier continuation may have made it. */
-static ax_status look_for_row(const ax_run *run, bool *pending)
+/* Clears *pending if metrics.jsonl already has the evaluation of this step. The checkpoint says that it was
+ * not done, but the run may have been resumed from it before. */
+static ax_status find_eval_row(const ax_run *run, bool *pending)
 {
     ax_history history;
     AX_TRY(ax_history_read(run->config->run.dir, &history));
@@ -35,7 +37,7 @@ ax_status ax_run_find_evaluation(ax_run *run)
     bool pending = run->eval_pending && ax_run_first(run);
     if (!run->eval_pending)
         return AX_OK;
-    AX_TRY(ax_comm_agree(run->world, pending ? look_for_row(run, &pending) : AX_OK));
+    AX_TRY(ax_comm_agree(run->world, pending ? find_eval_row(run, &pending) : AX_OK));
     int64_t value = pending;
     AX_TRY(ax_run_max(run, &value, 1));
     run->eval_pending = value;

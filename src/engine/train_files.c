@@ -27,8 +27,8 @@ static ax_status add(ax_run_files *files, const char *name, char *data, size_t s
     ax_run_file *grown = realloc(files->file, ((size_t)files->n + 1) * sizeof *grown);
     ax_run_file *file = grown ? &grown[files->n] : NULL;
     files->file = grown ? grown : files->file;
-    ax_status status =
-        grown ? ax_strdup(name, &file->name) : ax_fail(AX_ERR_MEMORY, "no memory for the file %s", name);
+    ax_status status = grown ? ax_strdup(name, &file->name)
+                             : ax_fail(AX_ERR_MEMORY, "not enough memory for the file %s", name);
     if (status != AX_OK) {
         free(data);
         return status;
@@ -99,9 +99,9 @@ static bool matches(const char *name, const char *const *patterns, size_t n)
     return false;
 }
 
-/* Weights in any format, their indices, and the state of trainers; what the run writes itself; and the files
- * of a tokenizer that the run does not use. */
-static bool stays_behind(const ax_run *run, const char *name)
+/* Whether a file is not copied: weights in any format and their indices, the state of trainers, files that
+ * the run writes itself, and the files of a tokenizer that the run does not use. */
+static bool is_excluded(const ax_run *run, const char *name)
 {
     static const char *const weights[] = {"*.safetensors",
                                           "*.index.json",
@@ -126,13 +126,13 @@ static bool stays_behind(const ax_run *run, const char *name)
            (run->config->data.tokenizer && matches(name, tokenizer, AX_COUNT(tokenizer)));
 }
 
-/* Takes a file over, or adds the name of a directory to `directories`. */
-static ax_status take(const ax_run *run, const char *dir, const char *name, ax_run_files *out,
-                      ax_buf *directories)
+/* Reads a file to copy, or adds the name of a directory to `directories`. */
+static ax_status add_beside(const ax_run *run, const char *dir, const char *name, ax_run_files *out,
+                            ax_buf *directories)
 {
     char *path;
     struct stat info;
-    if (stays_behind(run, name))
+    if (is_excluded(run, name))
         return AX_OK;
     AX_TRY(ax_path_join(dir, name, &path));
     bool there = !stat(path, &info), regular = there && S_ISREG(info.st_mode),
@@ -145,16 +145,18 @@ static ax_status take(const ax_run *run, const char *dir, const char *name, ax_r
     return small ? add_from(out, dir, name) : AX_OK;
 }
 
-static ax_status say(const char *dir, const ax_run_files *files, const ax_buf *directories)
+/* Logs which files are copied, and which directories are not. */
+static ax_status log_files(const char *dir, const ax_run_files *files, const ax_buf *directories)
 {
     ax_buf names = {0};
     ax_status status = AX_OK;
     for (int i = 0; i < files->n && status == AX_OK; i++)
         status = ax_buf_printf(&names, "%s%s", i ? ", " : "", files->file[i].name);
     if (status == AX_OK && files->n)
-        ax_log(AX_LOG_INFO, "checkpoints will hold what lies beside the weights in %s: %s", dir, names.data);
+        ax_log(AX_LOG_INFO, "checkpoints will include these files from %s: %s", dir, names.data);
     if (directories->size)
-        ax_log(AX_LOG_INFO, "checkpoints will not hold the directories in %s: %s", dir, directories->data);
+        ax_log(AX_LOG_INFO, "checkpoints will not include these directories of %s: %s", dir,
+               directories->data);
     ax_buf_fini(&names);
     return status;
 }
@@ -171,12 +173,12 @@ ax_status ax_run_find_files(ax_run *run)
     ax_status status = AX_OK;
     for (int i = 0; i < n; i++) {
         if (status == AX_OK)
-            status = take(run, dir, entry[i]->d_name, &run->beside, &directories);
+            status = add_beside(run, dir, entry[i]->d_name, &run->beside, &directories);
         free(entry[i]);
     }
     free(entry);
     if (status == AX_OK && !run->resume_dir)
-        status = say(dir, &run->beside, &directories);
+        status = log_files(dir, &run->beside, &directories);
     ax_buf_fini(&directories);
     return status;
 }

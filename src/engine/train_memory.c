@@ -51,7 +51,8 @@ static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recom
     return ax_comm_agree(run->world, status);
 }
 
-static void say(const ax_run *run)
+/* Logs the plan: bytes by class. */
+static void log_plan(const ax_run *run)
 {
     const ax_memory *m = &run->plan.memory;
     const struct {
@@ -96,7 +97,7 @@ static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool
     *helps = *helps && threads > 1 && scratch > rest / 2;
     char text[32];
     if (*helps)
-        snprintf(out, size, "%s of it are scratch of %d threads a rank: set fewer `threads`",
+        snprintf(out, size, "%s are scratch memory of the %d threads of each rank: set `threads` lower",
                  ax_format_bytes((double)scratch, text), threads);
     return AX_OK;
 }
@@ -144,10 +145,11 @@ static ax_status check_parameters(const ax_run *run)
     double need = (double)parameters * (2 + run->optim->slots) * sizeof(float) / ax_comm_size(run->world);
     char a[32], b[32];
     AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
-    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY,
-             "the weights, gradients and optimizer state of the model's %lld parameters need %s%s and %s can "
-             "be taken here: the model is too large for this machine",
-             (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
+    AX_CHECK(
+        ax_machine_fits(&m), AX_ERR_MEMORY,
+        "the weights, gradients and optimizer state of the model's %lld parameters need %s%s but only %s "
+        "are available here: the model is too large for this machine",
+        (long long)parameters, ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b));
     return AX_OK;
 }
 
@@ -157,7 +159,7 @@ ax_status ax_run_plan_memory(ax_run *run)
     bool fit;
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
     AX_TRY(plan_with(run, run->options.micro_batch, run->options.recompute, &run->plan));
-    say(run);
+    log_plan(run);
     size_t need = ax_memory_total(&run->plan.memory);
     AX_TRY(find_machine(run, need, &m));
     AX_TRY(fits_all(run, need, &fit));
@@ -165,7 +167,7 @@ ax_status ax_run_plan_memory(ax_run *run)
         return AX_OK;
     char advice[256], a[32], b[32];
     AX_TRY(suggest(run, advice, sizeof advice));
-    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s and %s can be taken here: %s",
+    AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
              ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
     return AX_OK;
 }

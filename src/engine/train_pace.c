@@ -42,7 +42,7 @@ static ax_status ask(ax_run *run, ax_pace *pace)
         return AX_OK;
     run->signal = (int)max[SIGNAL];
     run->given_up = run->step;
-    return ax_fail(AX_ERR_SIGNAL, "step %lld was given up", (long long)run->step);
+    return ax_fail(AX_ERR_SIGNAL, "step %lld was given up after a signal", (long long)run->step);
 }
 
 ax_status ax_pace_piece(ax_run *run, ax_pace *pace)

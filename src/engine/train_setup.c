@@ -10,8 +10,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Adds a line about a key's path if nothing is there. */
-static ax_status find_input(const ax_config *c, const char *key, const char *path, ax_buf *missing)
+/* Adds a line to `missing` if the key's path does not exist. */
+static ax_status check_path(const ax_config *c, const char *key, const char *path, ax_buf *missing)
 {
     if (!path || ax_path_exists(path))
         return AX_OK;
@@ -19,14 +19,15 @@ static ax_status find_input(const ax_config *c, const char *key, const char *pat
                          ax_option_place(c->set, key), key, path);
 }
 
-/* A path of data may also be what two files' names begin with: what data is, is for the data room to say. */
-static ax_status find_data(const ax_config *c, const char *key, const ax_paths *paths, ax_buf *missing)
+/* Does so for paths of data. Such a path need not be a file: it may be a pattern, or the common prefix of
+ * Megatron-LM's two files. ax_data_detect knows. */
+static ax_status check_data_paths(const ax_config *c, const char *key, const ax_paths *paths, ax_buf *missing)
 {
     ax_data_format format;
     for (size_t i = 0; i < paths->count; i++) {
         const char *path = paths->items[i].path;
         if (!ax_path_exists(path) && ax_data_detect(path, &format) != AX_OK)
-            AX_TRY(find_input(c, key, path, missing));
+            AX_TRY(check_path(c, key, path, missing));
     }
     return AX_OK;
 }
@@ -35,12 +36,12 @@ static ax_status list_missing(const ax_config *c, ax_buf *missing)
 {
     const char *resume = c->train.resume;
     bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
-    AX_TRY(find_input(c, "model.from", c->model.from, missing));
-    AX_TRY(find_data(c, "data.train", &c->data.train, missing));
-    AX_TRY(find_data(c, "data.valid", &c->data.valid, missing));
-    AX_TRY(find_input(c, "data.tokenizer", c->data.tokenizer, missing));
-    /* A run that exists may go on with checkpoints of its own and need this one no more. */
-    return named && !ax_path_exists(c->run.dir) ? find_input(c, "train.resume", resume, missing) : AX_OK;
+    AX_TRY(check_path(c, "model.from", c->model.from, missing));
+    AX_TRY(check_data_paths(c, "data.train", &c->data.train, missing));
+    AX_TRY(check_data_paths(c, "data.valid", &c->data.valid, missing));
+    AX_TRY(check_path(c, "data.tokenizer", c->data.tokenizer, missing));
+    /* A run that exists may have checkpoints of its own, and then does not need this one any more. */
+    return named && !ax_path_exists(c->run.dir) ? check_path(c, "train.resume", resume, missing) : AX_OK;
 }
 
 /* Checks that the device is available and that all paths to read from exist, before anything is created. */
@@ -197,7 +198,7 @@ typedef struct tokenizing {
     ax_status status;    /* of ax_run_beat */
 } tokenizing;
 
-static bool say_progress(void *user, const ax_data_progress *p)
+static bool report_progress(void *user, const ax_data_progress *p)
 {
     tokenizing *t = user;
     bool done = false;
@@ -231,7 +232,7 @@ static ax_status prepare_source(ax_run *run, const char *path, char **tokens)
                                          .corpus = {.text_key = run->config->data.text_key,
                                                     .bad_lines = run->config->data.bad_lines},
                                          .tokenizer = run->tokenizer,
-                                         .progress = say_progress,
+                                         .progress = report_progress,
                                          .user = &state,
                                      },
                                      cache, tokens);
@@ -253,7 +254,7 @@ static ax_status expect_source(const ax_run *run, ax_data *data)
     int64_t vocab = ax_data_describe(data)->vocab;
     AX_CHECK(
         run->config->model.from || vocab <= run->model.vocab, AX_ERR_DATA,
-        "%s holds tokens of a vocabulary of %lld, the model has %lld: set model.vocab to at least %lld, or "
+        "%s has a vocabulary of %lld tokens, the model one of %lld: set model.vocab to at least %lld, or "
         "build the file with the model's tokenizer",
         ax_data_path(data), (long long)vocab, (long long)run->model.vocab, (long long)vocab);
     return ax_data_expect(data, run->model.vocab, run->tokenizer ? ax_tokenizer_hash(run->tokenizer) : 0);

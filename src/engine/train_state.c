@@ -85,7 +85,7 @@ static ax_status print_state(const ax_run *run, char **out)
                                                   (json_int_t)scale->skipped_steps));
     *out = complete ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
-    AX_CHECK(*out, AX_ERR_MEMORY, "cannot print the state of the run");
+    AX_CHECK(*out, AX_ERR_MEMORY, "not enough memory to print the state of the run");
     return AX_OK;
 }
 
@@ -182,11 +182,12 @@ static ax_status find_resume(ax_run *run)
     AX_TRY(count_checkpoints(c->run.dir, &own));
     bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
     AX_CHECK(strcmp(resume, "none") != 0 || !own, AX_ERR_USAGE,
-             "run.dir %s already holds %d checkpoint%s: continue it with train.resume=auto, or choose "
+             "run.dir %s already holds %d checkpoint%s: continue the run with train.resume=auto, or choose "
              "another run.dir",
              c->run.dir, own, own == 1 ? "" : "s");
     if (named && own && !inside_run(c->run.dir, resume)) {
-        ax_log(AX_LOG_INFO, "run.dir has checkpoints of its own: these are continued, not %s", resume);
+        ax_log(AX_LOG_INFO, "run.dir has its own checkpoints: the run continues from these, not from %s",
+               resume);
         named = false;
     }
     run->new_run = named;
@@ -267,9 +268,10 @@ static bool may_differ(const ax_run *run, const char *key)
            (!strncmp(key, "data.", 5) || !strncmp(key, "train.", 6) || !strcmp(key, "model.seq_len"));
 }
 
-/* Tells of each fact that is no longer as it was; those that may not differ are added to `refused`, a line
- * each. */
-static ax_status compare(const ax_run *run, const json_t *state, json_t *now, bool identity, ax_buf *refused)
+/* Compares the run with the saved state: its identity or its settings. Logs each change that is allowed, and
+ * adds a line to `refused` for each other one. */
+static ax_status report_changes(const ax_run *run, const json_t *state, json_t *now, bool identity,
+                                ax_buf *refused)
 {
     const json_t *saved = json_object_get(state, identity ? "run" : "settings"),
                  *paths = json_object_get(state, "paths");
@@ -296,16 +298,15 @@ static ax_status check_same_run(const ax_run *run, const json_t *state)
 {
     ax_buf refused = {0};
     json_t *identity = identity_of(run), *settings = settings_of(run);
-    ax_status status = compare(run, state, identity, true, &refused);
+    ax_status status = report_changes(run, state, identity, true, &refused);
     if (status == AX_OK && refused.size)
         status = ax_fail(
             AX_ERR_USAGE,
-            "%s cannot be continued, this would be another run:%s\nput the old values back, or choose "
-            "another "
-            "run.dir; train.resume=%s there starts a new run from it (with another model nothing does)",
+            "%s cannot be continued, this would be another run:%s\nrestore the old values, or choose another "
+            "run.dir; there train.resume=%s starts a new run from this checkpoint, if the model is the same",
             run->resume_dir, refused.data, run->resume_dir);
     if (status == AX_OK)
-        status = compare(run, state, settings, false, &refused);
+        status = report_changes(run, state, settings, false, &refused);
     json_decref(identity);
     json_decref(settings);
     ax_buf_fini(&refused);
@@ -326,7 +327,7 @@ static ax_status read_loss_scale(ax_run *run, const json_t *state)
     AX_CHECK(run->scale.scale >= AX_LOSS_SCALE_LEAST && run->scale.scale <= AX_LOSS_SCALE_MOST &&
                  frexp(run->scale.scale, &exponent) == 0.5,
              AX_ERR_DATA,
-             "%s: training/state.json has a loss scale of %g, which is no power of two in [%g, %g]",
+             "%s: training/state.json has a loss scale of %g, which is not a power of two in [%g, %g]",
              run->resume_dir, run->scale.scale, AX_LOSS_SCALE_LEAST, AX_LOSS_SCALE_MOST);
     return AX_OK;
 }
@@ -399,7 +400,7 @@ static ax_status load_checkpoint(ax_run *run)
         *ax_engine_loss_scale(run->engine) = run->scale;
     if (!run->new_run)
         run->saved_step = run->step;
-    ax_log(AX_LOG_INFO, "resuming %s after step %lld", run->resume_dir, (long long)run->step);
+    ax_log(AX_LOG_INFO, "resuming from %s after step %lld", run->resume_dir, (long long)run->step);
     return AX_OK;
 }
 

@@ -47,19 +47,20 @@ static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *
         AX_TRY(time_once(run, step, seconds, &result));
         ++*taken;
     } while (result.overflow && ax_engine_loss_scale(run->engine)->scale < result.loss_scale);
-    AX_CHECK(result.finite, AX_ERR_NUMERIC,
-             "step %lld: loss %g, gradient norm %g: what is not finite is not applied, so its time says "
-             "nothing; lower optim.lr",
-             (long long)step, result.loss, result.grad_norm);
+    AX_CHECK(
+        result.finite, AX_ERR_NUMERIC,
+        "step %lld: loss %g, gradient norm %g: the step was not applied because these are not finite, so "
+        "its time means nothing; lower optim.lr",
+        (long long)step, result.loss, result.grad_norm);
     return AX_OK;
 }
 
-/* Nobody is to wait long without knowing for how long. */
-static void say_how_long(const ax_run *run, double first, int64_t more)
+/* Logs the expected duration if it is long. */
+static void log_duration(const ax_run *run, double first, int64_t more)
 {
     const double patience = 10;
     if (first * (double)more > patience && ax_comm_rank(run->world) == 0)
-        ax_log(AX_LOG_INFO, "the first step took %.1f s; %lld more are to come, some %.0f s", first,
+        ax_log(AX_LOG_INFO, "the first step took %.1f s; %lld more will take about %.0f s", first,
                (long long)more, first * (double)more);
 }
 
@@ -75,7 +76,7 @@ static ax_status time_some(ax_run *run, progress *at, int64_t steps, double *sec
     for (int64_t i = 0; i < steps; i++) {
         AX_TRY(time_step(run, ++at->last, &seconds[i], taken));
         if (at->last == 1)
-            say_how_long(run, seconds[i], at->all - 1);
+            log_duration(run, seconds[i], at->all - 1);
     }
     return AX_OK;
 }
@@ -141,7 +142,8 @@ ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t
 {
     ax_run run = {.world = world, .config = config, .saved_step = -1};
     *out = (ax_step_times){.threads = 0};
-    AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE, "%lld steps cannot be timed", (long long)steps);
+    AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE, "cannot time %lld steps after %lld warm-up steps",
+             (long long)steps, (long long)warm);
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_run_start(&run, AX_RUN_STEPS);
     if (status == AX_OK)

@@ -86,7 +86,7 @@ static void ends_where_the_model_says(void **state)
     set_ends("model/generation_config.json", "[\"x\"]");
     assert_int_equal(shell(DRAWN "2>&1", &out), 4);
     assert_contains(out.data,
-                    "generation_config.json: \"eos_token_id\" must be a token id or a list of them");
+                    "generation_config.json: \"eos_token_id\" must be a token id or a list of token ids");
     ax_buf_fini(&out);
 }
 

@@ -60,7 +60,7 @@ static void rules_over_keys(void **state)
         {"model: {family: gpt2, hidden: 96, heads: 7}\ndata: {train: x}\n",
          "t.yaml:1:42: model.heads: 7 must divide model.hidden (96); the nearest are 6 and 8"},
         {"model: {family: gpt2, hidden: 96, heads: 97}\ndata: {train: x}\n",
-         "t.yaml:1:42: model.heads: must divide model.hidden (96), so be at most that"},
+         "t.yaml:1:42: model.heads: must divide model.hidden (96), so it cannot be larger"},
         {"model: {family: gpt2}\ndata: {train: x}\ntrain: {global_batch: 10, micro_batch: 4}\n",
          "t.yaml:3:23: train.global_batch: 10 must be a multiple of train.micro_batch (4); the nearest are 8 "
          "and "

@@ -202,7 +202,7 @@ static void refused_changes(void **state)
     run_expect(2, "run.dir", BASE_KEYS "train.resume=none");
     char *log = text_of("log");
     assert_non_null(
-        strstr(log, "already holds 2 checkpoints: continue it with train.resume=auto, or choose"));
+        strstr(log, "already holds 2 checkpoints: continue the run with train.resume=auto, or choose"));
     free(log);
 }
 

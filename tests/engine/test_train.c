@@ -63,7 +63,8 @@ static void a_gradient_is_not_finite(void **state)
 {
     (void)state;
     sh("rm -rf run");
-    run_expect(6, "the newest checkpoint is of step ", BASE_KEYS "optim.lr=1e25 optim.schedule=constant");
+    run_expect(6, "the newest checkpoint is that of step ",
+               BASE_KEYS "optim.lr=1e25 optim.schedule=constant");
     char *log = text_of("log");
     assert_non_null(strstr(log, "error: step "));
     assert_true(strstr(log, "the gradient of ") || strstr(log, "the weights of "));
@@ -360,8 +361,8 @@ static void more_memory_than_there_is(void **state)
     if (!SANITIZED) {
         run_limited(3, "train.micro_batch: 256 would fit (", RLIMIT_AS, (rlim_t)264 << 20,
                     BASE_KEYS "train.global_batch=1024 train.micro_batch=1024 model.hidden=240");
-        run_limited(3, "are scratch of 64 threads a rank: set fewer `threads`", RLIMIT_AS, (rlim_t)264 << 20,
-                    BASE_KEYS "device=cpu threads=64");
+        run_limited(3, "are scratch memory of the 64 threads of each rank: set `threads` lower", RLIMIT_AS,
+                    (rlim_t)264 << 20, BASE_KEYS "device=cpu threads=64");
     }
     char keys[1024];
     int64_t free_bytes = ax_memory_available(), rows = 1 << 12;

@@ -70,7 +70,7 @@ static void files_are_copied_along(void **state)
                FROM_KEYS "model.from=model train.steps=2");
     expect_files("run/ckpt/step-1");
     expect_files("run/ckpt/step-2");
-    run_expect(0, "checkpoints will not hold the directories in ",
+    run_expect(0, "checkpoints will not include these directories of ",
                FROM_KEYS "model.from=model run.dir=run4 train.steps=1");
     sh("rm model/chat_template.jinja model/generation_config.json model/largest");
     run_expect(0, NULL, FROM_KEYS "model.from=model train.steps=3");

@@ -44,7 +44,7 @@ static void check_close(ax_device *dev)
 {
     checked_memory *memory = dev->memory;
     if (memory->blocks)
-        ax_log(AX_LOG_WARN, "device %s is closed while memory of it is in use", dev->ops.name);
+        ax_log(AX_LOG_WARN, "device %s is closed while some of its memory is not freed", dev->ops.name);
     for (block *b = memory->blocks, *next; b; b = next) {
         next = b->next;
         block_destroy(b);
@@ -119,7 +119,7 @@ static void check_free(ax_device *dev, void *address, size_t bytes)
     if (b)
         block_destroy(b);
     else
-        ax_log(AX_LOG_ERROR, "device %s: freed memory that it did not hand out", dev->ops.name);
+        ax_log(AX_LOG_ERROR, "device %s: freed memory that was not allocated on it", dev->ops.name);
 }
 
 static void check_poison(ax_device *dev, void *address, size_t bytes)

@@ -70,7 +70,7 @@ ax_status ax_cuda_cudnn_create(const ax_cuda *cu, state **out)
     if (status != AX_OK)
         ax_cuda_cudnn_destroy(out);
     else
-        ax_log(AX_LOG_DEBUG, "cuda: attention by cuDNN %zu where it takes a call", s->lib.GetVersion());
+        ax_log(AX_LOG_DEBUG, "cuda: attention by cuDNN %zu for calls that it supports", s->lib.GetVersion());
     return status;
 }
 
@@ -228,7 +228,7 @@ static ax_status cut(const ax_cuda *cu, shape_class *c)
     if (s->kind == AX_CUDNN_FORWARD)
         return AX_OK;
     int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
-    AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace of a head does not fit");
+    AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace of one head does not fit scratch memory");
     if (fit >= s->kv_heads) {
         c->batch = part_of(s->batch, fit / s->kv_heads);
     } else {
@@ -238,9 +238,10 @@ static ax_status cut(const ax_cuda *cu, shape_class *c)
     bool whole = c->batch == s->batch && c->kv_heads == s->kv_heads;
     int64_t blocks = c->batch * c->kv_heads * group * ax_ceil_div(s->time, 128);
     AX_CHECK(whole || 2 * blocks >= cu->processors, AX_ERR_USAGE,
-             "workspace is for %lld blocks at a time, less than half of what the GPU runs",
+             "workspace is enough for %lld blocks at a time, which keep less than half of the GPU busy",
              (long long)blocks);
-    AX_CHECK(whole || s->time % 4 == 0, AX_ERR_USAGE, "statistics of its slices are not aligned");
+    AX_CHECK(whole || s->time % 4 == 0, AX_ERR_USAGE,
+             "the statistics of its slices are not aligned to 16 bytes");
     return AX_OK;
 }
 
@@ -257,7 +258,8 @@ static ax_status plan_slice(state *s, const ax_cuda *cu, const shape_class *c, i
 
 static ax_status make(state *s, const ax_cuda *cu, shape_class *c)
 {
-    AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE, "there are too many sequences");
+    AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE,
+             "the mask of its documents leaves no scratch memory for workspace");
     AX_TRY(cut(cu, c));
     AX_TRY(plan_slice(s, cu, c, c->batch, c->kv_heads, &c->slice));
     int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;
@@ -420,12 +422,13 @@ static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, v
     for (int i = 0; i < SEQUENCES * RESULTS; i++) {
         double most = size[i] < small * largest ? small * largest : bound * size[i];
         AX_CHECK(isnan(size[i]) || off[i] <= most || (fp16 && !isfinite(off[i])), AX_ERR_NUMERIC,
-                 "cuDNN is off by %.2g of the norm of a result", off[i] / size[i]);
+                 "cuDNN differs from the plugin's own kernels by %.2g of the norm of a result",
+                 off[i] / size[i]);
         overflow = overflow || (isfinite(size[i]) && !isfinite(off[i]));
     }
     c->overflows += overflow;
     AX_CHECK(c->overflows < OVERFLOWS, AX_ERR_NUMERIC,
-             "cuDNN overflows in fp16 where own kernels do not, %d times", OVERFLOWS);
+             "fp16 overflowed in cuDNN but not in the plugin's own kernels, %d times", OVERFLOWS);
     if (all > 0 && isfinite(all))
         c->verdict = GOOD;
     return AX_OK;
@@ -446,11 +449,11 @@ static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
     if (status != AX_OK) {
         c->verdict = OWN;
         tell(c, AX_LOG_WARN, ax_error_message());
-        ax_log(AX_LOG_WARN, "cuda: own kernels do it instead");
+        ax_log(AX_LOG_WARN, "cuda: the plugin's own kernels are used instead");
     } else if (c->verdict == GOOD) {
         int64_t slices = ax_ceil_div(c->whole.batch, c->batch) * ax_ceil_div(c->whole.kv_heads, c->kv_heads);
         char what[96];
-        snprintf(what, sizeof what, "cuDNN does it as own kernels do, by engine %lld, in %lld parts",
+        snprintf(what, sizeof what, "cuDNN agrees with own kernels and is used: engine %lld, %lld parts",
                  (long long)c->slice.engine, (long long)slices);
         tell(c, AX_LOG_DEBUG, what);
     }
@@ -476,7 +479,8 @@ static ax_status attend(ax_stream *stream, call *k, bool *done)
     state *s = cu->cudnn;
     AX_TRY(find(s, cu, &k->whole, &c));
     if (c->verdict == NEW) {
-        AX_CHECK(!cu->recording, AX_ERR_INTERNAL, "attention that is to be judged cannot be part of a graph");
+        AX_CHECK(!cu->recording, AX_ERR_INTERNAL,
+                 "the first call of a shape of attention cannot be captured in a graph");
         AX_TRY(judge(stream, s, c, k));
         *done = c->verdict == GOOD;
         return AX_OK;

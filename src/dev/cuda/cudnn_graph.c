@@ -27,7 +27,7 @@ typedef cudnnBackendDescriptor_t descriptor;
 ax_status ax_cudnn_load(ax_cudnn *out)
 {
     *out = (ax_cudnn){.library = dlopen(AXONN_CUDNN_LIBRARY, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)};
-    AX_CHECK(out->library, AX_ERR_USAGE, "cuDNN is not there: %s", dlerror());
+    AX_CHECK(out->library, AX_ERR_USAGE, "cuDNN cannot be loaded: %s", dlerror());
     const char *missing = NULL;
     void *found;
 #define LOOK_UP(name)                                                                                        \
@@ -41,7 +41,7 @@ ax_status ax_cudnn_load(ax_cudnn *out)
     if (missing)
         status = ax_fail(AX_ERR_USAGE, "%s has no %s", AXONN_CUDNN_LIBRARY, missing);
     else if (out->GetVersion() < OLDEST)
-        status = ax_fail(AX_ERR_USAGE, "cuDNN is of version %zu: attention needs %d at least",
+        status = ax_fail(AX_ERR_USAGE, "cuDNN has version %zu, but attention needs %d or later",
                          out->GetVersion(), OLDEST);
     if (status != AX_OK)
         ax_cudnn_unload(out);
@@ -441,8 +441,7 @@ static ax_status plan_by(graph *g, const ax_cudnn_target *target, descriptor con
     bool deterministic;
     descriptor d;
     AX_TRY(is_deterministic(g, config, &p->engine, &deterministic));
-    AX_CHECK(deterministic, AX_ERR_USAGE, "cuDNN: engine %lld: its results depend on timing",
-             (long long)p->engine);
+    AX_CHECK(deterministic, AX_ERR_USAGE, "cuDNN: engine %lld is not deterministic", (long long)p->engine);
     AX_TRY(create(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &d));
     AX_TRY(set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config));
     if (target->handle)
@@ -453,7 +452,7 @@ static ax_status plan_by(graph *g, const ax_cudnn_target *target, descriptor con
     DNN(BackendGetAttribute(d, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one,
                             &p->workspace));
     AX_CHECK(p->workspace <= room, AX_ERR_USAGE,
-             "cuDNN: engine %lld: it wants %lld bytes of workspace of %lld", (long long)p->engine,
+             "cuDNN: engine %lld needs %lld bytes of workspace, but there are %lld", (long long)p->engine,
              (long long)p->workspace, (long long)room);
     p->run = d;
     return AX_OK;

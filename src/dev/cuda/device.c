@@ -231,7 +231,8 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 
 ax_status ax_cuda_wait(ax_cuda *cu)
 {
-    AX_CHECK(!cu->recording, AX_ERR_INTERNAL, "CUDA: a wait cannot be part of a graph");
+    AX_CHECK(!cu->recording, AX_ERR_INTERNAL,
+             "CUDA: the host cannot wait for a stream while it is captured as a graph");
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
     return await(cu, cu->reached);
 }

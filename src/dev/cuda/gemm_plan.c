@@ -257,7 +257,7 @@ static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gem
         AX_TRY(time_in_place(all, cu, p, g, answer, n, least));
         int best = best_of(least, n);
         ax_log(AX_LOG_DEBUG,
-               "cuda: product %lld x %lld x %lld of %s: answer %d of %d, %.4f ms, the first %.4f",
+               "cuda: product %lld x %lld x %lld of %s: candidate %d of %d, %.4f ms, the first %.4f",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
                (double)least[best], (double)least[0]);
         p->algo = answer[best];
@@ -339,7 +339,8 @@ static ax_status beats_two(const products *all, ax_stream *stream, const plan *p
         if (round > 1) /* the first round of each loads kernels */
             least[round % 2] = fminf(least[round % 2], ms / (float)times);
     }
-    ax_log(AX_LOG_DEBUG, "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms in one, %.4f in two",
+    ax_log(AX_LOG_DEBUG,
+           "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
            g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)least[0], (double)least[1]);
     *out = least[1] >= TOLD && least[0] < WORTH * least[1];
@@ -406,7 +407,7 @@ ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gem
     p->own = !found;
     if (p->own)
         ax_log(AX_LOG_WARN,
-               "cuda: cuBLASLt refuses a product %lld x %lld x %lld of %s: a slow kernel does it",
+               "cuda: cuBLASLt does not support a product %lld x %lld x %lld of %s: a slow kernel is used",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype));
     return AX_OK;
 }

@@ -190,7 +190,8 @@ ax_status run(ax_stream *stream, void (*kernel)(P...), dim3 grid, dim3 block, si
     if (!grid.x || !grid.y || !grid.z)
         return AX_OK;
     AX_CHECK(grid.y <= 65535 && grid.z <= 65535, AX_ERR_USAGE,
-             "cuda: a kernel of %u x %u x %u blocks is too much: use fewer rows", grid.x, grid.y, grid.z);
+             "cuda: %u x %u x %u blocks are more than a kernel can have: use fewer rows", grid.x, grid.y,
+             grid.z);
     how.gridDim = grid;
     how.blockDim = block;
     how.dynamicSmemBytes = shared;

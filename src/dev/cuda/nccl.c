@@ -93,7 +93,7 @@ static void load(void)
     if (missing)
         snprintf(nccl.why_not, sizeof nccl.why_not, "%.100s has no %s", path, missing);
     else if (nccl.ncclGetVersion(&version) != ncclSuccess || version < OLDEST)
-        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL is of version %d, older than %d", version, OLDEST);
+        snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL has version %d, older than %d", version, OLDEST);
     else
         ax_log(AX_LOG_DEBUG, "NCCL %d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 }
@@ -351,7 +351,7 @@ static ax_status init(ax_link *link, const void *token)
     const char *why = link->world_failed(link->user);
     if (result == ncclInProgress)
         snprintf(n->refused, sizeof n->refused,
-                 "the link along %s did not stand after %d s; NCCL_DEBUG=INFO says what NCCL waits for",
+                 "the link along %s was not established after %d s; NCCL_DEBUG=INFO says what NCCL waits for",
                  link->name, PATIENCE);
     else
         snprintf(n->refused, sizeof n->refused, "%s",

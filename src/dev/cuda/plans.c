@@ -52,7 +52,7 @@ static ax_status put(list *l, const entry *e, bool instead)
         return AX_OK;
     }
     entry *of = realloc(l->of, (l->n + 1) * sizeof *of);
-    AX_CHECK(of, AX_ERR_MEMORY, "no memory to note another plan");
+    AX_CHECK(of, AX_ERR_MEMORY, "no memory for another plan");
     l->of = of;
     l->of[l->n++] = *e;
     return AX_OK;
@@ -103,7 +103,7 @@ static ax_status parse(const ax_cuda_plans *p, const char *text, size_t size, li
 {
     size_t head = strlen(p->kind);
     AX_CHECK(size > head && !memcmp(text, p->kind, head) && text[head] == '\n', AX_ERR_DATA,
-             "%s is not of %s", p->path, p->kind);
+             "%s is not a file of plans for %s", p->path, p->kind);
     for (const char *line = text + head + 1; line < text + size;) {
         entry e;
         const char *end = strchr(line, '\n');
@@ -182,8 +182,7 @@ static ax_status merge(ax_cuda_plans *p, const entry *e, bool instead)
     }
     free(p->known.of);
     p->known = all;
-    AX_CHECK(!ax_path_exists(p->path) || !access(p->path, W_OK), AX_ERR_DATA, "%s may not be written",
-             p->path);
+    AX_CHECK(!ax_path_exists(p->path) || !access(p->path, W_OK), AX_ERR_DATA, "%s is not writable", p->path);
     return write_file(p, &all);
 }
 

@@ -96,7 +96,7 @@ __global__ void scan(int *values, int n)
 }
 
 /* Moves rows to their sorted positions; thread d moves those with digit d, in order. */
-__global__ void place(const entry *in, int n, int shift, const int *starts, entry *out)
+__global__ void move_rows(const entry *in, int n, int shift, const int *starts, entry *out)
 {
     __shared__ entry own[SORT_BLOCK];
     int first = blockIdx.x * SORT_BLOCK, count = n - first < SORT_BLOCK ? n - first : SORT_BLOCK;
@@ -142,7 +142,7 @@ ax_status sort_by_id(ax_stream *stream, entry *from, entry *to, int *starts, int
     for (int shift = 0; most >> shift; shift += DIGIT) {
         AX_TRY(run(stream, count_digits, blocks, SORT_THREADS, 0, from, n, shift, starts));
         AX_TRY(run(stream, scan, 1, BLOCK, 0, starts, (int)(blocks * DIGITS)));
-        AX_TRY(run(stream, place, blocks, SORT_THREADS, 0, from, n, shift, starts, to));
+        AX_TRY(run(stream, move_rows, blocks, SORT_THREADS, 0, from, n, shift, starts, to));
         entry *other = from;
         from = to;
         to = other;

@@ -14,13 +14,13 @@
  * too. */
 #ifdef AXONN_CUDNN_ROOM
 _Static_assert(AXONN_CUDNN_ROOM <= AX_CUDA_SCRATCH, "there is no more scratch than that");
-static int64_t all_room(const ax_cuda *cu)
+static int64_t scratch_room(const ax_cuda *cu)
 {
     (void)cu;
     return AXONN_CUDNN_ROOM;
 }
 #else
-static int64_t all_room(const ax_cuda *cu) { return cu->scratch_bytes; }
+static int64_t scratch_room(const ax_cuda *cu) { return cu->scratch_bytes; }
 #endif
 
 /* Bytes that engines may need in addition to ax_cudnn_backward_bytes. */
@@ -105,7 +105,7 @@ static bool all_aligned(void *const *at)
 
 /* Whether cuDNN may support a call. Its engines need heads of a multiple of 16 bytes, at most 256 elements
  * wide, and more than one query. */
-static bool takes(const call *c)
+static bool may_support(const call *c)
 {
     const ax_cudnn_shape *s = &c->whole;
     return (s->dtype == AX_BF16 || s->dtype == AX_F16) && s->batch > 0 && s->time > 1 && s->heads > 0 &&
@@ -194,7 +194,7 @@ static ax_dtype dtype_of(const ax_cudnn_shape *s, int operand)
                : (ax_dtype)s->dtype;
 }
 
-static void *place(const call *c, int operand, int64_t b, int64_t g)
+static void *operand_at(const call *c, int operand, int64_t b, int64_t g)
 {
     size_t bytes =
         (size_t)elements_to(&c->whole, operand, b, g) * ax_dtype_size(dtype_of(&c->whole, operand));
@@ -210,17 +210,17 @@ static int64_t documents_bytes(const ax_cudnn_shape *s)
 }
 static int64_t room_of(const ax_cuda *cu, const ax_cudnn_shape *s)
 {
-    return all_room(cu) - documents_bytes(s);
+    return scratch_room(cu) - documents_bytes(s);
 }
 
 /* Returns the size of a part when `total` is cut into nearly equal parts of at most `most`; the last is
  * smaller. */
-static int64_t part_of(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
+static int64_t even_part(int64_t total, int64_t most) { return ax_ceil_div(total, ax_ceil_div(total, most)); }
 
 /* Chooses slices: as many sequences as fit the workspace, else as many heads of one sequence. Fails if a
  * slice would leave most of the GPU idle, or if the statistics of a slice would not begin at a multiple of 16
  * bytes. */
-static ax_status cut(const ax_cuda *cu, shape_class *c)
+static ax_status choose_slices(const ax_cuda *cu, shape_class *c)
 {
     const ax_cudnn_shape *s = &c->whole;
     const int64_t group = s->heads / s->kv_heads;
@@ -230,10 +230,10 @@ static ax_status cut(const ax_cuda *cu, shape_class *c)
     int64_t fit = (room_of(cu, s) - WORKSPACE_REST) / (ax_cudnn_backward_bytes(s->time, s->width) * group);
     AX_CHECK(fit > 0, AX_ERR_USAGE, "the workspace of one head does not fit scratch memory");
     if (fit >= s->kv_heads) {
-        c->batch = part_of(s->batch, fit / s->kv_heads);
+        c->batch = even_part(s->batch, fit / s->kv_heads);
     } else {
         c->batch = 1;
-        c->kv_heads = part_of(s->kv_heads, fit);
+        c->kv_heads = even_part(s->kv_heads, fit);
     }
     bool whole = c->batch == s->batch && c->kv_heads == s->kv_heads;
     int64_t blocks = c->batch * c->kv_heads * group * ax_ceil_div(s->time, 128);
@@ -256,11 +256,11 @@ static ax_status plan_slice(state *s, const ax_cuda *cu, const shape_class *c, i
                                 room_of(cu, &c->whole), out);
 }
 
-static ax_status make(state *s, const ax_cuda *cu, shape_class *c)
+static ax_status make_plans(state *s, const ax_cuda *cu, shape_class *c)
 {
     AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE,
              "the mask of its documents leaves no scratch memory for workspace");
-    AX_TRY(cut(cu, c));
+    AX_TRY(choose_slices(cu, c));
     AX_TRY(plan_slice(s, cu, c, c->batch, c->kv_heads, &c->slice));
     int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;
     if (batch || kv_heads)
@@ -268,7 +268,7 @@ static ax_status make(state *s, const ax_cuda *cu, shape_class *c)
     return AX_OK;
 }
 
-static void tell(const shape_class *c, ax_log_level level, const char *what)
+static void log_shape(const shape_class *c, ax_log_level level, const char *what)
 {
     const ax_cudnn_shape *s = &c->whole;
     ax_log(level, "cuda: %s attention b%lld t%lld h%lld/%lld d%lld%s: %s",
@@ -277,7 +277,7 @@ static void tell(const shape_class *c, ax_log_level level, const char *what)
            s->documents ? " with documents" : "", what);
 }
 
-static ax_status find(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, shape_class **out)
+static ax_status find_shape(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, shape_class **out)
 {
     for (*out = s->first; *out; *out = (*out)->next)
         if (!memcmp(&(*out)->whole, whole, sizeof *whole))
@@ -287,9 +287,9 @@ static ax_status find(state *s, const ax_cuda *cu, const ax_cudnn_shape *whole, 
     c->whole = *whole;
     c->next = s->first;
     *out = s->first = c;
-    if (make(s, cu, c) != AX_OK) {
+    if (make_plans(s, cu, c) != AX_OK) {
         c->verdict = OWN;
-        tell(c, AX_LOG_DEBUG, ax_error_message());
+        log_shape(c, AX_LOG_DEBUG, ax_error_message());
     }
     return AX_OK;
 }
@@ -308,13 +308,13 @@ static ax_status run_slices(ax_stream *stream, state *s, const shape_class *c, c
                                            [AX_CUDNN_UNIT] = unconst(&k->unit)};
             bool rest = b + c->batch > whole->batch || g + c->kv_heads > whole->kv_heads;
             for (int i = 0; i < AX_CUDNN_SCALE; i++)
-                at[i] = place(k, i, b, g);
+                at[i] = operand_at(k, i, b, g);
             AX_TRY(ax_cudnn_plan_run(&s->lib, s->handle, rest ? &c->rest : &c->slice, at, cu->scratch));
         }
     return AX_OK;
 }
 
-static ax_status run(ax_stream *stream, state *s, const shape_class *c, call *k)
+static ax_status run_call(ax_stream *stream, state *s, const shape_class *c, call *k)
 {
     const ax_cuda *cu = ax_cuda_of(stream);
     k->hidden = -INFINITY;
@@ -339,24 +339,27 @@ static ax_status run_own(ax_stream *stream, const call *k, int64_t b)
     if (k->whole.kind == AX_CUDNN_FORWARD) {
         ax_attention_args a = *(const ax_attention_args *)k->args;
         a.batch = 1;
-        a.q = place(k, AX_CUDNN_Q, b, 0), a.k = place(k, AX_CUDNN_K, b, 0), a.v = place(k, AX_CUDNN_V, b, 0);
-        a.o = place(k, AX_CUDNN_O, b, 0), a.lse = place(k, AX_CUDNN_LSE, b, 0);
+        a.q = operand_at(k, AX_CUDNN_Q, b, 0), a.k = operand_at(k, AX_CUDNN_K, b, 0),
+        a.v = operand_at(k, AX_CUDNN_V, b, 0);
+        a.o = operand_at(k, AX_CUDNN_O, b, 0), a.lse = operand_at(k, AX_CUDNN_LSE, b, 0);
         a.doc_start = doc_start;
         return ax_cuda_own_attention(stream, &a);
     }
     ax_attention_grad_args a = *(const ax_attention_grad_args *)k->args;
     a.batch = 1;
-    a.q = place(k, AX_CUDNN_Q, b, 0), a.k = place(k, AX_CUDNN_K, b, 0), a.v = place(k, AX_CUDNN_V, b, 0);
-    a.o = place(k, AX_CUDNN_O, b, 0), a.lse = place(k, AX_CUDNN_LSE, b, 0);
-    a.dout = place(k, AX_CUDNN_DOUT, b, 0), a.delta = place(k, AX_CUDNN_DELTA, b, 0);
-    a.dq = place(k, AX_CUDNN_DQ, b, 0), a.dk = place(k, AX_CUDNN_DK, b, 0),
-    a.dv = place(k, AX_CUDNN_DV, b, 0);
+    a.q = operand_at(k, AX_CUDNN_Q, b, 0), a.k = operand_at(k, AX_CUDNN_K, b, 0),
+    a.v = operand_at(k, AX_CUDNN_V, b, 0);
+    a.o = operand_at(k, AX_CUDNN_O, b, 0), a.lse = operand_at(k, AX_CUDNN_LSE, b, 0);
+    a.dout = operand_at(k, AX_CUDNN_DOUT, b, 0), a.delta = operand_at(k, AX_CUDNN_DELTA, b, 0);
+    a.dq = operand_at(k, AX_CUDNN_DQ, b, 0), a.dk = operand_at(k, AX_CUDNN_DK, b, 0),
+    a.dv = operand_at(k, AX_CUDNN_DV, b, 0);
     a.doc_start = doc_start;
     return ax_cuda_own_attention_grad(stream, &a);
 }
 
 /* Computes the root mean squares of got - want and of want; equal infinities do not count. */
-static void measure(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off, double *size)
+static void measure_error(ax_dtype dtype, const void *got, const void *want, int64_t n, double *off,
+                          double *size)
 {
     *off = *size = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -375,12 +378,12 @@ static const int results[][3] = {[AX_CUDNN_FORWARD] = {AX_CUDNN_O, AX_CUDNN_LSE,
 enum { RESULTS = 3, SEQUENCES = 2, OVERFLOWS = 64 };
 
 /* Copies the results of the first and the last sequence to the host. */
-static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RESULTS])
+static ax_status copy_results(ax_stream *stream, const call *k, void *to[SEQUENCES][RESULTS])
 {
     for (int i = 0; i < SEQUENCES; i++)
         for (int r = 0; r < RESULTS; r++) {
             int operand = results[k->whole.kind][r];
-            void *from = place(k, operand, i ? k->whole.batch - 1 : 0, 0);
+            void *from = operand_at(k, operand, i ? k->whole.batch - 1 : 0, 0);
             size_t bytes =
                 (size_t)elements_to(&k->whole, operand, 1, 0) * ax_dtype_size(dtype_of(&k->whole, operand));
             if (from && !to[i][r])
@@ -398,8 +401,8 @@ static ax_status bring(ax_stream *stream, const call *k, void *to[SEQUENCES][RES
  * token. Such a gradient only has to be small. Results that are all zero or not finite decide nothing: *c
  * stays NEW. It also stays NEW, OVERFLOWS times at most, if fp16 overflows in cuDNN only, as gradients do
  * while the loss scale is too large. */
-static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, void *want[SEQUENCES][RESULTS],
-                         void *got[SEQUENCES][RESULTS])
+static ax_status compare_results(ax_stream *stream, state *s, shape_class *c, call *k,
+                                 void *want[SEQUENCES][RESULTS], void *got[SEQUENCES][RESULTS])
 {
     const bool fp16 = k->whole.dtype == AX_F16;
     const double bound = fp16 ? 0x1p-8 : 0x1p-5, small = k->whole.kind == AX_CUDNN_BACKWARD ? 1e-3 : 0;
@@ -407,14 +410,14 @@ static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, v
     double all = 0, largest = 0;
     AX_TRY(run_own(stream, k, 0));
     AX_TRY(run_own(stream, k, k->whole.batch - 1));
-    AX_TRY(bring(stream, k, want));
-    AX_TRY(run(stream, s, c, k));
-    AX_TRY(bring(stream, k, got));
+    AX_TRY(copy_results(stream, k, want));
+    AX_TRY(run_call(stream, s, c, k));
+    AX_TRY(copy_results(stream, k, got));
     for (int i = 0; i < SEQUENCES * RESULTS; i++) {
         const int row = i / RESULTS, r = i % RESULTS, operand = results[k->whole.kind][r];
         if (want[row][r])
-            measure(dtype_of(&k->whole, operand), got[row][r], want[row][r],
-                    elements_to(&k->whole, operand, 1, 0), &off[i], &size[i]);
+            measure_error(dtype_of(&k->whole, operand), got[row][r], want[row][r],
+                          elements_to(&k->whole, operand, 1, 0), &off[i], &size[i]);
         all += size[i] + off[i];
         largest = fmax(largest, size[i]);
     }
@@ -436,10 +439,10 @@ static ax_status compare(ax_stream *stream, state *s, shape_class *c, call *k, v
 
 /* Runs a call of a NEW shape with the check. On failure own kernels are used for the shape from now on,
  * except after a failure of links, which is not cuDNN's. */
-static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
+static ax_status check_first_run(ax_stream *stream, state *s, shape_class *c, call *k)
 {
     void *want[SEQUENCES][RESULTS] = {{0}}, *got[SEQUENCES][RESULTS] = {{0}};
-    ax_status status = compare(stream, s, c, k, want, got);
+    ax_status status = compare_results(stream, s, c, k, want, got);
     for (int i = 0; i < SEQUENCES * RESULTS; i++) {
         free(want[i / RESULTS][i % RESULTS]);
         free(got[i / RESULTS][i % RESULTS]);
@@ -448,20 +451,20 @@ static ax_status judge(ax_stream *stream, state *s, shape_class *c, call *k)
         return status;
     if (status != AX_OK) {
         c->verdict = OWN;
-        tell(c, AX_LOG_WARN, ax_error_message());
+        log_shape(c, AX_LOG_WARN, ax_error_message());
         ax_log(AX_LOG_WARN, "cuda: the plugin's own kernels are used instead");
     } else if (c->verdict == GOOD) {
         int64_t slices = ax_ceil_div(c->whole.batch, c->batch) * ax_ceil_div(c->whole.kv_heads, c->kv_heads);
         char what[96];
         snprintf(what, sizeof what, "cuDNN agrees with own kernels and is used: engine %lld, %lld parts",
                  (long long)c->slice.engine, (long long)slices);
-        tell(c, AX_LOG_DEBUG, what);
+        log_shape(c, AX_LOG_DEBUG, what);
     }
     return AX_OK;
 }
 
 /* Opens cuDNN if it is not open. If that fails, it is not tried again. */
-static bool is_open(ax_cuda *cu)
+static bool open_if_needed(ax_cuda *cu)
 {
     if (!cu->cudnn && ax_cuda_cudnn_create(cu, &cu->cudnn) != AX_OK) {
         ax_log(AX_LOG_DEBUG, "cuda: attention by own kernels: %s", ax_error_message());
@@ -470,23 +473,23 @@ static bool is_open(ax_cuda *cu)
     return cu->cudnn;
 }
 
-static ax_status attend(ax_stream *stream, call *k, bool *done)
+static ax_status run_or_check(ax_stream *stream, call *k, bool *done)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     shape_class *c;
-    if (!is_open(cu))
+    if (!open_if_needed(cu))
         return AX_OK;
     state *s = cu->cudnn;
-    AX_TRY(find(s, cu, &k->whole, &c));
+    AX_TRY(find_shape(s, cu, &k->whole, &c));
     if (c->verdict == NEW) {
         AX_CHECK(!cu->recording, AX_ERR_INTERNAL,
                  "the first call of a shape of attention cannot be captured in a graph");
-        AX_TRY(judge(stream, s, c, k));
+        AX_TRY(check_first_run(stream, s, c, k));
         *done = c->verdict == GOOD;
         return AX_OK;
     }
     *done = c->verdict == GOOD;
-    return *done ? run(stream, s, c, k) : AX_OK;
+    return *done ? run_call(stream, s, c, k) : AX_OK;
 }
 
 ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *a, bool *done)
@@ -496,12 +499,12 @@ ax_status ax_cuda_cudnn_attention(ax_stream *stream, const ax_attention_args *a,
     bool training =
         a->q_len == a->kv_len && a->q_offset == 0 && (!a->kv_batch_stride || a->kv_batch_stride == dense);
     *done = false;
-    return training && takes(&k) ? attend(stream, &k, done) : AX_OK;
+    return training && may_support(&k) ? run_or_check(stream, &k, done) : AX_OK;
 }
 
 ax_status ax_cuda_cudnn_attention_grad(ax_stream *stream, const ax_attention_grad_args *a, bool *done)
 {
     call k = backward_call(a);
     *done = false;
-    return takes(&k) ? attend(stream, &k, done) : AX_OK;
+    return may_support(&k) ? run_or_check(stream, &k, done) : AX_OK;
 }

@@ -348,7 +348,7 @@ static ax_status tensor_of(graph *g, tensor which, descriptor *out)
 }
 
 /* Creates the descriptor of what an operation does; reductions are requested to be deterministic. */
-static ax_status make_how(graph *g, const operation *op, form f, descriptor *out)
+static ax_status make_op_descriptor(graph *g, const operation *op, form f, descriptor *out)
 {
     const bool yes = true;
     const int64_t dim = op->mode;
@@ -372,7 +372,7 @@ static ax_status make_operation(graph *g, const operation *op, descriptor *out)
     descriptor part;
     AX_TRY(create(g, forms[f].operation, out));
     if (f != RESHAPE) {
-        AX_TRY(make_how(g, op, f, &part));
+        AX_TRY(make_op_descriptor(g, op, f, &part));
         AX_TRY(set_descriptor(g, *out, forms[f].is, part));
     }
     for (int i = 0; i < 3 && op->in[i] != NONE; i++) {
@@ -384,7 +384,7 @@ static ax_status make_operation(graph *g, const operation *op, descriptor *out)
     return finalize(g, *out, "an operation");
 }
 
-static bool has(const ax_cudnn_shape *s, condition when)
+static bool in_graph(const ax_cudnn_shape *s, condition when)
 {
     bool grouped = s->heads != s->kv_heads;
     return when == OPEN        ? !s->documents
@@ -402,7 +402,7 @@ static ax_status make_graph(graph *g, const ax_cudnn_target *target, descriptor 
     const operation *all = graphs[g->shape->kind].operations;
     _Static_assert(AX_COUNT(forward) <= MOST && AX_COUNT(backward) <= MOST, "room for a graph");
     for (size_t i = 0; i < graphs[g->shape->kind].count; i++)
-        if (has(g->shape, all[i].when))
+        if (in_graph(g->shape, all[i].when))
             AX_TRY(make_operation(g, &all[i], &made[count++]));
     AX_TRY(create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, out));
     AX_TRY(ax_cudnn_set(g->lib, *out, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, count,
@@ -433,7 +433,7 @@ static ax_status is_deterministic(graph *g, descriptor config, int64_t *engine, 
 }
 
 /* Makes the plan of this configuration; fails if it is not deterministic or needs too much workspace. */
-static ax_status plan_by(graph *g, const ax_cudnn_target *target, descriptor config, int64_t room)
+static ax_status plan_from_config(graph *g, const ax_cudnn_target *target, descriptor config, int64_t room)
 {
     const ax_cudnn *lib = g->lib;
     ax_cudnn_plan *p = g->plan;
@@ -459,8 +459,8 @@ static ax_status plan_by(graph *g, const ax_cudnn_target *target, descriptor con
 }
 
 /* Makes the plan of the first configuration that the heuristic proposes and that can be used. */
-static ax_status choose(graph *g, const ax_cudnn_target *target, descriptor ops, cudnnBackendHeurMode_t mode,
-                        int64_t room)
+static ax_status choose_config(graph *g, const ax_cudnn_target *target, descriptor ops,
+                               cudnnBackendHeurMode_t mode, int64_t room)
 {
     enum { MOST = 16 };
     const ax_cudnn *lib = g->lib;
@@ -478,7 +478,7 @@ static ax_status choose(graph *g, const ax_cudnn_target *target, descriptor ops,
                             &count, config));
     ax_status status = ax_fail(AX_ERR_USAGE, "cuDNN has no engine for this graph");
     for (int64_t i = 0; i < ax_min(count, MOST) && status != AX_OK; i++)
-        status = plan_by(g, target, config[i], room);
+        status = plan_from_config(g, target, config[i], room);
     return status;
 }
 
@@ -493,7 +493,7 @@ ax_status ax_cudnn_plan_create(const ax_cudnn *lib, const ax_cudnn_target *targe
     if (status != AX_OK)
         return status;
     for (size_t i = 0; i < AX_COUNT(modes) && !out->run; i++)
-        status = choose(&g, target, ops, modes[i], room);
+        status = choose_config(&g, target, ops, modes[i], room);
     return status;
 }
 

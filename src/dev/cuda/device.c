@@ -83,7 +83,7 @@ static int64_t held(ax_device *dev)
 
 /* Waits for an event on the host. Checks the links meanwhile, because the stream may wait for a rank that has
  * failed. */
-static ax_status await(ax_cuda *cu, cudaEvent_t event)
+static ax_status wait_for_event(ax_cuda *cu, cudaEvent_t event)
 {
     if (cu->nccl)
         ax_nccl_reach(cu, event, false);
@@ -94,7 +94,7 @@ static ax_status await(ax_cuda *cu, cudaEvent_t event)
 }
 
 /* Waits for the stream and ignores errors; for destructors, which cannot fail. */
-static void drain(ax_cuda *cu)
+static void drain_stream(ax_cuda *cu)
 {
     if (cu->nccl && cudaEventRecord(cu->reached, cu->stream) == cudaSuccess)
         ax_nccl_reach(cu, cu->reached, true);
@@ -102,10 +102,10 @@ static void drain(ax_cuda *cu)
         cudaStreamSynchronize(cu->stream);
 }
 
-static void release(ax_cuda *cu)
+static void destroy_cuda(ax_cuda *cu)
 {
     cudaSetDevice(cu->ordinal);
-    drain(cu);
+    drain_stream(cu);
     ax_nccl_destroy(cu);
     ax_cuda_products_destroy(&cu->products);
 #ifdef AXONN_HAVE_CUDNN
@@ -151,7 +151,7 @@ static ax_status choose_attention(ax_cuda *cu)
 #endif
 }
 
-static ax_status prepare(ax_cuda *cu)
+static ax_status open_gpu(ax_cuda *cu)
 {
     struct cudaDeviceProp about;
     AX_CUDA(cudaSetDevice(cu->ordinal));
@@ -180,17 +180,17 @@ static ax_status open_device(ax_device *dev)
     ax_cuda *cu;
     AX_TRY(ax_calloc(1, sizeof *cu, &cu));
     cu->ordinal = ordinal_of(dev->binding ? dev->binding->neighbour : 0);
-    ax_status status = prepare(cu);
+    ax_status status = open_gpu(cu);
     if (status == AX_OK)
         dev->impl = cu;
     else
-        release(cu);
+        destroy_cuda(cu);
     return status;
 }
 
 static void close_device(ax_device *dev)
 {
-    release(dev->impl);
+    destroy_cuda(dev->impl);
     dev->impl = NULL;
 }
 
@@ -223,7 +223,7 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 {
     (void)bytes;
     held(dev);
-    drain(cuda_of(dev));
+    drain_stream(cuda_of(dev));
     cudaError_t result = cudaFree(memory);
     if (result != cudaSuccess)
         ax_log(AX_LOG_ERROR, "CUDA: cudaFree: %s", cudaGetErrorString(result));
@@ -234,7 +234,7 @@ ax_status ax_cuda_wait(ax_cuda *cu)
     AX_CHECK(!cu->recording, AX_ERR_INTERNAL,
              "CUDA: the host cannot wait for a stream while it is captured as a graph");
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
-    return await(cu, cu->reached);
+    return wait_for_event(cu, cu->reached);
 }
 
 /* A copy from or to pageable memory makes CUDA wait for the stream, without checking the links. So this
@@ -258,7 +258,7 @@ static ax_status copy_in(ax_stream *stream, void *device, const void *host, size
         int i = cu->chunk;
         char *chunk = cu->pinned + (size_t)i * AX_CUDA_CHUNK;
         cu->chunk = (i + 1) % AX_CUDA_CHUNKS;
-        AX_TRY(await(cu, cu->copied[i]));
+        AX_TRY(wait_for_event(cu, cu->copied[i]));
         memcpy(chunk, (const char *)host + at, count);
         AX_CUDA(cudaMemcpyAsync((char *)device + at, chunk, count, cudaMemcpyHostToDevice, cu->stream));
         AX_CUDA(cudaEventRecord(cu->copied[i], cu->stream));
@@ -283,7 +283,7 @@ static ax_status copy_out_begin(ax_stream *stream, const void *device, size_t by
 static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
 {
     ax_cuda *cu = ax_cuda_of(stream);
-    AX_TRY(await(cu, cu->there));
+    AX_TRY(wait_for_event(cu, cu->there));
     memcpy(host, cu->later, bytes);
     return AX_OK;
 }
@@ -357,7 +357,7 @@ static ax_status between(ax_stream *stream, int first, int second, double *secon
 {
     ax_cuda *cu = ax_cuda_of(stream);
     float ms;
-    AX_TRY(await(cu, cu->stamp[second]));
+    AX_TRY(wait_for_event(cu, cu->stamp[second]));
     AX_CUDA(cudaEventElapsedTime(&ms, cu->stamp[first], cu->stamp[second]));
     *seconds = (double)ms * 1e-3;
     return AX_OK;

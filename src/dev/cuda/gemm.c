@@ -94,7 +94,7 @@ static plan **slot_of(const products *all, const plan_key *key)
     return &all->slot[i];
 }
 
-static ax_status grow(products *all)
+static ax_status grow_table(products *all)
 {
     products larger = {.room = 2 * all->room};
     AX_TRY(ax_calloc((size_t)larger.room, sizeof *larger.slot, &larger.slot));
@@ -107,7 +107,7 @@ static ax_status grow(products *all)
     return AX_OK;
 }
 
-static ax_status find(products *all, ax_stream *stream, const ax_gemm_args *g, plan **out)
+static ax_status find_plan(products *all, ax_stream *stream, const ax_gemm_args *g, plan **out)
 {
     plan_key key = key_of(g);
     plan *p = *slot_of(all, &key);
@@ -115,7 +115,7 @@ static ax_status find(products *all, ax_stream *stream, const ax_gemm_args *g, p
     if (p)
         return AX_OK;
     if (2 * all->used + 2 >= all->room)
-        AX_TRY(grow(all));
+        AX_TRY(grow_table(all));
     AX_TRY(ax_calloc(1, sizeof *p, &p));
     p->key = key;
     ax_status status = ax_cuda_plan_make(all, stream, g, p);
@@ -140,12 +140,12 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (!g->k) /* cuBLASLt refuses k = 0 */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);
-    AX_TRY(find(cu->products, stream, g, &p));
-    if (p->in_two)
+    AX_TRY(find_plan(cu->products, stream, g, &p));
+    if (p->unfused)
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
-    if (p->own)
+    if (p->use_own_kernel)
         return ax_cuda_product(stream, g);
-    if (g->bias && p->bias_apart) {
+    if (g->bias && p->separate_bias) {
         AX_TRY(ax_cuda_spread_rows(stream, g));
         accumulate = true;
     }

@@ -13,9 +13,9 @@ enum { AX_CUDA_BIAS_BYTES = 256 << 10, AX_CUDA_WORKSPACE = AX_CUDA_SCRATCH - AX_
 
 typedef struct ax_cuda_plan {
     ax_cuda_plan_key key;
-    bool bias_apart; /* cuBLASLt cannot add this bias: a separate kernel does */
-    bool own;        /* cuBLASLt does not support this product at all: ax_cuda_product computes it */
-    bool in_two;     /* the epilogue runs as a kernel of its own (ax_gemm_in_two) */
+    bool separate_bias;  /* cuBLASLt cannot add this bias: a separate kernel does */
+    bool use_own_kernel; /* cuBLASLt does not support this product at all: ax_cuda_product computes it */
+    bool unfused;        /* the epilogue runs as a kernel of its own (ax_gemm_in_two) */
     cublasLtMatmulDesc_t how;
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
@@ -53,7 +53,7 @@ ax_status ax_cuda_plan_make(const ax_cuda_products *all, ax_stream *stream, cons
                             ax_cuda_plan *p);
 void ax_cuda_plan_destroy(ax_cuda_plan *p);
 
-/* Runs a plan that is neither `own` nor `in_two`. If `bias_apart`, the bias is not added. */
+/* Runs a plan that is neither `use_own_kernel` nor `unfused`. If `separate_bias`, the bias is not added. */
 ax_status ax_cuda_plan_run(const ax_cuda_products *all, ax_stream *stream, const ax_cuda_plan *p,
                            const ax_gemm_args *g, bool accumulate);
 

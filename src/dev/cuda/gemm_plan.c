@@ -10,7 +10,7 @@ typedef ax_cuda_plan plan;
 typedef ax_cuda_products products;
 
 /* Stands for an algorithm in the file of plans: matmul and epilogue as two kernels are faster. */
-static const uint64_t in_two[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
+static const uint64_t unfused[AX_CUDA_PLAN_WORDS] = {UINT64_MAX};
 
 void ax_cuda_plan_destroy(plan *p)
 {
@@ -42,8 +42,8 @@ static ax_status layout(cublasLtMatrixLayout_t *out, ax_dtype dtype, int64_t row
     return AX_OK;
 }
 
-static ax_status set(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what, const void *value,
-                     size_t size)
+static ax_status set_attribute(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what,
+                               const void *value, size_t size)
 {
     AX_LT(cublasLtMatmulDescSetAttribute(how, what, value, size));
     return AX_OK;
@@ -60,8 +60,8 @@ static ax_status describe_sums(plan *p, const ax_gemm_args *g)
     p->how = NULL;
     AX_LT(cublasLtMatmulDescCreate(&p->how, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                    wide ? CUDA_R_64F : CUDA_R_32F));
-    AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
-    return set(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+    AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
+    return set_attribute(p->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
 }
 
 static ax_status describe(plan *p, const ax_gemm_args *g)
@@ -93,15 +93,16 @@ static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
 {
     cublasLtEpilogue_t with = epilogue_of(g);
     cudaDataType_t type = data_type(g->c_dtype);
-    AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
+    AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
     if (g->bias)
-        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
-    return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc) : AX_OK;
+        AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
+    return g->pre ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc)
+                  : AX_OK;
 }
 
 /* Sets what the heuristic must respect: workspace, alignments, and that split-k sums are kept in the compute
  * type, which is A. */
-static ax_status prefer(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
+static ax_status set_preferences(cublasLtMatmulPreference_t preference, const ax_cuda_plan_key *key)
 {
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
@@ -141,21 +142,22 @@ static cublasStatus_t launch(const products *all, const ax_cuda *cu, const plan 
 }
 
 /* Sets the addresses of this call's bias and preactivations in the plan, which other calls share. */
-static ax_status place(const products *all, const plan *p, const ax_gemm_args *g)
+static ax_status set_pointers(const products *all, const plan *p, const ax_gemm_args *g)
 {
     const void *bias = converts_bias(g) ? all->bias : g->bias;
-    if (g->bias && !p->bias_apart)
-        AX_TRY(set(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    return g->pre ? set(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre) : AX_OK;
+    if (g->bias && !p->separate_bias)
+        AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
+    return g->pre ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre)
+                  : AX_OK;
 }
 
 ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
                            bool accumulate)
 {
-    if (g->bias && !p->bias_apart && converts_bias(g))
+    if (g->bias && !p->separate_bias && converts_bias(g))
         AX_TRY(ax_cuda_convert(
             stream, &(ax_convert_args){g->n, g->bias, all->bias, ax_dtype_accum(g->dtype), g->c_dtype}));
-    AX_TRY(place(all, p, g));
+    AX_TRY(set_pointers(all, p, g));
     AX_LT(launch(all, ax_cuda_of(stream), p, g, accumulate));
     return AX_OK;
 }
@@ -163,10 +165,11 @@ ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p
 /* ---- timing -------------------------------------------------------------------------------------- */
 
 /* The number of candidates that the heuristic is asked for, and of rounds in which each is timed. */
-enum { ANSWERS = 16, ROUNDS = 5 };
-/* A candidate must take less than WORTH of the time of the default to replace it. Times below TOLD ms are not
- * compared: a call of cuBLASLt costs the host several microseconds, and may be all that is timed. */
-static const float WORTH = 0.98F, TOLD = 0.02F;
+enum { CANDIDATES = 16, ROUNDS = 5 };
+/* A candidate must take less than MAX_RATIO of the time of the default to replace it. Times below
+ * MIN_COMPARABLE ms are not compared: a call of cuBLASLt costs the host several microseconds, and may be all
+ * that is timed. */
+static const float MAX_RATIO = 0.98F, MIN_COMPARABLE = 0.02F;
 
 /* Runs the plan `times` times. *ms: mean time of a call, or infinity if cuBLASLt refuses the algorithm. */
 static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, const ax_gemm_args *g, int times,
@@ -175,7 +178,7 @@ static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, cons
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     AX_CUDA(cudaEventRecord(all->begin, cu->stream));
     for (int i = 0; i < times && status == CUBLAS_STATUS_SUCCESS; i++)
-        status = launch(all, cu, p, g, g->accumulate || p->bias_apart);
+        status = launch(all, cu, p, g, g->accumulate || p->separate_bias);
     AX_CUDA(cudaEventRecord(all->end, cu->stream));
     AX_TRY(ax_cuda_wait(cu));
     AX_CUDA(cudaEventElapsedTime(ms, all->begin, all->end));
@@ -183,12 +186,12 @@ static ax_status time_plan(const products *all, ax_cuda *cu, const plan *p, cons
     return AX_OK;
 }
 
-/* Times all candidates. least[i]: minimum time of candidate i in ms. The candidates take turns, so that
+/* Times all candidates. min_ms[i]: minimum time of candidate i in ms. The candidates take turns, so that
  * changes of the GPU's clock rate affect all of them. The first round loads kernels and does not count. The
  * second sets the number of calls per measurement, so that one is long compared with the resolution of
  * events. */
-static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
-                              const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
+static ax_status time_candidates(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                                 const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
 {
     const float enough = 0.2F; /* ms */
     const int most = 20;
@@ -196,12 +199,12 @@ static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const a
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < n; i++) {
             float ms;
-            p->algo = answer[i];
+            p->algo = candidate[i];
             AX_TRY(time_plan(all, cu, p, g, times, &ms));
-            least[i] = round ? fminf(least[i], ms) : INFINITY;
+            min_ms[i] = round ? fminf(min_ms[i], ms) : INFINITY;
         }
         if (round == 1)
-            times = (int)fminf(fmaxf(enough / least[0], 1), (float)most);
+            times = (int)fminf(fmaxf(enough / min_ms[0], 1), (float)most);
     }
     return AX_OK;
 }
@@ -209,23 +212,23 @@ static ax_status time_answers(const products *all, ax_cuda *cu, plan *p, const a
 /* Times candidates on the operands of the call, before the call itself runs. If the call accumulates, c is
  * saved on the host meanwhile. */
 static ax_status time_in_place(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
-                               const cublasLtMatmulAlgo_t *answer, int n, float least[ANSWERS])
+                               const cublasLtMatmulAlgo_t *candidate, int n, float min_ms[CANDIDATES])
 {
     size_t bytes = (size_t)((g->m - 1) * g->ldc + g->n) * ax_dtype_size(g->c_dtype);
     char *kept = NULL;
     if (!g->accumulate)
-        return time_answers(all, cu, p, g, answer, n, least);
+        return time_candidates(all, cu, p, g, candidate, n, min_ms);
     AX_TRY(ax_calloc(bytes, 1, &kept));
     ax_status status = ax_cuda_copy(cu, kept, g->c, bytes, cudaMemcpyDeviceToHost);
     if (status == AX_OK)
-        status = time_answers(all, cu, p, g, answer, n, least);
+        status = time_candidates(all, cu, p, g, candidate, n, min_ms);
     if (status == AX_OK)
         status = ax_cuda_copy(cu, g->c, kept, bytes, cudaMemcpyHostToDevice);
     free(kept);
     return status;
 }
 
-static bool runs(const products *all, const plan *p, const uint64_t *algo)
+static bool can_run(const products *all, const plan *p, const uint64_t *algo)
 {
     cublasLtMatmulAlgo_t as;
     cublasLtMatmulHeuristicResult_t about;
@@ -236,36 +239,36 @@ static bool runs(const products *all, const plan *p, const uint64_t *algo)
 }
 
 /* Returns the fastest candidate if it is enough faster than the first, else the first. */
-static int best_of(const float *least, int n)
+static int fastest(const float *min_ms, int n)
 {
     int best = 0;
-    for (int i = 1; i < n && least[0] >= TOLD; i++)
-        if (least[i] < (best ? least[best] : WORTH * least[0]))
+    for (int i = 1; i < n && min_ms[0] >= MIN_COMPARABLE; i++)
+        if (min_ms[i] < (best ? min_ms[best] : MAX_RATIO * min_ms[0]))
             best = i;
     return best;
 }
 
 /* Sets p->algo to the algorithm measured for this product: the one in the file, or measures and adds one. */
-static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
-                         const cublasLtMatmulAlgo_t *answer, int n)
+static ax_status use_measured(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                              const cublasLtMatmulAlgo_t *candidate, int n)
 {
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
-    bool useless = known && !runs(all, p, known);
-    if (!known || useless) {
-        float least[ANSWERS];
-        AX_TRY(place(all, p, g));
-        AX_TRY(time_in_place(all, cu, p, g, answer, n, least));
-        int best = best_of(least, n);
+    bool invalid = known && !can_run(all, p, known);
+    if (!known || invalid) {
+        float min_ms[CANDIDATES];
+        AX_TRY(set_pointers(all, p, g));
+        AX_TRY(time_in_place(all, cu, p, g, candidate, n, min_ms));
+        int best = fastest(min_ms, n);
         ax_log(AX_LOG_DEBUG,
                "cuda: product %lld x %lld x %lld of %s: candidate %d of %d, %.4f ms, the first %.4f",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype), best + 1, n,
-               (double)least[best], (double)least[0]);
-        p->algo = answer[best];
-        if (least[best] < INFINITY)
-            ax_cuda_plans_add(all->measured, &p->key, answer[best].data, useless);
+               (double)min_ms[best], (double)min_ms[0]);
+        p->algo = candidate[best];
+        if (min_ms[best] < INFINITY)
+            ax_cuda_plans_add(all->measured, &p->key, candidate[best].data, invalid);
         known = ax_cuda_plans_find(all->measured, &p->key);
     }
-    if (known && runs(all, p, known))
+    if (known && can_run(all, p, known))
         memcpy(&p->algo, known, sizeof p->algo);
     return AX_OK;
 }
@@ -274,35 +277,37 @@ static ax_status improve(const products *all, ax_cuda *cu, plan *p, const ax_gem
 
 /* Asks the heuristic for candidates. Any error of the heuristic means that there are none, since cuBLASLt
  * uses various codes for products that it does not support. */
-static ax_status ask(const products *all, const plan *p, cublasLtMatmulAlgo_t answer[ANSWERS], int *n)
+static ax_status query_heuristic(const products *all, const plan *p,
+                                 cublasLtMatmulAlgo_t candidate[CANDIDATES], int *n)
 {
     cublasLtMatmulPreference_t preference;
-    cublasLtMatmulHeuristicResult_t result[ANSWERS];
+    cublasLtMatmulHeuristicResult_t result[CANDIDATES];
     int count = 0;
     *n = 0;
     AX_LT(cublasLtMatmulPreferenceCreate(&preference));
-    ax_status status = prefer(preference, &p->key);
+    ax_status status = set_preferences(preference, &p->key);
     if (status == AX_OK &&
-        cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, ANSWERS,
+        cublasLtMatmulAlgoGetHeuristic(all->library, p->how, p->b, p->a, p->c, p->c, preference, CANDIDATES,
                                        result, &count) != CUBLAS_STATUS_SUCCESS)
         count = 0;
     cublasLtMatmulPreferenceDestroy(preference);
     for (int i = 0; i < count; i++)
         if (result[i].state == CUBLAS_STATUS_SUCCESS)
-            answer[(*n)++] = result[i].algo;
+            candidate[(*n)++] = result[i].algo;
     return status;
 }
 
 /* Chooses p->algo. *found: whether cuBLASLt supports what the plan describes. */
-static ax_status choose(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g, bool *found)
+static ax_status choose_algorithm(const products *all, ax_cuda *cu, plan *p, const ax_gemm_args *g,
+                                  bool *found)
 {
-    cublasLtMatmulAlgo_t answer[ANSWERS];
+    cublasLtMatmulAlgo_t candidate[CANDIDATES];
     int n;
-    AX_TRY(ask(all, p, answer, &n));
+    AX_TRY(query_heuristic(all, p, candidate, &n));
     *found = n > 0;
     if (n)
-        p->algo = answer[0];
-    return n > 1 && all->measured ? improve(all, cu, p, g, answer, n) : AX_OK;
+        p->algo = candidate[0];
+    return n > 1 && all->measured ? use_measured(all, cu, p, g, candidate, n) : AX_OK;
 }
 
 /* Whether cuBLASLt may add the bias: it requires c's type and an alignment to 16 bytes. */
@@ -321,12 +326,12 @@ bool ax_cuda_takes_gelu(const products *all, const ax_gemm_args *g)
 }
 
 /* *out: whether the fused product is faster than the matmul and GELU as two kernels. Times both. */
-static ax_status beats_two(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
-                           bool *out)
+static ax_status fused_is_faster(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
+                                 bool *out)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     const int times = 4;
-    float least[2] = {INFINITY, INFINITY};
+    float min_ms[2] = {INFINITY, INFINITY};
     for (int round = 0; round < 2 * ROUNDS; round++) {
         float ms;
         AX_CUDA(cudaEventRecord(all->begin, cu->stream));
@@ -337,52 +342,52 @@ static ax_status beats_two(const products *all, ax_stream *stream, const plan *p
         AX_TRY(ax_cuda_wait(cu));
         AX_CUDA(cudaEventElapsedTime(&ms, all->begin, all->end));
         if (round > 1) /* the first round of each loads kernels */
-            least[round % 2] = fminf(least[round % 2], ms / (float)times);
+            min_ms[round % 2] = fminf(min_ms[round % 2], ms / (float)times);
     }
     ax_log(AX_LOG_DEBUG,
            "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
-           g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)least[0], (double)least[1]);
-    *out = least[1] >= TOLD && least[0] < WORTH * least[1];
+           g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)min_ms[0], (double)min_ms[1]);
+    *out = min_ms[1] >= MIN_COMPARABLE && min_ms[0] < MAX_RATIO * min_ms[1];
     return AX_OK;
 }
 
-static bool is_in_two(const uint64_t *known) { return known && known[0] == in_two[0]; }
+static bool is_unfused(const uint64_t *known) { return known && known[0] == unfused[0]; }
 
 /* Times all candidates and the two kernels, and adds the fastest to the file. */
 static ax_status measure_gelu(const products *all, ax_stream *stream, plan *p, const ax_gemm_args *g,
-                              bool useless)
+                              bool invalid)
 {
     ax_cuda *cu = ax_cuda_of(stream);
-    cublasLtMatmulAlgo_t answer[ANSWERS];
-    float least[ANSWERS];
+    cublasLtMatmulAlgo_t candidate[CANDIDATES];
+    float min_ms[CANDIDATES];
     bool wins = false;
     int n;
-    AX_TRY(ask(all, p, answer, &n));
+    AX_TRY(query_heuristic(all, p, candidate, &n));
     if (n > 0) {
-        AX_TRY(place(all, p, g));
-        AX_TRY(time_answers(all, cu, p, g, answer, n, least));
-        int best = best_of(least, n);
-        p->algo = answer[best];
-        if (least[best] < INFINITY) /* cuBLASLt has run at least one */
-            AX_TRY(beats_two(all, stream, p, g, &wins));
+        AX_TRY(set_pointers(all, p, g));
+        AX_TRY(time_candidates(all, cu, p, g, candidate, n, min_ms));
+        int best = fastest(min_ms, n);
+        p->algo = candidate[best];
+        if (min_ms[best] < INFINITY) /* cuBLASLt has run at least one */
+            AX_TRY(fused_is_faster(all, stream, p, g, &wins));
     }
-    ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : in_two, useless);
+    ax_cuda_plans_add(all->measured, &p->key, wins ? p->algo.data : unfused, invalid);
     return AX_OK;
 }
 
-/* Makes the plan of a product with a GELU epilogue: fused if that was measured to be faster, else in_two. */
+/* Makes the plan of a product with a GELU epilogue: fused if that was measured to be faster, else unfused. */
 static ax_status make_gelu(const products *all, ax_stream *stream, const ax_gemm_args *g, plan *p)
 {
     AX_TRY(describe(p, g));
     AX_TRY(describe_epilogue(p, g));
     const uint64_t *known = ax_cuda_plans_find(all->measured, &p->key);
-    bool useless = known && !is_in_two(known) && !runs(all, p, known);
-    if (!known || useless)
-        AX_TRY(measure_gelu(all, stream, p, g, useless));
+    bool invalid = known && !is_unfused(known) && !can_run(all, p, known);
+    if (!known || invalid)
+        AX_TRY(measure_gelu(all, stream, p, g, invalid));
     known = ax_cuda_plans_find(all->measured, &p->key);
-    p->in_two = !known || is_in_two(known) || !runs(all, p, known);
-    if (!p->in_two)
+    p->unfused = !known || is_unfused(known) || !can_run(all, p, known);
+    if (!p->unfused)
         memcpy(&p->algo, known, sizeof p->algo);
     return AX_OK;
 }
@@ -397,15 +402,15 @@ ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gem
     AX_TRY(describe(p, g));
     if (takes_bias(g)) {
         AX_TRY(describe_epilogue(p, g));
-        AX_TRY(choose(all, cu, p, g, &found));
+        AX_TRY(choose_algorithm(all, cu, p, g, &found));
     }
-    p->bias_apart = g->bias && !found;
+    p->separate_bias = g->bias && !found;
     if (!found) {
         AX_TRY(describe_sums(p, g));
-        AX_TRY(choose(all, cu, p, g, &found));
+        AX_TRY(choose_algorithm(all, cu, p, g, &found));
     }
-    p->own = !found;
-    if (p->own)
+    p->use_own_kernel = !found;
+    if (p->use_own_kernel)
         ax_log(AX_LOG_WARN,
                "cuda: cuBLASLt does not support a product %lld x %lld x %lld of %s: a slow kernel is used",
                (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype));

@@ -143,7 +143,7 @@ static const char *absent(ax_device *dev)
     return *nccl.why_not ? nccl.why_not : n && n->failed ? n->why : n && *n->refused ? n->refused : NULL;
 }
 
-static void place(ax_device *dev, char out[AX_LINK_PLACE])
+static void get_bus_id(ax_device *dev, char out[AX_LINK_PLACE])
 {
     memset(out, 0, AX_LINK_PLACE);
     cudaDeviceGetPCIBusId(out, AX_LINK_PLACE, cuda_of(dev)->ordinal);
@@ -169,7 +169,7 @@ static void describe(const struct ax_nccl *n, const ax_link *link, char *out, si
         snprintf(out, size, "no collective is in flight");
 }
 
-static const char *words(const ax_link *link, ncclResult_t result, char *out, size_t size)
+static const char *nccl_error_text(const ax_link *link, ncclResult_t result, char *out, size_t size)
 {
     const char *more = nccl.ncclGetLastError(link->comm);
     snprintf(out, size, "NCCL: %s%s%.120s", nccl.ncclGetErrorString(result), more && *more ? ": " : "",
@@ -195,7 +195,7 @@ static void fail_links(ax_cuda *cu, const ax_link *link, const char *why)
 }
 
 /* Checks all links. Returns false, after aborting them, if one has failed. */
-static bool look(ax_cuda *cu)
+static bool check_links(ax_cuda *cu)
 {
     for (ax_link *l = cu->nccl->links; l; l = l->next) {
         char text[200];
@@ -206,7 +206,7 @@ static bool look(ax_cuda *cu)
         result = why ? ncclSuccess : nccl.ncclCommGetAsyncError(l->comm, &state);
         state = result == ncclSuccess ? state : result;
         if (!why && state != ncclSuccess && state != ncclInProgress)
-            why = words(l, state, text, sizeof text);
+            why = nccl_error_text(l, state, text, sizeof text);
         if (why) {
             fail_links(cu, l, why);
             return false;
@@ -216,7 +216,7 @@ static bool look(ax_cuda *cu)
 }
 
 /* Spins for a while, then sleeps. */
-static void hesitate(double since)
+static void back_off(double since)
 {
     const double spin = 1e-3;
     if (ax_now() - since > spin)
@@ -224,7 +224,7 @@ static void hesitate(double since)
 }
 
 /* Logs a warning about a long wait, for `link` or for the collective in flight. */
-static void warn(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
+static void warn_of_wait(const ax_cuda *cu, const ax_link *link, double begin, double *warned)
 {
     char what[200];
     double now = ax_now();
@@ -242,36 +242,36 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
     const double look_every = 2e-3;
     double begin = ax_now(), looked = begin, warned = begin;
     cudaError_t result = cudaEventQuery(event);
-    bool stood = true;
-    for (; result == cudaErrorNotReady && stood; result = cudaEventQuery(event)) {
+    bool alive = true;
+    for (; result == cudaErrorNotReady && alive; result = cudaEventQuery(event)) {
         double now = ax_now();
         if (now - looked > look_every) {
-            stood = look(cu);
+            alive = check_links(cu);
             looked = now;
         }
         if (ending && now - begin > PATIENCE) {
             fail_links(cu, NULL, "the other ranks did not do their part before this one ended");
-            stood = false;
+            alive = false;
         }
-        warn(cu, NULL, begin, &warned);
-        hesitate(begin);
+        warn_of_wait(cu, NULL, begin, &warned);
+        back_off(begin);
     }
     cudaGetLastError(); /* clear cudaErrorNotReady, so that the next launch does not report it */
-    look(cu);
+    check_links(cu);
 }
 
 const char *ax_nccl_why(const ax_cuda *cu) { return cu->nccl && cu->nccl->failed ? cu->nccl->why : NULL; }
 
 /* Waits until a non-blocking call of NCCL is complete, for at most `seconds` (0: no limit). Returns its
  * result; ncclInProgress after the time limit; ncclRemoteError if a link or another rank has failed. */
-static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
+static ncclResult_t wait_nccl(ax_link *link, ncclResult_t result, double seconds)
 {
     double begin = ax_now(), warned = begin;
     while (result == ncclInProgress) {
         ncclResult_t state;
-        hesitate(begin);
-        warn(link->cu, link, begin, &warned);
-        if (!look(link->cu) || link->world_failed(link->user))
+        back_off(begin);
+        warn_of_wait(link->cu, link, begin, &warned);
+        if (!check_links(link->cu) || link->world_failed(link->user))
             return ncclRemoteError;
         result = nccl.ncclCommGetAsyncError(link->comm, &state);
         result = result == ncclSuccess ? state : result;
@@ -283,7 +283,7 @@ static ncclResult_t settle(ax_link *link, ncclResult_t result, double seconds)
 
 /* ---- opening and closing ------------------------------------------------------------------------- */
 
-static ax_status make(ax_cuda *cu)
+static ax_status create_state(ax_cuda *cu)
 {
     AX_TRY(ax_calloc(1, sizeof *cu->nccl, &cu->nccl));
     AX_CUDA(cudaStreamCreateWithFlags(&cu->nccl->stream, cudaStreamNonBlocking));
@@ -314,9 +314,9 @@ void ax_nccl_destroy(ax_cuda *cu)
     cu->nccl = NULL;
 }
 
-static ax_status prepare(ax_cuda *cu)
+static ax_status ensure_state(ax_cuda *cu)
 {
-    ax_status status = cu->nccl ? AX_OK : make(cu);
+    ax_status status = cu->nccl ? AX_OK : create_state(cu);
     if (status != AX_OK)
         ax_nccl_destroy(cu);
     return status;
@@ -333,7 +333,7 @@ static ax_status invite(void *token)
     return AX_OK;
 }
 
-static ax_status init(ax_link *link, const void *token)
+static ax_status init_comm(ax_link *link, const void *token)
 {
     ncclUniqueId id;
     ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
@@ -345,7 +345,7 @@ static ax_status init(ax_link *link, const void *token)
 #endif
     memcpy(&id, token, sizeof id);
     ncclResult_t result = nccl.ncclCommInitRankConfig(&link->comm, link->size, id, link->rank, &how);
-    result = settle(link, result, PATIENCE);
+    result = wait_nccl(link, result, PATIENCE);
     if (result == ncclSuccess)
         return AX_OK;
     const char *why = link->world_failed(link->user);
@@ -356,7 +356,7 @@ static ax_status init(ax_link *link, const void *token)
     else
         snprintf(n->refused, sizeof n->refused, "%s",
                  why          ? why
-                 : link->comm ? words(link, result, text, sizeof text)
+                 : link->comm ? nccl_error_text(link, result, text, sizeof text)
                               : nccl.ncclGetErrorString(result));
     if (link->comm)
         nccl.ncclCommAbort(link->comm);
@@ -369,7 +369,7 @@ static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link *
     ax_link *link;
     *out = NULL;
     cudaSetDevice(cu->ordinal);
-    AX_TRY(prepare(cu));
+    AX_TRY(ensure_state(cu));
     AX_CHECK(!cu->nccl->failed, AX_ERR_COMM, "%s", cu->nccl->why);
     AX_TRY(ax_calloc(1, sizeof *link, &link));
     *link = (ax_link){.next = cu->nccl->links,
@@ -379,7 +379,7 @@ static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link *
                       .world_failed = group->failed,
                       .user = group->user};
     snprintf(link->name, sizeof link->name, "%s", group->name);
-    ax_status status = init(link, group->token);
+    ax_status status = init_comm(link, group->token);
     if (status != AX_OK) {
         free(link);
         return status;
@@ -396,7 +396,7 @@ static void link_close(ax_link **out)
     cudaSetDevice(link->cu->ordinal);
     if (link->comm && cudaEventRecord(n->last, n->stream) == cudaSuccess)
         ax_nccl_reach(link->cu, n->last, true);
-    if (link->comm && settle(link, nccl.ncclCommFinalize(link->comm), PATIENCE) == ncclSuccess)
+    if (link->comm && wait_nccl(link, nccl.ncclCommFinalize(link->comm), PATIENCE) == ncclSuccess)
         nccl.ncclCommDestroy(link->comm);
     else if (link->comm)
         nccl.ncclCommAbort(link->comm);
@@ -432,7 +432,7 @@ static ncclDataType_t type_of(ax_dtype dtype)
     }
 }
 
-static ncclResult_t exchange(const ax_link *link, const ax_coll_args *a, size_t bytes, cudaStream_t stream)
+static ncclResult_t all_to_all(const ax_link *link, const ax_coll_args *a, size_t bytes, cudaStream_t stream)
 {
     ncclResult_t result = nccl.ncclGroupStart();
     for (int r = 0; r < link->size && result == ncclSuccess; r++) {
@@ -446,7 +446,7 @@ static ncclResult_t exchange(const ax_link *link, const ax_coll_args *a, size_t 
 }
 
 /* Calls NCCL's collective. Those that do not reduce move bytes. */
-static ncclResult_t call(const ax_link *link, const ax_coll_args *a, cudaStream_t stream)
+static ncclResult_t call_nccl(const ax_link *link, const ax_coll_args *a, cudaStream_t stream)
 {
     size_t count = (size_t)a->count, bytes = count * ax_dtype_size(a->dtype);
     ncclRedOp_t op = a->op == AX_MAX ? ncclMax : ncclSum;
@@ -458,7 +458,7 @@ static ncclResult_t call(const ax_link *link, const ax_coll_args *a, cudaStream_
     case AX_ALL_GATHER:
         return nccl.ncclAllGather(a->send, a->recv, bytes, ncclInt8, link->comm, stream);
     case AX_ALL_TO_ALL:
-        return exchange(link, a, bytes, stream);
+        return all_to_all(link, a, bytes, stream);
     case AX_BROADCAST:
         return nccl.ncclBroadcast(a->send, a->recv, bytes, ncclInt8, a->root, link->comm, stream);
     case AX_BARRIER:
@@ -476,10 +476,10 @@ static ax_status start(ax_link *link, const ax_coll_args *args, int64_t *ticket)
     cudaSetDevice(cu->ordinal);
     AX_CUDA(cudaEventRecord(n->begin, cu->stream));
     AX_CUDA(cudaStreamWaitEvent(n->stream, n->begin, 0));
-    ncclResult_t result = settle(link, call(link, args, n->stream), 0);
+    ncclResult_t result = wait_nccl(link, call_nccl(link, args, n->stream), 0);
     if (result != ncclSuccess && !n->failed) {
         ax_coll_describe(args, what, sizeof what);
-        snprintf(text, sizeof text, "%s: %s", what, words(link, result, why, sizeof why));
+        snprintf(text, sizeof text, "%s: %s", what, nccl_error_text(link, result, why, sizeof why));
         fail_links(cu, link, text);
     }
     AX_CHECK(!n->failed, AX_ERR_COMM, "%s", n->why);
@@ -505,7 +505,7 @@ static ax_status await(ax_link *link, int64_t ticket)
 
 const ax_link_ops ax_cuda_links = {.name = "nccl",
                                    .absent = absent,
-                                   .place = place,
+                                   .place = get_bus_id,
                                    .invite = invite,
                                    .open = link_open,
                                    .close = link_close,

@@ -25,7 +25,7 @@ _Static_assert(sizeof(ax_cuda_plan_key) == sizeof(((entry *)0)->key), "a key is 
 
 typedef struct list {
     size_t n;
-    entry *of;
+    entry *entries;
 } list;
 
 struct ax_cuda_plans {
@@ -38,23 +38,23 @@ struct ax_cuda_plans {
 static entry *find(const list *l, const int64_t *key)
 {
     for (size_t i = 0; i < l->n; i++)
-        if (!memcmp(l->of[i].key, key, sizeof l->of[i].key))
-            return &l->of[i];
+        if (!memcmp(l->entries[i].key, key, sizeof l->entries[i].key))
+            return &l->entries[i];
     return NULL;
 }
 
 /* Adds an entry. If there is one with its key, replaces that if `instead`, else keeps it. */
-static ax_status put(list *l, const entry *e, bool instead)
+static ax_status put_entry(list *l, const entry *e, bool instead)
 {
     entry *there = find(l, e->key);
     if (there) {
         *there = instead ? *e : *there;
         return AX_OK;
     }
-    entry *of = realloc(l->of, (l->n + 1) * sizeof *of);
-    AX_CHECK(of, AX_ERR_MEMORY, "no memory for another plan");
-    l->of = of;
-    l->of[l->n++] = *e;
+    entry *entries = realloc(l->entries, (l->n + 1) * sizeof *entries);
+    AX_CHECK(entries, AX_ERR_MEMORY, "no memory for another plan");
+    l->entries = entries;
+    l->entries[l->n++] = *e;
     return AX_OK;
 }
 
@@ -68,15 +68,15 @@ uint64_t ax_cuda_plan_hash(const void *bytes, size_t n)
     return h;
 }
 
-static ax_status print(const ax_cuda_plans *p, const list *l, ax_buf *out)
+static ax_status print_plans(const ax_cuda_plans *p, const list *l, ax_buf *out)
 {
     AX_TRY(ax_buf_printf(out, "%s\n", p->kind));
     for (size_t i = 0; i < l->n; i++) {
         size_t begin = out->size;
         for (int k = 0; k < NUMBERS; k++)
-            AX_TRY(ax_buf_printf(out, "%" PRId64 " ", l->of[i].key[k]));
+            AX_TRY(ax_buf_printf(out, "%" PRId64 " ", l->entries[i].key[k]));
         for (int w = 0; w < WORDS; w++)
-            AX_TRY(ax_buf_printf(out, "%016" PRIx64 " ", l->of[i].algo[w]));
+            AX_TRY(ax_buf_printf(out, "%016" PRIx64 " ", l->entries[i].algo[w]));
         AX_TRY(
             ax_buf_printf(out, "%016" PRIx64 "\n", ax_cuda_plan_hash(out->data + begin, out->size - begin)));
     }
@@ -108,7 +108,7 @@ static ax_status parse(const ax_cuda_plans *p, const char *text, size_t size, li
         entry e;
         const char *end = strchr(line, '\n');
         AX_CHECK(end && parse_line(line, end, &e), AX_ERR_DATA, "%s is damaged", p->path);
-        AX_TRY(put(out, &e, true));
+        AX_TRY(put_entry(out, &e, true));
         line = end + 1;
     }
     return AX_OK;
@@ -116,7 +116,7 @@ static ax_status parse(const ax_cuda_plans *p, const char *text, size_t size, li
 
 /* ---- the file ------------------------------------------------------------------------------------ */
 
-static void tell(ax_status status)
+static void log_error(ax_status status)
 {
     if (status != AX_OK)
         ax_log(AX_LOG_DEBUG, "cuda: plans of products: %s", ax_error_message());
@@ -135,14 +135,14 @@ static void read_file(const ax_cuda_plans *p, list *out)
         status = parse(p, text, size, out);
     if (status != AX_OK)
         out->n = 0;
-    tell(status);
+    log_error(status);
     free(text);
 }
 
 static ax_status write_file(const ax_cuda_plans *p, const list *l)
 {
     ax_buf text = {0};
-    ax_status status = print(p, l, &text);
+    ax_status status = print_plans(p, l, &text);
     if (status == AX_OK)
         status = ax_file_write_atomic(p->path, text.data, text.size);
     ax_buf_fini(&text);
@@ -169,18 +169,18 @@ static ax_status take_lock(const ax_cuda_plans *p, int *fd)
 }
 
 /* Reads the file again, adds `e` and what this process knows, and writes the union. */
-static ax_status merge(ax_cuda_plans *p, const entry *e, bool instead)
+static ax_status merge_and_write(ax_cuda_plans *p, const entry *e, bool instead)
 {
     list all;
     read_file(p, &all);
-    ax_status status = put(&all, e, instead);
+    ax_status status = put_entry(&all, e, instead);
     for (size_t i = 0; i < p->known.n && status == AX_OK; i++)
-        status = put(&all, &p->known.of[i], false);
+        status = put_entry(&all, &p->known.entries[i], false);
     if (status != AX_OK) {
-        free(all.of);
+        free(all.entries);
         return status;
     }
-    free(p->known.of);
+    free(p->known.entries);
     p->known = all;
     AX_CHECK(!ax_path_exists(p->path) || !access(p->path, W_OK), AX_ERR_DATA, "%s is not writable", p->path);
     return write_file(p, &all);
@@ -231,11 +231,11 @@ static ax_status name_files(ax_cuda_plans *p, const char *folder)
     return name_file(folder, name, ".txt.lock", &p->lock);
 }
 
-static ax_status make(const char *kind, const char *folder, ax_cuda_plans *p)
+static ax_status init_plans(const char *kind, const char *folder, ax_cuda_plans *p)
 {
     AX_TRY(ax_strdup(kind, &p->kind));
     AX_TRY(name_files(p, folder));
-    tell(ax_mkdirs(folder));
+    log_error(ax_mkdirs(folder));
     read_file(p, &p->known);
     return AX_OK;
 }
@@ -249,7 +249,7 @@ ax_status ax_cuda_plans_open(const char *kind, ax_cuda_plans **out)
         return AX_OK;
     ax_status status = ax_calloc(1, sizeof **out, out);
     if (status == AX_OK)
-        status = make(kind, folder, *out);
+        status = init_plans(kind, folder, *out);
     free(folder);
     return status;
 }
@@ -259,7 +259,7 @@ void ax_cuda_plans_close(ax_cuda_plans **plans)
     ax_cuda_plans *p = *plans;
     if (!p)
         return;
-    free(p->known.of);
+    free(p->known.entries);
     free(p->kind);
     free(p->path);
     free(p->lock);
@@ -281,10 +281,10 @@ void ax_cuda_plans_add(ax_cuda_plans *plans, const ax_cuda_plan_key *key, const 
     memcpy(e.algo, algo, sizeof e.algo);
     ax_status status = take_lock(plans, &lock);
     if (status == AX_OK) {
-        status = merge(plans, &e, instead);
+        status = merge_and_write(plans, &e, instead);
         close(lock);
     }
-    tell(status);
+    log_error(status);
     if (status != AX_OK && (instead || !find(&plans->known, e.key)))
-        tell(put(&plans->known, &e, true));
+        log_error(put_entry(&plans->known, &e, true));
 }

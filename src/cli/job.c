@@ -150,8 +150,7 @@ static void forward_signal(watch *w, double now)
     }
 }
 
-/* Kills the launcher if rank 0 ended a while ago: launchers can wait forever for hosts that are out of reach.
- */
+/* Kills the launcher if rank 0 ended a while ago: launchers can wait forever for unreachable hosts. */
 static void end_if_gone(watch *w, double now)
 {
     const cli_note *note = &w->job->note;

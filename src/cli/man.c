@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-/* Appends text for roff: escapes special characters, and the first character of lines that would be requests.
- */
+/* Appends text for roff: escapes special characters and lines that would be requests. */
 static ax_status roff(const char *text, ax_buf *out)
 {
     bool start = true;

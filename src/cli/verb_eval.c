@@ -99,8 +99,7 @@ static bool show_build(void *user, const ax_data_progress *progress)
     return !cli_stop_wanted();
 }
 
-/* Tokenizes text into a temporary directory, which the caller removes. *tokens is the path of the token file.
- */
+/* Tokenizes text into a temporary directory `dir`, which the caller removes. *tokens is the token file. */
 static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
     const char *base = getenv("TMPDIR");

@@ -1,5 +1,6 @@
-/* Inference of one sequence: continuing it token by token over a key/value cache, or the logits of all its
- * positions. Built twice from the same code, first on the dry device to learn what memory it needs. */
+/* Inference on one sequence: continues it token by token with a key/value cache, or computes the logits of
+ * all its positions. The generator is built twice by the same code, first on the dry device to find out how
+ * much memory it needs. */
 #include "engine/machine.h"
 
 #include <stdio.h>
@@ -10,18 +11,18 @@ struct ax_generator {
     ax_ctx *ctx;
     ax_model *model;
     ax_param_set *set;
-    ax_kv_cache *cache; /* NULL: logits of whole sequences */
+    ax_kv_cache *cache; /* NULL: computes the logits of whole sequences */
     ax_frame *frame;
-    ax_frame_plan *plan; /* what the frame follows; NULL while planning */
-    int64_t prompt, capacity;
-    int32_t *host, *device; /* tokens, then positions: [2, prompt] */
-    float *logits;          /* host, [vocab] */
+    ax_frame_plan *plan;      /* plan of the frame; NULL while planning */
+    int64_t prompt, capacity; /* tokens of the prompt; positions of the cache, or 0 */
+    int32_t *host, *device;   /* [2, prompt]: tokens, then positions */
+    float *logits;            /* [vocab], on the host */
     ax_memory memory;
 };
 
 static size_t ids_bytes(const ax_generator *g) { return (size_t)(2 * g->prompt) * sizeof(int32_t); }
 
-/* Puts tokens at positions first … first+n-1 into the batch. */
+/* Copies n tokens at positions first … first+n-1 to the device, and makes the batch of them. */
 static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t first, int64_t n,
                              ax_batch *batch)
 {
@@ -38,7 +39,7 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
     return AX_OK;
 }
 
-/* The logits of one sequence, whole on each rank. */
+/* Computes the logits of the sequence (of its last position if `last`), whole on each rank. */
 static ax_status run_model(ax_generator *g, bool last, ax_tensor *logits)
 {
     ax_tensor split;
@@ -46,7 +47,7 @@ static ax_status run_model(ax_generator *g, bool last, ax_tensor *logits)
     return ax_settle(g->frame, &split, &(ax_layout){.partial = 0}, logits);
 }
 
-/* Host floats of row `row` of logits [1, t, v]. */
+/* Converts row `row` of logits [1, t, v] to fp32 and copies it to g->logits on the host. */
 static ax_status take_row(ax_generator *g, const ax_tensor *logits, void *staging, int64_t row)
 {
     int64_t vocab = logits->dim[2];
@@ -161,7 +162,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     return status;
 }
 
-/* capacity 0: for logits of whole sequences. */
+/* Creates a generator; with capacity 0 one that computes the logits of whole sequences. */
 static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t capacity,
                         ax_generator **out)
 {

@@ -1,4 +1,4 @@
-/* What a generator's tokens take, beside the reading of the weights that each of them needs. */
+/* Times the tokens of a generator, and the reading of the weights that each token needs. */
 #include "engine/train.h"
 
 #include <stdlib.h>
@@ -8,18 +8,18 @@ typedef struct timing {
     const ax_model_config *model;
     int64_t prompt, tokens, rounds;
     ax_generator *generator;
-    int32_t *ids;   /* the prompt */
-    double *first;  /* [rounds]: seconds of its prompt */
-    double *read;   /* [rounds]: ax_device_read */
-    double *share;  /* [rounds]: what is reached of it */
-    double *each;   /* [rounds · tokens]: seconds of a token */
-    double *sorted; /* [tokens] */
-    ax_span *span;  /* what a token's products read, in their order */
+    int32_t *ids;   /* [prompt]: the prompt */
+    double *first;  /* [rounds]: seconds of the prompt */
+    double *read;   /* [rounds]: bytes per second of reading (ax_device_read) */
+    double *share;  /* [rounds]: rate of generation over that of reading */
+    double *each;   /* [rounds · tokens]: seconds of each token */
+    double *sorted; /* [tokens]: scratch for the median */
+    ax_span *span;  /* [spans]: weights that a token's matrix products read, in this order */
     int64_t spans;
-    ax_status watched;
+    ax_status watched; /* of watch() */
 } timing;
 
-/* ---- what is read -------------------------------------------------------------------------------- */
+/* ---- finding the weights that a token reads ------------------------------------------------------ */
 
 static ax_status add_span(timing *t, const ax_gemm_args *g)
 {
@@ -31,6 +31,7 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
     return AX_OK;
 }
 
+/* Records the weights of each GEMM that is launched. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     timing *t = user;
@@ -41,7 +42,7 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
 
 /* ---- rounds -------------------------------------------------------------------------------------- */
 
-/* Feeds `n` tokens and draws one. */
+/* Feeds `n` tokens and chooses the likeliest next one. */
 static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, double *seconds)
 {
     static const ax_sampling likeliest = {.top_p = 1};
@@ -53,7 +54,8 @@ static ax_status feed(timing *t, const int32_t *ids, int64_t n, int32_t *next, d
     return AX_OK;
 }
 
-/* A text of all tokens: times to *first and each[]. Ranks begin together. */
+/* Feeds the prompt and generates all tokens of a round. *first is the time of the prompt, each[] those of the
+ * tokens. All ranks begin at the same time. */
 static ax_status generate(timing *t, ax_kernel_total *totals, double *first, double *each)
 {
     int32_t id;
@@ -65,12 +67,13 @@ static ax_status generate(timing *t, ax_kernel_total *totals, double *first, dou
     for (int64_t i = 0; i < t->tokens && status == AX_OK; i++)
         status = feed(t, &id, 1, &id, &each[i]);
     if (status == AX_OK)
-        status = ax_stream_wait(t->ctx->stream); /* with which the last times are added */
+        status = ax_stream_wait(t->ctx->stream); /* adds the times of the last kernels */
     t->ctx->dev->totals = NULL;
     return status;
 }
 
-/* Ranks read at the same time, as they generate at the same time. */
+/* Measures the rate of reading the weights. All ranks read at the same time, as they generate at the same
+ * time. */
 static ax_status read_weights(timing *t, double *rate)
 {
     const double patience = 0.2;
@@ -88,7 +91,7 @@ static void say_how_long(const timing *t, double round)
                (long long)t->rounds, all);
 }
 
-/* A round that does not count, after what shows what a token reads. */
+/* Finds the weights that a token reads, then runs a round that is not counted. */
 static ax_status warm_up(timing *t)
 {
     int32_t id;
@@ -143,7 +146,7 @@ static ax_status time_rounds(timing *t, ax_generate_times *out)
     return AX_OK;
 }
 
-/* ---- in all -------------------------------------------------------------------------------------- */
+/* ---- the whole measurement ----------------------------------------------------------------------- */
 
 static ax_status make_room(timing *t)
 {

@@ -19,8 +19,7 @@ AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int 
 bool ax_machine_fits(const ax_machine *machine);
 
 /* Checks, before anything is allocated, that all ranks have enough memory. If not, AX_ERR_MEMORY on all
- * ranks: "WHAT needs 3 GiB but only 2 GiB are available here: ADVICE". Collective along the context's world.
- */
+ * ranks: "WHAT needs 3 GiB but only 2 GiB are available here: ADVICE". Collective along the world. */
 AX_MUST_CHECK ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what,
                                         const char *advice);
 

@@ -41,8 +41,7 @@ static ax_status read_identity(const json_t *json, const char *path, ax_pretrain
     return out->ends.size ? AX_OK : read_ids(json, path, "eos_token_id", &out->ends);
 }
 
-/* Reads the end tokens from generation_config.json, which has precedence over config.json as in transformers.
- */
+/* Reads the end tokens from generation_config.json, which overrides config.json as in transformers. */
 static ax_status read_generation(const char *dir, ax_pretrained *out)
 {
     char *path;
@@ -179,8 +178,7 @@ static ax_status read_model(ax_pretrained *m)
     return eos >= 0 && !m->ends.size ? ax_ids_add(&m->ends, &eos, 1) : AX_OK;
 }
 
-/* Whether opening failed because a training run removed the checkpoint meanwhile, after writing a newer one.
- */
+/* Whether opening failed because a training run wrote a newer checkpoint and removed this one. */
 static bool was_removed(const ax_pretrained *m, ax_status status)
 {
     return status == AX_ERR_DATA && m->dir && !ax_path_exists(m->dir);

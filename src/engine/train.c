@@ -57,13 +57,11 @@ static ax_status allocate(ax_run *run)
     return AX_OK;
 }
 
-/* Opens the trace, with room for the events of the newest steps: a step of a large model has some thousands.
- */
+/* Opens the trace. It keeps the newest events: a step of a large model has some thousands of them. */
 static ax_status open_trace(ax_run *run)
 {
     enum { EVENTS = 1 << 16 };
-    run->trace_origin =
-        ax_now(); /* almost the same moment on all ranks: they have just ended a stage together */
+    run->trace_origin = ax_now(); /* almost the same moment on all ranks: a stage has just ended */
     if (!run->config->run.trace)
         return AX_OK;
     AX_TRY(ax_trace_create(EVENTS, &run->trace));

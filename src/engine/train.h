@@ -121,16 +121,16 @@ ax_status ax_run_save(ax_run *run);
 
 /* train_files.c: the small files of a checkpoint. */
 ax_status ax_run_find_files(ax_run *run);
-ax_status ax_run_write_files(const ax_run *run,
-                             ax_run_files *out); /* the caller releases, also after an error */
+/* The caller releases *out, also after an error. */
+ax_status ax_run_write_files(const ax_run *run, ax_run_files *out);
 void ax_run_files_fini(ax_run_files *files);
 
 /* train_ranks.c: exchanges between ranks. All are collective except ax_run_begin_traffic, ax_run_exposed and
  * ax_run_note_trouble. */
 ax_status ax_run_max(const ax_run *run, int64_t *values, int n); /* values[i] = maximum over ranks */
 ax_status ax_run_average_peak(ax_run *run);
-ax_status
-ax_run_compare_configs(ax_run *run); /* checks that all ranks have the same, and that its grid fits */
+/* Checks that all ranks have the same configuration, and that its grid fits their number. */
+ax_status ax_run_compare_configs(ax_run *run);
 /* Called about once a second by a rank that works for all, and in a loop by the ranks that wait for it, until
  * that rank sets *done. All ranks learn of signals to any of them. */
 ax_status ax_run_beat(ax_run *run, bool *done);

@@ -1,5 +1,5 @@
-/* The matrix products of a configuration's step: found by running the step on the dry device, where nothing
- * is computed, and timed one by one. */
+/* Finds the matrix products (GEMMs) of a configuration's step, by running the step on the dry device, which
+ * computes nothing, and times them one by one. */
 #include "engine/train.h"
 
 #include <stdlib.h>
@@ -33,6 +33,7 @@ static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
     return AX_OK;
 }
 
+/* Records each GEMM that is launched. */
 static void watch(void *user, ax_kernel kernel, const void *raw)
 {
     finding *f = user;
@@ -83,7 +84,7 @@ typedef struct timing {
     int64_t runs, cold; /* cold: bytes that drive others from the caches */
     char *pool;
     size_t pool_bytes;
-    float *staged; /* [STAGED] normal numbers, on the device */
+    float *staged; /* [STAGED] normally distributed numbers, on the device */
     double *seconds;
 } timing;
 
@@ -107,7 +108,8 @@ static int64_t set_bytes(const ax_product *p)
            (p->pre ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
-/* One set that fills the caches by itself is enough: its end has driven out its beginning. */
+/* Returns the number of sets. One is enough if it fills the caches by itself: its end evicts its beginning.
+ */
 static int64_t sets_of(const timing *t, const ax_product *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
 static ax_gemm_args in_set(const timing *t, const ax_product *p, int64_t set)
@@ -156,7 +158,8 @@ static ax_status fill_sets(const timing *t, const ax_product *p)
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* The first call, which is not counted, wakes the threads; it has the set that was filled last. */
+/* Times a product. The first call is not counted: it wakes the threads. It uses the set that was filled last,
+ * so that the counted ones use sets that are no longer in the caches. */
 static ax_status time_product(const timing *t, ax_product *p)
 {
     int64_t sets = sets_of(t, p);
@@ -231,7 +234,8 @@ static void add_up(ax_step_products *out)
 
 static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
 {
-    /* Ranks of one machine time at the same time and drive one another's operands from its caches. */
+    /* All ranks of a machine time at the same time and share its caches, so each needs only its part of
+     * `cold`. */
     int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(run->threads.neighbours, 1);
     timing t = {.ctx = run->ctx, .runs = runs, .cold = cold};
     ax_status status = ax_comm_agree(run->world, take_memory(&t, out));

@@ -211,8 +211,7 @@ typedef struct change {
     const json_t *before, *now, *paths;
 } change;
 
-/* Prints "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". Checkpoints of earlier versions have no paths.
- */
+/* Prints "a.tok (4350 tokens), b.tok (17 tokens, weight 2)". Old checkpoints have no paths. */
 static ax_status print_sources(const json_t *sources, const json_t *paths, ax_buf *out)
 {
     for (size_t i = 0; i < json_array_size(sources); i++) {

@@ -1,13 +1,13 @@
-/* GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each branch, GELU, biases everywhere, the
- * head tied to the token table. Files: q, k and v stand side by side in c_attn, and linear weights as [in,
- * out] (Conv1D). */
+/* GPT-2 (Radford et al. 2019): learned positions, pre-LayerNorm, GELU, biases everywhere, the head tied to
+ * the token embedding. In its files q, k and v are concatenated in c_attn, and linear weights are [in, out]
+ * (Conv1D). */
 #include "model/family.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* b = block, in every name and key. */
+/* Columns: name, key in the files (%d: block), transposed, part, number of parts. */
 static const ax_key_map keys[] = {
     {"embed.tokens", "transformer.wte.weight", false, 0, 1},
     {"embed.positions", "transformer.wpe.weight", false, 0, 1},
@@ -32,8 +32,8 @@ static const ax_key_map keys[] = {
     {"head.weight", "lm_head.weight", false, 0, 1},
 };
 
-/* The head, which some writers store although it is tied (where it differs from the token table the model is
- * read as untied), and the causal masks that old ones stored. */
+/* Arrays in files that are not parameters: the head, which some writers store although it is tied (if it
+ * differs from the token embedding, the model is read as untied), and the causal masks of old files. */
 static const char *const ignored[] = {"lm_head.weight", "*h.*.attn.bias", "*h.*.attn.masked_bias"};
 
 static const struct {
@@ -114,7 +114,7 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
     return AX_OK;
 }
 
-/* "h.3.attn" and the like, in a buffer of the caller. */
+/* Prints "h.<block>.<part>" into `out` and returns it. */
 static const char *named(char out[64], int64_t block, const char *part)
 {
     snprintf(out, 64, "h.%lld.%s", (long long)block, part);
@@ -129,8 +129,8 @@ static ax_status add_branch(ax_model *m, ax_layer *residual, int64_t i, const ch
     return ax_layer_add(residual, ax_sequence_of(m->ctx, named(text, i, name), n, layers));
 }
 
-/* x += attn(norm1(x)); x += mlp(norm2(x)). Output projections start smaller by sqrt(2·layers), as GPT-2's
- * did. */
+/* Adds x += attn(norm1(x)); x += mlp(norm2(x)). As in GPT-2, output projections are initialized with a
+ * standard deviation smaller by sqrt(2·layers). */
 static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
 {
     const ax_model_config *c = &m->config;
@@ -155,7 +155,8 @@ static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 
-/* One residual of all blocks, or of so many between two that recomputation keeps. */
+/* Adds the blocks: one residual for all of them or, with recomputation, one for each group of `recompute`
+ * blocks, of which only the input is stored. */
 static ax_status add_blocks(ax_model *m, int64_t recompute)
 {
     const int64_t length = recompute > 0 ? recompute : m->config.layers;

@@ -64,7 +64,7 @@ static ax_status check_ids(const ax_generator *g, const int32_t *tokens, int64_t
 {
     for (int64_t i = 0; i < n; i++)
         AX_CHECK(tokens[i] >= 0 && tokens[i] < g->model->config.vocab, AX_ERR_USAGE,
-                 "token %lld is %d; the model's vocabulary is 0 … %lld", (long long)i, tokens[i],
+                 "token %lld is %d; ids of the model's vocabulary are 0 … %lld", (long long)i, tokens[i],
                  (long long)g->model->config.vocab - 1);
     return AX_OK;
 }
@@ -126,8 +126,9 @@ static void destroy(ax_generator *g)
     free(g->logits);
 }
 
-/* Runs on the dry device what will be run: *plan, and memory without the workspace. */
-static ax_status rehearse(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
+/* Runs on the dry device what the generator will run. Sets out->plan, and out->memory except the workspace.
+ */
+static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity};
     ax_status status = build(&g, config);
@@ -155,7 +156,7 @@ static ax_status plan(ax_generator *g, const ax_model_config *config)
     AX_TRY(ax_ctx_create(g->ctx->world, ax_grid_sizes(g->ctx->grid), "dry", g->ctx->dev->threads,
                          g->ctx->compute, 0, &dry));
     dry->parallel = g->ctx->parallel;
-    ax_status status = rehearse(dry, config, g);
+    ax_status status = dry_run(dry, config, g);
     if (status == AX_OK)
         status = ax_device_workspace(g->ctx->dev->ops.name, g->ctx->dev->threads, &g->memory.workspace);
     ax_ctx_destroy(&dry);
@@ -168,10 +169,10 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
 {
     AX_CHECK(prompt > 0, AX_ERR_USAGE, "there must be at least one token to start from");
     AX_CHECK(ax_max(prompt, capacity) <= model->config.seq_len, AX_ERR_USAGE,
-             "%lld positions do not fit the model's %lld", (long long)ax_max(prompt, capacity),
+             "%lld positions do not fit the model, which has %lld", (long long)ax_max(prompt, capacity),
              (long long)model->config.seq_len);
     AX_CHECK(ax_grid_group_size(ctx->grid, ax_batch_axes(ctx)) == 1, AX_ERR_USAGE,
-             "one sequence cannot be shared out as a batch is: the context's strategy must be "
+             "the rows of one sequence cannot be divided among ranks: the context's strategy must be "
              "ax_strategy_inference");
     ax_generator *g;
     AX_TRY(ax_calloc(1, sizeof *g, &g));
@@ -182,8 +183,7 @@ static ax_status create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
     snprintf(what, sizeof what, "the model with %lld positions", (long long)ax_max(prompt, capacity));
     ax_status status = ax_comm_agree(ctx->world, plan(g, &model->config));
     if (status == AX_OK)
-        status = ax_memory_admit(ctx, &g->memory, what,
-                                 "fewer positions, 16 bits or more ranks take less on each");
+        status = ax_memory_admit(ctx, &g->memory, what, "use fewer positions, bf16 or fp16, or more ranks");
     if (status == AX_OK)
         status = ax_comm_agree(ctx->world, build(g, &model->config));
     if (status == AX_OK)
@@ -217,8 +217,10 @@ ax_status ax_generator_feed(ax_generator *g, const int32_t *tokens, int64_t n, c
 {
     int64_t length = ax_kv_cache_length(g->cache);
     AX_CHECK(n == (length ? 1 : g->prompt), AX_ERR_USAGE,
-             "a generator takes its %lld prompt tokens, then one at a time", (long long)g->prompt);
-    AX_CHECK(length + n <= g->capacity, AX_ERR_USAGE, "all %lld positions are used", (long long)g->capacity);
+             "a generator is fed its %lld prompt tokens first, then one token at a time",
+             (long long)g->prompt);
+    AX_CHECK(length + n <= g->capacity, AX_ERR_USAGE, "all %lld positions of the generator are used",
+             (long long)g->capacity);
     AX_TRY(check_ids(g, tokens, n));
     AX_TRY(feed(g, tokens, n));
     *logits = g->logits;

@@ -25,7 +25,7 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
 {
     int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
     ax_span *span = realloc(t->span, (size_t)(t->spans + 1) * sizeof *span);
-    AX_CHECK(span, AX_ERR_MEMORY, "no memory to note another product");
+    AX_CHECK(span, AX_ERR_MEMORY, "not enough memory to record another matrix product");
     t->span = span;
     span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
     return AX_OK;
@@ -82,12 +82,12 @@ static ax_status read_weights(timing *t, double *rate)
     return AX_OK;
 }
 
-/* Nobody is to wait long without knowing for how long. */
-static void say_how_long(const timing *t, double round)
+/* Logs the expected duration if it is long. */
+static void log_duration(const timing *t, double round)
 {
     const double patience = 10, all = (double)t->rounds * round;
     if (all > patience && ax_comm_rank(t->ctx->world) == 0)
-        ax_log(AX_LOG_INFO, "a round takes %.1f s; %lld are to come, some %.0f s", round,
+        ax_log(AX_LOG_INFO, "a round takes %.1f s; %lld rounds will take about %.0f s", round,
                (long long)t->rounds, all);
 }
 
@@ -104,11 +104,11 @@ static ax_status warm_up(timing *t)
     dev->watch = NULL;
     AX_TRY(status);
     AX_TRY(ax_comm_agree(t->ctx->world, t->watched));
-    AX_TRY(read_weights(t, t->read)); /* which finds out how */
+    AX_TRY(read_weights(t, t->read)); /* the first call chooses the fastest way of reading */
     double begin = ax_now();
     AX_TRY(generate(t, NULL, t->first, t->each));
     AX_TRY(read_weights(t, t->read));
-    say_how_long(t, ax_now() - begin);
+    log_duration(t, ax_now() - begin);
     return AX_OK;
 }
 
@@ -148,7 +148,7 @@ static ax_status time_rounds(timing *t, ax_generate_times *out)
 
 /* ---- the whole measurement ----------------------------------------------------------------------- */
 
-static ax_status make_room(timing *t)
+static ax_status alloc_arrays(timing *t)
 {
     AX_TRY(ax_calloc((size_t)t->prompt, sizeof *t->ids, &t->ids));
     AX_TRY(ax_calloc((size_t)t->rounds, sizeof *t->first, &t->first));
@@ -167,11 +167,11 @@ ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prom
     timing t = {.ctx = ctx, .model = &model->config, .prompt = prompt, .tokens = tokens, .rounds = rounds};
     *out = (ax_generate_times){.weights = 0};
     AX_CHECK(prompt > 0 && tokens > 0 && rounds > 0, AX_ERR_USAGE,
-             "%lld rounds of %lld tokens after %lld cannot be timed", (long long)rounds, (long long)tokens,
-             (long long)prompt);
+             "cannot time %lld rounds of %lld tokens after prompts of %lld: each must be at least 1",
+             (long long)rounds, (long long)tokens, (long long)prompt);
     ax_status status = ax_generator_create(ctx, model, prompt, prompt + tokens, &t.generator);
     if (status == AX_OK)
-        status = ax_comm_agree(ctx->world, make_room(&t));
+        status = ax_comm_agree(ctx->world, alloc_arrays(&t));
     if (status == AX_OK)
         status = time_rounds(&t, out);
     if (status == AX_OK) {

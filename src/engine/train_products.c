@@ -12,7 +12,8 @@ typedef struct finding {
     ax_status status;
 } finding;
 
-static bool same(const ax_product *p, const ax_gemm_args *b)
+/* Whether both are the same product, on other operands. */
+static bool same_product(const ax_product *p, const ax_gemm_args *b)
 {
     const ax_gemm_args *a = &p->args;
     return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
@@ -24,7 +25,7 @@ static bool same(const ax_product *p, const ax_gemm_args *b)
 static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
 {
     ax_product *product = realloc(all->product, (size_t)(all->n + 1) * sizeof *product);
-    AX_CHECK(product, AX_ERR_MEMORY, "no memory to note another product");
+    AX_CHECK(product, AX_ERR_MEMORY, "not enough memory to record another matrix product");
     all->product = product;
     all->product[all->n] =
         (ax_product){.args = *args, .bias = args->bias != NULL, .pre = args->pre != NULL, .calls = 1};
@@ -41,7 +42,7 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
     if (kernel != AX_K_gemm || f->status != AX_OK || !args->m || !args->n || !args->k)
         return;
     for (int64_t i = 0; i < f->out->n; i++)
-        if (same(&f->out->product[i], args)) {
+        if (same_product(&f->out->product[i], args)) {
             f->out->product[i].calls++;
             return;
         }
@@ -58,7 +59,7 @@ static ax_status watch_step(ax_run *run, ax_ctx *dry, ax_engine *engine, ax_step
     return f.status;
 }
 
-static ax_status find(ax_run *run, ax_step_products *out)
+static ax_status find_products(ax_run *run, ax_step_products *out)
 {
     const ax_config *c = run->config;
     ax_ctx *dry;
@@ -78,10 +79,12 @@ static ax_status find(ax_run *run, ax_step_products *out)
 
 enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
 
-/* Sets of operands of one product lie one after the other in `pool`; runs take them by turns. */
+/* `pool` holds several sets of operands of one product, one after the other. The runs use the sets in turn,
+ * so that operands are not in the caches. */
 typedef struct timing {
     ax_ctx *ctx;
-    int64_t runs, cold; /* cold: bytes that drive others from the caches */
+    int64_t runs;
+    int64_t cold; /* bytes that, once touched, have evicted everything else from the caches */
     char *pool;
     size_t pool_bytes;
     float *staged; /* [STAGED] normally distributed numbers, on the device */
@@ -112,7 +115,8 @@ static int64_t set_bytes(const ax_product *p)
  */
 static int64_t sets_of(const timing *t, const ax_product *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
-static ax_gemm_args in_set(const timing *t, const ax_product *p, int64_t set)
+/* Returns the product's arguments with the operands of set `set`. */
+static ax_gemm_args with_operands(const timing *t, const ax_product *p, int64_t set)
 {
     ax_gemm_args mine = p->args;
     char *at = t->pool + set * set_bytes(p);
@@ -143,7 +147,7 @@ static ax_status fill_sets(const timing *t, const ax_product *p)
 {
     const ax_gemm_args *g = &p->args;
     for (int64_t i = 0; i < sets_of(t, p); i++) {
-        ax_gemm_args mine = in_set(t, p, i);
+        ax_gemm_args mine = with_operands(t, p, i);
         AX_TRY(fill_operand(t, mine.a, elements_of_a(g), g->dtype));
         AX_TRY(fill_operand(t, mine.b, elements_of_b(g), g->dtype));
         if (p->bias)
@@ -165,7 +169,7 @@ static ax_status time_product(const timing *t, ax_product *p)
     int64_t sets = sets_of(t, p);
     AX_TRY(fill_sets(t, p));
     for (int64_t i = -1; i < t->runs; i++) {
-        ax_gemm_args args = in_set(t, p, (i + sets) % sets);
+        ax_gemm_args args = with_operands(t, p, (i + sets) % sets);
         AX_TRY(ax_stream_wait(t->ctx->stream));
         double begin = ax_now();
         AX_TRY(ax_run_gemm(t->ctx->stream, &args));
@@ -188,9 +192,9 @@ static ax_status measure_peaks(const timing *t, ax_step_products *out)
     return AX_OK;
 }
 
-static ax_status take_memory(timing *t, const ax_step_products *out)
+static ax_status alloc_memory(timing *t, const ax_step_products *out)
 {
-    t->pool_bytes = 1; /* of a rank that has no product */
+    t->pool_bytes = 1; /* for a rank that has no product */
     for (int64_t i = 0; i < out->n; i++) {
         const ax_product *p = &out->product[i];
         t->pool_bytes = (size_t)ax_max((int64_t)t->pool_bytes, sets_of(t, p) * set_bytes(p));
@@ -204,14 +208,15 @@ static ax_status take_memory(timing *t, const ax_step_products *out)
             .extent = {1, 1, 1, STAGED}, .n = {1, 1, 1, STAGED}, .std = 1, .y = t->staged, .dtype = AX_F32});
 }
 
-static void give_back(timing *t)
+static void free_memory(timing *t)
 {
     ax_ctx_free(t->ctx, t->pool, t->pool_bytes);
     ax_ctx_free(t->ctx, t->staged, STAGED * sizeof(float));
     free(t->seconds);
 }
 
-static int by_time(const void *a, const void *b)
+/* qsort: the longest time of all calls first. */
+static int compare_times(const void *a, const void *b)
 {
     const ax_product *p = a, *q = b;
     double mine = p->seconds.median * (double)p->calls, other = q->seconds.median * (double)q->calls;
@@ -221,7 +226,7 @@ static int by_time(const void *a, const void *b)
 static void add_up(ax_step_products *out)
 {
     if (out->n)
-        qsort(out->product, (size_t)out->n, sizeof *out->product, by_time);
+        qsort(out->product, (size_t)out->n, sizeof *out->product, compare_times);
     for (int64_t i = 0; i < out->n; i++) {
         const ax_product *p = &out->product[i];
         double flops, bytes, calls = (double)p->calls;
@@ -238,19 +243,19 @@ static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
      * `cold`. */
     int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(run->threads.neighbours, 1);
     timing t = {.ctx = run->ctx, .runs = runs, .cold = cold};
-    ax_status status = ax_comm_agree(run->world, take_memory(&t, out));
+    ax_status status = ax_comm_agree(run->world, alloc_memory(&t, out));
     if (status == AX_OK)
         status = measure_peaks(&t, out);
     for (int64_t i = 0; i < out->n && status == AX_OK; i++)
         status = time_product(&t, &out->product[i]);
-    give_back(&t);
+    free_memory(&t);
     return status;
 }
 
 static ax_status measure(ax_run *run, int64_t runs, ax_step_products *out)
 {
     const ax_config *c = run->config;
-    AX_TRY(ax_comm_agree(run->world, find(run, out)));
+    AX_TRY(ax_comm_agree(run->world, find_products(run, out)));
     AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads,
                               ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &run->ctx));
     out->cache = ax_cores_cache();
@@ -267,7 +272,7 @@ ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_
 {
     ax_run run = {.world = world, .config = config, .saved_step = -1};
     *out = (ax_step_products){.threads = 0};
-    AX_CHECK(runs > 0, AX_ERR_USAGE, "nothing can be timed in %lld runs", (long long)runs);
+    AX_CHECK(runs > 0, AX_ERR_USAGE, "%lld runs: there must be at least one", (long long)runs);
     ax_comm_set_timeout(world, config->watchdog.timeout);
     ax_status status = ax_run_start(&run, AX_RUN_PLANS);
     if (status == AX_OK)

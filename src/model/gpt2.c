@@ -50,12 +50,13 @@ static ax_status read_activation(const json_t *json, const char *path, ax_gelu_k
             *out = activations[i].kind;
             return AX_OK;
         }
-    return ax_fail(AX_ERR_DATA,
-                   "%s: activation_function \"%s\" is not implemented (gelu_new, gelu_pytorch_tanh, gelu)",
-                   path, word ? word : "?");
+    return ax_fail(
+        AX_ERR_DATA,
+        "%s: activation_function \"%s\" is not implemented; use gelu_new, gelu_pytorch_tanh or gelu", path,
+        word ? word : "?");
 }
 
-/* Options of transformers' GPT2Config that change the network and are not implemented. */
+/* Refuses options of transformers' GPT2Config that change the network and are not implemented. */
 static ax_status refuse(const json_t *json, const char *path)
 {
     static const struct {
@@ -110,7 +111,7 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
         json_object_set_new(json, "embd_pdrop", json_real(c->dropout));
     if (!c->source)
         failed |= json_object_set_new(json, "attn_pdrop", json_real(0));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "cannot build config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
     return AX_OK;
 }
 

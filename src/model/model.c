@@ -15,9 +15,8 @@ ax_status ax_model_config_check(const ax_model_config *c)
                    {"ffn", c->ffn, AX_FFN_MAX},          {"vocab", c->vocab, AX_VOCAB_MAX},
                    {"seq_len", c->seq_len, AX_VOCAB_MAX}};
     for (size_t i = 0; i < AX_COUNT(extents); i++)
-        AX_CHECK(extents[i].value <= extents[i].most, AX_ERR_USAGE,
-                 "%s = %lld is above %lld, the most there can be", extents[i].name,
-                 (long long)extents[i].value, (long long)extents[i].most);
+        AX_CHECK(extents[i].value <= extents[i].most, AX_ERR_USAGE, "%s = %lld is above the maximum, %lld",
+                 extents[i].name, (long long)extents[i].value, (long long)extents[i].most);
     AX_CHECK(c->hidden % c->heads == 0, AX_ERR_USAGE, "hidden = %lld is not a multiple of heads = %lld",
              (long long)c->hidden, (long long)c->heads);
     AX_CHECK(c->dropout >= 0 && c->dropout < 1, AX_ERR_USAGE, "dropout = %g is not in [0, 1)", c->dropout);

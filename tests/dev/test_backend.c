@@ -1,9 +1,8 @@
 /* Every kernel of every backend of this host against ref, on the cases of support/kernel_cases.h.
  *
- * F64 and F32 results may err by the rounding of their longest chain of operations (the case's bound,
- * relative to the array's norm). 16-bit results are judged by the reference's own gap: they may be at most
- * twice as far from ref's F32 result as ref's 16-bit result is. Results are the same bits for 1, 2 and 3
- * threads. */
+ * The error of F64 and F32 results may be the rounding error of their longest chain of operations (the case's
+ * bound, relative to the array's norm). 16-bit results may be at most twice as far from ref's F32 result as
+ * ref's own 16-bit result is. Results must be bitwise the same for 1, 2 and 3 threads. */
 #include "axonn/dev.h"
 
 #include "dev/backend.h"
@@ -23,14 +22,14 @@
 
 enum { MOST_JUDGED = 16 };
 
-/* What is judged: a backend, one of the cpu backend's tables of vector kernels, or another attention of a GPU
- * than it has by itself. */
+/* What is tested: a backend, one of the instruction sets of the cpu backend, or attention by the plugin's own
+ * kernels instead of cuDNN. */
 typedef struct judged {
     const char *name;
-    bool further; /* a table beside the chosen one: no F64 */
-    bool attends; /* attention alone */
-    int step;     /* one case of so many */
-    int devices;  /* dev[i] has i + 1 threads; one where threads of the host do not compute */
+    bool further; /* an instruction set that is not the default: no F64 */
+    bool attends; /* attention only */
+    int step;     /* every step-th case is tested */
+    int devices;  /* dev[i] has i + 1 threads; one device if the host's threads do not compute */
     ax_device *dev[KC_THREADS];
 } judged;
 
@@ -57,7 +56,7 @@ static void check_exact(const judged *j, const kernel_case *c, const kc_operand 
                      ax_load(o->dtype, got, i), ax_load(o->dtype, want, i));
 }
 
-/* Norms over the elements that ref wrote and that are finite; the others must be equal. */
+/* Compares norms over the elements that ref wrote and that are finite; all other elements must be equal. */
 static void check_close(const judged *j, const kernel_case *c, const kc_operand *o, const void *got,
                         const void *want, ax_dtype wide_dtype, const void *wide)
 {
@@ -79,7 +78,7 @@ static void check_close(const judged *j, const kernel_case *c, const kc_operand 
     if (!(error <= o->gaps * gap + o->bound * norm))
         fail_msg("%s: %s: %s is %.3g off, relative to its norm; permitted %.3g + %g x %.3g", j->name, c->name,
                  o->name, error / norm, o->bound, o->gaps, gap / norm);
-    /* No single element hides behind the norm of the others. */
+    /* Each element is also checked alone: the norm could hide an error in one element. */
     double rounding = o->dtype == AX_F16 ? 0x1p-11 : 0x1p-8;
     double unit = wide_dtype == o->dtype ? o->bound : rounding, typical = n ? norm / sqrt((double)n) : 0;
     for (int64_t i = 0; i < o->count; i++) {
@@ -98,7 +97,7 @@ static void check_threads(const judged *j, const kernel_case *c, void *const a[]
                      threads);
 }
 
-/* What ref makes of a case, and of the same values in F32 where some of them have 16 bits. */
+/* Ref's results for a case, and for the same values in F32 if some of them have 16 bits. */
 typedef struct expected {
     void *exact[KC_OPERANDS], *wide[KC_OPERANDS];
     ax_dtype wide_dtype[KC_OPERANDS];
@@ -141,8 +140,8 @@ static void judge(const judged *j, const kernel_case *c, int skew, const expecte
         kc_results_free(got[t]);
 }
 
-/* One case of every `step`, another one each time: variants that come round at each third case are met too.
- */
+/* Whether a case is tested: one of every `step` cases, at a different position each time, so that variants
+ * with a period of, say, three cases are all tested. */
 static bool takes(const judged *j, int index) { return index % j->step == index / j->step % j->step; }
 
 static bool judges(const judged *j, ax_kernel kernel)
@@ -179,7 +178,7 @@ static void kernel_agrees_with_ref(void **state)
                     !judges(&s->judged[i], s->kernel));
 }
 
-/* Backends without a kernel of their own (check, dry) have nothing to judge. */
+/* Whether a backend has kernels of its own to test; check and dry have none. */
 static bool computes(const ax_device_ops *ops)
 {
     if (ops->plugin)
@@ -190,7 +189,7 @@ static bool computes(const ax_device_ops *ops)
     return false;
 }
 
-/* `isa`: the table that a cpu device is to use, or NULL. `every`: judge it by every case. */
+/* `isa`: the instruction set that a cpu device must use, or NULL. `every`: test every case. */
 static bool add(const char *backend, const ax_cpu_isa *isa, bool every, judged *all, int *count)
 {
     judged *j = &all[*count];
@@ -208,7 +207,7 @@ static bool add(const char *backend, const ax_cpu_isa *isa, bool every, judged *
     return true;
 }
 
-/* The GPU with attention by the plugin's own kernels, which else cuDNN's stands before. */
+/* Adds the GPU with attention by the plugin's own kernels, which are not used by default where cuDNN is. */
 static bool add_attention(bool every, judged *all, int *count)
 {
     static const struct {
@@ -235,7 +234,7 @@ static bool named(const char *name, int count, char **names)
     return count < 2;
 }
 
-/* One test per kernel, so that a failure names it. Arguments: backends to be judged alone, by every case. */
+/* One test per kernel, so that a failure names it. Arguments: the only backends to test, with every case. */
 int main(int argc, char **argv)
 {
     static struct CMUnitTest tests[AX_KERNEL_COUNT];
@@ -255,7 +254,7 @@ int main(int argc, char **argv)
     if (ready && named("cuda", argc, argv) && !ax_device_absent("cuda"))
         ready = add_attention(argc > 1, all, &count);
     for (int i = 0; ready && (isa = ax_cpu_isa_at(i)); i++)
-        if (isa != chosen && named("cpu", argc, argv)) /* which is the backend's own */
+        if (isa != chosen && named("cpu", argc, argv)) /* the default was added with the backend */
             ready = add("cpu", isa, argc > 1, all, &count);
     if (!ready || !count) {
         fprintf(stderr, "%s\n", ready ? "nothing to judge" : ax_error_message());

@@ -1,5 +1,5 @@
-/* Threads of the cpu backend on cores of their own: where they run, what becomes of the mask of the thread
- * that opened the device, and who does not inherit it. Holds on one core as on many. */
+/* Threads of the cpu backend that are bound to cores: where they run, that the opening thread gets its
+ * affinity mask back, and which threads must not inherit a binding. Runs on one core or many. */
 #include "dev/cpu/cpu.h"
 
 #include <pthread.h>
@@ -24,7 +24,8 @@ static cpu_set_t my_mask(void)
 
 static bool equal(const cpu_set_t *a, const cpu_set_t *b) { return CPU_EQUAL(a, b); }
 
-/* All cores that this process may use, but no more than MOST; 0: the machine does not show them. */
+/* Returns a binding to all cores that this process may use, at most MOST; n is 0 if the cores are not
+ * known. */
 static ax_binding all_cores(void)
 {
     ax_cores cores;
@@ -47,7 +48,7 @@ static void note_mask(void *job, int part, int parts, char *scratch)
 {
     meeting *m = job;
     (void)parts, (void)scratch;
-    pthread_barrier_wait(&m->all); /* so that no thread takes two */
+    pthread_barrier_wait(&m->all); /* so that no thread takes two parts */
     m->mask[part] = my_mask();
 }
 
@@ -78,7 +79,7 @@ static void each_thread_has_a_core(void **state)
     assert_true(equal(&after, &before));
 }
 
-/* A binding of another number of cores than there are threads is none. */
+/* A binding is ignored if its number of cores is not that of the threads. */
 static void no_binding_without_a_core_for_each(void **state)
 {
     (void)state;
@@ -134,7 +135,7 @@ static void children_do_not_inherit(void **state)
     pthread_join(child, NULL);
     assert_true(equal(&seen, &before));
     assert_int_equal(ax_processors(), CPU_COUNT(&before));
-    /* The workers of a device that is not bound. */
+    /* The workers of a device that is opened without binding. */
     assert_int_equal(ax_device_open("cpu", 2, &unbound), AX_OK);
     pthread_barrier_init(&m.all, NULL, 2);
     ax_cpu_parallel(unbound->impl, 2, note_mask, &m);
@@ -144,7 +145,7 @@ static void children_do_not_inherit(void **state)
     ax_device_close(&dev);
 }
 
-/* In a program that may use one processor; returns where it went wrong, or 0. */
+/* Runs in a process that may use one processor. Returns 0, or the number of the check that failed. */
 static int on_one_processor(void)
 {
     ax_device *dev;

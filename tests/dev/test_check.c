@@ -47,7 +47,8 @@ static void host_access_faults(void **state)
     dev->ops.enter(dev);
     dev->ops.leave(dev);
     assert_false(faults(bytes + 9999, true));
-    /* Guard pages on either side, also while kernels run; memory handed out meanwhile is accessible. */
+    /* Guard pages on either side are inaccessible also while kernels run. Memory allocated meanwhile is
+     * accessible. */
     assert_true(faults(bytes - 1, false));
     assert_true(faults(bytes + 12288, false));
     assert_int_equal(ax_device_alloc(dev, 1, &other), AX_OK);
@@ -85,7 +86,7 @@ static void fresh_memory_is_nan(void **state)
     assert_false(all_nan(&stream, memory, N));
     dev->ops.poison(dev, memory, N * sizeof(float));
     assert_true(all_nan(&stream, memory, N));
-    /* In the other float types too. */
+    /* The poison is NaN in the other float types too. */
     const uint64_t bits = ~UINT64_C(0);
     assert_true(isnan(ax_load(AX_F64, &bits, 0)) && isnan(ax_load(AX_BF16, &bits, 0)) &&
                 isnan(ax_load(AX_F16, &bits, 0)));
@@ -93,7 +94,8 @@ static void fresh_memory_is_nan(void **state)
     ax_device_close(&dev);
 }
 
-/* What is read is what was there when the reading began, however often it is fetched. */
+/* ax_copy_out_end returns the values at the time of ax_copy_out_begin, also when it is called several
+ * times. */
 static void copies_in_two_parts(void **state)
 {
     enum { N = AX_COPY_LATER / sizeof(double) };
@@ -120,7 +122,7 @@ static void copies_in_two_parts(void **state)
     ax_device_close(&dev);
 }
 
-/* Every kernel runs there, and computes what its delegate computes, bit for bit. */
+/* Every kernel runs on a check device, with bitwise the same results as its delegate. */
 static void kernels_run(void **state)
 {
     ax_device *checked, *plain;
@@ -151,7 +153,7 @@ typedef struct worker {
     bool ok;
 } worker;
 
-/* A rank that is a thread, with a device of its own. */
+/* A rank as a thread, with a device of its own. */
 static void *work(void *argument)
 {
     enum { N = 1000 };

@@ -1,5 +1,6 @@
-/* Attention of the device "cuda" on the emulated GPU, beside the kernel cases of test_backend.c: which one
- * AXONN_ATTENTION chooses, when the library is opened, and that one whose results are wrong is found out. */
+/* Attention of the device "cuda" on the emulated GPU, in addition to the cases of test_backend.c: which
+ * implementation AXONN_ATTENTION chooses, when cuDNN is opened, and that a cuDNN with wrong results is
+ * detected. */
 #include "axonn/dev.h"
 
 #include "support/kernel_cases.h"
@@ -14,11 +15,11 @@
 
 #include <cmocka.h>
 
-/* The first call of a shape, and the next one, which is not judged again. The bound is far above rounding to
- * bf16 and far below what a wrong scale does to a softmax. */
+/* Checks the first call of a shape, and the next one, which the plugin does not check again. The bound is far
+ * above the rounding to bf16 and far below the effect of a wrong scale on a softmax. */
 static void attention_is_right(ax_device *cuda, ax_device *ref, ax_kernel kernel, ax_dtype dtype)
 {
-    const int step = SANITIZED ? 5 : 2; /* one case of so many */
+    const int step = SANITIZED ? 5 : 2; /* every step-th case is tested */
     kernel_case c;
     int judged = 0;
     for (int index = 1; kernel_case_build(kernel, dtype, index, &c); index += step) {
@@ -62,7 +63,7 @@ static void wrong_results_are_not_taken(void **state)
     unsetenv("AXONN_EMULATED_CUDNN");
 }
 
-/* What the stand-in counts in this process. */
+/* Returns a counter of the stand-in for cuDNN in this process. */
 static long counted(const char *what)
 {
     char path[4096];
@@ -112,7 +113,7 @@ static void the_library_is_opened_once_it_is_needed(void **state)
 
 enum { TIME = 40, WIDTH = 16, NUMBERS = TIME * WIDTH };
 
-/* Numbers between -1 and 1, or zeros, on the device. */
+/* Allocates device memory with numbers between -1 and 1, or zeros. */
 static void *numbers(ax_stream *stream, int seed)
 {
     uint16_t host[NUMBERS];
@@ -124,8 +125,8 @@ static void *numbers(ax_stream *stream, int seed)
     return memory;
 }
 
-/* Where every token is a document, dq and dk are 0 but for rounding, which both do in their own ways: the
- * plan is taken all the same, so that a second call is one of cuDNN alone. */
+/* If every token is a document, dq and dk are pure rounding errors, which differ between cuDNN and own
+ * kernels. The plan must be accepted all the same: the second call runs by cuDNN alone. */
 static void rounding_of_zero_is_not_judged(void **state)
 {
     ax_device *cuda;

@@ -1,5 +1,5 @@
-/* The instruction set of a cpu device: the best, or that which AXONN_ISA names, or an error that says what
- * there is. */
+/* The instruction set of a cpu device: the best, or the one that AXONN_ISA names, or an error that lists the
+ * available ones. */
 #include "dev/cpu/cpu.h"
 
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static void the_best_runs_by_default(void **state)
     }
 }
 
-/* Not only by name: products give the same values, for these sums are exact. */
+/* Each instruction set computes the same products, because these sums are exact. */
 static void each_that_can_run_does(void **state)
 {
     (void)state;
@@ -62,7 +62,8 @@ static void each_that_can_run_does(void **state)
     assert_string_equal(ax_isa_name(count - 1), "generic");
 }
 
-/* Each way of reading reads every line, once, and nothing beyond (the array ends where its memory does). */
+/* Each way of reading reads every line once, and nothing after the array, which ends at the end of its
+ * memory. */
 static void all_of_memory_is_read(void **state)
 {
     (void)state;
@@ -83,7 +84,7 @@ static void all_of_memory_is_read(void **state)
         }
 }
 
-/* A rate is of all spans together, and 0 where there is none. */
+/* The rate is that of all spans together; 0 if there is nothing to read, or no way to measure. */
 static void reading_has_a_rate(void **state)
 {
     (void)state;
@@ -94,17 +95,17 @@ static void reading_has_a_rate(void **state)
     unsetenv("AXONN_ISA");
     for (int threads = 1; threads <= 3; threads++) {
         assert_int_equal(ax_device_open("cpu", threads, &dev), AX_OK);
-        assert_true(ax_device_read(dev, span, 4, 0) > 0); /* how is found out */
+        assert_true(ax_device_read(dev, span, 4, 0) > 0); /* finds the fastest way */
         double begin = ax_now(), rate = ax_device_read(dev, span, 4, 1e-3), seconds = ax_now() - begin;
-        assert_true(rate > BYTES / seconds); /* it was read more than once meanwhile */
+        assert_true(rate > BYTES / seconds); /* more than one pass in that time */
         assert_true(ax_device_read(dev, span, 0, 1e-3) == 0);
         assert_true(ax_device_read(dev, span + 2, 1, 1e-3) == 0);
         ax_device_close(&dev);
     }
     assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK);
-    assert_true(ax_device_read(dev, span, 4, 1e-3) == 0); /* which has no way to tell */
+    assert_true(ax_device_read(dev, span, 4, 1e-3) == 0); /* this backend cannot measure */
     ax_device_close(&dev);
-    void *guarded; /* that the host may not touch */
+    void *guarded; /* memory that the host may not access */
     assert_int_equal(ax_device_open("check:cpu", 2, &dev), AX_OK);
     assert_int_equal(ax_device_alloc(dev, BYTES, &guarded), AX_OK);
     assert_true(ax_device_read(dev, &(ax_span){guarded, BYTES}, 1, 1e-3) > 0);
@@ -127,7 +128,7 @@ static void others_are_refused(void **state)
         for (int k = 0; ax_isa_name(k); k++)
             assert_non_null(strstr(ax_error_message(), ax_isa_name(k)));
         assert_int_equal(ax_isa_chosen(&name), AX_ERR_USAGE);
-        assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK); /* which has no choice */
+        assert_int_equal(ax_device_open("ref", 1, &dev), AX_OK); /* ref does not use AXONN_ISA */
         ax_device_close(&dev);
     }
 }

@@ -1,5 +1,5 @@
-/* A norm that is one kernel has the bits of its parts, the sum before it and the sum after its gradient each
- * a kernel too: on ref, and on cpu with every instruction set. */
+/* The fused kernels norm and norm_grad give bitwise the results of their parts, with the additions before and
+ * after as kernels of their own: on ref, and on cpu with every instruction set. */
 #include "axonn/dev.h"
 
 #include "dev/cpu/cpu.h"
@@ -14,7 +14,7 @@ enum { ROWS = 301, COLS = 777, N = ROWS * COLS, THREADS = 2 };
 static const double eps = 1e-5;
 static uint64_t draws;
 
-/* What is made in one way: by one kernel, or by its parts. */
+/* The results of one way: by the fused kernel, or by its parts. */
 typedef struct made {
     void *x, *sum, *m2, *y, *dx, *dweight, *dbias;
 } made;

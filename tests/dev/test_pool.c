@@ -1,5 +1,5 @@
-/* The cpu backend's threads: devices of several ranks in one process, kernels back to back and after pauses
- * in which workers fall asleep. */
+/* The thread pool of the cpu backend: devices of several ranks in one process, kernels back to back, and
+ * kernels after pauses in which workers go to sleep. */
 #include "dev/cpu/cpu.h"
 
 #include <pthread.h>
@@ -72,10 +72,10 @@ static void devices_open_and_close_at_once(void **state)
 typedef struct meeting {
     const ax_cpu *cpu;
     pthread_barrier_t all;
-    int other; /* parts that a thread took that was another's */
+    int other; /* parts that were run by a thread with another number */
 } meeting;
 
-/* Ends only when all parts have begun, so that no thread takes two. */
+/* A part that ends only when all parts have begun, so that no thread takes two. */
 static void meet(void *job, int part, int parts, char *scratch)
 {
     meeting *m = job;
@@ -108,7 +108,7 @@ static void count_part(void *job, int part, int parts, char *scratch)
     __atomic_add_fetch((int *)job + part, 1, __ATOMIC_SEQ_CST);
 }
 
-/* Jobs of as many parts as threads, and of fewer and more, in turns. */
+/* Jobs with as many parts as threads, with fewer, and with more, in turn. */
 static void parts_run_once(void **state)
 {
     (void)state;
@@ -125,7 +125,7 @@ static void parts_run_once(void **state)
 
 enum { PAGE = 4096 };
 
-/* Every page is there afterwards, and holds what it held. */
+/* Touching makes every page resident and does not change its content. */
 static void touch_all(const char *backend, int threads, size_t bytes)
 {
     ax_device *dev;
@@ -162,7 +162,8 @@ static void touching_reaches_all_and_changes_nothing(void **state)
     }
 }
 
-/* Momenta of weights that nothing touches shrink for ever, and would be slow to compute with. */
+/* Kernels flush subnormals to 0: momenta of unused weights shrink for ever, and computing with subnormals is
+ * slow. */
 static void small_numbers_count_as_zero(void **state)
 {
     (void)state;
@@ -181,12 +182,12 @@ static void small_numbers_count_as_zero(void **state)
         assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, 1e-30, x, AX_F32}), AX_OK);
         assert_int_equal(ax_run_fill(&stream, &(ax_fill_args){N, 1e-40, y, AX_F32}), AX_OK);
         for (int64_t i = 0; i < N; i++)
-            assert_true(y[i] == 1e-40f); /* what is stored is not computed */
+            assert_true(y[i] == 1e-40f); /* fill and copies keep subnormals */
         assert_int_equal(ax_run_scale(&stream, &(ax_scale_args){N, 1e-10, x, AX_F32}), AX_OK);
         assert_int_equal(ax_run_add(&stream, &(ax_add_args){N, y, y, z, AX_F32}), AX_OK);
         for (int64_t i = 0; i < N; i++)
-            assert_true(x[i] == 0 && z[i] == 0); /* results; operands */
-        assert_true(small * 1e-10f > 0);         /* the caller's own arithmetic is as it was */
+            assert_true(x[i] == 0 && z[i] == 0); /* x: a result; z: an operand */
+        assert_true(small * 1e-10f > 0);         /* the caller's own arithmetic keeps subnormals */
         ax_device_free(dev, x, N * sizeof *x);
         ax_device_free(dev, y, N * sizeof *y);
         ax_device_free(dev, z, N * sizeof *z);

@@ -1,5 +1,4 @@
-/* What ref's kernels compute, against formulas written out: optimizers, conversions, boxes, random numbers.
- */
+/* Kernels of ref against formulas written out: optimizers, conversions, boxes, random numbers. */
 #include "axonn/dev.h"
 
 #include <math.h>
@@ -17,13 +16,13 @@ static double draw(uint64_t index) { return (double)ax_rng_normal(5, index); }
 
 /* ---- optimizers ---------------------------------------------------------------------------------- */
 
-/* All of one array. */
+/* Returns the table entry of one array. */
 static ax_update_array whole(int64_t n, void *w, void *m, void *v, void *copy, const void *g)
 {
     return (ax_update_array){.n = n, .w = w, .m = m, .v = v, .copy = copy, .g = g, .decays = 1};
 }
 
-/* Loshchilov & Hutter, algorithm 2, with the bias-corrected moments written as there. */
+/* AdamW as in Loshchilov & Hutter, algorithm 2, with bias-corrected moments. */
 static void adamw_by_formula(void **state)
 {
     (void)state;
@@ -76,8 +75,8 @@ static void copies_come_from_the_stored_weight(void **state)
     assert_int_equal(copy, ax_bf16_from_float(1));
 }
 
-/* Four steps of torch.optim.SGD(lr=0.1, momentum=0.5, weight_decay=0.25) on one weight, by hand; another
- * beside it is not decayed. */
+/* Four steps of torch.optim.SGD(lr=0.1, momentum=0.5, weight_decay=0.25) on one weight, by hand, and on
+ * another weight without decay. */
 static void sgd_by_hand(void **state)
 {
     (void)state;
@@ -104,7 +103,7 @@ static void sgd_by_hand(void **state)
     assert_true(fabs(plain - 0.825) < 1e-15);
 }
 
-/* The factor that clips; and what is not finite stops updates until the host clears that. */
+/* The clip factor; and a sum that is not finite stops updates until the host clears `skip`. */
 static void clipping_by_hand(void **state)
 {
     (void)state;
@@ -122,7 +121,7 @@ static void clipping_by_hand(void **state)
     }
     RUN(sgd, 1, 0, 1, 0, 0, &one, &one, &now, AX_F64, AX_F64);
     assert_true(w == 1 - 1 / (4 + 1e-6));
-    RUN(clip, 3, 1, 3, 8, sumsq, &loss, &now); /* gradients of which all was computed eight times too large */
+    RUN(clip, 3, 1, 3, 8, sumsq, &loss, &now); /* gradients scaled by 8 */
     assert_true(now.norm == 0.5 && now.loss == 2 && now.grad_scale == 1.0 / 8);
     RUN(clip, 3, 0.25, 3, 8, sumsq, &loss, &now);
     assert_true(now.grad_scale == 0.25 / (0.5 + 1e-6) / 8);
@@ -184,7 +183,8 @@ static void every_pattern_round_trips(void **state)
                 ax_f16_to_float(1) == 0x1p-24f);
 }
 
-/* Between each pair of neighbours: the middle goes to the even one, and what is beside it to the nearer. */
+/* For each pair of neighbours: their middle rounds to the even one, values beside the middle to the nearer
+ * one. */
 static void rounding_is_to_nearest_even(void **state)
 {
     (void)state;
@@ -193,14 +193,15 @@ static void rounding_is_to_nearest_even(void **state)
         for (uint16_t low = 0; low < type->infinity; low++) {
             uint16_t high = (uint16_t)(low + 1), even = low & 1 ? high : low;
             double below = (double)type->to_float(low), above = (double)type->to_float(high);
-            if (high == type->infinity) /* as if the exponent had no end */
+            if (high == type->infinity) /* round as if there were a next finite number */
                 above = below + (below - (double)type->to_float((uint16_t)(low - 1)));
             double middle = below / 2 + above / 2;
             assert_int_equal(type->from_float((float)middle), even);
             assert_int_equal(type->from_float(-(float)middle), even | 0x8000);
             assert_int_equal(type->from_float(nextafterf((float)middle, 0)), low);
             assert_int_equal(type->from_float(nextafterf((float)middle, INFINITY)), high);
-            /* From double in one rounding: these are the middle itself once they are floats. */
+            /* Doubles must be rounded once: these become the middle itself if they are rounded to float
+             * first. */
             const double beside[] = {nextafter(middle, 0), nextafter(middle, INFINITY), middle};
             uint16_t rounded[3];
             RUN(convert, 3, beside, rounded, AX_F64, type->dtype);
@@ -212,7 +213,7 @@ static void rounding_is_to_nearest_even(void **state)
         assert_int_equal(type->from_float(-INFINITY), type->infinity | 0x8000);
         assert_int_equal(type->from_float(-0.0f), 0x8000);
     }
-    uint32_t low_payload = 0x7f800001u; /* a NaN whose payload would be cut away */
+    uint32_t low_payload = 0x7f800001u; /* a NaN whose payload is lost by truncation */
     float nan;
     memcpy(&nan, &low_payload, sizeof nan);
     assert_true(isnan(ax_bf16_to_float(ax_bf16_from_float(nan))));
@@ -273,7 +274,7 @@ static void copy_box_by_index(void **state)
     }
 }
 
-/* A rank's box holds the numbers that the whole array has there, in either precision. */
+/* A rank's box has the same numbers as that part of the whole array, in either precision. */
 static void init_normal_does_not_depend_on_boxes(void **state)
 {
     (void)state;

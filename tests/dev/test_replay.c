@@ -1,6 +1,5 @@
-/* Launches that come again, on the device "cuda": whatever is launched between the begin and the end of a
- * replay, the arrays are what launches one by one make of them, and graphs are launched where launches were
- * the same. On the emulated GPU, which counts them, where CTest runs this. */
+/* Replays on the device "cuda": the results are those of launches one by one, and graphs are launched exactly
+ * where launches repeat. CTest runs this on the emulated GPU, which counts graph launches. */
 #include "axonn/dev.h"
 
 #include <dlfcn.h>
@@ -19,7 +18,7 @@ typedef struct bench {
     ax_device *dev;
     ax_stream stream;
     float *array;          /* device: [ARRAYS][N] */
-    float want[ARRAYS][N]; /* as it should be */
+    float want[ARRAYS][N]; /* expected */
     ax_replay *replay;
     long (*graphs)(void);
     void (*refuse)(long captures, long launches); /* NULL on a real GPU */
@@ -59,8 +58,8 @@ static void close_bench(bench *b)
     ax_device_close(&b->dev);
 }
 
-/* A program is a text: a letter is a launch, which depends on all before it; '|' a copy into array 0 and '.'
- * a wait, neither of which can be part of a graph. */
+/* A program is a text. A letter is a launch, which depends on all launches before it. '|' is a copy into
+ * array 0, '.' a wait; neither can be part of a graph. */
 static ax_status launch(bench *b, char what, float number)
 {
     float *x = b->array, *y = b->array + N, *z = b->array + 2 * N;
@@ -107,31 +106,31 @@ static void programs(void **state)
     } passes[] = {
         {"abca", 0},
         {"abca", 1},
-        {"abca", 1}, /* noted, made, launched */
+        {"abca", 1}, /* recorded, captured, launched */
         {"abda", 0},
         {"abda", 1},
-        {"abca", 0}, /* an argument differs; the last one differs */
+        {"abca", 0}, /* an argument differs; then the last launch differs */
         {"abcd", 0},
         {"abcd", 1},
-        {"abcdab", 0}, /* and a longer one */
+        {"abcdab", 0}, /* longer than before */
         {"abcdab", 1},
         {"abcd", 0},
-        {"abcd", 1}, /* a shorter one, which is what is noted */
+        {"abcd", 1}, /* shorter than before: that is now recorded */
         {"", 0},
         {"abcd", 1},
-        {"abc", 0}, /* fewer launches than are worth a graph */
+        {"abc", 0}, /* too few launches for a graph */
         {"abc", 0},
         {"|abca", 0},
-        {"|abca", 1}, /* a copy in front of it is nothing to it */
+        {"|abca", 1}, /* a copy at the beginning does not matter */
         {"abca|baba.cabd", 1},
-        {"abca|baba.cabd", 3},    /* three stretches */
-        {"abca||..baba|cabd", 3}, /* cut by whatever */
+        {"abca|baba.cabd", 3},    /* three segments */
+        {"abca||..baba|cabd", 3}, /* cut by several copies and waits */
         {"abca|babc.cabd", 2},
         {"abca|babc.cabd", 3}, /* one of them differs */
         {"abca|babccabd", 1},
-        {"abca|babccabd", 2}, /* two have become one */
+        {"abca|babccabd", 2}, /* two segments have become one */
         {"abca|babc.cabd", 2},
-        {"abca|babc.cabd", 3}, /* and one is two again */
+        {"abca|babc.cabd", 3}, /* and are two again */
     };
     bench b;
     (void)state;
@@ -140,13 +139,13 @@ static void programs(void **state)
         long graphs = pass(&b, passes[i].program, (float)i);
         if (graphs >= 0 && graphs != passes[i].graphs)
             fail_msg("pass %zu, \"%s\": %ld graphs, not %ld", i, passes[i].program, graphs, passes[i].graphs);
-        if (i % 3) /* and several in flight */
+        if (i % 3) /* otherwise several graphs are in flight */
             check_arrays(&b);
     }
     close_bench(&b);
 }
 
-/* Times are those of launches: nothing is put off. */
+/* While launches are timed, they are not deferred. */
 static void timed_launches_are_launched(void **state)
 {
     ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
@@ -162,7 +161,7 @@ static void timed_launches_are_launched(void **state)
     close_bench(&b);
 }
 
-/* Launches that are timed from the middle of a pass on come after those that were put off. */
+/* If timing begins in the middle of a pass, the deferred launches run before the timed ones. */
 static void timing_may_begin_within(void **state)
 {
     ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
@@ -184,7 +183,8 @@ static void timing_may_begin_within(void **state)
     close_bench(&b);
 }
 
-/* Captures that are refused cost nothing but the graph, and are tried again: the 1st, 2nd, 3rd, 5th time … */
+/* If a capture is refused, the launches run one by one, and the capture is tried again: the 1st, 2nd, 3rd,
+ * 5th time … */
 static void refused_captures_are_tried_again(void **state)
 {
     static const long graphs[] = {0, 0, 0, 0, 0, 1, 1};
@@ -201,8 +201,7 @@ static void refused_captures_are_tried_again(void **state)
     close_bench(&b);
 }
 
-/* A graph that is not launched where nobody can be told, as freeing has launches put off run, fails the pass.
- */
+/* ax_device_free runs deferred launches, but has no status. If they fail there, the pass fails later. */
 static void no_failure_is_lost(void **state)
 {
     bench b;
@@ -221,11 +220,12 @@ static void no_failure_is_lost(void **state)
             status = launch(&b, *at, 1);
         assert_int_equal(ax_replay_end(&b.stream, status), i == 2 ? AX_ERR_MEMORY : AX_OK);
     }
-    assert_int_equal(ax_copy_out(&b.stream, b.want, b.array, sizeof b.want), AX_OK); /* whatever was done */
+    assert_int_equal(ax_copy_out(&b.stream, b.want, b.array, sizeof b.want),
+                     AX_OK); /* the values do not matter */
     close_bench(&b);
 }
 
-/* A failure ends the replay; what was put off then is forgotten, and the next one begins anew. */
+/* A failure ends the replay. Its deferred launches are dropped, and the next replay starts normally. */
 static void failures_end_a_replay(void **state)
 {
     bench b;
@@ -244,7 +244,7 @@ static void failures_end_a_replay(void **state)
     close_bench(&b);
 }
 
-/* A thousand launches of which some change now and then, in an order that a number draws. */
+/* A thousand random launches, some of which change from pass to pass. */
 static void whatever_comes(void **state)
 {
     bench b;

@@ -1,5 +1,5 @@
-/* What kernels take, by the clock of a device that has one: the emulated GPU, on which each takes an eighth
- * of a millisecond (tests/cuda/include/cuda_runtime.h). */
+/* Times of kernels by the device's clock, on the emulated GPU, where each kernel takes an eighth of a
+ * millisecond (tests/cuda/include/cuda_runtime.h). */
 #include "axonn/dev.h"
 
 #include <math.h>
@@ -43,11 +43,11 @@ static void launches_are_timed_and_not_waited_for(void **state)
     must(ax_device_open("cuda", 1, &dev));
     ax_stream stream = {.dev = dev};
     must(ax_device_alloc(dev, sizeof host, (void **)&memory));
-    fill(&stream, memory, 3); /* which nobody times */
+    fill(&stream, memory, 3); /* not timed */
     dev->totals = totals;
     fill(&stream, memory, ROOM);
     check(t, ROOM, 0);
-    fill(&stream, memory, 1); /* the older half makes room */
+    fill(&stream, memory, 1); /* the ring is full: the older half of it is added */
     check(t, ROOM + 1, ROOM / 2);
     fill(&stream, memory, 2 * ROOM - 1);
     must(ax_stream_wait(&stream));

@@ -205,7 +205,7 @@ static ax_status job_result(const cli_job *job)
              strsignal(WTERMSIG(status)),
              stack_is_small() ? ": its stack limit (ulimit -s) is below 1 MiB, raise it" : "");
     if (told)
-        cli_told_by_ranks();
+        cli_ranks_print_error();
     AX_CHECK(code || !note->pid || note->ended,
              AX_ERR_COMM, /* MPICH's launcher returns 0 after some aborts */
              "rank 0 ended without an exit code, and the launcher returned 0; the lines above may say why");

@@ -33,13 +33,13 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
 /* Opens the note to the process that started this one as a rank, if such a process is on this host. */
 void cli_starter_find(void);
 /* Notes there that this rank has received a signal. May be called from a signal handler. */
-void cli_starter_heard(void);
+void cli_starter_note_signal(void);
 
 /* Creates the communicator of all ranks of the job. Collective. */
 ax_status cli_world_open(ax_comm **world);
 /* Aborts the job, and does not return, if `status` is an error that the other ranks do not share: they may be
  * waiting for this rank. */
-void cli_world_judge(ax_comm *world, ax_status status);
+void cli_world_abort_unshared(ax_comm *world, ax_status status);
 /* Prints the error, if any, on rank 0, and destroys the communicator. Aborts the job if the other ranks do
  * not share the error. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
@@ -49,8 +49,8 @@ typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const voi
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args);
 /* Prints the error message of `status` once, unless another rank prints it. */
-void cli_tell(ax_status status);
-/* Says that the ranks that this process started have printed the error, so that cli_tell does not. */
-void cli_told_by_ranks(void);
+void cli_print_error(ax_status status);
+/* Says that the ranks that this process started have printed the error, so that cli_print_error does not. */
+void cli_ranks_print_error(void);
 
 #endif

@@ -101,7 +101,7 @@ static void catch_signals(void)
     const cli_verb *verb = cli_verb_find(command.n, command.words, &used);
     cli_starter_find();
     if (verb && verb->stop)
-        ax_signals_catch(cli_starter_heard);
+        ax_signals_catch(cli_starter_note_signal);
 }
 
 int main(int argc, char **argv)
@@ -114,6 +114,6 @@ int main(int argc, char **argv)
     ax_status status = run(command.n, command.words);
     if ((fflush(stdout) || ferror(stdout)) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");
-    cli_tell(status);
+    cli_print_error(status);
     return (int)status;
 }

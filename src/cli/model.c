@@ -116,7 +116,7 @@ ax_status model_open(const model_args *args, model_use use, opened_model *out)
 
 ax_status model_close(opened_model *opened, ax_status status)
 {
-    cli_world_judge(opened->world, status);
+    cli_world_abort_unshared(opened->world, status);
     ax_ctx_destroy(&opened->ctx);
     ax_pretrained_close(&opened->model);
     return cli_world_close(&opened->world, status);

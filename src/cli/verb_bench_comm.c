@@ -352,7 +352,7 @@ static ax_status run_comm(const void *raw)
                                                    "axonn bench comm --ranks 2");
     if (status == AX_OK)
         status = run_cases(&b);
-    cli_world_judge(b.world, status);
+    cli_world_abort_unshared(b.world, status);
     release(&b);
     return cli_world_close(&b.world, status);
 }

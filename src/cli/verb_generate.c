@@ -251,7 +251,7 @@ static ax_status run(const void *raw)
         status = generate(&s);
     if (status == AX_OK)
         status = ax_comm_agree(s.m.world, s.m.first ? finish(&s, ax_now() - start) : AX_OK);
-    cli_world_judge(s.m.world, status);
+    cli_world_abort_unshared(s.m.world, status);
     ax_generator_destroy(&s.generator);
     free(s.work);
     ax_ids_fini(&s.ids);

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Whether this process prints errors. NEED_NOT: it has printed the error, or another rank prints it.
+/* Whether this process prints errors. NOT_THIS_RANK: it has printed the error, or another rank prints it.
  * NO_WORLD: before the ranks have met, all of them are expected to fail in the same way, so rank 0 prints. */
-static enum { NO_WORLD, MAY_TELL, NEED_NOT } voice;
+static enum { NO_WORLD, THIS_RANK, NOT_THIS_RANK } error_printer;
 
-void cli_tell(ax_status status)
+void cli_print_error(ax_status status)
 {
-    bool mine = voice == NO_WORLD ? ax_launcher_find().rank <= 0 : voice == MAY_TELL;
+    bool mine = error_printer == NO_WORLD ? ax_launcher_find().rank <= 0 : error_printer == THIS_RANK;
     if (status == AX_OK || !mine)
         return;
     bool colour = cli_colour(stderr);
@@ -23,10 +23,10 @@ void cli_tell(ax_status status)
     else
         fprintf(stderr, "axonn: %serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "",
                 ax_error_message());
-    voice = NEED_NOT;
+    error_printer = NOT_THIS_RANK;
 }
 
-void cli_told_by_ranks(void) { voice = NEED_NOT; }
+void cli_ranks_print_error(void) { error_printer = NOT_THIS_RANK; }
 
 /* ---- the process that started the ranks ---------------------------------------------------------- */
 
@@ -42,7 +42,7 @@ void cli_starter_find(void)
         starter = open(path, O_WRONLY | O_CLOEXEC);
 }
 
-void cli_starter_heard(void)
+void cli_starter_note_signal(void)
 {
     static const int32_t yes = 1;
     if (starter >= 0 && pwrite(starter, &yes, sizeof yes, offsetof(cli_note, heard)) < 0)
@@ -66,7 +66,7 @@ ax_status cli_world_open(ax_comm **world)
     return AX_OK;
 }
 
-void cli_world_judge(ax_comm *world, ax_status status)
+void cli_world_abort_unshared(ax_comm *world, ax_status status)
 {
     if (world && status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared()) {
         leave_note(world, true, status);
@@ -78,11 +78,11 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
 {
     if (!*world)
         return status;
-    cli_world_judge(*world, status);
-    voice = ax_comm_rank(*world) ? NEED_NOT : MAY_TELL;
+    cli_world_abort_unshared(*world, status);
+    error_printer = ax_comm_rank(*world) ? NOT_THIS_RANK : THIS_RANK;
     leave_note(*world, true, status);
     fflush(stdout);
-    cli_tell(status); /* before a rank exits with an error: the launcher then ends the others */
+    cli_print_error(status); /* before a rank exits with an error: the launcher then ends the others */
     ax_comm_destroy(world);
     return status;
 }

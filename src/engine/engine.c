@@ -168,7 +168,7 @@ static ax_status load_rows(ax_engine *e, ax_read_rows_fn *read, void *source, in
 }
 
 /* Runs a task. If it launches the same kernels as the last time, they are replayed as one. */
-static ax_status perform(ax_engine *e, int task, ax_status (*work)(ax_engine *))
+static ax_status run_task(ax_engine *e, int task, ax_status (*work)(ax_engine *))
 {
     ax_stream *stream = e->ctx->stream;
     AX_TRY(ax_replay_begin(stream, e->task[task]));
@@ -213,11 +213,11 @@ static ax_status micro_batch(ax_engine *e, ax_read_rows_fn *read, void *source, 
     AX_TRY(load_rows(e, read, source, row, e->options.global_batch, scale));
     if (last)
         AX_TRY(ax_param_set_last_micro_batch(e->set));
-    return perform(e, (first ? FIRST : 0) | (last ? LAST : 0), forward_backward);
+    return run_task(e, (first ? FIRST : 0) | (last ? LAST : 0), forward_backward);
 }
 
 /* Completes gradients and loss, and computes the sum of squares of each parameter's whole gradient. */
-static ax_status square_gradients(ax_engine *e)
+static ax_status compute_grad_sumsq(ax_engine *e)
 {
     AX_TRY(ax_param_set_sync_grad(e->set));
     AX_TRY(sum_loss(e));
@@ -228,7 +228,7 @@ static ax_status square_gradients(ax_engine *e)
  * host does not wait. */
 static ax_status end_step(ax_engine *e, int64_t targets, const ax_hyper *hyper)
 {
-    AX_TRY(perform(e, NORM, square_gradients));
+    AX_TRY(run_task(e, NORM, compute_grad_sumsq));
     AX_TRY(ax_updater_clip(e->updater, e->numbers + 1, e->numbers, targets, e->scale.scale, e->options.clip));
     return ax_updater_step(e->updater, hyper);
 }
@@ -247,7 +247,7 @@ ax_status ax_engine_step(ax_engine *e, int64_t step, ax_read_rows_fn *read, void
 
 /* Finds the first parameter with weights that are not finite, or NULL. Such weights make all gradients not
  * finite. */
-static ax_status find_bad_weights(ax_engine *e, const char **out)
+static ax_status find_nonfinite_weights(ax_engine *e, const char **out)
 {
     double *sumsq = e->numbers + 1, *host;
     size_t bytes = (size_t)e->set->n * sizeof *host;
@@ -264,7 +264,7 @@ static ax_status find_bad_weights(ax_engine *e, const char **out)
 
 /* Updates the loss scale after a step in fp16. Only an overflow of the gradient lowers it: a smaller scale
  * does not help if the loss or weights are not finite. */
-static void judge_scale(ax_engine *e, ax_step_result *out)
+static void update_loss_scale(ax_engine *e, ax_step_result *out)
 {
     out->loss_scale = e->scale.scale;
     if (e->ctx->compute != AX_F16 || !e->stepped)
@@ -279,7 +279,7 @@ static void judge_scale(ax_engine *e, ax_step_result *out)
  * none). Lets the updater apply the next step. */
 static ax_status find_culprit(ax_engine *e, int gradient, ax_step_result *out)
 {
-    AX_TRY(find_bad_weights(e, &out->culprit));
+    AX_TRY(find_nonfinite_weights(e, &out->culprit));
     out->culprit_weights = out->culprit;
     if (!out->culprit && gradient >= 0)
         out->culprit = e->set->param[gradient]->name;
@@ -296,7 +296,7 @@ ax_status ax_engine_result(ax_engine *e, ax_step_result *out)
         .loss = isnan(now.loss) ? NAN : now.loss, .grad_norm = now.norm, .finite = now.skip == 0};
     if (!out->finite)
         AX_TRY(find_culprit(e, (int)now.culprit, out));
-    judge_scale(e, out);
+    update_loss_scale(e, out);
     return AX_OK;
 }
 
@@ -305,7 +305,7 @@ ax_status ax_engine_eval(ax_engine *e, ax_read_rows_fn *read, void *source, int6
     AX_TRY(zero_loss(e));
     for (int64_t row = 0; row < rows; row += e->rows) {
         AX_TRY(load_rows(e, read, source, row, rows, 1));
-        AX_TRY(perform(e, FORWARD, forward));
+        AX_TRY(run_task(e, FORWARD, forward));
     }
     AX_TRY(sum_loss(e));
     return ax_copy_out(e->ctx->stream, loss_sum, e->numbers, sizeof *loss_sum);
@@ -332,7 +332,7 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
  * its memory is forgotten. The second run is recorded; all micro-batches need the same memory. Of a step the
  * last micro-batch is recorded. If the real step has several, it is one that is not also the first: adding to
  * gradients takes memory that setting them does not. */
-static ax_status rehearse_tasks(ax_engine *e)
+static ax_status dry_run_tasks(ax_engine *e)
 {
     double loss;
     bool trains = e->options.optim, several = e->options.global_batch > e->rows;
@@ -353,9 +353,9 @@ static ax_status rehearse_tasks(ax_engine *e)
     return ax_engine_eval(e, ax_rows_none, NULL, e->rows, &loss);
 }
 
-static ax_status rehearse(ax_engine *e, ax_engine_plan *out)
+static ax_status dry_run(ax_engine *e, ax_engine_plan *out)
 {
-    AX_TRY(rehearse_tasks(e));
+    AX_TRY(dry_run_tasks(e));
     AX_TRY(ax_param_set_take_orders(e->set, &out->orders));
     AX_TRY(ax_frame_plan_create(e->frame, &out->frame));
     out->memory.weights = e->set->bytes_master;
@@ -380,7 +380,7 @@ ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world, 
     dry->parallel = parallel ? *parallel : ax_parallel_default;
     ax_status status = ax_engine_create(dry, options, NULL, 0, &engine);
     if (status == AX_OK)
-        status = rehearse(engine, out);
+        status = dry_run(engine, out);
     if (status == AX_OK)
         status = ax_device_workspace(device, threads, &out->memory.workspace);
     ax_engine_destroy(&engine);

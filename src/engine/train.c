@@ -414,7 +414,7 @@ static ax_status fill_result(ax_run *run)
     return ax_path_join(run->config->run.dir, name, &run->result->checkpoint);
 }
 
-void ax_run_settle(const ax_run *run, ax_status status)
+void ax_run_abort_unshared(const ax_run *run, ax_status status)
 {
     if (status != AX_OK && ax_comm_size(run->world) > 1 && !ax_error_is_shared())
         ax_comm_abort(run->world, status, ax_error_message());
@@ -439,7 +439,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = ax_comm_agree(world, write_trace(&run));
     if (status == AX_OK)
         status = ax_comm_agree(world, fill_result(&run));
-    ax_run_settle(&run, status);
+    ax_run_abort_unshared(&run, status);
     ax_run_finish(&run);
     ax_signals_restore(world);
     return status;

@@ -98,7 +98,7 @@ ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
 void ax_run_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 /* Aborts the job if `status` is an error that the other ranks do not share: they may be waiting for this
  * rank. */
-void ax_run_settle(const ax_run *run, ax_status status);
+void ax_run_abort_unshared(const ax_run *run, ax_status status);
 void ax_run_finish(ax_run *run); /* releases everything */
 
 /* train_setup.c: model, tokenizer, data. */

@@ -277,7 +277,7 @@ ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_
     ax_status status = ax_run_start(&run, AX_RUN_PLANS);
     if (status == AX_OK)
         status = measure(&run, runs, out);
-    ax_run_settle(&run, status);
+    ax_run_abort_unshared(&run, status);
     ax_run_finish(&run);
     return status;
 }

@@ -148,7 +148,7 @@ ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t
     ax_status status = ax_run_start(&run, AX_RUN_STEPS);
     if (status == AX_OK)
         status = measure(&run, warm, steps, out);
-    ax_run_settle(&run, status);
+    ax_run_abort_unshared(&run, status);
     ax_run_finish(&run);
     return status;
 }

@@ -267,10 +267,16 @@ static void bench_rows(bench *b, ax_dtype dtype)
     CASE(norm_grad_apply, R, C, "", .rows = R, .cols = C, .global_cols = C, .eps = 1e30, .x = T(R * C),
          .dy = T(R * C), .sum = A(R), .m2 = A(R), .weight = A(C), .s1 = A(R), .s2 = A(R), .dx = T(R * C),
          .dweight = A(C), .dbias = A(C), .dtype = dtype)
-    CASE(gelu, R, F, " tanh", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype)
-    CASE(gelu, R, F, " exact", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype,
+    CASE(activation, R, F, " gelu tanh", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype)
+    CASE(activation, R, F, " gelu exact", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype,
          .kind = AX_GELU_EXACT)
-    CASE(gelu_grad, R, F, " tanh", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F), .dtype = dtype)
+    CASE(activation_grad, R, F, " gelu tanh", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F),
+         .dtype = dtype)
+    CASE(activation, R, F, " silu", .n = R * F, .x = T(R * F), .y = T(R * F), .dtype = dtype, .kind = AX_SILU)
+    CASE(activation_grad, R, F, " silu", .n = R * F, .x = T(R * F), .dy = T(R * F), .dx = T(R * F),
+         .dtype = dtype, .kind = AX_SILU)
+    CASE(squared_error, R, F, "", .n = R * F, .scale = 1, .x = T(R * F), .target = T(R * F), .dx = T(R * F),
+         .total = operand(b, AX_F64, 1), .dtype = dtype)
     CASE(add, R, C, "", .n = R * C, .a = T(R * C), .b = T(R * C), .y = T(R * C), .dtype = dtype)
     CASE(dropout, R, C, "", .rows = R, .cols = C, .global_cols = C, .p = 0.1, .x = T(R * C), .y = T(R * C),
          .dtype = dtype)

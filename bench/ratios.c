@@ -32,7 +32,7 @@ typedef union kernel_args {
     ax_attention_args attention;
     ax_attention_grad_args attention_grad;
     ax_norm_apply_args norm_apply;
-    ax_gelu_args gelu;
+    ax_activation_args activation;
     ax_add_args add;
     ax_ce_sum_args ce_sum;
     ax_convert_args convert;
@@ -185,8 +185,9 @@ static void add_memory(bench *b)
                           .y = operand(b, AX_BF16, N),
                           .x_dtype = AX_F32,
                           .y_dtype = AX_BF16};
-    add_case(b, AX_K_gelu, AX_BF16, "12M", PEAK_F32, 0.06, 0)->args.gelu = (ax_gelu_args){
-        .n = 2 * N, .x = operand(b, AX_BF16, 2 * N), .y = operand(b, AX_BF16, 2 * N), .dtype = AX_BF16};
+    add_case(b, AX_K_activation, AX_BF16, "12M gelu", PEAK_F32, 0.06, 0)->args.activation =
+        (ax_activation_args){
+            .n = 2 * N, .x = operand(b, AX_BF16, 2 * N), .y = operand(b, AX_BF16, 2 * N), .dtype = AX_BF16};
     add_case(b, AX_K_norm_apply, AX_BF16, "24Kx768", STREAM, 0.18, 0)->args.norm_apply =
         (ax_norm_apply_args){.rows = R,
                              .cols = C,

@@ -24,7 +24,7 @@ typedef struct ax_config {
         char *from;                                         /* directory of an existing model, or NULL */
         int64_t layers, hidden, heads, ffn, vocab, seq_len; /* ffn is resolved: never 0 after loading */
         double dropout, init_std, norm_eps;
-        int activation; /* ax_gelu_kind */
+        int activation; /* ax_activation */
         bool tie;
     } model;
     struct {

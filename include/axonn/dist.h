@@ -38,12 +38,13 @@ AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_
 AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const ax_tensor *a,
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
-/* Like ax_contract_run, with GELU or the product with GELU's derivative fused as the epilogue `then` of the
- * GEMM (ax_gemm_then). The result must not be a partial sum. `pre`, the preactivation, has the dtype and
+/* Like ax_contract_run, with an activation or the product with its derivative fused as the epilogue `then` of
+ * the GEMM (ax_gemm_then). The result must not be a partial sum. `pre`, the preactivation, has the dtype and
  * layout of `out`; it may be NULL where the kernel allows that. */
-AX_MUST_CHECK ax_status ax_contract_gelu(ax_frame *frame, const char *spec, const ax_tensor *a,
-                                         const ax_tensor *b, const ax_tensor *bias, ax_gemm_then then,
-                                         ax_gelu_kind kind, const ax_tensor *pre, const ax_tensor *out);
+AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
+                                               const ax_tensor *b, const ax_tensor *bias, ax_gemm_then then,
+                                               ax_activation kind, const ax_tensor *pre,
+                                               const ax_tensor *out);
 
 /* ---- redistribute -------------------------------------------------------------------------------- */
 

@@ -267,7 +267,7 @@ AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t
 typedef struct ax_product {
     ax_gemm_args args; /* whose pointers are NULL */
     bool bias;         /* it adds one */
-    bool pre;          /* it keeps, or takes, what GELU is of */
+    bool pre;          /* it keeps, or takes, what an activation is of */
     int64_t calls;     /* in a step */
     ax_spread seconds; /* of a call */
 } ax_product;

@@ -63,23 +63,36 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(norm) X(norm_stats) X(norm_recentre) X(norm_apply) \
     X(norm_grad) X(norm_grad_stats) X(norm_grad_apply) \
     X(attention) X(attention_grad) X(embedding) X(embedding_grad) \
-    X(gelu) X(gelu_grad) X(add) X(dropout) \
-    X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) \
+    X(activation) X(activation_grad) X(add) X(dropout) \
+    X(ce_max) X(ce_sum) X(ce_loss) X(ce_grad) X(class_targets) X(squared_error) \
     X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
-typedef enum ax_gelu_kind {
-    AX_GELU_TANH, /* 0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): transformers' "gelu_new" */
-    AX_GELU_EXACT /* 0.5x(1 + erf(x/sqrt 2)): "gelu" */
-} ax_gelu_kind;
+/* Activations, functions of one element: X(enumerator, function). Each backend has, for each `function`, its
+ * value and its slope. PyTorch's names:
+ *   gelu_tanh    0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))), GELU(approximate="tanh"); transformers'
+ * "gelu_new" gelu_exact   0.5x(1 + erf(x/sqrt 2)), GELU() relu         max(x, 0), ReLU(); its slope at 0 is 0
+ *   tanh         Tanh()
+ *   silu         x/(1 + exp(-x)), SiLU() */
+/* clang-format off */
+#define AX_ACTIVATIONS(X) \
+    X(AX_GELU_TANH, gelu_tanh) X(AX_GELU_EXACT, gelu_exact) X(AX_RELU, relu) X(AX_TANH, tanh) X(AX_SILU, silu)
+/* clang-format on */
+
+typedef enum ax_activation {
+#define AX_ACTIVATION_ENUM(kind, function) kind,
+    AX_ACTIVATIONS(AX_ACTIVATION_ENUM)
+#undef AX_ACTIVATION_ENUM
+        AX_ACTIVATION_COUNT
+} ax_activation;
 
 /* What becomes of a product's sums. Where it is not STORE, c is dense and T, and nothing is accumulated;
- * `pre` is T, [m,n] and dense too. Whether what GELU takes, or what gelu' multiplies, was rounded to T before
- * is the device's. */
+ * `pre` is T, [m,n] and dense too. Whether what the activation takes, or what its slope multiplies, was
+ * rounded to T before is the device's. */
 typedef enum ax_gemm_then {
-    AX_THEN_STORE,    /* they are c */
-    AX_THEN_GELU,     /* c = gelu of them; they are `pre`, unless that is NULL */
-    AX_THEN_GELU_GRAD /* c = they times gelu'(pre); there is no bias */
+    AX_THEN_STORE,          /* they are c */
+    AX_THEN_ACTIVATION,     /* c = f of them; they are `pre`, unless that is NULL */
+    AX_THEN_ACTIVATION_GRAD /* c = they times f'(pre); there is no bias */
 } ax_gemm_then;
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
@@ -93,8 +106,8 @@ typedef struct ax_gemm_args {
     int64_t lda, ldb, ldc;
     ax_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
-    uint8_t then;      /* ax_gemm_then */
-    ax_gelu_kind kind; /* where it is not STORE */
+    uint8_t then;       /* ax_gemm_then */
+    ax_activation kind; /* where it is not STORE */
     void *pre;
 } ax_gemm_args;
 
@@ -239,23 +252,23 @@ typedef struct ax_embedding_grad_args {
     ax_dtype dtype;
 } ax_embedding_grad_args;
 
-/* y = gelu(x), n elements of T; y may be x. */
-typedef struct ax_gelu_args {
+/* y = f(x), f of `kind`, n elements of T; y may be x. */
+typedef struct ax_activation_args {
     int64_t n;
     const void *x;
     void *y;
     ax_dtype dtype;
-    ax_gelu_kind kind;
-} ax_gelu_args;
+    ax_activation kind;
+} ax_activation_args;
 
-/* dx = dy·gelu'(x); dx may be dy. */
-typedef struct ax_gelu_grad_args {
+/* dx = dy·f'(x); dx may be dy. */
+typedef struct ax_activation_grad_args {
     int64_t n;
     const void *x, *dy;
     void *dx;
     ax_dtype dtype;
-    ax_gelu_kind kind;
-} ax_gelu_grad_args;
+    ax_activation kind;
+} ax_activation_grad_args;
 
 /* y = a + b, n elements of dtype; y may be a or b. */
 typedef struct ax_add_args {
@@ -326,6 +339,28 @@ typedef struct ax_ce_grad_args {
     void *logits;
     ax_dtype dtype;
 } ax_ce_grad_args;
+
+/* y[r] = x[r] for a class in [0, classes), else -1, which masks the row. counts[0] (F64) += rows that are not
+ * `ignore`; counts[1] += those of them that are no class. x: `dtype` (I32 or I64) [r]; y: int32 [r]. */
+typedef struct ax_class_targets_args {
+    int64_t rows, classes, ignore;
+    const void *x;
+    int32_t *y;
+    double *counts;
+    ax_dtype dtype;
+} ax_class_targets_args;
+
+/* total[0] (F64) += Σ (x - target)², summed in double over fixed chunks; dx = scale·now->loss_scale·(x -
+ * target) unless dx is NULL. n elements of T; dx may be x. */
+typedef struct ax_squared_error_args {
+    int64_t n;
+    double scale;
+    const ax_batch_numbers *now;
+    const void *x, *target;
+    void *dx;
+    double *total;
+    ax_dtype dtype;
+} ax_squared_error_args;
 
 /* out[0] (F64) = Σ x², n elements of dtype, summed in double over fixed chunks. */
 typedef struct ax_sumsq_args {

@@ -26,7 +26,7 @@ typedef struct ax_model_config {
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
     double dropout; /* of embeddings and residual branches, in training */
     double init_std, norm_eps;
-    ax_gelu_kind activation;
+    ax_activation activation;
     bool tie;     /* the head shares the token table */
     char *source; /* config.json that this was read from, or NULL; keys not understood are kept from it. Owned
                    */

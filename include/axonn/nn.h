@@ -98,7 +98,12 @@ ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *confi
 /* LayerNorm over the width, whole or split. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
-ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_gelu_kind kind);
+/* Activations, element by element; x and y of any width and role, which stays. */
+ax_layer *ax_relu(ax_ctx *ctx, const char *name);
+ax_layer *ax_tanh(ax_ctx *ctx, const char *name);
+ax_layer *ax_silu(ax_ctx *ctx, const char *name);
+/* `form`: AX_GELU_TANH or AX_GELU_EXACT, else AX_ERR_USAGE. */
+ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
 /* Active in training only. 0 <= p < 1. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
@@ -121,12 +126,12 @@ typedef struct ax_attention_config {
 } ax_attention_config;
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);
 
-/* down(gelu(up(x))), of linear layers NAME.up [ffn,width] and NAME.down [width,ffn], the hidden width on the
- * hidden role. GELU and its gradient are part of the products beside them, but where those are sums over
- * ranks. */
+/* down(f(up(x))), f the activation, of linear layers NAME.up [ffn,width] and NAME.down [width,ffn], the
+ * hidden width on the hidden role. The activation and its gradient are part of the products beside them, but
+ * where those are sums over ranks. */
 typedef struct ax_mlp_config {
     int64_t width, ffn;
-    ax_gelu_kind activation;
+    ax_activation activation;
     double init_std, down_init_std;
     bool no_bias;
 } ax_mlp_config;
@@ -146,6 +151,31 @@ ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *
 /* The body, whose activations are computed again in backward instead of being kept. Gradients are the same
  * bits. */
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);
+
+/* ---- losses -------------------------------------------------------------------------------------- */
+
+/* A loss is a mean over the whole batch: *loss, in the host's memory, is the same number on every rank.
+ * The gradient is that of this mean and has the layout of the network's output: ax_layer_backward takes it.
+ * It is multiplied by the loss_scale of the frame's batch, if that has one. With NULL in its place, as after
+ * a forward pass in evaluation, no gradient is computed. The host waits for the device. Collective along the
+ * axes that split the output. AX_ERR_USAGE, on every rank, if the target does not fit the output. */
+
+/* Mean squared error, torch.nn.MSELoss: the mean of (x - target)² over all elements, 0 if there are none.
+ * target: shape, dtype and layout of x, whose rows must not be padded (the output of a layer of any role but
+ * AX_ROLE_VOCAB). dx comes from the frame. */
+AX_MUST_CHECK ax_status ax_mse_loss(ax_frame *frame, const ax_tensor *x, const ax_tensor *target,
+                                    double *loss, ax_tensor *dx);
+
+enum { AX_IGNORE_INDEX = -100 }; /* what PyTorch ignores if nothing else is said */
+
+/* Cross-entropy with classes, torch.nn.CrossEntropyLoss: the mean over all targets but those that equal
+ * `ignore_index` of -log softmax(logits)[target], 0 if there are none. logits: T, [.., classes], whose last
+ * dim may be split (AX_ROLE_VOCAB), with rows padded or not; targets: int32 or int64 [..], the other dims of
+ * logits in the same layout. *dlogits takes the place of the logits in memory: there is no second copy.
+ * AX_ERR_DATA, on every rank, if a target is neither a class nor `ignore_index`. */
+AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits,
+                                              const ax_tensor *targets, int64_t ignore_index, double *loss,
+                                              ax_tensor *dlogits);
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 

@@ -54,9 +54,11 @@ AX_MUST_CHECK ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, a
 AX_MUST_CHECK ax_status ax_op_embedding_grad(ax_frame *frame, const ax_tensor *ids, const ax_tensor *dy,
                                              ax_param *table);
 
-AX_MUST_CHECK ax_status ax_op_gelu(ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind, ax_tensor *y);
-AX_MUST_CHECK ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
-                                        ax_gelu_kind kind, ax_tensor *dx);
+/* y = f(x), f of `kind`; and dx = dy·f'(x). Layouts stay. */
+AX_MUST_CHECK ax_status ax_op_activation(ax_frame *frame, const ax_tensor *x, ax_activation kind,
+                                         ax_tensor *y);
+AX_MUST_CHECK ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy,
+                                              ax_activation kind, ax_tensor *dx);
 
 /* y = a + b; equal layouts, partial sums allowed. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
@@ -79,6 +81,18 @@ AX_MUST_CHECK ax_status ax_op_cross_entropy(ax_frame *frame, const ax_tensor *lo
  * the logits exists. */
 AX_MUST_CHECK ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_tensor *targets,
                                                  const ax_tensor *stats, double scale);
+
+/* *targets (int32, the layout of ids) is what ax_op_cross_entropy takes: ids that are classes, and -1,
+ * masked, for others. counts[0] (F64, device memory) += this rank's ids that are not `ignore`; counts[1] +=
+ * those of them that are no class, below 0 or not below `classes`. ids: int32 or int64. */
+AX_MUST_CHECK ax_status ax_op_class_targets(ax_frame *frame, const ax_tensor *ids, int64_t classes,
+                                            int64_t ignore, double *counts, ax_tensor *targets);
+
+/* Sum over this rank's elements of (x - target)², added to *total (F64, device memory); *dx = scale·(x -
+ * target), times the batch's loss_scale, unless dx is NULL. x and target: equal shapes, dtypes and layouts.
+ */
+AX_MUST_CHECK ax_status ax_op_squared_error(ax_frame *frame, const ax_tensor *x, const ax_tensor *target,
+                                            double scale, double *total, ax_tensor *dx);
 
 /* ---- sampling (host) ----------------------------------------------------------------------------- */
 

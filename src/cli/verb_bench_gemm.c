@@ -39,7 +39,7 @@ typedef struct row {
  * result's dtype if it differs, "+=" adds to the result, "+bias" adds a bias to each column, "gelu" and
  * "gelu'" the epilogue, "strided" rows further apart in memory than they are long. */
 static const char *const then[] = {
-    [AX_THEN_STORE] = "", [AX_THEN_GELU] = "gelu", [AX_THEN_GELU_GRAD] = "gelu'"};
+    [AX_THEN_STORE] = "", [AX_THEN_ACTIVATION] = "gelu", [AX_THEN_ACTIVATION_GRAD] = "gelu'"};
 
 static void name_product(const ax_product *p, char *out, size_t size)
 {

@@ -29,13 +29,20 @@ static ax_status take(const char *kernel, const char *field, ax_dtype dtype, uns
     return AX_OK;
 }
 
+static ax_status check_activation(const char *kernel, ax_activation kind)
+{
+    AX_CHECK((unsigned)kind < AX_ACTIVATION_COUNT, AX_ERR_USAGE, "kernel %s: there is no activation %d",
+             kernel, (int)kind);
+    return AX_OK;
+}
+
 static ax_status check_epilogue(const ax_gemm_args *a)
 {
     bool fits = a->c_dtype == a->dtype && !a->accumulate && a->ldc == ax_max(a->n, 1);
-    bool has = a->then == AX_THEN_GELU || (a->then == AX_THEN_GELU_GRAD && a->pre && !a->bias);
+    bool has = a->then == AX_THEN_ACTIVATION || (a->then == AX_THEN_ACTIVATION_GRAD && a->pre && !a->bias);
     AX_CHECK(a->then == AX_THEN_STORE ? !a->pre : fits && has, AX_ERR_USAGE,
              "kernel gemm: the arguments do not fit the epilogue");
-    return AX_OK;
+    return check_activation("gemm", a->kind);
 }
 
 /* An update's operands are those of the host's copy of its table. */
@@ -69,6 +76,15 @@ static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_le
 /* ---- floating-point operations ------------------------------------------------------------------- */
 
 enum { TRANSCENDENTAL = 8 }; /* operations that a transcendental function counts as */
+
+/* Operations of an activation's value, and of its slope times a gradient. */
+static const struct {
+    int value, slope;
+} activation_work[AX_ACTIVATION_COUNT] = {[AX_GELU_TANH] = {6 + TRANSCENDENTAL, 12 + TRANSCENDENTAL},
+                                          [AX_GELU_EXACT] = {6 + TRANSCENDENTAL, 12 + TRANSCENDENTAL},
+                                          [AX_RELU] = {1, 2},
+                                          [AX_TANH] = {TRANSCENDENTAL, 4 + TRANSCENDENTAL},
+                                          [AX_SILU] = {3 + TRANSCENDENTAL, 6 + TRANSCENDENTAL}};
 
 /* Query-key pairs that see each other in one head of one sequence, documents ignored. */
 static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset)
@@ -180,7 +196,7 @@ ROW(gemm, pre,
     IN(a->b, T, MATRIX(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
     IN(a->bias, A, VECTOR(a->n)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->c, a->c_dtype, MATRIX(a->m, a->n, a->ldc)),
-    OPERAND(a->then == AX_THEN_GELU_GRAD ? AX_READ : AX_WRITE, a->pre, T, DENSE(a->m, a->n)));
+    OPERAND(a->then == AX_THEN_ACTIVATION_GRAD ? AX_READ : AX_WRITE, a->pre, T, DENSE(a->m, a->n)));
 
 ROW(bias_add, dtype, TAKES(dtype, ACTIVATION), AREA,
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->bias, A, VECTOR(a->cols)),
@@ -267,10 +283,12 @@ ROW(embedding_grad, dtype, TAKES(dtype, ACTIVATION), AREA,
     IN(a->dy, T, DENSE(a->rows, a->cols)), IN(a->ids, AX_I32, VECTOR(a->rows)),
     INOUT(a->dtable, A, a->rows * a->cols, a->count * a->cols));
 
-ROW(gelu, kind, TAKES(dtype, ACTIVATION), REAL(a->n) * (6 + TRANSCENDENTAL),
+ROW(activation, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
+    REAL(a->n) * activation_work[a->kind].value,
     IN(a->x, T, VECTOR(a->n)), OUT(a->y, T, VECTOR(a->n)));
 
-ROW(gelu_grad, kind, TAKES(dtype, ACTIVATION), REAL(a->n) * (12 + TRANSCENDENTAL),
+ROW(activation_grad, kind, TAKES(dtype, ACTIVATION); AX_TRY(check_activation(name, a->kind)),
+    REAL(a->n) * activation_work[a->kind].slope,
     IN(a->x, T, VECTOR(a->n)), IN(a->dy, T, VECTOR(a->n)), OUT(a->dx, T, VECTOR(a->n)));
 
 ROW(add, dtype, TAKES(dtype, ACTIVATION), REAL(a->n),
@@ -297,6 +315,13 @@ ROW(ce_loss, dtype, TAKES(dtype, ACCUM), REAL(a->rows) * (3 + TRANSCENDENTAL),
 ROW(ce_grad, dtype, TAKES(dtype, ACTIVATION), REAL(a->rows) * REAL(a->vocab) * (3 + TRANSCENDENTAL),
     IN(a->now, AX_U8, BYTES(a->now)), IN(a->max, A, VECTOR(a->rows)), IN(a->sum, A, VECTOR(a->rows)),
     IN(a->targets, AX_I32, VECTOR(a->rows)), INOUT(a->logits, T, LOGITS));
+
+ROW(class_targets, dtype, TAKES(dtype, BIT(AX_I32) | BIT(AX_I64)), 0,
+    IN(a->x, T, VECTOR(a->rows)), OUT(a->y, AX_I32, VECTOR(a->rows)), INOUT(a->counts, AX_F64, VECTOR(2)));
+
+ROW(squared_error, dtype, TAKES(dtype, ACTIVATION), REAL(a->n) * (a->dx ? 4 : 3),
+    IN(a->now, AX_U8, BYTES(a->now)), IN(a->x, T, VECTOR(a->n)), IN(a->target, T, VECTOR(a->n)),
+    OUT(a->dx, T, VECTOR(a->n)), INOUT(a->total, AX_F64, VECTOR(1)));
 
 ROW(sumsq, dtype, TAKES(dtype, ACTIVATION), 2 * REAL(a->n),
     IN(a->x, T, VECTOR(a->n)), OUT(a->out, AX_F64, VECTOR(1)));

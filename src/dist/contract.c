@@ -246,22 +246,22 @@ ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a,
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
 
-ax_status ax_contract_gelu(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                           const ax_tensor *bias, ax_gemm_then then, ax_gelu_kind kind, const ax_tensor *pre,
-                           const ax_tensor *out)
+ax_status ax_contract_activation(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
+                                 const ax_tensor *bias, ax_gemm_then then, ax_activation kind,
+                                 const ax_tensor *pre, const ax_tensor *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_gemm_args gemm;
     AX_TRY(prepare_gemm(ctx, text, a, b, bias, out, &gemm));
-    AX_CHECK(
-        !ax_grid_effective(ctx->grid, out->layout.partial) &&
-            (!pre || (pre->dtype == out->dtype && pre->align == out->align &&
-                      ax_tensor_count(ctx->grid, pre) == ax_tensor_count(ctx->grid, out) &&
-                      ax_layout_equal(ctx->grid, &pre->layout, &out->layout, out->ndim))),
-        AX_ERR_INTERNAL,
-        "contraction \"%s\" with GELU: the result is a partial sum, or the preactivation differs from it in "
-        "dtype or layout",
-        text);
+    AX_CHECK(!ax_grid_effective(ctx->grid, out->layout.partial) &&
+                 (!pre || (pre->dtype == out->dtype && pre->align == out->align &&
+                           ax_tensor_count(ctx->grid, pre) == ax_tensor_count(ctx->grid, out) &&
+                           ax_layout_equal(ctx->grid, &pre->layout, &out->layout, out->ndim))),
+             AX_ERR_INTERNAL,
+             "contraction \"%s\" with an activation: the result is a partial sum, or the preactivation "
+             "differs from it in "
+             "dtype or layout",
+             text);
     gemm.then = (uint8_t)then;
     gemm.kind = kind;
     gemm.pre = pre ? pre->data : NULL;

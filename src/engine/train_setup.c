@@ -144,7 +144,7 @@ static ax_status new_model(ax_run *run)
     run->model.dropout = c->model.dropout;
     run->model.init_std = c->model.init_std;
     run->model.norm_eps = c->model.norm_eps;
-    run->model.activation = (ax_gelu_kind)c->model.activation;
+    run->model.activation = (ax_activation)c->model.activation;
     run->model.tie = c->model.tie;
     run->identity = (ax_model_identity){-1, -1, AX_F32};
     return ax_model_config_check(&run->model);

@@ -38,10 +38,10 @@ static const char *const ignored[] = {"lm_head.weight", "*h.*.attn.bias", "*h.*.
 
 static const struct {
     const char *word;
-    ax_gelu_kind kind;
+    ax_activation kind;
 } activations[] = {{"gelu_new", AX_GELU_TANH}, {"gelu_pytorch_tanh", AX_GELU_TANH}, {"gelu", AX_GELU_EXACT}};
 
-static ax_status read_activation(const json_t *json, const char *path, ax_gelu_kind *out)
+static ax_status read_activation(const json_t *json, const char *path, ax_activation *out)
 {
     const json_t *value = json_object_get(json, "activation_function");
     const char *word = value ? json_string_value(value) : "gelu_new";

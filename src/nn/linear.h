@@ -11,13 +11,13 @@
 AX_MUST_CHECK ax_status ax_linear_backward_shared(ax_layer *const *layers, int n, ax_frame *frame,
                                                   const ax_tensor *dy, ax_tensor *dx);
 
-/* y = gelu(linear(x)), by one kernel unless the result of the GEMM is a partial sum over ranks. *pre is the
- * preactivation, the input of gelu; outside of training it may have no data. */
-AX_MUST_CHECK ax_status ax_linear_forward_gelu(ax_layer *self, ax_frame *frame, const ax_tensor *x,
-                                               ax_gelu_kind kind, ax_tensor *pre, ax_tensor *y);
-/* Backward of a linear layer whose input was gelu(pre), where the caller saved `pre` before the layer's
+/* y = f(linear(x)), f of `kind`, by one kernel unless the result of the GEMM is a partial sum over ranks.
+ * *pre is the preactivation, the input of f; outside of training it may have no data. */
+AX_MUST_CHECK ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *x,
+                                                     ax_activation kind, ax_tensor *pre, ax_tensor *y);
+/* Backward of a linear layer whose input was f(pre), where the caller saved `pre` before the layer's
  * forward: *dx is the gradient of pre. */
-AX_MUST_CHECK ax_status ax_linear_backward_gelu(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
-                                                ax_gelu_kind kind, ax_tensor *dx);
+AX_MUST_CHECK ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
+                                                      ax_activation kind, ax_tensor *dx);
 
 #endif

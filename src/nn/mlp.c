@@ -1,12 +1,13 @@
-/* The MLP of a transformer block: up, GELU, down. GELU and its derivative are fused with the GEMMs, because
- * the activations between up and down are the widest of a block and costly to read and write again. */
+/* The MLP of a transformer block: up, activation, down. The activation and its derivative are fused with the
+ * GEMMs, because the activations between up and down are the widest of a block and costly to read and write
+ * again. */
 #include "nn/linear.h"
 
 #include <stdio.h>
 
 typedef struct mlp {
     ax_layer base; /* children: UP, DOWN */
-    ax_gelu_kind activation;
+    ax_activation activation;
 } mlp;
 
 enum { UP, DOWN };
@@ -14,7 +15,7 @@ enum { UP, DOWN };
 static ax_status mlp_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
     ax_tensor pre, h;
-    AX_TRY(ax_linear_forward_gelu(self->child[UP], frame, x, ((mlp *)self)->activation, &pre, &h));
+    AX_TRY(ax_linear_forward_activation(self->child[UP], frame, x, ((mlp *)self)->activation, &pre, &h));
     AX_TRY(ax_frame_save(frame, &pre));
     return ax_layer_forward(self->child[DOWN], frame, &h, y);
 }
@@ -22,7 +23,7 @@ static ax_status mlp_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x
 static ax_status mlp_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor dpre;
-    AX_TRY(ax_linear_backward_gelu(self->child[DOWN], frame, dy, ((mlp *)self)->activation, &dpre));
+    AX_TRY(ax_linear_backward_activation(self->child[DOWN], frame, dy, ((mlp *)self)->activation, &dpre));
     return ax_layer_backward(self->child[UP], frame, &dpre, dx);
 }
 

@@ -1,4 +1,4 @@
-/* Layers around operations that keep the layout: LayerNorm, GELU, dropout. */
+/* Layers around operations that keep the layout: LayerNorm, activations, dropout. */
 #include "axonn/nn.h"
 
 #include <stdio.h>
@@ -65,35 +65,51 @@ ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role rol
     return layer;
 }
 
-/* ---- GELU: saves x ---- */
+/* ---- activations: save x ---- */
 
-typedef struct gelu {
+typedef struct activation {
     ax_layer base;
-    ax_gelu_kind kind;
-} gelu;
+    ax_activation kind;
+} activation;
 
-static ax_status gelu_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
+static ax_status activation_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    AX_TRY(ax_op_gelu(frame, x, ((gelu *)self)->kind, y));
+    AX_TRY(ax_op_activation(frame, x, ((activation *)self)->kind, y));
     return ax_frame_save(frame, x);
 }
 
-static ax_status gelu_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
+static ax_status activation_backward(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx)
 {
     ax_tensor x;
     AX_TRY(ax_frame_restore(frame, &x));
-    return ax_op_gelu_grad(frame, &x, dy, ((gelu *)self)->kind, dx);
+    return ax_op_activation_grad(frame, &x, dy, ((activation *)self)->kind, dx);
 }
 
-static const ax_layer_ops gelu_ops = {.kind = "gelu", .forward = gelu_forward, .backward = gelu_backward};
+static const ax_layer_ops activation_ops = {
+    .kind = "activation", .forward = activation_forward, .backward = activation_backward};
 
-ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_gelu_kind kind)
+static ax_layer *new_activation(ax_ctx *ctx, const char *name, ax_activation kind)
 {
-    ax_layer *layer = ax_layer_new(ctx, &gelu_ops, name, sizeof(gelu));
+    ax_layer *layer = ax_layer_new(ctx, &activation_ops, name, sizeof(activation));
     if (layer)
-        ((gelu *)layer)->kind = kind;
+        ((activation *)layer)->kind = kind;
     return layer;
 }
+
+ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form)
+{
+    if (form != AX_GELU_TANH && form != AX_GELU_EXACT) {
+        ax_fail(AX_ERR_USAGE, "gelu \"%s\": the form is neither AX_GELU_TANH nor AX_GELU_EXACT", name);
+        return NULL;
+    }
+    return new_activation(ctx, name, form);
+}
+
+ax_layer *ax_relu(ax_ctx *ctx, const char *name) { return new_activation(ctx, name, AX_RELU); }
+
+ax_layer *ax_tanh(ax_ctx *ctx, const char *name) { return new_activation(ctx, name, AX_TANH); }
+
+ax_layer *ax_silu(ax_ctx *ctx, const char *name) { return new_activation(ctx, name, AX_SILU); }
 
 /* ---- dropout: saves nothing, draws its mask again ---- */
 

@@ -1,6 +1,6 @@
 /* Cross-entropy over a vocabulary that may be split: reduces maxima, then sums of exponentials, then computes
  * the losses. The gradient overwrites the logits, to save the memory of a second array. A rank without
- * vocabulary entries has a maximum of -inf and a sum of 0. */
+ * vocabulary entries has a maximum of -inf and a sum of 0. And sums of squared errors. */
 #include "op/op.h"
 
 static ax_axisset vocab_axes(const ax_tensor *logits)
@@ -73,4 +73,39 @@ ax_status ax_op_cross_entropy_grad(ax_frame *frame, ax_tensor *logits, const ax_
                                                           .targets = targets->data,
                                                           .logits = logits->data,
                                                           .dtype = logits->dtype});
+}
+
+ax_status ax_op_class_targets(ax_frame *frame, const ax_tensor *ids, int64_t classes, int64_t ignore,
+                              double *counts, ax_tensor *targets)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    ax_tensor like = *ids;
+    like.dtype = AX_I32;
+    AX_TRY(ax_op_like(frame, &like, targets));
+    return ax_run_class_targets(ctx->stream, &(ax_class_targets_args){.rows = ax_tensor_count(ctx->grid, ids),
+                                                                      .classes = classes,
+                                                                      .ignore = ignore,
+                                                                      .x = ids->data,
+                                                                      .y = targets->data,
+                                                                      .counts = counts,
+                                                                      .dtype = ids->dtype});
+}
+
+ax_status ax_op_squared_error(ax_frame *frame, const ax_tensor *x, const ax_tensor *target, double scale,
+                              double *total, ax_tensor *dx)
+{
+    ax_ctx *ctx = ax_frame_ctx(frame);
+    const ax_batch *batch = ax_frame_batch(frame);
+    AX_TRY(ax_op_no_partial(frame, x, "squared error"));
+    AX_TRY(ax_op_dense(x, "squared error"));
+    if (dx)
+        AX_TRY(ax_op_like(frame, x, dx));
+    return ax_run_squared_error(ctx->stream, &(ax_squared_error_args){.n = ax_tensor_count(ctx->grid, x),
+                                                                      .scale = scale,
+                                                                      .now = batch ? batch->now : NULL,
+                                                                      .x = x->data,
+                                                                      .target = target->data,
+                                                                      .dx = dx ? dx->data : NULL,
+                                                                      .total = total,
+                                                                      .dtype = x->dtype});
 }

@@ -1,4 +1,4 @@
-/* Element by element: bias, GELU, residual add, dropout; and the helpers that all operations share. */
+/* Element by element: bias, activations, residual add, dropout; and the helpers that all operations share. */
 #include "op/op.h"
 
 #include <string.h>
@@ -101,28 +101,29 @@ ax_status ax_op_bias_grad(ax_frame *frame, const ax_tensor *dy, ax_param *bias)
     return ax_param_add_grad(frame, bias, &db);
 }
 
-ax_status ax_op_gelu(ax_frame *frame, const ax_tensor *x, ax_gelu_kind kind, ax_tensor *y)
+ax_status ax_op_activation(ax_frame *frame, const ax_tensor *x, ax_activation kind, ax_tensor *y)
 {
-    AX_TRY(ax_op_no_partial(frame, x, "GELU"));
+    AX_TRY(ax_op_no_partial(frame, x, "an activation"));
     AX_TRY(ax_op_like(frame, x, y));
-    return ax_run_gelu(stream_of(frame), &(ax_gelu_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
-                                                         .x = x->data,
-                                                         .y = y->data,
-                                                         .dtype = x->dtype,
-                                                         .kind = kind});
+    return ax_run_activation(stream_of(frame),
+                             &(ax_activation_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
+                                                   .x = x->data,
+                                                   .y = y->data,
+                                                   .dtype = x->dtype,
+                                                   .kind = kind});
 }
 
-ax_status ax_op_gelu_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy, ax_gelu_kind kind,
-                          ax_tensor *dx)
+ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *x, const ax_tensor *dy, ax_activation kind,
+                                ax_tensor *dx)
 {
     AX_TRY(ax_op_like(frame, x, dx));
-    return ax_run_gelu_grad(stream_of(frame),
-                            &(ax_gelu_grad_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
-                                                 .x = x->data,
-                                                 .dy = dy->data,
-                                                 .dx = dx->data,
-                                                 .dtype = x->dtype,
-                                                 .kind = kind});
+    return ax_run_activation_grad(
+        stream_of(frame), &(ax_activation_grad_args){.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x),
+                                                     .x = x->data,
+                                                     .dy = dy->data,
+                                                     .dx = dx->data,
+                                                     .dtype = x->dtype,
+                                                     .kind = kind});
 }
 
 ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y)

@@ -116,12 +116,13 @@ static void gemm_gradients(void **state)
     }
 }
 
-/* ---- bias, gelu, dropout, embedding -------------------------------------------------------------- */
+/* ---- bias, activations, dropout, embedding --------------------------------------------------------------
+ */
 
 typedef struct grid_test {
     int64_t rows, cols;
     double x[MAX], bias[MAX], w[MAX];
-    ax_gelu_kind kind;
+    ax_activation kind;
     int32_t ids[64];
 } grid_test;
 
@@ -150,35 +151,73 @@ static void bias_gradients(void **state)
     assert_true(dbias[3] == 2 * before);
 }
 
-static double gelu_objective(const void *test)
+static double activation_objective(const void *test)
 {
     const grid_test *t = test;
     double y[MAX];
-    RUN(gelu, t->cols, t->x, y, AX_F64, t->kind);
+    RUN(activation, t->cols, t->x, y, AX_F64, t->kind);
     return dot(t->w, y, t->cols);
 }
 
-static void gelu_gradients(void **state)
+/* Differences do not see 0, where ReLU has no derivative. */
+static void activation_gradients(void **state)
 {
     (void)state;
     static grid_test t;
     static double dx[MAX];
-    static const double one = 1;
-    double y;
     t.cols = 201;
-    for (int kind = 0; kind < 2; kind++) {
-        t.kind = (ax_gelu_kind)kind;
+    for (int kind = 0; kind < AX_ACTIVATION_COUNT; kind++) {
+        t.kind = (ax_activation)kind;
         fill(t.w, t.cols);
         for (int64_t i = 0; i < t.cols; i++)
-            t.x[i] = ((double)i - 100) / 20;
-        RUN(gelu_grad, t.cols, t.x, t.w, dx, AX_F64, t.kind);
-        check_gradient("x", gelu_objective, &t, t.x, dx, t.cols);
+            t.x[i] = ((double)i - 100.5) / 20;
+        RUN(activation_grad, t.cols, t.x, t.w, dx, AX_F64, t.kind);
+        check_gradient("x", activation_objective, &t, t.x, dx, t.cols);
     }
-    /* gelu(1) = Φ(1) = 0.8413447460685429; the tanh form differs in the fourth digit. */
-    RUN(gelu, 1, &one, &y, AX_F64, AX_GELU_EXACT);
-    assert_true(fabs(y - 0.8413447460685429) < 1e-15);
-    RUN(gelu, 1, &one, &y, AX_F64, AX_GELU_TANH);
-    assert_true(fabs(y - 0.8411919906082768) < 1e-15);
+}
+
+/* Values of PyTorch 2 in float64 at -1 and 1: gelu(1) is the normal distribution's cdf there. */
+static void activation_values(void **state)
+{
+    (void)state;
+    static const double x[] = {-1, 1};
+    static const double values[AX_ACTIVATION_COUNT][2] = {
+        [AX_GELU_TANH] = {-0.1588080093917233, 0.8411919906082768},
+        [AX_GELU_EXACT] = {-0.15865525393145707, 0.8413447460685429},
+        [AX_RELU] = {0, 1},
+        [AX_TANH] = {-0.7615941559557649, 0.7615941559557649},
+        [AX_SILU] = {-0.2689414213699951, 0.7310585786300049}};
+    double y[2];
+    for (int kind = 0; kind < AX_ACTIVATION_COUNT; kind++) {
+        RUN(activation, 2, x, y, AX_F64, (ax_activation)kind);
+        for (int i = 0; i < 2; i++)
+            if (!(fabs(y[i] - values[kind][i]) < 1e-15))
+                fail_msg("activation %d of %g is %.17g, not %.17g", kind, x[i], y[i], values[kind][i]);
+    }
+    assert_int_equal(ax_run_activation(&stream, &(ax_activation_args){2, x, y, AX_F64, AX_ACTIVATION_COUNT}),
+                     AX_ERR_USAGE);
+}
+
+static double squared_error_objective(const void *test)
+{
+    const grid_test *t = test;
+    double total = 0;
+    RUN(squared_error, t->cols, 1, NULL, t->x, t->w, NULL, &total, AX_F64);
+    return total / 3;
+}
+
+static void squared_error_gradients(void **state)
+{
+    (void)state;
+    static grid_test t;
+    static double dx[MAX];
+    double total = 5;
+    t.cols = 301;
+    fill(t.x, t.cols);
+    fill(t.w, t.cols);
+    RUN(squared_error, t.cols, 2.0 / 3, NULL, t.x, t.w, dx, &total, AX_F64);
+    check_gradient("x", squared_error_objective, &t, t.x, dx, t.cols);
+    assert_true(fabs(total - 5 - 3 * squared_error_objective(&t)) < 1e-12 * total); /* it is added */
 }
 
 static double embedding_objective(const void *test)
@@ -578,7 +617,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_gradients),
         cmocka_unit_test(bias_gradients),
-        cmocka_unit_test(gelu_gradients),
+        cmocka_unit_test(activation_gradients),
+        cmocka_unit_test(activation_values),
+        cmocka_unit_test(squared_error_gradients),
         cmocka_unit_test(embedding_gradients),
         cmocka_unit_test(dropout_is_its_own_gradient),
         cmocka_unit_test(norm_gradients),

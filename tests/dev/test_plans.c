@@ -393,7 +393,7 @@ typedef struct ending {
 
 enum { N = 8, K = 8, ROOM = 4096 };
 
-static double gelu(double x, ax_gelu_kind kind)
+static double gelu(double x, ax_activation kind)
 {
     double u = sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x);
     return kind == AX_GELU_TANH ? 0.5 * x * (1 + tanh(u)) : 0.5 * x * (1 + erf(x / sqrt(2)));
@@ -423,7 +423,7 @@ static bool ended_right(ax_stream *stream, const ax_gemm_args *g)
         double sum = 0, got = ax_bf16_to_float(c[i]), x = small(3, i), want;
         for (int64_t p = 0; p < K; p++)
             sum += small(0, i / N * K + p) * small(1, p * N + i % N);
-        bool gradient = g->then == AX_THEN_GELU_GRAD;
+        bool gradient = g->then == AX_THEN_ACTIVATION_GRAD;
         want = gradient ? sum * (gelu(x + step, g->kind) - gelu(x - step, g->kind)) / (2 * step)
                         : gelu(sum, g->kind);
         if (fabs(got - want) > 0x1p-8 * (fabs(want) + 1.13 * fabs(sum)) + 1e-6 ||
@@ -459,7 +459,7 @@ static bool end_in_gelu(int64_t m, bool gradient, ending *out)
     ax_gemm_args g = {
         .m = m, .n = N, .k = K, .lda = K, .ldb = N, .ldc = N, .dtype = AX_BF16, .c_dtype = AX_BF16};
     g.a = memory, g.b = memory + 1024, g.c = memory + 2048, g.pre = memory + 3072;
-    g.then = gradient ? AX_THEN_GELU_GRAD : AX_THEN_GELU;
+    g.then = gradient ? AX_THEN_ACTIVATION_GRAD : AX_THEN_ACTIVATION;
     bool ok = send(&stream, memory, 0, m * K) && send(&stream, memory + 1024, 1, K * N) &&
               send(&stream, memory + 3072, 3, m * N) && call_twice(&stream, &g, &out->products, &out->ms);
     g.kind = AX_GELU_EXACT;

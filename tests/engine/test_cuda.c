@@ -163,8 +163,8 @@ static void nothing_is_hidden(void **state)
     float got[N];
     assert_int_equal(ax_copy_in(&stream, memory, large, sizeof large), AX_OK);
     assert_int_equal(ax_copy_in(&stream, memory + 4096, one, sizeof one), AX_OK);
-    ax_gelu_grad_args g = {N, memory, memory + 4096, memory + 8192, AX_F32, AX_GELU_TANH};
-    assert_int_equal(ax_run_gelu_grad(&stream, &g), AX_OK);
+    ax_activation_grad_args g = {N, memory, memory + 4096, memory + 8192, AX_F32, AX_GELU_TANH};
+    assert_int_equal(ax_run_activation_grad(&stream, &g), AX_OK);
     assert_int_equal(ax_copy_out(&stream, got, g.dx, sizeof got), AX_OK);
     for (int i = 0; i < N; i++)
         assert_true(got[i] == (i % 2 ? 0 : 1));

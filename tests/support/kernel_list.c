@@ -68,8 +68,8 @@ bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols)
     return true;
 }
 
-/* Products that end in GELU, or in what its derivative multiplies. Where that is small, what is rounded in
- * between counts more than the result's own rounding. */
+/* Products that end in an activation, or in what its derivative multiplies. Where that is small, what is
+ * rounded in between counts more than the result's own rounding. */
 static bool build_gemm_then(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {{0, 8, 4},   {3, 8, 0},    {1, 16, 24},   {17, 8, 40},   {5, 7, 3},
@@ -86,13 +86,13 @@ static bool build_gemm_then(kernel_case *c, int index)
     a->lda = a->trans_a ? m : k;
     a->ldb = a->trans_b ? k : n;
     a->ldc = n;
-    a->then = way < 8 ? AX_THEN_GELU : AX_THEN_GELU_GRAD;
-    a->kind = index / WAYS % 3 == 1 ? AX_GELU_EXACT : AX_GELU_TANH;
+    a->then = way < 8 ? AX_THEN_ACTIVATION : AX_THEN_ACTIVATION_GRAD;
+    a->kind = (ax_activation)(index / WAYS % 3 == 0 ? AX_GELU_TANH : index / WAYS % AX_ACTIVATION_COUNT);
     DTYPE(dtype, c->dtype);
     DTYPE(c_dtype, c->dtype);
     kc_name(c, " %dx%dx%d%s%s%s then %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",
             a->trans_b ? " b'" : "", way < 8 && index % 2 ? " + bias" : "",
-            way < 8 ? way < 4 ? "gelu" : "gelu of what is kept" : "gelu'");
+            way < 8 ? way < 4 ? "f" : "f of what is kept" : "f'");
     IN(a, c->dtype, (a->trans_a ? k : m) * a->lda);
     IN(b, c->dtype, (a->trans_b ? n : k) * a->ldb);
     if (way < 8 && index % 2)
@@ -531,6 +531,30 @@ bool kc_build_ce_loss(kernel_case *c, int index)
     fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, 0, vocab);
     OUT(loss, c->dtype, a->rows, 16);
     INOUT(total, AX_F64, 1, (double)a->rows + 16);
+    return true;
+}
+
+/* Classes, ids to be ignored, which may be those of a class, and others. */
+bool kc_build_class_targets(kernel_case *c, int index)
+{
+    ARGS(class_targets);
+    if (!kc_takes(c, KC_TYPE(AX_I32) | KC_TYPE(AX_I64)) || index / 2 >= kc_length_count)
+        return false;
+    a->rows = kc_lengths[index / 2];
+    a->classes = 5;
+    a->ignore = index % 2 ? -100 : 3;
+    DTYPE(dtype, c->dtype);
+    void *x = RAW(x, KC_IN, c->dtype, a->rows, 0);
+    for (int64_t r = 0; r < a->rows; r++)
+        ax_store(c->dtype, x, r,
+                 r % 11 == 3   ? -100
+                 : r % 13 == 5 ? 2147483647
+                               : (double)kc_integer(c, -1, 6));
+    if (c->dtype == AX_I64 && a->rows > 2) /* whose low half is a class */
+        ((int64_t *)x)[2] = (int64_t)7 << 32 | 1;
+    RAW(y, KC_OUT, AX_I32, a->rows, 0);
+    double *counts = RAW(counts, KC_INOUT, AX_F64, 2, 0);
+    counts[0] = 4, counts[1] = 1;
     return true;
 }
 

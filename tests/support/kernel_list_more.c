@@ -33,14 +33,30 @@ bool kc_build_col_sum(kernel_case *c, int index)
     return true;
 }
 
-/* Odd multiples: lengths × kinds × in place. */
-bool kc_build_gelu(kernel_case *c, int index)
+/* Lengths × kinds × in place. */
+static bool activation_case(int index, int64_t *n, ax_activation *kind)
 {
-    ARGS(gelu);
-    if (!kc_takes(c, KC_ACTIVATION) || index / 4 >= kc_length_count)
+    if (index / (2 * AX_ACTIVATION_COUNT) >= kc_length_count)
         return false;
-    a->n = kc_lengths[index / 4];
-    a->kind = index & 2 ? AX_GELU_EXACT : AX_GELU_TANH;
+    *n = kc_lengths[index / (2 * AX_ACTIVATION_COUNT)];
+    *kind = (ax_activation)(index / 2 % AX_ACTIVATION_COUNT);
+    return true;
+}
+
+/* Large numbers and those about 0 among x: where values and slopes are 0, x or ±1, or about to be. */
+static void put_extremes(const kernel_case *c, void *x, int64_t n)
+{
+    static const double at[] = {3e38, -3e38, 1e25, -1e25, 40, -40, 0, -0.0, 1e-4, -1e-4, 0.624, -0.626};
+    const double most = c->dtype == AX_F16 ? 65504 : INFINITY;
+    for (int64_t i = 0; i < ax_min(n / 8, (int64_t)AX_COUNT(at)); i++)
+        ax_store(c->dtype, x, 2 * i, fmax(-most, fmin(most, at[i])));
+}
+
+bool kc_build_activation(kernel_case *c, int index)
+{
+    ARGS(activation);
+    if (!kc_takes(c, KC_ACTIVATION) || !activation_case(index, &a->n, &a->kind))
+        return false;
     DTYPE(dtype, c->dtype);
     if (index % 2) {
         INOUT(x, c->dtype, a->n, 32);
@@ -50,25 +66,22 @@ bool kc_build_gelu(kernel_case *c, int index)
         OUT(y, c->dtype, a->n, 32);
     }
     kc_fill(c, 0, 3);
-    if (a->n > 2 && c->dtype != AX_F64) /* of which nothing is left */
+    if (a->n > 2 && c->dtype != AX_F64) /* of which nothing is left, but by tanh */
         ax_store(c->dtype, c->operand[0].data, 1, c->dtype == AX_F16 ? -65504 : -3e38);
+    if (a->kind == AX_TANH) /* values are within ±1 */
+        put_extremes(c, c->operand[0].data, a->n);
     return true;
 }
 
-bool kc_build_gelu_grad(kernel_case *c, int index)
+bool kc_build_activation_grad(kernel_case *c, int index)
 {
-    static const double large[] = {3e38, -3e38, 1e25, -1e25, 40, -40};
-    const double most = c->dtype == AX_F16 ? 65504 : INFINITY;
-    ARGS(gelu_grad);
-    if (!kc_takes(c, KC_ACTIVATION) || index / 4 >= kc_length_count)
+    ARGS(activation_grad);
+    if (!kc_takes(c, KC_ACTIVATION) || !activation_case(index, &a->n, &a->kind))
         return false;
-    a->n = kc_lengths[index / 4];
-    a->kind = index & 2 ? AX_GELU_EXACT : AX_GELU_TANH;
     DTYPE(dtype, c->dtype);
     void *x = IN(x, c->dtype, a->n);
     kc_fill(c, 0, 3);
-    for (int64_t i = 0; i < ax_min(a->n / 8, (int64_t)AX_COUNT(large)); i++) /* whose slope is 1 or 0 */
-        ax_store(c->dtype, x, 2 * i, fmax(-most, fmin(most, large[i])));
+    put_extremes(c, x, a->n);
     if (index % 2) {
         INOUT(dy, c->dtype, a->n, 32);
         ALIAS(dx);
@@ -131,6 +144,29 @@ bool kc_build_dropout(kernel_case *c, int index)
         IN(x, c->dtype, a->rows * a->cols);
         OUT(y, c->dtype, a->rows * a->cols, 4);
     }
+    return true;
+}
+
+/* With a gradient, without one, and in place. */
+bool kc_build_squared_error(kernel_case *c, int index)
+{
+    ARGS(squared_error);
+    if (!kc_takes(c, KC_ACTIVATION) || index / 3 >= kc_length_count)
+        return false;
+    a->n = kc_lengths[index / 3];
+    a->scale = 2.0 / 37;
+    DTYPE(dtype, c->dtype);
+    kc_put_batch(c, FIELD(now), index / 3);
+    IN(target, c->dtype, a->n);
+    if (index % 3 == 2) {
+        INOUT(x, c->dtype, a->n, 4);
+        ALIAS(dx);
+    } else {
+        IN(x, c->dtype, a->n);
+    }
+    if (index % 3 == 1)
+        OUT(dx, c->dtype, a->n, 4);
+    INOUT(total, AX_F64, 1, 4);
     return true;
 }
 

@@ -178,12 +178,12 @@ typedef struct ax_cpu_filling {
     char element[8];
 } ax_cpu_filling;
 
-/* Arguments of the sumsq kernels: items are chunks of `chunk` elements; sum i goes to partials[i]. */
-typedef struct ax_cpu_sumsq {
-    const ax_sumsq_args *a;
-    int64_t chunk;
+/* Arguments of kernels that sum over all elements: items are chunks; sum i goes to partials[i]. */
+typedef struct ax_cpu_chunks {
+    const void *args; /* of the kernel */
+    int64_t chunk;    /* elements */
     double *partials;
-} ax_cpu_sumsq;
+} ax_cpu_chunks;
 
 /* Arguments of the optimizer kernels: the launch's, and the one array to update. */
 typedef struct ax_cpu_update {

@@ -171,19 +171,34 @@ static ax_status norm_grad(ax_stream *stream, const void *args)
                      (double)(a->rows * a->cols));
 }
 
+/* *out is the sum of what a kernel makes of chunks of `n` elements, whose size depends on n alone. */
+static ax_status sum_chunks(ax_stream *stream, ax_kernel kernel, const void *args, int64_t n, double *out)
+{
+    ax_cpu_chunks s = {args, ax_max(4096, ax_round_up(ax_ceil_div(n, AX_CPU_PARTIALS), 4096)),
+                       ax_cpu_partials(ax_cpu_of(stream))};
+    int64_t chunks = ax_ceil_div(n, s.chunk);
+    AX_TRY(run_items(stream, isa_kernel(stream, kernel), &s, chunks, 1, (double)n));
+    *out = 0;
+    for (int64_t i = 0; i < chunks; i++)
+        *out += s.partials[i];
+    return AX_OK;
+}
+
 static ax_status sumsq(ax_stream *stream, const void *args)
 {
     const ax_sumsq_args *a = args;
+    return a->dtype == AX_F64 ? run_ref(stream, AX_K_sumsq, args)
+                              : sum_chunks(stream, AX_K_sumsq, args, a->n, a->out);
+}
+
+static ax_status squared_error(ax_stream *stream, const void *args)
+{
+    const ax_squared_error_args *a = args;
+    double sum;
     if (a->dtype == AX_F64)
-        return run_ref(stream, AX_K_sumsq, args);
-    ax_cpu_sumsq s = {a, ax_max(4096, ax_round_up(ax_ceil_div(a->n, AX_CPU_PARTIALS), 4096)),
-                      ax_cpu_partials(ax_cpu_of(stream))};
-    int64_t chunks = ax_ceil_div(a->n, s.chunk);
-    AX_TRY(run_items(stream, isa_kernel(stream, AX_K_sumsq), &s, chunks, 1, (double)a->n));
-    double total = 0;
-    for (int64_t i = 0; i < chunks; i++)
-        total += s.partials[i];
-    a->out[0] = total;
+        return run_ref(stream, AX_K_squared_error, args);
+    AX_TRY(sum_chunks(stream, AX_K_squared_error, args, a->n, &sum));
+    a->total[0] += sum;
     return AX_OK;
 }
 

@@ -1,5 +1,5 @@
-/* Element by element: GELU and its gradient, sums, scaling, bias, dropout, conversion, normal numbers. Items
- * are elements, or rows where the columns matter. */
+/* Element by element: activations and their gradients, sums, scaling, bias, dropout, conversion, normal
+ * numbers. Items are elements, or rows where the columns matter. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
@@ -16,7 +16,10 @@
         BY_VTYPE(name##_range, a->dtype, a, lo, hi);                                                         \
     }
 
-/* ---- GELU ---------------------------------------------------------------------------------------- */
+/* ---- activations --------------------------------------------------------------------------------- */
+
+/* For each FUNCTION of AX_ACTIVATIONS, FUNCTION_value and FUNCTION_slope of `count` vectors; `roughly` for
+ * what is rounded to 16 bits. */
 
 /* The logistic function of 2u, u = sqrt(2/pi)(x + 0.044715x³): (1 + tanh u)/2 without cancellation. */
 INLINE void gelu_gates(const vf *x, vf *gate, int count, bool roughly)
@@ -58,59 +61,195 @@ INLINE vf normal_cdf(vf x, vf *bell)
     return vless(x, vset(0), tail, vset(1.0f) - tail);
 }
 
-INLINE void gelu_vectors(const ax_gelu_args *a, int64_t i, int64_t n, int count, vtype type)
+/* Gates of 16 bits end at 2^-126, by which large numbers are not nothing. */
+INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
 {
-    vf x[AT_ONCE], gate[AT_ONCE], bell;
-    EACH(v, count) x[v] = vget(a->x, i + v * W, n, type);
-    if (type != VF32) /* gates of 16 bits end at 2^-126, by which large numbers are not nothing */
-        EACH(v, count) x[v] = vmax(vset(-1e4f), x[v]);
-    if (a->kind == AX_GELU_TANH)
-        gelu_gates(x, gate, count, type != VF32);
-    else
-        EACH(v, count) gate[v] = normal_cdf(x[v], &bell);
-    EACH(v, count) vput(a->y, i + v * W, n, type, x[v] * gate[v]);
+    vf kept[AT_ONCE], gate[AT_ONCE];
+    EACH(v, count) kept[v] = roughly ? vmax(vset(-1e4f), x[v]) : x[v];
+    gelu_gates(kept, gate, count, roughly);
+    EACH(v, count) y[v] = kept[v] * gate[v];
 }
 
-INLINE void gelu_range(const ax_gelu_args *a, int64_t lo, int64_t hi, vtype type)
+/* Beyond 16 the slope is 0 or 1, and squares of what is larger yet have no end. */
+INLINE void gelu_tanh_slope(const vf *x, vf *slope, int count, bool roughly)
+{
+    vf near[AT_ONCE], s[AT_ONCE];
+    EACH(v, count) near[v] = vmin(vset(16.0f), vmax(vset(-16.0f), x[v]));
+    gelu_gates(near, s, count, roughly);
+    EACH(v, count) slope[v] = near[v] * s[v] * (vset(1.0f) - s[v]);
+    EACH(v, count)
+    slope[v] = vfma(slope[v], vfma(near[v] * near[v], vset(0.214064449f), vset(1.59576912f)), s[v]);
+}
+
+INLINE void gelu_exact_value(const vf *x, vf *y, int count, bool roughly)
+{
+    (void)roughly;
+    vf bell;
+    EACH(v, count) y[v] = x[v] * normal_cdf(x[v], &bell);
+}
+
+INLINE void gelu_exact_slope(const vf *x, vf *slope, int count, bool roughly)
+{
+    (void)roughly;
+    EACH(v, count)
+    {
+        vf bell, cdf = normal_cdf(x[v], &bell);
+        slope[v] = vfma(x[v] * vset(0.39894228f), bell, cdf);
+    }
+}
+
+/* A NaN stays one: it is the second operand. */
+INLINE void relu_value(const vf *x, vf *y, int count, bool roughly)
+{
+    (void)roughly;
+    EACH(v, count) y[v] = vmax(vset(0), x[v]);
+}
+
+INLINE void relu_slope(const vf *x, vf *slope, int count, bool roughly)
+{
+    (void)roughly;
+    EACH(v, count) slope[v] = vless(vset(0), x[v], vset(1.0f), vset(0));
+}
+
+/* tail = exp(factor·|x|), factor < 0; share = 1/(1 + tail). */
+INLINE void tails(const vf *x, float factor, vf *tail, vf *share, int count, bool roughly)
+{
+    const float unit = roughly ? (float)LOG2E : 1.0f;
+    EACH(v, count) tail[v] = vabs(x[v]) * vset(factor * unit);
+    if (roughly) {
+        vexp2_each(tail, count, true);
+        EACH(v, count) share[v] = vinverse(vset(1.0f) + tail[v]);
+    } else {
+        vexp_each(tail, count);
+        EACH(v, count) share[v] = vset(1.0f) / (vset(1.0f) + tail[v]);
+    }
+}
+
+/* Near 0, where 1 - exp(-2|x|) loses digits, an odd polynomial, the one of Cephes. */
+INLINE vf tanh_near_zero(vf x)
+{
+    vf square = x * x, p = vset(-5.70498872745e-3f);
+    p = vfma(p, square, vset(2.06390887954e-2f));
+    p = vfma(p, square, vset(-5.37397155531e-2f));
+    p = vfma(p, square, vset(1.33314422036e-1f));
+    p = vfma(p, square, vset(-3.33332819422e-1f));
+    return vfma(p * square, x, x);
+}
+
+INLINE void tanh_value(const vf *x, vf *y, int count, bool roughly)
+{
+    vf tail[AT_ONCE], share[AT_ONCE];
+    tails(x, -2, tail, share, count, roughly);
+    EACH(v, count)
+    {
+        vf size = (vset(1.0f) - tail[v]) * share[v];
+        y[v] =
+            vless(vabs(x[v]), vset(0.625f), tanh_near_zero(x[v]), vless(x[v], vset(0), vset(0) - size, size));
+    }
+}
+
+/* 1 - tanh², without the difference. */
+INLINE void tanh_slope(const vf *x, vf *slope, int count, bool roughly)
+{
+    vf tail[AT_ONCE], share[AT_ONCE];
+    tails(x, -2, tail, share, count, roughly);
+    EACH(v, count) slope[v] = vset(4.0f) * tail[v] * share[v] * share[v];
+}
+
+INLINE void silu_value(const vf *x, vf *y, int count, bool roughly)
+{
+    vf tail[AT_ONCE], share[AT_ONCE];
+    tails(x, -1, tail, share, count, roughly);
+    EACH(v, count) y[v] = x[v] * vless(x[v], vset(0), tail[v] * share[v], share[v]);
+}
+
+INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
+{
+    vf tail[AT_ONCE], share[AT_ONCE];
+    tails(x, -1, tail, share, count, roughly);
+    EACH(v, count)
+    {
+        vf less = tail[v] * share[v], above = vless(x[v], vset(0), less, share[v]);
+        slope[v] = vfma(x[v] * less, share[v], above);
+    }
+}
+
+/* `kind` is a constant where these are used. */
+INLINE void activate(ax_activation kind, const vf *x, vf *y, int count, bool roughly)
+{
+#define AX_VALUE(k, function)                                                                                \
+    if (kind == k)                                                                                           \
+        function##_value(x, y, count, roughly);
+    AX_ACTIVATIONS(AX_VALUE)
+#undef AX_VALUE
+}
+
+INLINE void find_slopes(ax_activation kind, const vf *x, vf *slope, int count, bool roughly)
+{
+#define AX_SLOPE(k, function)                                                                                \
+    if (kind == k)                                                                                           \
+        function##_slope(x, slope, count, roughly);
+    AX_ACTIVATIONS(AX_SLOPE)
+#undef AX_SLOPE
+}
+
+INLINE void activation_vectors(const ax_activation_args *a, ax_activation kind, int64_t i, int64_t n,
+                               int count, vtype type)
+{
+    vf x[AT_ONCE], y[AT_ONCE];
+    EACH(v, count) x[v] = vget(a->x, i + v * W, n, type);
+    activate(kind, x, y, count, type != VF32);
+    EACH(v, count) vput(a->y, i + v * W, n, type, y[v]);
+}
+
+INLINE void activation_of(const ax_activation_args *a, ax_activation kind, int64_t lo, int64_t hi, vtype type)
 {
     int64_t i = lo;
     for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
-        gelu_vectors(a, i, W, AT_ONCE, type);
+        activation_vectors(a, kind, i, W, AT_ONCE, type);
     for (; i < hi; i += W)
-        gelu_vectors(a, i, hi - i, 1, type);
+        activation_vectors(a, kind, i, hi - i, 1, type);
 }
-BY_DTYPE(gelu)
 
-INLINE void gelu_grad_vectors(const ax_gelu_grad_args *a, int64_t i, int64_t n, int count, vtype type)
+/* Compiled for each kind. */
+INLINE void activation_range(const ax_activation_args *a, int64_t lo, int64_t hi, vtype type)
+{
+#define AX_RANGE(k, function)                                                                                \
+    if (a->kind == k)                                                                                        \
+        activation_of(a, k, lo, hi, type);
+    AX_ACTIVATIONS(AX_RANGE)
+#undef AX_RANGE
+}
+BY_DTYPE(activation)
+
+INLINE void activation_grad_vectors(const ax_activation_grad_args *a, ax_activation kind, int64_t i,
+                                    int64_t n, int count, vtype type)
 {
     vf x[AT_ONCE], slope[AT_ONCE];
     EACH(v, count) x[v] = vget(a->x, i + v * W, n, type);
-    if (a->kind == AX_GELU_TANH) {
-        vf s[AT_ONCE]; /* beyond 16 the slope is 0 or 1, and squares of what is larger yet have no end */
-        EACH(v, count) x[v] = vmin(vset(16.0f), vmax(vset(-16.0f), x[v]));
-        gelu_gates(x, s, count, type != VF32);
-        EACH(v, count) slope[v] = x[v] * s[v] * (vset(1.0f) - s[v]);
-        EACH(v, count)
-        slope[v] = vfma(slope[v], vfma(x[v] * x[v], vset(0.214064449f), vset(1.59576912f)), s[v]);
-    } else {
-        EACH(v, count)
-        {
-            vf bell, cdf = normal_cdf(x[v], &bell);
-            slope[v] = vfma(x[v] * vset(0.39894228f), bell, cdf);
-        }
-    }
+    find_slopes(kind, x, slope, count, type != VF32);
     EACH(v, count) vput(a->dx, i + v * W, n, type, vget(a->dy, i + v * W, n, type) * slope[v]);
 }
 
-INLINE void gelu_grad_range(const ax_gelu_grad_args *a, int64_t lo, int64_t hi, vtype type)
+INLINE void activation_grad_of(const ax_activation_grad_args *a, ax_activation kind, int64_t lo, int64_t hi,
+                               vtype type)
 {
     int64_t i = lo;
     for (; i + AT_ONCE * W <= hi; i += AT_ONCE * W)
-        gelu_grad_vectors(a, i, W, AT_ONCE, type);
+        activation_grad_vectors(a, kind, i, W, AT_ONCE, type);
     for (; i < hi; i += W)
-        gelu_grad_vectors(a, i, hi - i, 1, type);
+        activation_grad_vectors(a, kind, i, hi - i, 1, type);
 }
-BY_DTYPE(gelu_grad)
+
+INLINE void activation_grad_range(const ax_activation_grad_args *a, int64_t lo, int64_t hi, vtype type)
+{
+#define AX_RANGE(k, function)                                                                                \
+    if (a->kind == k)                                                                                        \
+        activation_grad_of(a, k, lo, hi, type);
+    AX_ACTIVATIONS(AX_RANGE)
+#undef AX_RANGE
+}
+BY_DTYPE(activation_grad)
 
 /* ---- sums ---------------------------------------------------------------------------------------- */
 
@@ -176,38 +315,69 @@ BY_DTYPE(col_sum)
 /* Bytes ahead at which arrays that come from memory are asked for: hardware does not look beyond a page. */
 enum { AHEAD = 4096 };
 
-/* Squares summed in double, lane by lane, per chunk of AX_CPU_SUMSQ_CHUNK elements; items are chunks, whose
- * sums go to scratch. */
-INLINE void sumsq_chunk(const void *x, int64_t from, int64_t to, double *out, vtype type)
+/* Squares summed in double, lane by lane, per chunk of elements; items are chunks, whose sums go to the
+ * job's `partials`. */
+typedef float half_floats __attribute__((vector_size(2 * W)));
+typedef double wide __attribute__((vector_size(4 * W)));
+
+INLINE void add_squares(wide sum[2], vf x)
 {
-    typedef float half __attribute__((vector_size(2 * W)));
-    typedef double wide __attribute__((vector_size(4 * W)));
-    wide sum[2] = {{0}};
-    double total = 0;
-    for (int64_t i = from; i < to; i += W) {
-        float part[W];
-        __builtin_prefetch((const char *)x + i * vsize(type) + AHEAD);
-        vstore(part, vget(x, i, to - i, type));
-        for (int h = 0; h < 2; h++) {
-            half narrow_part;
-            memcpy(&narrow_part, part + h * W / 2, sizeof narrow_part);
-            wide w = __builtin_convertvector(narrow_part, wide);
-            sum[h] = sum[h] + w * w;
-        }
+    float part[W];
+    vstore(part, x);
+    for (int h = 0; h < 2; h++) {
+        half_floats narrow_part;
+        memcpy(&narrow_part, part + h * W / 2, sizeof narrow_part);
+        wide w = __builtin_convertvector(narrow_part, wide);
+        sum[h] = sum[h] + w * w;
     }
+}
+
+INLINE double sum_lanes(const wide sum[2])
+{
+    double total = 0;
     for (int j = 0; j < W / 2; j++)
         total += sum[0][j] + sum[1][j];
-    *out = total;
+    return total;
 }
-static void sumsq(const void *args, int64_t lo, int64_t hi, void *scratch)
+
+INLINE void sumsq_chunk(const ax_sumsq_args *a, int64_t from, int64_t to, double *out, vtype type)
 {
-    const ax_cpu_sumsq *s = args;
-    (void)scratch;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t from = i * s->chunk, to = ax_min(s->a->n, from + s->chunk);
-        BY_VTYPE(sumsq_chunk, s->a->dtype, s->a->x, from, to, &s->partials[i]);
+    wide sum[2] = {{0}};
+    for (int64_t i = from; i < to; i += W) {
+        __builtin_prefetch((const char *)a->x + i * vsize(type) + AHEAD);
+        add_squares(sum, vget(a->x, i, to - i, type));
     }
+    *out = sum_lanes(sum);
 }
+
+INLINE void squared_error_chunk(const ax_squared_error_args *a, int64_t from, int64_t to, double *out,
+                                vtype type)
+{
+    const vf scale = vset((float)(a->scale * (a->now ? a->now->loss_scale : 1)));
+    wide sum[2] = {{0}};
+    for (int64_t i = from; i < to; i += W) {
+        vf error = vget(a->x, i, to - i, type) - vget(a->target, i, to - i, type);
+        add_squares(sum, error);
+        if (a->dx)
+            vput(a->dx, i, to - i, type, error * scale);
+    }
+    *out = sum_lanes(sum);
+}
+
+/* The table's entry `name` from name_chunk(args, from, to, out, type). */
+#define BY_CHUNKS(name)                                                                                      \
+    static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
+    {                                                                                                        \
+        const ax_cpu_chunks *s = args;                                                                       \
+        const ax_##name##_args *a = s->args;                                                                 \
+        (void)scratch;                                                                                       \
+        for (int64_t i = lo; i < hi; i++) {                                                                  \
+            int64_t from = i * s->chunk, to = ax_min(a->n, from + s->chunk);                                 \
+            BY_VTYPE(name##_chunk, a->dtype, a, from, to, &s->partials[i]);                                  \
+        }                                                                                                    \
+    }
+BY_CHUNKS(sumsq)
+BY_CHUNKS(squared_error)
 
 /* ---- conversion ---------------------------------------------------------------------------------- */
 

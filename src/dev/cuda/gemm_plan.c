@@ -79,9 +79,9 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
         {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
         {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS}};
     switch ((ax_gemm_then)g->then) {
-    case AX_THEN_GELU:
+    case AX_THEN_ACTIVATION:
         return gelu[g->pre != NULL][g->bias != NULL];
-    case AX_THEN_GELU_GRAD:
+    case AX_THEN_ACTIVATION_GRAD:
         return CUBLASLT_EPILOGUE_DGELU;
     default:
         return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -347,7 +347,7 @@ static ax_status fused_is_faster(const products *all, ax_stream *stream, const p
     ax_log(AX_LOG_DEBUG,
            "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
-           g->then == AX_THEN_GELU ? "gelu" : "its gradient", (double)min_ms[0], (double)min_ms[1]);
+           g->then == AX_THEN_ACTIVATION ? "gelu" : "its gradient", (double)min_ms[0], (double)min_ms[1]);
     *out = min_ms[1] >= MIN_COMPARABLE && min_ms[0] < MAX_RATIO * min_ms[1];
     return AX_OK;
 }

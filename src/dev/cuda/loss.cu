@@ -86,6 +86,25 @@ template <class A> __global__ void loss_kernel(losing<A> s)
         s.a.total[0] += total;
 }
 
+/* One block: counts are summed in one order. */
+__global__ void class_targets_kernel(ax_class_targets_args a)
+{
+    double kept = 0, illegal = 0;
+    for (int64_t r = threadIdx.x; r < a.rows; r += ROW_BLOCK) {
+        int64_t id = a.dtype == AX_I64 ? ((const int64_t *)a.x)[r] : ((const int32_t *)a.x)[r];
+        bool counts = id != a.ignore, legal = id >= 0 && id < a.classes;
+        a.y[r] = counts && legal ? (int32_t)id : -1;
+        kept += counts;
+        illegal += counts && !legal;
+    }
+    kept = over_block<plus>(kept, 0.0);
+    illegal = over_block<plus>(illegal, 0.0);
+    if (threadIdx.x == 0) {
+        a.counts[0] += kept;
+        a.counts[1] += illegal;
+    }
+}
+
 template <class T> struct subtract {
     typedef accum_t<T> A;
     T *x;
@@ -154,4 +173,9 @@ ax_status ax_cuda_ce_grad(ax_stream *stream, const void *args)
         typedef decltype(t) T;
         return run(stream, grad_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, logit_grad<T>{*a});
     });
+}
+
+ax_status ax_cuda_class_targets(ax_stream *stream, const void *args)
+{
+    return run(stream, class_targets_kernel, 1, ROW_BLOCK, 0, *(const ax_class_targets_args *)args);
 }

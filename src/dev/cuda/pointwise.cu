@@ -21,53 +21,80 @@ template <class T> struct bias_add {
     }
 };
 
-/* gelu(x) and its derivative. 0.5(1 + tanh u) is the logistic function of 2u: it and what it lacks of 1 are
- * made without a difference. */
-template <class A> struct gelu_value {
-    A y, slope;
-    __device__ gelu_value(ax_gelu_kind kind, A x)
-    {
-        if (kind == AX_GELU_TANH) {
-            const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
-            A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
-            A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
-            y = x * above;
-            A curve = x * above * below; /* 0 long before the square of x overflows */
-            slope = above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0);
-        } else {
-            A above = (A)0.5 * erf_complement(-x * (A)0.7071067811865476);
-            y = x * above;
-            slope = above + x * (A)0.3989422804014327 * exponential((A)-0.5 * x * x); /* 1/sqrt(2 pi) */
-        }
-    }
+/* An activation and its derivative at one place: FUNCTION_at for each FUNCTION of AX_ACTIVATIONS. */
+template <class A> struct point {
+    A value, slope;
 };
 
-template <class T> struct gelu {
+/* 0.5(1 + tanh u) is the logistic function of 2u: it and what it lacks of 1 are made without a difference. */
+template <class A> __device__ inline point<A> gelu_tanh_at(A x)
+{
+    const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
+    A u = c * x * (1 + cubic * x * x), e = exponential(-2 * (u < 0 ? -u : u)), most = 1 / (1 + e);
+    A above = u < 0 ? e * most : most, below = u < 0 ? most : e * most;
+    A curve = x * above * below; /* 0 long before the square of x overflows */
+    return {x * above, above + (curve != 0 ? curve * 2 * c * (1 + 3 * cubic * x * x) : 0)};
+}
+
+template <class A> __device__ inline point<A> gelu_exact_at(A x)
+{
+    A above = (A)0.5 * erf_complement(-x * (A)0.7071067811865476);
+    return {x * above, above + x * (A)0.3989422804014327 * exponential((A)-0.5 * x * x)}; /* 1/sqrt(2 pi) */
+}
+
+template <class A> __device__ inline point<A> relu_at(A x) { return {x < 0 ? (A)0 : x, (A)(x > 0)}; }
+
+template <class A> __device__ inline point<A> tanh_at(A x)
+{
+    A e = exponential(-2 * (x < 0 ? -x : x)), share = 1 / (1 + e);
+    return {hyperbolic_tangent(x), 4 * e * share * share};
+}
+
+template <class A> __device__ inline point<A> silu_at(A x)
+{
+    A e = exponential(x < 0 ? x : -x), most = 1 / (1 + e), above = x < 0 ? e * most : most;
+    return {x * above, above + x * (e * most) * most};
+}
+
+template <class A> __device__ inline point<A> activation_at(ax_activation kind, A x)
+{
+    switch (kind) {
+#define AX_AT(k, function)                                                                                   \
+    case k:                                                                                                  \
+        return function##_at(x);
+        AX_ACTIVATIONS(AX_AT)
+#undef AX_AT
+    default:
+        return {};
+    }
+}
+
+template <class T> struct activation {
     typedef accum_t<T> A;
     const void *x;
     void *y;
-    ax_gelu_kind kind;
+    ax_activation kind;
     template <int N> __device__ void run(int64_t at) const
     {
         pack<A, N> v = read<T, A, N>(x, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            v.v[i] = gelu_value<A>(kind, v.v[i]).y;
+            v.v[i] = activation_at<A>(kind, v.v[i]).value;
         write<T, A, N>(y, at, v);
     }
 };
 
-template <class T> struct gelu_grad {
+template <class T> struct activation_grad {
     typedef accum_t<T> A;
     const void *x, *dy;
     void *dx;
-    ax_gelu_kind kind;
+    ax_activation kind;
     template <int N> __device__ void run(int64_t at) const
     {
         pack<A, N> v = read<T, A, N>(x, at), d = read<T, A, N>(dy, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            d.v[i] *= gelu_value<A>(kind, v.v[i]).slope;
+            d.v[i] *= activation_at<A>(kind, v.v[i]).slope;
         write<T, A, N>(dx, at, d);
     }
 };
@@ -201,14 +228,51 @@ template <class T> __global__ void sumsq_kernel(const T *x, int64_t n, int64_t c
         part[blockIdx.x] = sum;
 }
 
-__global__ void sum_parts(const double *part, int64_t n, double *out)
+template <class T> struct differ {
+    typedef accum_t<T> A;
+    const T *x, *target;
+    T *dx;
+    A scale;
+    double *sum;
+    template <int N> __device__ void run(int64_t at) const
+    {
+        pack<A, N> v = read<T, A, N>(x, at), t = read<T, A, N>(target, at);
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            A error = v.v[i] - t.v[i];
+            *sum += (double)error * (double)error;
+            v.v[i] = scale * error;
+        }
+        if (dx)
+            write<T, A, N>(dx, at, v);
+    }
+};
+
+template <class T> struct squared {
+    ax_squared_error_args a;
+};
+template <class T> __global__ void squared_error_kernel(squared<T> s, bool wide, int64_t chunk, double *part)
+{
+    int64_t first = blockIdx.x * chunk, count = s.a.n - first < chunk ? s.a.n - first : chunk;
+    const T *x = (const T *)s.a.x + first;
+    double sum = 0, scale = s.a.scale * (s.a.now ? s.a.now->loss_scale : 1);
+    along_rows(wide, x, count, threadIdx.x, blockDim.x,
+               differ<T>{x, (const T *)s.a.target + first, s.a.dx ? (T *)s.a.dx + first : (T *)0,
+                         (accum_t<T>)scale, &sum});
+    sum = over_block<plus>(sum, 0.0);
+    if (threadIdx.x == 0)
+        part[blockIdx.x] = sum;
+}
+
+/* The sum of `part`, added to what is at `out` if `accumulate`. */
+__global__ void sum_parts(const double *part, int64_t n, bool accumulate, double *out)
 {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
         sum += part[i];
     sum = over_block<plus>(sum, 0.0);
     if (threadIdx.x == 0)
-        out[0] = sum;
+        out[0] = accumulate ? out[0] + sum : sum;
 }
 
 } // namespace
@@ -236,22 +300,22 @@ ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *g)
     });
 }
 
-ax_status ax_cuda_gelu(ax_stream *stream, const void *args)
+ax_status ax_cuda_activation(ax_stream *stream, const void *args)
 {
-    const ax_gelu_args *a = (const ax_gelu_args *)args;
+    const ax_activation_args *a = (const ax_activation_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return each<width<T>::value>(stream, a->n, aligned({a->x, a->y}), gelu<T>{a->x, a->y, a->kind});
+        return each<width<T>::value>(stream, a->n, aligned({a->x, a->y}), activation<T>{a->x, a->y, a->kind});
     });
 }
 
-ax_status ax_cuda_gelu_grad(ax_stream *stream, const void *args)
+ax_status ax_cuda_activation_grad(ax_stream *stream, const void *args)
 {
-    const ax_gelu_grad_args *a = (const ax_gelu_grad_args *)args;
+    const ax_activation_grad_args *a = (const ax_activation_grad_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         return each<width<T>::value>(stream, a->n, aligned({a->x, a->dy, a->dx}),
-                                     gelu_grad<T>{a->x, a->dy, a->dx, a->kind});
+                                     activation_grad<T>{a->x, a->dy, a->dx, a->kind});
     });
 }
 
@@ -311,14 +375,31 @@ ax_status ax_cuda_fill(ax_stream *stream, const void *args)
     }
 }
 
+/* Elements of a block's chunk where there are n in all. */
+static int64_t chunk_of(int64_t n) { return ax_max(CHUNK, ax_ceil_div(n, MOST_CHUNKS)); }
+
 ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)
 {
     const ax_sumsq_args *a = (const ax_sumsq_args *)args;
     double *part = (double *)ax_cuda_of(stream)->scratch;
-    int64_t chunk = ax_max(CHUNK, ax_ceil_div(a->n, MOST_CHUNKS)), chunks = ax_ceil_div(a->n, chunk);
+    int64_t chunk = chunk_of(a->n), chunks = ax_ceil_div(a->n, chunk);
     AX_TRY(by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
         return run(stream, sumsq_kernel<T>, (unsigned)chunks, BLOCK, 0, (const T *)a->x, a->n, chunk, part);
     }));
-    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, a->out);
+    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, false, a->out);
+}
+
+ax_status ax_cuda_squared_error(ax_stream *stream, const void *args)
+{
+    const ax_squared_error_args *a = (const ax_squared_error_args *)args;
+    double *part = (double *)ax_cuda_of(stream)->scratch;
+    int64_t chunk = chunk_of(a->n), chunks = ax_ceil_div(a->n, chunk);
+    bool wide = alike({a->x, a->target, a->dx ? a->dx : a->x});
+    AX_TRY(by_activation(a->dtype, [&](auto t) {
+        typedef decltype(t) T;
+        return run(stream, squared_error_kernel<T>, (unsigned)chunks, BLOCK, 0, squared<T>{*a}, wide, chunk,
+                   part);
+    }));
+    return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, true, a->total);
 }

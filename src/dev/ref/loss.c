@@ -1,4 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split. logits: T [r, v]; row values: A [r]. */
+/* Cross-entropy over a vocabulary that may be split (logits: T [r, v]; row values: A [r]), and squared
+ * errors. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
@@ -82,5 +83,42 @@ ax_status ref_ce_grad(ax_stream *stream, const void *args)
             ref_write(a->dtype, a->logits, r * a->ld + at, count, x);
         }
     }
+    return AX_OK;
+}
+
+ax_status ref_class_targets(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_class_targets_args *a = args;
+    for (int64_t r = 0; r < a->rows; r++) {
+        int64_t id = a->dtype == AX_I64 ? ((const int64_t *)a->x)[r] : ((const int32_t *)a->x)[r];
+        bool kept = id != a->ignore, legal = id >= 0 && id < a->classes;
+        a->y[r] = kept && legal ? (int32_t)id : -1;
+        a->counts[0] += kept;
+        a->counts[1] += kept && !legal;
+    }
+    return AX_OK;
+}
+
+ax_status ref_squared_error(ax_stream *stream, const void *args)
+{
+    (void)stream;
+    const ax_squared_error_args *a = args;
+    double x[REF_BLOCK], target[REF_BLOCK], total = 0;
+    double scale = a->scale * (a->now ? a->now->loss_scale : 1);
+    for (ref_blocks(a->n, at, count)) {
+        double sum = 0;
+        ref_read(a->dtype, a->x, at, count, x);
+        ref_read(a->dtype, a->target, at, count, target);
+        for (int64_t i = 0; i < count; i++) {
+            double error = x[i] - target[i];
+            sum += error * error;
+            x[i] = scale * error;
+        }
+        if (a->dx)
+            ref_write(a->dtype, a->dx, at, count, x);
+        total += sum;
+    }
+    a->total[0] += total;
     return AX_OK;
 }

@@ -1,5 +1,5 @@
-/* Element by element: bias, GELU, sums, dropout, scaling, filling; and the column sum that is the bias's
- * gradient. */
+/* Element by element: bias, activations, sums, dropout, scaling, filling; and the column sum that is the
+ * bias's gradient. */
 #include "axonn/philox.h"
 #include "dev/ref/ref.h"
 
@@ -42,55 +42,71 @@ ax_status ref_col_sum(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* gelu(x) = x·cdf(x), and its derivative. */
-typedef struct gelu_value {
+/* An activation and its derivative at one place: FUNCTION_at for each FUNCTION of AX_ACTIVATIONS. */
+typedef struct activation_point {
     double value, slope;
-} gelu_value;
+} activation_point;
 
-static gelu_value gelu_tanh(double x)
+static activation_point gelu_tanh_at(double x)
 {
     const double root = 0.79788456080286535588; /* sqrt(2/pi) */
     double t = tanh(root * (x + 0.044715 * x * x * x));
     double dt = (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
-    return (gelu_value){0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * dt};
+    return (activation_point){0.5 * x * (1 + t), 0.5 * (1 + t) + 0.5 * x * dt};
 }
 
-static gelu_value gelu_exact(double x)
+static activation_point gelu_exact_at(double x)
 {
     const double density_scale = 0.39894228040143267794; /* 1/sqrt(2 pi) */
     double cdf = 0.5 * erfc(-x * 0.70710678118654752440);
-    return (gelu_value){x * cdf, cdf + x * density_scale * exp(-0.5 * x * x)};
+    return (activation_point){x * cdf, cdf + x * density_scale * exp(-0.5 * x * x)};
 }
 
-static gelu_value gelu_of(ax_gelu_kind kind, double x)
+static activation_point relu_at(double x) { return (activation_point){x < 0 ? 0 : x, x > 0}; }
+
+static activation_point tanh_at(double x)
 {
-    return kind == AX_GELU_TANH ? gelu_tanh(x) : gelu_exact(x);
+    double sech = 1 / cosh(x);
+    return (activation_point){tanh(x), sech * sech};
 }
 
-ax_status ref_gelu(ax_stream *stream, const void *args)
+static activation_point silu_at(double x)
+{
+    double above = 1 / (1 + exp(-x)), below = 1 / (1 + exp(x));
+    return (activation_point){x * above, above + x * below * above};
+}
+
+typedef activation_point activation_fn(double x);
+static activation_fn *const activations[AX_ACTIVATION_COUNT] = {
+#define ENTRY(kind, function) [kind] = function##_at,
+    AX_ACTIVATIONS(ENTRY)
+#undef ENTRY
+};
+
+ax_status ref_activation(ax_stream *stream, const void *args)
 {
     (void)stream;
-    const ax_gelu_args *a = args;
+    const ax_activation_args *a = args;
     double x[REF_BLOCK];
     for (ref_blocks(a->n, at, count)) {
         ref_read(a->dtype, a->x, at, count, x);
         for (int64_t i = 0; i < count; i++)
-            x[i] = gelu_of(a->kind, x[i]).value;
+            x[i] = activations[a->kind](x[i]).value;
         ref_write(a->dtype, a->y, at, count, x);
     }
     return AX_OK;
 }
 
-ax_status ref_gelu_grad(ax_stream *stream, const void *args)
+ax_status ref_activation_grad(ax_stream *stream, const void *args)
 {
     (void)stream;
-    const ax_gelu_grad_args *a = args;
+    const ax_activation_grad_args *a = args;
     double x[REF_BLOCK], dy[REF_BLOCK];
     for (ref_blocks(a->n, at, count)) {
         ref_read(a->dtype, a->x, at, count, x);
         ref_read(a->dtype, a->dy, at, count, dy);
         for (int64_t i = 0; i < count; i++)
-            dy[i] *= gelu_of(a->kind, x[i]).slope;
+            dy[i] *= activations[a->kind](x[i]).slope;
         ref_write(a->dtype, a->dx, at, count, dy);
     }
     return AX_OK;

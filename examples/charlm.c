@@ -73,23 +73,15 @@ static ax_status train_step(trainer *t, size_t size, int step, double *loss)
 {
     ax_hyper hyper = {.lr = 3e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step};
     ax_batch batch = {0};
-    ax_tensor logits, stats, none;
-    void *sum;
+    ax_tensor logits, dlogits, none;
     AX_TRY(ax_frame_begin(t->frame, "train", AX_MODE_TRAIN, &batch));
     AX_TRY(load(t, size, step, &batch));
-    AX_TRY(ax_frame_scratch(t->frame, AX_F64, 1, &sum));
-    AX_TRY(ax_run_fill(t->ctx->stream, &(ax_fill_args){.n = 1, .y = sum, .dtype = AX_F64}));
     AX_TRY(ax_param_set_zero_grad(t->params));
     AX_TRY(ax_layer_forward(t->net, t->frame, NULL, &logits));
-    AX_TRY(ax_op_cross_entropy(t->frame, &logits, &batch.targets, sum, &stats));
-    AX_TRY(ax_op_cross_entropy_grad(t->frame, &logits, &batch.targets, &stats, 1.0 / (B * T)));
-    AX_TRY(ax_layer_backward(t->net, t->frame, &logits, &none));
+    AX_TRY(ax_cross_entropy_loss(t->frame, &logits, &batch.targets, AX_IGNORE_INDEX, loss, &dlogits));
+    AX_TRY(ax_layer_backward(t->net, t->frame, &dlogits, &none));
     AX_TRY(ax_param_set_sync_grad(t->params));
-    AX_TRY(ax_updater_step(t->updater, &hyper));
-    AX_TRY(ax_reduce_axes(t->ctx, ax_batch_axes(t->ctx), sum, 1, AX_F64, AX_SUM));
-    AX_TRY(ax_copy_out(t->ctx->stream, loss, sum, sizeof *loss));
-    *loss /= B * T;
-    return AX_OK;
+    return ax_updater_step(t->updater, &hyper);
 }
 
 static ax_status train(trainer *t, ax_comm *world, job *mine)

@@ -14,5 +14,5 @@ export PKG_CONFIG_PATH
 libdir=$(pkg-config --variable=libdir axonn)
 read -ra flags <<<"$(pkg-config --cflags --libs axonn)"
 
-"$compiler" -std=c11 -Wall -Wextra -Werror "$@" "$example" -o "$prefix/example" "${flags[@]}" "-Wl,-rpath,$libdir"
+"$compiler" -std=c11 -Wall -Wextra -Werror "$example" -o "$prefix/example" "$@" "${flags[@]}" "-Wl,-rpath,$libdir"
 "$prefix/example" "$example"

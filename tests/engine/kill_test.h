@@ -1,4 +1,5 @@
-/* Runs that are killed at random moments until one comes to its end, for test_stop.c and its campaign. */
+/* Runs that are killed at random moments and resumed until they finish; for test_stop.c and test_long_kill.c.
+ */
 #ifndef AX_TESTS_KILL_TEST_H
 #define AX_TESTS_KILL_TEST_H
 
@@ -8,7 +9,7 @@
     BASE_KEYS "train.steps=12 model.dropout=0.1 data.valid=valid.tok run.eval_interval=4 "                   \
               "run.checkpoint_interval=2 run.keep_latest=2 "
 
-/* The run that nobody kills, in ref/; returns how long it takes. */
+/* Makes the reference run, which is not killed, in ref/. Returns its duration in seconds. */
 static inline double kill_reference(const char *keys)
 {
     sh("rm -rf ref");
@@ -17,12 +18,13 @@ static inline double kill_reference(const char *keys)
     return ax_now() - start;
 }
 
-/* What a number of runs went through. */
 typedef struct kill_count {
-    int kills, resumed; /* that hit a living run; sessions that went on from a checkpoint */
+    int kills;   /* kills that hit a running process */
+    int resumed; /* sessions that resumed from a checkpoint */
 } kill_count;
 
-/* A moment of a run that takes `seconds`: any, or soon after a step, where the checkpoints are. */
+/* Waits until a random moment of a run that takes `seconds`: any moment or, more often, one soon after a
+ * step, when checkpoints are written. */
 static inline void await_moment(pid_t pid, double seconds, uint64_t key, uint64_t draw)
 {
     float u = ax_rng_uniform(key, 3 * draw), v = ax_rng_uniform(key, 3 * draw + 1);
@@ -34,8 +36,8 @@ static inline void await_moment(pid_t pid, double seconds, uint64_t key, uint64_
     sleep_ms(6 * v);
 }
 
-/* Starts the run up to `tries` times and kills it at moments drawn from `seed`, then lets it end: it must be
- * as the reference. */
+/* Starts the run up to `tries` times, kills it at random moments (from `seed`), then lets it finish. The
+ * result must equal the reference. */
 static inline void kill_and_compare(const char *keys, int tries, double seconds, uint64_t seed,
                                     kill_count *count)
 {

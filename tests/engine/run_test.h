@@ -1,6 +1,6 @@
-/* Whole training runs from a test: each in a child process of its own, as `axonn train` would be, so that it
- * can be killed, its exit code is a status, and what it says is a text. The paths of a test are relative to a
- * scratch directory, which is the current one. */
+/* Whole training runs from a test. Each run is a child process, like `axonn train`, so that it can be killed,
+ * has an exit code, and its log can be read. The current directory is a scratch directory, to which paths are
+ * relative. */
 #ifndef AX_TESTS_RUN_TEST_H
 #define AX_TESTS_RUN_TEST_H
 
@@ -29,7 +29,7 @@
             fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
     } while (0)
 
-/* Nothing here loses power: what is written survives a kill without waiting for the disk. */
+/* Makes fsync do nothing. Tests kill processes but do not cut the power, so written data survives anyway. */
 int fsync(int fd)
 {
     (void)fd;
@@ -53,7 +53,8 @@ static inline int scratch_teardown(void **state)
     return chdir("/") || ax_remove_tree(scratch_dir) != AX_OK ? -1 : 0;
 }
 
-/* Documents of uneven lengths, about `tokens` tokens in all, that a small model can learn: mostly ramps. */
+/* Writes a token file of documents of different lengths, about `tokens` tokens in all. A small model can
+ * learn them: they are mostly ramps. */
 static inline void make_tokens(const char *path, int64_t vocab, int64_t tokens, uint64_t seed)
 {
     ax_token_writer *writer;
@@ -83,10 +84,10 @@ enum { VOCAB = 61, MAX_KEYS = 64 };
 
 typedef struct outcome {
     int code;    /* exit code; 128 + signal */
-    ax_buf said; /* standard error */
+    ax_buf said; /* its standard error */
 } outcome;
 
-/* Adds a "key=value" word to the n words of `list`, in the place of one with the same key. */
+/* Adds a "key=value" word to the n words of `list`, or replaces the word with the same key. */
 static inline size_t set_key(char **list, size_t n, char *word)
 {
     size_t length = strcspn(word, "=") + 1, at = 0;
@@ -96,9 +97,8 @@ static inline size_t set_key(char **list, size_t n, char *word)
     return ax_max(n, at + 1);
 }
 
-/* The words of `keys` for a rank, of which the last of the same key counts; "@2:key=value" is for rank 2
- * only.
- */
+/* Splits `keys` into the words for a rank. If a key occurs more than once, the last one counts.
+ * "@2:key=value" is for rank 2 only. */
 static inline size_t keys_of_rank(char *keys, int rank, char **key)
 {
     char *rest = NULL, *end;
@@ -111,7 +111,7 @@ static inline size_t keys_of_rank(char *keys, int rank, char **key)
     return n;
 }
 
-/* What one rank of `axonn train` does: every rank that has something to say says it. */
+/* Does what one rank of `axonn train` does, except that every rank prints its error. */
 static inline ax_status train_rank(ax_comm *world, void *arg)
 {
     char *text = strdup(arg), *key[MAX_KEYS];
@@ -132,8 +132,8 @@ static inline ax_status train_rank(ax_comm *world, void *arg)
     return status;
 }
 
-/* What `axonn train` does, on as many rank threads as a word "ranks=N" says. Under a leak checker the exit
- * code tells. */
+/* Does what `axonn train` does, on the number of rank threads that a word "ranks=N" gives. Under a leak
+ * checker a leak changes the exit code. */
 static inline void train_and_exit(const char *keys)
 {
     char *text = strdup(keys), *word = strstr(text, "ranks=");
@@ -145,7 +145,7 @@ static inline void train_and_exit(const char *keys)
     exit((int)status);
 }
 
-/* Starts a run with "key=value" words (the last of the same key counts); its log is the file `log`. */
+/* Starts a run with "key=value" words (the last one of a key counts). The file `log` gets its log. */
 static inline pid_t run_start(const char *log, const char *keys)
 {
     fflush(NULL);
@@ -168,7 +168,8 @@ static inline int run_wait(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* The text of a file; the caller frees. (Inlined, gcc 12 takes the result for the address of `text`.) */
+/* Returns the text of a file; the caller frees it. Not inlined, because gcc 12 then warns wrongly that the
+ * address of `text` is returned. */
 __attribute__((noinline, unused)) static char *text_of(const char *path)
 {
     char *text;
@@ -177,7 +178,7 @@ __attribute__((noinline, unused)) static char *text_of(const char *path)
     return text;
 }
 
-/* Runs to the end, expects that exit code and that the log mentions `part` (NULL: anything). */
+/* Runs to the end and expects this exit code, and that the log contains `part` (NULL: anything). */
 static inline void run_expect(int code, const char *part, const char *fmt, ...) AX_PRINTF(3, 4);
 static inline void run_expect(int code, const char *part, const char *fmt, ...)
 {
@@ -197,8 +198,8 @@ static inline void sleep_ms(double ms) { usleep((useconds_t)(ms * 1e3)); }
 
 /* ---- what runs leave behind ---------------------------------------------------------------------- */
 
-/* metrics.jsonl as one line per row, without what differs from run to run: times, memory, and with
- * `rows_only` the rows that describe a run. The caller frees. */
+/* Returns metrics.jsonl, one line per row, without values that differ from run to run: times and memory. With
+ * `rows_only` also without the rows that describe a run. The caller frees it. */
 static inline char *metrics_of(const char *run, bool rows_only)
 {
     static const char *const changing[] = {"step_ms", "tokens_per_s",    "flops_per_s",  "hw_flops_per_s",
@@ -226,7 +227,7 @@ static inline char *metrics_of(const char *run, bool rows_only)
     return out.data;
 }
 
-/* The last step in metrics.jsonl, 0 if there is none yet. */
+/* Returns the last step in metrics.jsonl, 0 if there is none yet. */
 static inline int64_t last_step(const char *run)
 {
     char path[4096], *text;
@@ -284,7 +285,8 @@ static inline int count_files(const char *dir)
     return n;
 }
 
-/* state.json of both, but for the settings that a continuation may change. */
+/* Asserts that both checkpoints have the same state.json, except for settings that a resumed run may change.
+ */
 static inline void same_state(const char *a, const char *b)
 {
     char *text[2];
@@ -298,7 +300,7 @@ static inline void same_state(const char *a, const char *b)
     same_text(text[0], text[1]);
 }
 
-/* Every file of both checkpoints equal to the byte, but for the manifest (times, serial numbers). */
+/* Asserts that all files of both checkpoints are equal, except the manifest (times, serial numbers). */
 static inline void same_checkpoint(const char *a, const char *b)
 {
     char x[4096], y[4096];
@@ -334,7 +336,7 @@ static inline void sh(const char *fmt, ...)
         fail_msg("failed: %s", command);
 }
 
-/* A tokenizer of 280 tokens in tok/, and the text that it was trained on. */
+/* Makes a tokenizer of 280 tokens in tok/, and the text that it is trained on. */
 static inline void make_tokenizer(void)
 {
     static const char *const paths[] = {"text.txt"}, *const specials[] = {"<|endoftext|>"};

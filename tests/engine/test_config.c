@@ -1,4 +1,4 @@
-/* engine: the training configuration — defaults, rules over several keys, dump and load. */
+/* engine: the training configuration — defaults, rules between keys, dump and load. */
 #include "axonn/config.h"
 #include "axonn/dist.h"
 
@@ -109,7 +109,7 @@ static void rules_over_keys(void **state)
     }
 }
 
-/* A text that was not read to its end says nothing of the keys that seem to be missing. */
+/* After a syntax error, keys that were not read are not reported as missing. */
 static void unreadable_text(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void unreadable_text(void **state)
     }
 }
 
-/* Only what trains takes data. */
+/* data.train is required only for training. */
 static void use(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void dump_loads_back(void **state)
     assert_int_equal(ax_config_dump(&a, &first), AX_OK);
     assert_int_equal(load(first.data, 0, NULL, &b), AX_OK);
     assert_int_equal(ax_config_dump(&b, &second), AX_OK);
-    /* The same but for the comments that say where the values came from. */
+    /* Equal except for the comments, which say where each value came from. */
     for (char *l1 = first.data, *l2 = second.data; *l1 && *l2;
          l1 = strchr(l1, '\n') + 1, l2 = strchr(l2, '\n') + 1) {
         size_t n = strcspn(l1, "#\n");
@@ -177,7 +177,7 @@ static void dump_loads_back(void **state)
     ax_buf_fini(&second);
 }
 
-/* Steps, or a percentage of the steps, which may be fewer than the warm-up. */
+/* The warm-up is a number of steps or a percentage of train.steps, and may be longer than the run. */
 static void warmups(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void warmups(void **state)
 }
 
 /* The words of the key are the rows of the table. */
-/* Numbers that their type does not hold, or a sum with others would not, are refused with the range. */
+/* Numbers that would overflow, alone or combined with others, are refused, and the message has the range. */
 static void ranges_fit_types(void **state)
 {
     (void)state;
@@ -231,8 +231,8 @@ static void ranges_fit_types(void **state)
     }
 }
 
-/* Seconds of this thread, so that a busy machine does not matter; a search one by one would take ten times
- * that. */
+/* Finding the nearest legal batch takes less than the bound, in CPU time of this thread. A linear search
+ * would take ten times that. */
 static void large_batches_are_answered_soon(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What stands on the device "cuda": layers on grids, whole training runs, memory. On a GPU if the host has
- * one and AXONN_PLUGINS does not lead to the emulated one, as it does where CTest runs this. */
+/* Layers on grids, whole training runs and memory on the device "cuda". CTest sets AXONN_PLUGINS, which makes
+ * that an emulated GPU. Without it the test needs a real one. */
 #include "axonn/config.h"
 #include "axonn/engine.h"
 #include "axonn/nn.h"
@@ -18,7 +18,9 @@
 
 #include <cmocka.h>
 
-/* In float64 a device and a grid only reorder sums of at most a few hundred terms: 1e-12 is 1e4 roundings. */
+/* In float64 a device or a grid only changes the order of sums of at most a few hundred terms: 1e-12 is 1e4
+ * roundings.
+ */
 static void layers_equal_the_reference(void **state)
 {
     static const struct {
@@ -38,8 +40,7 @@ static void layers_equal_the_reference(void **state)
         }
 }
 
-/* The bounds are those that grids are held to on the host (test_equality.c): a device is one more order of
- * sums. */
+/* The bounds are those of grids on the host (test_equality.c): a device only adds another order of sums. */
 static void training_equals_the_reference(void **state)
 {
     enum { FEW = 3 };
@@ -95,11 +96,11 @@ static void memory_is_the_gpus(void **state)
     assert_true(ax_device_available("cuda", 0, &again) <= before - (int64_t)size);
     assert_int_equal(again, place);
     ax_device_free(dev, memory, size);
-    assert_true(ax_device_held(dev) >= held + (int64_t)size); /* the most */
+    assert_true(ax_device_held(dev) >= held + (int64_t)size); /* the peak, so it does not fall */
     assert_int_equal(ax_device_alloc(dev, (size_t)before + (1 << 30), &memory), AX_ERR_MEMORY);
     assert_null(memory);
     assert_non_null(strstr(ax_error_message(), "the GPU has no "));
-    /* Which is told once: what comes next works. */
+    /* The failure does not persist: the next allocation works. */
     assert_int_equal(ax_device_alloc(dev, 4096, &memory), AX_OK);
     ax_stream stream = {dev, NULL};
     double zeros[512];
@@ -111,7 +112,7 @@ static void memory_is_the_gpus(void **state)
     ax_device_close(&dev);
 }
 
-/* Work is done when somebody waits for it. */
+/* Launches run in order, and are done when the stream has been waited for. */
 static void launches_are_in_order(void **state)
 {
     enum { N = 1000 };
@@ -125,7 +126,7 @@ static void launches_are_in_order(void **state)
         for (int i = 0; i < N; i++)
             host[i] = (float)(i * round);
         assert_int_equal(ax_copy_in(&stream, a, host, sizeof host), AX_OK);
-        memset(host, 0, sizeof host); /* which was read */
+        memset(host, 0, sizeof host); /* its contents were copied already */
         assert_int_equal(ax_run_scale(&stream, &(ax_scale_args){N, 2, a, AX_F32}), AX_OK);
         assert_int_equal(ax_stream_wait(&stream), AX_OK);
         assert_int_equal(ax_copy_out(&stream, got, a, sizeof got), AX_OK);
@@ -136,11 +137,11 @@ static void launches_are_in_order(void **state)
     ax_device_close(&dev);
 }
 
-/* A number that is none stays none, and a large one stays one. */
+/* NaN stays NaN, and large numbers stay finite. */
 static void nothing_is_hidden(void **state)
 {
     enum { T = 40, N = 4 };
-    static const int64_t widths[] = {16, 5}; /* on tensor cores, and not */
+    static const int64_t widths[] = {16, 5}; /* with and without tensor cores */
     const float large[N] = {3e38f, -3e38f, 1e25f, -1e25f}, one[N] = {1, 1, 1, 1};
     ax_device *dev;
     char *memory;
@@ -176,7 +177,7 @@ static void nothing_is_hidden(void **state)
 
 typedef long counter_fn(void);
 
-/* A counter of the emulated GPU; NULL on a real one. */
+/* Returns a counter of the emulated GPU; NULL on a real one. */
 static counter_fn *counter_of_gpu(const char *name)
 {
     char path[4096];
@@ -204,7 +205,8 @@ enum {
     GRAPHS = 3 /* of a step: two micro-batches, and sums of squares */
 };
 
-/* *loss: of the last. The number of targets, and so the loss's scale, is another each time. */
+/* Runs the steps; *loss is that of the last one. The number of targets, and with it the scale of the loss,
+ * differs from step to step. */
 static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, bool as_graphs, double *loss)
 {
     counter_fn *waits = counter_of_gpu("ax_emulated_waits"), *graphs = counter_of_gpu("ax_emulated_graphs");
@@ -234,8 +236,9 @@ static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, bool
     return AX_OK;
 }
 
-/* From the first micro-batch to the update; and its result is there before the update is made. What comes
- * again is launched as graphs, and makes what it makes without them. */
+/* Within a step, from the first micro-batch to the update, the host waits for nothing but the result, which
+ * is ready before the update is done. Launches that repeat become graphs, with the same results as without.
+ */
 static void the_host_waits_for_results_alone(void **state)
 {
     (void)state;

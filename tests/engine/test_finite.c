@@ -1,4 +1,5 @@
-/* Steps that are not finite: fp16 whose loss scale is too large, and updates that are not made. */
+/* Steps whose gradient is not finite: fp16 with a loss scale that is too large, and updates that are skipped.
+ */
 #include "support/ranks.h"
 #include "support/tiny.h"
 
@@ -16,11 +17,11 @@
 
 enum { SCALED_STEPS = 20 };
 
-/* What steps in fp16 came to that began with a loss scale; rank 0's. */
+/* Input and results (of rank 0) of some steps in fp16 that begin with a given loss scale. */
 typedef struct scaling {
     ax_grid_size grid;
     double start;
-    bool large_head; /* whose gradients overflow whatever the scale is */
+    bool large_head; /* gradients overflow with every loss scale */
     double loss[SCALED_STEPS], norm[SCALED_STEPS], scale[SCALED_STEPS], end;
     bool overflow[SCALED_STEPS], updated[SCALED_STEPS];
     int64_t skipped;
@@ -37,8 +38,8 @@ static ax_status first_weights(ax_engine *engine, ax_ctx *ctx, float *out)
     return status;
 }
 
-/* The final norm makes nothing of its input, so that the loss is finite, and the token table's rows, by
- * which gradients come back, are of 65000. */
+/* Makes gradients overflow with every loss scale. The final norm's weight is 0, so the logits and the loss
+ * are finite. The head's weights, by which the gradient is multiplied, are 65000. */
 static ax_status enlarge_head(ax_engine *engine)
 {
     ax_param_set *set = ax_engine_params(engine);
@@ -83,7 +84,7 @@ static ax_status scaled_steps(ax_engine *engine, ax_ctx *ctx, scaling *s)
     return AX_OK;
 }
 
-/* All ranks found the same. */
+/* Checks that all ranks have the same results. */
 static ax_status agree(ax_comm *world, const scaling *mine)
 {
     double ends[] = {mine->end, -mine->end, (double)mine->skipped, -(double)mine->skipped};
@@ -127,8 +128,8 @@ static scaling scaled(ax_grid_size g, double start, bool large_head)
     return s;
 }
 
-/* Steps that overflow change nothing and halve the scale until one does not; from there on the scale, a power
- * of two, is in no number but for what fp16 has no room for. All ranks of a grid agree on it. */
+/* Steps that overflow change nothing and halve the scale, until one does not overflow. From then on the
+ * scale, a power of two, changes no result, except where fp16 rounds. All ranks of a grid agree. */
 static void a_scale_that_is_too_large_is_halved(void **state)
 {
     (void)state;
@@ -154,7 +155,7 @@ static void a_scale_that_is_too_large_is_halved(void **state)
     }
 }
 
-/* The scale stops at its least: the caller is told of the overflow, and the scale stays. */
+/* At its minimum the scale is not lowered any more, and the result still reports the overflow. */
 static void overflow_at_the_least_scale_is_told(void **state)
 {
     (void)state;
@@ -166,7 +167,7 @@ static void overflow_at_the_least_scale_is_told(void **state)
 
 /* ---- not finite ---------------------------------------------------------------------------------- */
 
-/* Weights, what kernels read of them, and optimizer state, to the bit. */
+/* A copy of all master weights, compute copies and optimizer state. */
 typedef struct image {
     size_t bytes;
     char *data;
@@ -189,7 +190,7 @@ static bool equal_images(const image *a, const image *b)
     return a->bytes == b->bytes && !memcmp(a->data, b->data, a->bytes);
 }
 
-/* The first weight of this rank's part of `param`. */
+/* Sets the first weight of this rank's part of `param`. */
 static ax_status put_weight(ax_engine *engine, ax_ctx *ctx, ax_param *param, float value)
 {
     if (ax_tensor_count(ctx->grid, &param->master))
@@ -208,8 +209,9 @@ typedef struct skipping {
     image before, spoilt, after;
 } skipping;
 
-/* A step on spoilt weights changes nothing, and says whose they are. One that follows it unseen, on weights
- * that are whole again, changes nothing either; the one after that trains. */
+/* A step on weights with a NaN changes nothing, and its result names the parameter. Steps that are queued
+ * before the result is read change nothing either, even if the weight has been repaired. The step after that
+ * trains. */
 static ax_status skip_steps(ax_engine *engine, ax_ctx *ctx, skipping *s)
 {
     ax_step_result r;

@@ -1,5 +1,5 @@
-/* The long campaign of engine/test_equality.c: other numbers of ranks, all combinations of what is
- * distributed and overlapped, and more steps. */
+/* The long version of test_equality.c: other numbers of ranks, all combinations of sharding and overlap
+ * options, and more steps. */
 #include "support/equality.h"
 
 #include "axonn/dist.h"
@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-/* The number of runs that were compared. */
+/* Compares a grid's run with that of one rank. Returns the number of runs compared: 1, or 0 if the grid is
+ * illegal. */
 static int compare(eq_run split, const eq_run *one, double loss_bound, double grad_bound)
 {
     if (split.model == EQ_GROUPED && !ax_heads_fit(8, 2, split.grid.x))
@@ -72,8 +73,8 @@ static void any_combination(void **state)
     printf("%d runs\n", runs);
 }
 
-/* Roundings grow with the steps, and the loss that they are roundings of falls: differences are relative to
- * the first loss, of which they are 1e-7 after 20 steps. */
+/* Returns the largest difference of losses, relative to the first loss: over the steps rounding errors grow
+ * while the loss falls. After 20 steps they are 1e-7 of the first loss. */
 static double worst_of_first_loss(const eq_run *split, const eq_run *one)
 {
     double worst = 0;

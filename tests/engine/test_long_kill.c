@@ -1,4 +1,4 @@
-/* The campaign behind test_stop.c: hundreds of kills of runs of several kinds. */
+/* The long version of test_stop.c: hundreds of kills of several kinds of runs. */
 #include "engine/kill_test.h"
 
 static void campaign(void **state)

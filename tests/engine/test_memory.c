@@ -1,5 +1,5 @@
-/* The memory of a training step: known before step 1, equal to what the system measures, used to the end, and
- * never asked for again after step 2. */
+/* The memory of a training step: the plan made before step 1 equals what the system measures, all of it is
+ * used, and nothing is allocated after step 2. */
 #include "axonn/engine.h"
 #include "axonn/trace.h"
 #include "dev/backend.h"
@@ -19,13 +19,13 @@
 
 #include <cmocka.h>
 
-/* What all threads have asked the system for and given back. */
+/* Returns the number of allocations, frees and mappings of all threads so far. */
 static long calls(void)
 {
     return atomic_load(&mallocs_made) + atomic_load(&mallocs_freed) + atomic_load(&mallocs_mapped);
 }
 
-/* ---- one training in a process of its own -------------------------------------------------------- */
+/* ---- a training in its own process --------------------------------------------------------------- */
 
 typedef struct shape {
     int64_t layers, hidden, heads, vocab, seq_len, micro_batch, global_batch, recompute;
@@ -37,7 +37,8 @@ typedef struct shape {
 typedef struct measured {
     int64_t baseline, peak; /* resident bytes before planning; VmHWM after the steps */
     size_t planned, frame, frame_used;
-    long calls, control; /* allocations of steps 3 … 8; one made on purpose */
+    long calls;   /* allocations in steps 3 … 8 */
+    long control; /* calls counted for one allocation made on purpose: the counter works */
 } measured;
 
 typedef struct training {
@@ -115,7 +116,7 @@ static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_ro
     return ax_sampler_read(source, first, end, out);
 }
 
-/* What ax_train does between two step boundaries. */
+/* Does what ax_train does between two step boundaries. */
 static ax_status step(training *t, int64_t number)
 {
     int64_t targets;
@@ -142,7 +143,7 @@ static ax_status step(training *t, int64_t number)
 static ax_status train(training *t, int steps, const shape *s, measured *out)
 {
     AX_TRY(start(t, s, out));
-    /* The kernels of so small a model reach a part of their scratch only. */
+    /* The kernels of so small a model use only a part of their scratch: touches all of it. */
     memset(((ax_cpu *)t->ctx->dev->impl)->scratch.base, 0, ax_cpu_workspace(s->threads));
     for (int i = 1; i <= steps; i++) {
         long before = calls();
@@ -150,7 +151,7 @@ static ax_status train(training *t, int steps, const shape *s, measured *out)
         out->calls += i > 2 ? calls() - before : 0;
     }
     long before = calls();
-    void *volatile block = malloc(100); /* or the compiler leaves out both */
+    void *volatile block = malloc(100); /* volatile, or the compiler removes malloc and free */
     free(block);
     out->control = calls() - before;
     out->peak = ax_memory_peak();
@@ -170,7 +171,7 @@ static void finish(training *t)
     ax_data_close(&t->data);
 }
 
-/* In a process of its own: it starts small, and VmHWM is that of this training. */
+/* Trains in a child process, so that VmHWM is that of this training alone. */
 static measured measure(const shape *s, int steps)
 {
     measured m = {0};
@@ -250,7 +251,7 @@ static ax_status any_rows(void *source, int64_t first, int64_t end, const ax_row
     return AX_OK;
 }
 
-/* Counts what any rank asks for in steps 3 … 6, while this one makes them. */
+/* Runs the steps on this rank and counts the allocations of all ranks in steps 3 … 6. */
 static ax_status count_steps(ax_ctx *ctx, ax_engine *engine, int64_t seq_len, int64_t targets,
                              atomic_long *asked)
 {
@@ -308,7 +309,7 @@ static ax_status grid_rank(ax_comm *world, void *arg)
     return status;
 }
 
-/* What travels, uneven parts included, needs no memory that was not there before. */
+/* Communication, also of uneven parts, allocates nothing. */
 static void a_step_on_a_grid_allocates_nothing(void **state)
 {
     (void)state;
@@ -328,15 +329,15 @@ static void the_plan_is_what_is_measured(void **state)
 {
     (void)state;
     static const shape shapes[] = {
-        /* weights, mostly */
+        /* mostly weights */
         {8, 256, 8, 4000, 64, 1, 1, 0, AX_F32, 0, 1},
-        /* activations, mostly, and two micro-batches */
+        /* mostly activations, and two micro-batches */
         {4, 96, 4, 1000, 256, 8, 16, 0, AX_BF16, 0.1, 1},
-        /* the same, computed again */
+        /* the same, with recomputation */
         {4, 96, 4, 1000, 256, 16, 16, 1, AX_F32, 0.1, 1},
-        /* logits, mostly */
+        /* mostly logits */
         {1, 32, 2, 20000, 256, 4, 4, 0, AX_F32, 0, 1},
-        /* little of anything but the constant parts */
+        /* mostly the parts of constant size */
         {2, 48, 3, 500, 64, 2, 4, 0, AX_F32, 0.1, 2},
     };
     for (size_t i = 0; i < AX_COUNT(shapes); i++) {
@@ -347,14 +348,13 @@ static void the_plan_is_what_is_measured(void **state)
         print_message("planned %.1f MiB, measured %.1f MiB (%.1f of %.1f MiB of the frame used)\n", planned,
                       found, (double)m.frame_used / 1048576, (double)m.frame / 1048576);
         assert_true((double)m.frame_used >= 0.95 * (double)m.frame && m.frame_used <= m.frame);
-        /* A sanitizer's own tables are no part of the plan. */
+        /* The plan does not include a sanitizer's tables. */
         if (!SANITIZED && (found > 1.01 * planned + 8 || found < 0.99 * planned - 8))
             fail_msg("the plan is wrong by %.1f MiB", found - planned);
     }
 }
 
-/* The largest depth that a configuration may ask for is planned soon: no part of the plan takes quadratic
- * time. */
+/* A model of the maximum depth is planned quickly: no part of the plan takes quadratic time. */
 static void the_deepest_model_is_planned_soon(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
-/* Whole training steps on grids: the strategy's resting weights, ZeRO, recomputation, the weight cache and
- * micro-batches in many combinations, each with everything overlapped over a communicator that is as late as
- * it may be, and with nothing overlapped over one that is never late. Both must give the same bits, and the
- * serial run's numbers. And the bytes that travel, against the closed forms. */
+/* Whole training steps on grids, in many combinations of sharded weights, ZeRO, recomputation, weight cache
+ * and micro-batches. Each runs twice: with all overlaps on a communicator that completes transfers as late as
+ * possible, and without overlap on one that completes them at once. Both must give the same bits, and the
+ * values of the serial run. Also compares the bytes that are transferred with closed forms. */
 #include "support/lazy.h"
 #include "support/ranks.h"
 #include "support/sanitized.h"
@@ -84,9 +84,10 @@ static void grids_train_as_one_rank_does(void **state)
     setup serial = run(base);
     int turn = 0;
     for (size_t i = 0; i < AX_COUNT(grids); i++)
-        for (int zero = 0; zero < (grids[i].data > 1 ? 4 : 2); zero++) /* 1 without data: as 0 */
+        for (int zero = 0; zero < (grids[i].data > 1 ? 4 : 2); zero++) /* without data, ZeRO 1 is ZeRO 0 */
             for (int micro_steps = 1; micro_steps <= 3; micro_steps++) {
-                /* All three on one grid, else one after the other; under sanitizers every other of those. */
+                /* All three numbers of micro-steps on one grid, one of them on the others; under sanitizers
+                 * half of these. */
                 int64_t share = GLOBAL / (grids[i].z * grids[i].data);
                 bool mine = (i == 2 && !SANITIZED) || micro_steps == 1 + (int)(i + (size_t)zero) % 3;
                 if (share % micro_steps || !mine || (SANITIZED && (i + (size_t)zero) % 2))
@@ -103,7 +104,7 @@ static void grids_train_as_one_rank_does(void **state)
     free(serial.weights);
 }
 
-/* The other rows of the table, each on all the axes it has. */
+/* The other strategies of the table, each on all of its axes. */
 static void strategies_train_as_one_rank_does(void **state)
 {
     (void)state;
@@ -128,7 +129,8 @@ static void strategies_train_as_one_rank_does(void **state)
     free(serial.weights);
 }
 
-/* bf16 rounds what is gathered and not what is reduced: overlap must not change a bit there either. */
+/* With bf16 weights are gathered in bf16 and gradients reduced in fp32. Overlap must not change a bit there
+ * either. */
 static void overlap_changes_no_bit_in_bf16(void **state)
 {
     (void)state;
@@ -153,14 +155,15 @@ static void overlap_changes_no_bit_in_bf16(void **state)
 
 /* ---- bytes --------------------------------------------------------------------------------------- */
 
-/* Elements of the weights of two dims: linear layers of the blocks, and the tables. */
+/* Number of elements in the weights of all linear layers of the blocks. */
 static int64_t linear_count(const shape *h)
 {
     return 2 * (4 * h->hidden * h->hidden + 2 * h->hidden * h->ffn);
 }
 
-/* 2502.08145, section on the performance model, summed over layers, for a step of M micro-batches in `wire`
- * bytes for gathered weights and `sum` bytes for gradients, on a grid with x = y = 1. */
+/* Bytes along z (arXiv 2502.08145, section on the performance model), summed over layers, for a step of m
+ * micro-batches on a grid with x = y = 1. `wire` and `sum` are the bytes of an element of gathered weights
+ * and of gradients. */
 static int64_t z_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 {
     const shape *h = s->shape;
@@ -173,8 +176,9 @@ static int64_t z_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
     return (z - 1) * (gathers * wire + scattered * sum) / z;
 }
 
-/* Per step one reduction of what z has left: an all-reduce, or a reduce-scatter and the gather of the update;
- * with zero 2 a reduce-scatter per micro-batch, with zero 3 gathers per use instead of per update. */
+/* Bytes along data, of the shards that z leaves. Per step: ZeRO 0 an all-reduce, ZeRO 1 a reduce-scatter and
+ * the gather of the update. ZeRO 2 reduce-scatters in each micro-batch; ZeRO 3 also gathers at each use
+ * instead of per update. */
 static int64_t data_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 {
     const shape *h = s->shape;
@@ -212,8 +216,8 @@ static void bytes_are_those_of_the_closed_forms(void **state)
             }
 }
 
-/* OAG: the gather of the next weight starts before the kernels of the present one end, in forward, in
- * backward and in recomputation; only the first of a micro-batch has nothing to hide behind. */
+/* OAG: the all-gather of the next weight starts before the kernels of the current one end, in forward,
+ * backward and recomputation. Only the first gather of a micro-batch overlaps with nothing. */
 static void gathers_run_beside_kernels(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* One checkpoint, any grid: saved on each of eight grids and loaded on each other, weights and optimizer
- * state are the same bits. */
+/* Checkpoints do not depend on the grid: saved on each of eight grids and loaded on each other one, weights
+ * and optimizer state are the same bits. */
 #include "engine/run_test.h"
 #include "support/ranks.h"
 
@@ -21,7 +21,7 @@ static const placement placements[] = {
     {{.x = 1, .y = 1, .z = 1, 1, .data = 7}, 3},
 };
 
-/* Odd sizes: nothing divides evenly. */
+/* Returns a model of odd sizes, which no grid divides evenly. */
 static ax_model_config odd(void)
 {
     ax_model_config c = {.layers = 2,
@@ -40,7 +40,8 @@ static ax_model_config odd(void)
 
 typedef struct job {
     const placement *at;
-    const char *from, *to; /* run directories; from NULL: new weights, trained for two steps */
+    const char *from,
+        *to; /* run directories to load from and save to; from NULL: trains new weights for two steps */
 } job;
 
 static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *out)
@@ -117,7 +118,7 @@ static void from_each_grid_to_each_other(void **state)
 {
     (void)state;
     for (size_t a = 0; a < AX_COUNT(placements); a++) {
-        /* Each grid trains weights of its own. */
+        /* Each grid trains its own weights. */
         sh("rm -rf first second");
         assert_ranks(grid_ranks(placements[a].grid), run_rank, &(job){&placements[a], NULL, "first"});
         for (size_t b = 0; b < AX_COUNT(placements); b++) {

@@ -1,5 +1,5 @@
-/* Memory that runs out: each allocation of an engine's life is made to fail in turn, on one rank and on a
- * grid. Every failure comes back as a status, and all that was allocated before it is given back. */
+/* Allocations that fail: each allocation of an engine's life fails in turn, on one rank and on a grid. Every
+ * failure is returned as a status, and everything allocated before is freed. */
 #include "axonn/engine.h"
 #include "support/mallocs.h"
 
@@ -25,7 +25,7 @@ static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *o
     return AX_OK;
 }
 
-/* The whole life of an engine, from its plan to its end. */
+/* Plans, creates, runs and destroys an engine. */
 static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
 {
     char source[] = "{}";
@@ -92,7 +92,7 @@ static void failures_are_reported_and_nothing_leaks(void **state)
             atomic_store(&mallocs_victim, n);
             ax_status status = ax_comm_threads_run(ranks, on_a_grid, &grids[g]);
             atomic_store(&mallocs_victim, 0);
-            /* A rank whose memory runs out in the midst of a split fails the communicator. */
+            /* A rank that runs out of memory in the middle of a split makes the communicator fail. */
             bool met = atomic_load(&mallocs_made) >= n;
             if (met && status != AX_ERR_MEMORY && !(status == AX_ERR_COMM && ranks > 1))
                 fail_msg("allocation %ld failed: %s: %s", n, ax_status_name(status), ax_error_message());

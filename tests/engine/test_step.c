@@ -1,4 +1,4 @@
-/* One training step: recomputation, planning, the check device, grids, and memory that never grows. */
+/* Training steps: recomputation, planning, the check device, grids, micro-batches, 16 bits. */
 #include "support/ranks.h"
 #include "support/tiny.h"
 
@@ -14,7 +14,7 @@
 
 enum { STEPS = 4 };
 
-/* The same, but attention goes back to where the row starts. */
+/* Reads the same rows, but as one document each: attention reaches back to the start of the row. */
 static ax_status open_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     AX_TRY(tiny_rows(source, first, end, out));
@@ -42,8 +42,8 @@ static ax_status collect_weights(ax_ctx *ctx, ax_param_set *set, setup *s)
     s->weights = calloc(20000, sizeof(double));
     for (int i = 0; i < set->n; i++) {
         const ax_tensor *w = &set->param[i]->master;
-        /* Its gradient is zero in exact arithmetic: Adam turns roundings into updates, which change no
-         * output. */
+        /* The gradient of the key bias is zero in exact arithmetic. Adam turns its rounding errors into
+         * updates, which do not change the output. */
         if (strstr(set->param[i]->name, "attn.k.bias"))
             continue;
         int64_t n = ax_tensor_global_count(w);
@@ -159,7 +159,7 @@ static void recomputation_changes_no_bit(void **state)
     }
 }
 
-/* Where rows are whole, nobody looks at where documents start. */
+/* With whole_rows, doc_start is not read. */
 static void whole_rows_have_no_documents(void **state)
 {
     (void)state;
@@ -175,7 +175,8 @@ static void whole_rows_have_no_documents(void **state)
     free(whole.weights);
 }
 
-/* A planned frame shares addresses, a bump frame shares none; one thread or three; the same numbers. */
+/* The results are the same with a planned frame, which reuses addresses, and a bump frame, which does not;
+ * and with one thread and three. */
 static void planning_and_threads_change_no_bit(void **state)
 {
     (void)state;
@@ -191,8 +192,8 @@ static void planning_and_threads_change_no_bit(void **state)
     free(threads.weights);
 }
 
-/* Poison in fresh memory, faults on host access: the step neither reads what nobody wrote nor touches device
- * memory. */
+/* The check device poisons fresh memory and faults on host access. The step neither reads memory that was not
+ * written nor accesses device memory from the host. */
 static void the_check_device_finds_nothing(void **state)
 {
     (void)state;
@@ -217,8 +218,8 @@ static double worst_of(const double *a, const double *b, int64_t n)
     return worst;
 }
 
-/* In float64 a grid only reorders sums; four steps of AdamW amplify roundings of 1e-16 by the ratio of
- * sqrt(v) to the gradient's smallest entries, at most 1e5 here. */
+/* In float64 a grid only changes the order of sums. Four steps of AdamW amplify rounding errors of 1e-16 by
+ * the ratio of sqrt(v) to the smallest entries of the gradient, at most 1e5 here. */
 static void grids_train_as_one_rank_does(void **state)
 {
     (void)state;
@@ -248,8 +249,8 @@ static void grids_train_as_one_rank_does(void **state)
     free(serial.weights);
 }
 
-/* How the batch is cut into micro-batches does not matter: dropout is drawn by global sample, the loss is
- * over the step's targets. */
+/* The size of micro-batches does not matter: dropout is a function of the global sample, and the loss is a
+ * mean over all targets of the step. */
 static void micro_batches_do_not_matter(void **state)
 {
     (void)state;
@@ -271,9 +272,9 @@ static void micro_batches_do_not_matter(void **state)
     free(one.weights);
 }
 
-/* 16 bits are judged by the gap that rounding to them opens in the reference itself: cpu's losses are no
- * further from the fp32 reference than twice the rounded reference's, with the gap measured over all steps.
- */
+/* Compares 16-bit training on cpu with the error that rounding to 16 bits causes on the reference device: the
+ * losses of cpu may differ from the fp32 reference at most twice as much as those of the 16-bit reference,
+ * over all steps. */
 static double judge_gap(ax_dtype compute)
 {
     setup exact = base, rounded = base, fast = base;
@@ -299,7 +300,7 @@ static void sixteen_bits_stay_within_twice_the_reference_gap(void **state)
 {
     (void)state;
     double bf16 = judge_gap(AX_BF16), fp16 = judge_gap(AX_F16);
-    assert_true(fp16 < bf16); /* three bits more */
+    assert_true(fp16 < bf16); /* fp16 has three more bits of precision */
 }
 
 static void options_that_do_not_fit_are_refused(void **state)

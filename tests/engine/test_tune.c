@@ -1,5 +1,5 @@
-/* Training an existing model on: what its directory holds beside weights, a head that is not the token table,
- * and keys that contradict it. */
+/* Training that starts from an existing model: the other files in its directory, a head that differs from the
+ * token table, and keys that contradict the model. */
 #include "engine/run_test.h"
 
 #include <math.h>
@@ -60,8 +60,8 @@ static void expect_files(const char *dir)
     }
 }
 
-/* What lies beside the weights goes into every checkpoint, also of a run that goes on where the model is gone
- * but for its configuration, and of a run that starts from a checkpoint. */
+/* Files beside the weights are copied into every checkpoint, also if the run is resumed after all of the
+ * model but its config.json was deleted, and in a run that starts from a checkpoint. */
 static void files_are_copied_along(void **state)
 {
     (void)state;
@@ -82,9 +82,10 @@ static void files_are_copied_along(void **state)
     expect_files("run3/ckpt/step-5");
 }
 
-/* ---- a head of its own --------------------------------------------------------------------------- */
+/* ---- an untied head ------------------------------------------------------------------------------ */
 
-/* GOLDEN as `dir`, whose file has a head too: the token table, with its last value changed by `change`. */
+/* Copies GOLDEN to `dir` and adds a head to its weights: the token table, with its last value changed by
+ * `change`. */
 static void make_headed(const char *dir, float change, bool tie)
 {
     ax_st *from, *to;
@@ -139,8 +140,8 @@ static double last_loss(const char *run)
     return loss;
 }
 
-/* It trains as the same weights do where config.json says that the head is not tied, on grids too, and goes
- * on. */
+/* The model trains exactly as if config.json said that the head is not tied, also on grids, and it can be
+ * resumed. */
 static void a_head_that_differs_is_untied(void **state)
 {
     (void)state;
@@ -170,7 +171,7 @@ static void a_head_that_differs_is_untied(void **state)
     run_expect(2, "model.tie: is false in model.from", FROM_KEYS "model.from=says_tied model.tie=true");
 }
 
-/* A copy of the table is no other head. */
+/* A head that equals the token table stays tied. */
 static void a_head_that_is_the_table_is_tied(void **state)
 {
     (void)state;
@@ -184,8 +185,7 @@ static void a_head_that_is_the_table_is_tied(void **state)
 
 /* ---- mistakes ------------------------------------------------------------------------------------ */
 
-/* Keys that are wrong by themselves, keys that contradict the model, and files that do not fit it, at once.
- */
+/* Invalid keys, keys that contradict the model, and files that do not fit it are all reported at once. */
 static void mistakes_are_told_together(void **state)
 {
     (void)state;

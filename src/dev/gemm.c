@@ -1,4 +1,4 @@
-/* A gemm with an epilogue (GELU or its gradient) as two kernels: the matmul, then the epilogue. */
+/* A gemm with an epilogue (an activation or its gradient) as two kernels: the matmul, then the epilogue. */
 #include "axonn/dev.h"
 
 ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args, ax_kernel_fn *const kernel[])

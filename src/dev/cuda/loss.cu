@@ -1,4 +1,4 @@
-/* Cross-entropy over a vocabulary that may be split. A block has a row. */
+/* Cross-entropy over a vocabulary that may be split over ranks. One block per row. */
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -15,7 +15,7 @@ template <class T> struct take_max {
         pack<A, N> v = read<T, A, N>(x, at);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            *max = v.v[i] > *max ? v.v[i] : *max; /* a NaN is not lost: it shows in the sum */
+            *max = v.v[i] > *max ? v.v[i] : *max; /* ignores NaN, which shows in the sum instead */
     }
 };
 template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, int64_t ld, accum_t<T> *out)
@@ -29,7 +29,7 @@ template <class T> __global__ void max_kernel(const T *logits, int64_t vocab, in
         out[blockIdx.x] = max;
 }
 
-/* The target's column in this box, or -1 (masked, or another rank's). */
+/* Returns the target's column in this rank's box, or -1 if the target is masked or in another rank's box. */
 __device__ inline int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
 {
     int64_t column = targets[r] - first;
@@ -66,7 +66,7 @@ template <class T> __global__ void sum_kernel(summing<T> s)
     }
 }
 
-/* One block: the total is summed in one order. */
+/* Launched with one block, so that the total is summed in a fixed order. */
 template <class A> struct losing {
     ax_ce_loss_args a;
 };
@@ -86,7 +86,7 @@ template <class A> __global__ void loss_kernel(losing<A> s)
         s.a.total[0] += total;
 }
 
-/* One block: counts are summed in one order. */
+/* Launched with one block, so that the counts are summed in a fixed order. */
 __global__ void class_targets_kernel(ax_class_targets_args a)
 {
     double kept = 0, illegal = 0;

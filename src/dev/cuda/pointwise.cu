@@ -1,4 +1,4 @@
-/* Kernels that treat one element at a time, and sums over all elements. */
+/* Elementwise kernels, and sums over all elements. */
 #include "dev/cuda/kernels.cuh"
 
 #include "axonn/philox.h"
@@ -21,12 +21,13 @@ template <class T> struct bias_add {
     }
 };
 
-/* An activation and its derivative at one place: FUNCTION_at for each FUNCTION of AX_ACTIVATIONS. */
+/* The value of an activation and its derivative at x: FUNCTION_at(x) for each FUNCTION of AX_ACTIVATIONS. */
 template <class A> struct point {
     A value, slope;
 };
 
-/* 0.5(1 + tanh u) is the logistic function of 2u: it and what it lacks of 1 are made without a difference. */
+/* 0.5(1 + tanh u) is the logistic function σ(2u). Both σ and 1 - σ are computed without a subtraction, so
+ * that nothing cancels. */
 template <class A> __device__ inline point<A> gelu_tanh_at(A x)
 {
     const A c = (A)0.7978845608028654, cubic = (A)0.044715; /* sqrt(2/pi) */
@@ -113,7 +114,7 @@ template <class T> struct add {
     }
 };
 
-/* c[r,:] = bias, added to what is there if `accumulate`: what a product is without its sums. */
+/* Sets each row of c to the bias (or to zeros), or adds the bias to it if `accumulate`. */
 template <class C, class A> struct spread {
     void *c;
     const A *bias; /* or NULL */
@@ -129,8 +130,8 @@ template <class C, class A> struct spread {
     }
 };
 
-/* Elements share a Philox block by four of their global index, which rows of odd length shift: each draws its
- * own. */
+/* Four elements, by their global index, share a Philox block. A row may begin in the middle of a block, so a
+ * thread computes the blocks of its N elements itself. */
 template <class T> struct dropout {
     typedef accum_t<T> A;
     ax_dropout_args a;
@@ -177,7 +178,7 @@ template <class X, class Y> struct convert {
     template <int N> __device__ void run(int64_t at) const { write<Y, A, N>(y, at, read<X, A, N>(x, at)); }
 };
 
-/* Elements as bits. */
+/* Stores the bits of one element everywhere. */
 template <class U> struct fill {
     U bits;
     void *y;
@@ -203,7 +204,7 @@ template <class U> ax_status fill_with(ax_stream *stream, const ax_fill_args *a)
 
 /* ---- sums over elements -------------------------------------------------------------------------- */
 
-/* A block sums one chunk; how the array is cut does not depend on the GPU. */
+/* Each block sums one chunk. The chunks do not depend on the GPU, so neither does the order of additions. */
 enum { CHUNK = 1 << 16, MOST_CHUNKS = AX_CUDA_SCRATCH / sizeof(double) };
 
 template <class T> struct add_squares {
@@ -264,7 +265,7 @@ template <class T> __global__ void squared_error_kernel(squared<T> s, bool wide,
         part[blockIdx.x] = sum;
 }
 
-/* The sum of `part`, added to what is at `out` if `accumulate`. */
+/* Sums `part`, and stores the sum at `out` or, if `accumulate`, adds it there. */
 __global__ void sum_parts(const double *part, int64_t n, bool accumulate, double *out)
 {
     double sum = 0;
@@ -375,7 +376,7 @@ ax_status ax_cuda_fill(ax_stream *stream, const void *args)
     }
 }
 
-/* Elements of a block's chunk where there are n in all. */
+/* Returns the elements of a chunk for an array of n elements. */
 static int64_t chunk_of(int64_t n) { return ax_max(CHUNK, ax_ceil_div(n, MOST_CHUNKS)); }
 
 ax_status ax_cuda_sumsq(ax_stream *stream, const void *args)

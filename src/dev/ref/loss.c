@@ -1,5 +1,5 @@
-/* Cross-entropy over a vocabulary that may be split (logits: T [r, v]; row values: A [r]), and squared
- * errors. */
+/* Cross-entropy over a vocabulary that may be split over ranks (logits: T [r, v]; values per row: A [r]), and
+ * the sum of squared errors. */
 #include "dev/ref/ref.h"
 
 #include <math.h>
@@ -14,14 +14,14 @@ ax_status ref_ce_max(ax_stream *stream, const void *args)
         for (ref_blocks(a->vocab, at, count)) {
             ref_read(a->dtype, a->logits, r * a->ld + at, count, x);
             for (int64_t i = 0; i < count; i++)
-                max = x[i] > max ? x[i] : max; /* a NaN is not lost: it shows in the sum */
+                max = x[i] > max ? x[i] : max; /* ignores NaN, which shows in the sum instead */
         }
         ax_store(ax_dtype_accum(a->dtype), a->max, r, max);
     }
     return AX_OK;
 }
 
-/* The target's column in this box, or -1 (masked, or another rank's). */
+/* Returns the target's column in this rank's box, or -1 if the target is masked or in another rank's box. */
 static int64_t target_column(const int32_t *targets, int64_t r, int64_t first, int64_t vocab)
 {
     int64_t column = targets[r] - first;

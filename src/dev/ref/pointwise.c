@@ -1,5 +1,5 @@
-/* Element by element: bias, activations, sums, dropout, scaling, filling; and the column sum that is the
- * bias's gradient. */
+/* Elementwise kernels: bias, activations, sums, dropout, scaling, filling; and the column sum, which is the
+ * gradient of a bias. */
 #include "axonn/philox.h"
 #include "dev/ref/ref.h"
 
@@ -42,7 +42,7 @@ ax_status ref_col_sum(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* An activation and its derivative at one place: FUNCTION_at for each FUNCTION of AX_ACTIVATIONS. */
+/* The value of an activation and its derivative at x: FUNCTION_at(x) for each FUNCTION of AX_ACTIVATIONS. */
 typedef struct activation_point {
     double value, slope;
 } activation_point;

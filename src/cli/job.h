@@ -23,8 +23,7 @@ typedef struct cli_job {
     char *const *words; /* the launcher's command, ends with NULL */
     int stop; /* signal that asks the ranks to save and stop; they acknowledge it. 0: end the job instead */
     bool elsewhere;   /* all ranks may be on other hosts, whose notes do not reach this process */
-    bool keeps_input; /* the launcher keeps standard input and passes it on to rank 0; else it gets /dev/null
-                       */
+    bool keeps_input; /* the launcher gets standard input, for rank 0; else it gets /dev/null */
     /* Results, set when the job has ended: */
     int status;   /* of the launcher, as waitpid returns it */
     int signal;   /* the signal that this process received, or 0 */

@@ -126,8 +126,8 @@ static void destroy(ax_generator *g)
     free(g->logits);
 }
 
-/* Runs on the dry device what the generator will run. Sets out->plan, and out->memory except the workspace.
- */
+/* Runs on the dry device what the generator will run. Sets out->plan, and out->memory except
+ * the workspace. */
 static ax_status dry_run(ax_ctx *dry, const ax_model_config *config, ax_generator *out)
 {
     ax_generator g = {.ctx = dry, .prompt = out->prompt, .capacity = out->capacity};

@@ -111,8 +111,8 @@ static int64_t set_bytes(const ax_product *p)
            (p->pre ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
-/* Returns the number of sets. One is enough if it fills the caches by itself: its end evicts its beginning.
- */
+/* Returns the number of sets. One is enough if it fills the caches by itself: its end evicts
+ * its beginning. */
 static int64_t sets_of(const timing *t, const ax_product *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
 /* Returns the product's arguments with the operands of set `set`. */

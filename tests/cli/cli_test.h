@@ -1,4 +1,4 @@
-/* Running the program from a test. */
+/* Runs the program from a test. */
 #ifndef AX_TESTS_CLI_TEST_H
 #define AX_TESTS_CLI_TEST_H
 
@@ -15,7 +15,7 @@
 
 #define AXONN AXONN_BUILD_DIR "/axonn"
 
-/* Runs a shell command; its standard output (and error, if the command says so) replaces *out. */
+/* Runs a shell command and stores its standard output in *out. Returns its exit code. */
 static inline int shell(const char *command, ax_buf *out)
 {
     out->size = 0;

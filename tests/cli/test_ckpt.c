@@ -1,4 +1,4 @@
-/* cli: checkpoints listed, verified and compared through the program. */
+/* cli: axonn ckpt ls, verify and diff. */
 #include "ckpt/grid_test.h"
 #include "cli/cli_test.h"
 
@@ -84,7 +84,7 @@ static void compare(void **state)
     assert_contains(out.data, "config.json:n                                values differ: 5, 1\n");
     assert_contains(out.data, "training/exp_avg.m.c_attn.weight             equal\n");
     assert_contains(out.data, "13 compared, 1 differ\n");
-    /* The files of the Hub's gpt2 have no prefix (blanks replace it here). */
+    /* Array names in the Hub's gpt2 have no prefix; here blanks replace it. */
     assert_int_equal(shell("cp " GPT2 " hub.safetensors && sed 's/\"transformer\\./            \"/g' " GPT2
                            " >plain.safetensors && " AXONN " ckpt diff plain.safetensors hub.safetensors",
                            &out),

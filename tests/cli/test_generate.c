@@ -1,4 +1,4 @@
-/* cli: where generation ends, and where its prompt comes from. */
+/* cli: axonn generate — end tokens and prompts. */
 #include "cli/cli_test.h"
 
 #include <jansson.h>
@@ -42,7 +42,7 @@ static size_t generated(const char *flags, const char *finish)
     return n;
 }
 
-/* Replaces the value of eos_token_id in a JSON file, which is made if there is none. */
+/* Sets eos_token_id in a JSON file, which is created if it does not exist. */
 static void set_ends(const char *path, const char *value)
 {
     json_t *o = json_load_file(path, 0, NULL), *ends = json_loads(value, JSON_DECODE_ANY, NULL);
@@ -52,7 +52,7 @@ static void set_ends(const char *path, const char *value)
     json_decref(o);
 }
 
-/* generation_config.json counts before config.json; either may have a list. */
+/* generation_config.json overrides config.json; each may have one id or a list. */
 static void ends_where_the_model_says(void **state)
 {
     (void)state;
@@ -60,7 +60,7 @@ static void ends_where_the_model_says(void **state)
     set_ends("model/config.json", "null");
     json_t *o = json_of(DRAWN), *ids = json_object_get(o, "tokens");
     assert_int_equal(json_array_size(ids), 8);
-    /* An id that comes for the first time at its place. */
+    /* Finds a token that does not occur earlier in the text. */
     size_t place = 1;
     while (place < 7 && json_equal(json_array_get(ids, place), json_array_get(ids, 0)))
         place++;
@@ -98,7 +98,8 @@ static void same_output(const char *wanted, const char *command)
     ax_buf_fini(&out);
 }
 
-/* From a pipe or a file, without its last newline; tokens and --prompt TEXT leave standard input alone. */
+/* A prompt from a pipe or a file loses its last newline. With --tokens or --prompt TEXT standard input is not
+ * read. */
 static void prompts_from_standard_input(void **state)
 {
     (void)state;
@@ -123,10 +124,10 @@ static void prompts_from_standard_input(void **state)
     same_output(wanted.data, "(sleep 0.2; printf 'li'; sleep 0.2; printf 'ne 1') | " SHORT);
     assert_int_equal(shell(SHORT "--tokens 5", &wanted), 0);
     same_output(wanted.data, "echo 'line 1' | " SHORT "--tokens 5");
-    /* Nothing on it is an empty prompt. */
+    /* Empty standard input is an empty prompt. */
     assert_int_equal(shell(SHORT "--prompt ''", &wanted), 0);
     same_output(wanted.data, SHORT "</dev/null");
-    /* A line of its own, and bytes that are no text. */
+    /* An empty line at the end stays, and bytes that are not UTF-8 are accepted. */
     assert_int_equal(shell("printf 'a\\n\\n' | " SHORT, &other), 0);
     assert_int_equal(strncmp(other.data, "a\n", 2), 0);
     assert_int_equal(shell("printf 'a\\0\\377b' | " SHORT, &other), 0);

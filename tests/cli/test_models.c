@@ -1,4 +1,4 @@
-/* cli: a model trained, continued, evaluated and asked through the program. */
+/* cli: axonn train, generate, logits and eval. */
 #include "axonn/ckpt.h"
 #include "axonn/data.h"
 #include "cli/cli_test.h"
@@ -20,7 +20,8 @@ static void text_file(const char *path, const char *text)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Runs a command that must succeed and print exactly one line of JSON. The caller releases it. */
+/* Runs a command that must succeed and print exactly one line of JSON, and returns it. The caller releases
+ * it. */
 static json_t *json_of(const char *fmt, ...) AX_PRINTF(1, 2);
 static json_t *json_of(const char *fmt, ...)
 {
@@ -38,7 +39,7 @@ static json_t *json_of(const char *fmt, ...)
     return object;
 }
 
-/* Runs a command that must fail with that exit code, print nothing on stdout and mention `part` on stderr. */
+/* Runs a command that must fail with this exit code, print nothing on stdout, and print `part` on stderr. */
 static void fails(int code, const char *part, const char *command)
 {
     char both[4096];
@@ -62,7 +63,7 @@ static double number(const json_t *object, const char *key)
     return json_number_value(value);
 }
 
-/* The ids in member "tokens": "5,17,3" */
+/* Prints the ids in member "tokens" as "5,17,3". */
 static char *ids_of(const json_t *object, char out[512])
 {
     const json_t *ids = json_object_get(object, "tokens");
@@ -102,23 +103,23 @@ static void train(void **state)
     assert_int_equal(shell("cat errors", &out), 0);
     assert_contains(out.data, "memory: ");
     assert_contains(out.data, "step 60/60 | loss ");
-    /* Without --json nothing goes to stdout; the same command has nothing left to do. */
+    /* Without --json stdout stays empty. The same command again finds nothing to do. */
     assert_int_equal(shell(AXONN " train small.yaml 2>errors", &out), 0);
     assert_string_equal(out.data, "");
-    /* All mistakes at once. */
+    /* All mistakes are reported at once. */
     assert_int_equal(shell(AXONN " train small.yaml model.layer=3 train.steps=-1 optim.nme=x 2>&1", &out), 2);
     assert_contains(out.data, "model.layer");
     assert_contains(out.data, "did you mean model.layers");
     assert_contains(out.data, "train.steps");
     assert_contains(out.data, "optim.n");
     ax_buf_fini(&out);
-    /* The vocabulary of model.from is no key to set. */
+    /* With model.from the message does not suggest to change model.vocab. */
     text_file("from.yaml", "{model: {from: " GOLDEN "}, data: {train: ten.tok}, run: {dir: from}}\n");
     fails(4, "8192, 67 are expected: it was made for another model", AXONN " train from.yaml");
     fails(2, "data.tokenizer: does not fit model.from", AXONN " train from.yaml data.tokenizer=tok");
     fails(4, "set model.vocab to at least 8192", AXONN " train small.yaml data.train=ten.tok run.dir=from");
     fails(4, "nowhere.yaml", AXONN " train nowhere.yaml");
-    /* The member with the text has a key, and bad lines a limit. */
+    /* data.text_key names the member with the text, and data.bad_lines limits bad lines. */
     o = json_of(
         "{ seq -f '{\"body\": \"line %%.0f\"}' 90; echo '{\"body\": null}'; } >keyed.jsonl; " AXONN
         " train small.yaml data.train=keyed.jsonl data.text_key=body train.steps=1 run.dir=keyed --json "
@@ -156,7 +157,7 @@ static void seeds_decide(void **state)
     json_decref(z);
 }
 
-/* Temperature 0 takes the likeliest token each time: the cache gives the logits of whole sequences. */
+/* With temperature 0 each token is the likeliest one according to the logits of the whole sequence. */
 static void greedy_is_the_maximum(void **state)
 {
     (void)state;
@@ -172,7 +173,7 @@ static void greedy_is_the_maximum(void **state)
         memcpy(ids, more, sizeof ids);
     }
     json_decref(o);
-    /* --top-k 1 is the same; so is every temperature with it. */
+    /* --top-k 1 gives the same with every temperature. */
     char a[512], b[512];
     json_t *k =
                json_of(AXONN " generate run --tokens 66,105 --top-k 1 --temperature 3 --max-tokens 5 --json"),
@@ -182,7 +183,7 @@ static void greedy_is_the_maximum(void **state)
     json_decref(g);
 }
 
-/* The same ten tokens as transformers' own greedy search. */
+/* The same ten tokens as those of transformers' greedy search. */
 static void greedy_on_given_weights(void **state)
 {
     (void)state;
@@ -202,7 +203,7 @@ static void greedy_on_given_weights(void **state)
     assert_string_equal(ids_of(o, got), wanted);
     assert_true(json_is_null(json_object_get(o, "text")));
     json_decref(o);
-    /* Without a tokenizer the text is the ids, those of the prompt first. */
+    /* Without a tokenizer the output is the ids, those of the prompt first. */
     ax_buf out = {0};
     char command[1024];
     snprintf(command, sizeof command, AXONN " generate " GOLDEN " --tokens %s --temperature 0 --max-tokens 2",
@@ -221,7 +222,7 @@ static void ends_of_generation(void **state)
     json_t *o = json_of(AXONN " generate run --tokens 66,105 --seed 3 --max-tokens 8 --ignore-end --json");
     int64_t first = json_integer_value(json_array_get(json_object_get(o, "tokens"), 0)), stop = -1;
     size_t at = 0;
-    for (size_t i = 1; i < 8 && stop < 0; i++) { /* one that has not come before */
+    for (size_t i = 1; i < 8 && stop < 0; i++) { /* a token that does not occur earlier */
         stop = json_integer_value(json_array_get(json_object_get(o, "tokens"), at = i));
         stop = stop == first ? -1 : stop;
     }
@@ -233,7 +234,7 @@ static void ends_of_generation(void **state)
     assert_int_equal(json_array_size(json_object_get(o, "tokens")), at);
     assert_string_equal(json_string_value(json_object_get(o, "finish")), "stop");
     json_decref(o);
-    /* 14 of the model's 16 positions are the prompt. The last token generated need not be fed again. */
+    /* The prompt takes 14 of the model's 16 positions. The last generated token is not fed and needs none. */
     snprintf(ids, sizeof ids, "%s", "1,2,3,4,5,6,7,8,9,10,11,12,13,14");
     o = json_of(AXONN " generate run --tokens %s --max-tokens 50 --ignore-end --json", ids);
     assert_true(json_array_size(json_object_get(o, "tokens")) == 2);
@@ -257,11 +258,13 @@ static void prompts_are_text(void **state)
                      0);
     assert_int_equal(strncmp(out.data, "line 1", 6), 0);
     ax_buf_fini(&out);
-    json_t *o = json_of(
-        AXONN " generate run --max-tokens 3 --ignore-end --json </dev/null"); /* from the end of a text */
+    json_t *o =
+        json_of(AXONN " generate run --max-tokens 3 --ignore-end --json </dev/null"); /* starts from the
+                                                                                         end-of-text token */
     assert_true(number(o, "prompt_tokens") == 1);
     json_decref(o);
-    /* Likeliest first, 255 of 290 ids or so are single bytes: half characters are sure to come. */
+    /* At a high temperature most tokens are single bytes (255 of about 290 ids), so the text has incomplete
+     * characters. */
     o = json_of(AXONN
                 " generate run --tokens 1 --temperature 1000 --seed 1 --max-tokens 14 --ignore-end --json");
     assert_contains(json_string_value(json_object_get(o, "text")), "\xef\xbf\xbd");
@@ -318,7 +321,7 @@ static void logits_of_given_weights(void **state)
 
 /* ---- eval ---------------------------------------------------------------------------------------- */
 
-/* What training reported of its last step, and what the saved model says of the same data. */
+/* axonn eval of the checkpoint gives the evaluation that training reported for its last step. */
 static void eval_is_what_training_reported(void **state)
 {
     (void)state;
@@ -330,7 +333,7 @@ static void eval_is_what_training_reported(void **state)
     assert_true(number(o, "bits_per_byte") == number(row, "bits_per_byte"));
     assert_true(number(o, "targets") == number(row, "targets"));
     assert_true(fabs(number(o, "perplexity") - exp(number(o, "loss"))) < 1e-9);
-    /* Tokenized before, in other batches, in bf16: the same data. */
+    /* The same data tokenized before, with another batch size, and in bf16. */
     assert_int_equal(shell(AXONN " data build --input valid.txt --tokenizer tok --out valid.tok 2>&1", &out),
                      0);
     json_t *t = json_of(AXONN " eval run --data valid.tok --batch 7 --json");
@@ -343,7 +346,7 @@ static void eval_is_what_training_reported(void **state)
     t = json_of(AXONN " eval run --data valid.tok --precision fp16 --json");
     assert_true(fabs(number(t, "loss") - number(o, "loss")) < 0.01);
     json_decref(t);
-    /* Shorter rows see less; every token but one is still a target once. */
+    /* With shorter rows attention sees less, but every token except one is still a target once. */
     t = json_of(AXONN " eval run --data valid.tok --seq-len 4 --json");
     assert_true(number(t, "targets") == number(o, "targets") && number(t, "loss") != number(o, "loss"));
     json_decref(t);
@@ -353,7 +356,7 @@ static void eval_is_what_training_reported(void **state)
     assert_contains(out.data, "perplexity");
     assert_contains(out.data, "bits per byte");
     fails(4, "nowhere.tok", AXONN " eval run --data nowhere.tok --json");
-    /* nanoGPT's files do not tell their vocabulary: a token beyond the model's is found where it is read. */
+    /* nanoGPT files do not store their vocabulary: a token beyond the model's is found when it is read. */
     assert_int_equal(shell("yes 12 | head -c 400 >beyond.bin", &out), 0);
     ax_buf_fini(&out);
     fails(4, "the file needs a larger one, or was made by another tokenizer",
@@ -365,8 +368,8 @@ static void eval_is_what_training_reported(void **state)
           AXONN " eval " GOLDEN " --data valid.txt");
 }
 
-/* A signal leaves no tokens behind and is what the parent sees. */
-/* Nothing to evaluate on is an error, pipes are read, and the member with the text can be named. */
+/* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
+/* Data without targets is an error, pipes are read, and --text-key works. */
 static void eval_of_what_there_is(void **state)
 {
     (void)state;
@@ -402,19 +405,19 @@ static void eval_interrupted(void **state)
     ax_buf_fini(&out);
 }
 
-/* A NaN among the weights of the last norm: numbers that are none are null in JSON, and an error.
- */
-/* What does not fit is said before it is taken, on each of the ranks' machines. */
+/* With a NaN in the last norm's weights, JSON output has null for numbers that are not finite, and the verb
+ * fails. */
+/* Too little memory is reported before anything is allocated. */
 static void memory_is_asked_for_first(void **state)
 {
     (void)state;
-    if (SANITIZED) /* the sanitizer's own address space is larger than any limit */
+    if (SANITIZED) /* a sanitizer reserves more address space than any limit */
         skip();
     fails(3, "evaluating 65536 rows of 16 tokens at a time needs",
           "ulimit -v 400000; " AXONN " eval run --data few.tok --batch 65536");
 }
 
-/* A run that goes on replaces its checkpoints; who evaluates it takes the newest that is there. */
+/* A run replaces its checkpoints while it trains; evaluating it takes the newest one that exists. */
 static void runs_that_go_on(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* What the program does before anything else: standard descriptors that are closed, small stacks. */
+/* The process itself: closed standard descriptors, small stacks, signals while waiting for input, endless
+ * input. */
 #include "cli/cli_test.h"
 #include "support/sanitized.h"
 
@@ -26,7 +27,7 @@ static int set_up(void **state)
     return 0;
 }
 
-/* Nothing that the program says lands in a file that it opens. */
+/* With closed standard descriptors, messages are not written into files that the program opens. */
 static void closed_descriptors(void **state)
 {
     ax_buf out = {0};
@@ -42,7 +43,7 @@ static void closed_descriptors(void **state)
     ax_buf_fini(&out);
 }
 
-/* Stacks of 64 KiB: sanitizers and their frames need more. */
+/* The program runs with stacks of 64 KiB. Not under sanitizers, which need more. */
 static void small_stacks(void **state)
 {
     ax_buf out = {0};
@@ -57,8 +58,8 @@ static void small_stacks(void **state)
     ax_buf_fini(&out);
 }
 
-/* A signal ends the wait for a pipe to which nobody writes: a run with exit code 7, what has temporary files
- * to remove by the signal. */
+/* A signal ends the wait for a pipe to which nobody writes. A training run exits with code 7; verbs with
+ * temporary files end by the signal. */
 static void signals_end_the_wait_for_a_pipe(void **state)
 {
     static const struct {
@@ -99,7 +100,7 @@ static void endless_input(void **state)
     ax_buf_fini(&out);
 }
 
-/* A launcher that cannot open its pipes is no bug of the program. */
+/* If the launcher cannot open its pipes, the exit code is not that of an internal error. */
 static void a_launcher_that_cannot_start(void **state)
 {
     ax_buf out = {0};

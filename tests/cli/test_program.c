@@ -1,4 +1,4 @@
-/* cli: the program from outside — help of every verb, exit codes, unknown words, man page, completion. */
+/* cli: help of every verb, exit codes, unknown words, man page, completion, installation. */
 #include "cli/cli_test.h"
 
 #include <jansson.h>
@@ -53,7 +53,7 @@ static void exit_codes_and_messages(void **state)
     ax_buf_fini(&out);
 }
 
-/* Errors leave standard output empty, and nothing is coloured where there is no terminal. */
+/* Errors leave standard output empty, and there is no colour without a terminal. */
 static void streams(void **state)
 {
     (void)state;
@@ -66,7 +66,7 @@ static void streams(void **state)
     ax_buf_fini(&out);
 }
 
-/* Each verb of the list has a help that names its usage. */
+/* Each verb of the list has a help text with its usage. */
 static void every_verb_has_help(void **state)
 {
     (void)state;
@@ -116,7 +116,7 @@ static void completion(void **state)
     ax_buf_fini(&out);
 }
 
-/* What `cmake --install` lays down, moved to another place. */
+/* What `cmake --install` installs works after it was moved to another directory. */
 static void installation(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void a_log_level_that_is_none_is_told(void **state)
     ax_buf_fini(&out);
 }
 
-/* AXONN_ISA chooses the kernels; what cannot run is refused before anything is done. */
+/* AXONN_ISA chooses the kernels; an instruction set that cannot run is refused before anything is done. */
 static void instruction_sets(void **state)
 {
     (void)state;

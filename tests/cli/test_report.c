@@ -1,4 +1,4 @@
-/* cli: axonn report, from outside. */
+/* cli: axonn report. */
 #include "cli/cli_test.h"
 
 #include <jansson.h>
@@ -61,7 +61,7 @@ static void pages_and_pictures(void **state)
     assert_int_equal(report("a sub/a --out both.SVG", &out), 0);
     read_output("both.SVG", &out);
     assert_contains(out.data, "<?xml");
-    assert_contains(out.data, ">sub/a<"); /* the same name: told apart by their paths */
+    assert_contains(out.data, ">sub/a<"); /* equal names are replaced by paths */
     assert_contains(out.data, ">2 runs<");
     ax_buf_fini(&out);
 }

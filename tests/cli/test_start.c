@@ -1,5 +1,5 @@
-/* cli: how soon a training run takes its first step. By itself (label bench): nothing else is to run beside
- * it. */
+/* cli: time until a training run begins its first step. Label bench: nothing else may run at the
+ * same time. */
 #include "axonn/data.h"
 #include "cli/cli_test.h"
 #include "support/sanitized.h"
@@ -9,7 +9,7 @@
 
 enum { VOCAB = 8192, TRIES = 5 };
 
-/* What the system says all processors have done since it started, in ticks. */
+/* Times of all processors since the system started, from /proc/stat, in ticks. */
 typedef struct ticks {
     double busy, stolen;
 } ticks;
@@ -27,7 +27,7 @@ static ticks ticks_now(void)
     return (ticks){t[0] + t[1] + t[2] + t[5] + t[6], t[7]};
 }
 
-/* The part of what was wanted of the processors that the machine below gave to others. */
+/* Returns the fraction of the wanted processor time that the hypervisor gave to other guests. */
 static double stolen_between(ticks a, ticks b)
 {
     double stolen = b.stolen - a.stolen, wanted = stolen + b.busy - a.busy;
@@ -48,8 +48,9 @@ static double parameters_and_time(double *time)
     return parameters;
 }
 
-/* From the start of the process to the first step, for a model of 10 M parameters on built data. The row that
- * describes the run is written last before that step. Sanitizers get their share. */
+/* Measures from the start of the process to the first step, for a model of 10 M parameters on a token file.
+ * The row of metrics.jsonl that describes the run is the last thing written before that step. Sanitizers get
+ * more time. */
 static void starts_in_half_a_second(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
-/* cli: from text to token ids and files and back, through the program. */
+/* cli: axonn tok and axonn data. */
 #include "cli/cli_test.h"
 
 #include <jansson.h>
 
-/* A corpus of 40 documents in a tree, and a tokenizer trained on it. */
+/* Makes a corpus of 40 documents in a directory tree, and trains a tokenizer on it. */
 static int set_up(void **state)
 {
     (void)state;
@@ -105,7 +105,7 @@ static void build_show_check(void **state)
     assert_contains(out.data, "1 file read, 0 left out");
     assert_int_equal(shell(AXONN " data check a.tok b.tok --tokenizer tok 2>&1", &out), 0);
     assert_int_equal(shell(AXONN " data show a.tok --document 40 2>&1", &out), 2);
-    /* One damaged byte is found, and the other file is looked at all the same. */
+    /* One damaged byte is found, and the other file is checked too. */
     assert_int_equal(shell("printf '\\377' | dd of=a.tok bs=1 seek=300 conv=notrunc 2>/dev/null; " AXONN
                            " data check a.tok b.tok --json 2>/dev/null",
                            &out),
@@ -133,7 +133,7 @@ static void missing_input(void **state)
     ax_buf_fini(&out);
 }
 
-/* Empty input is an error, and pipes are read, whatever reads text. */
+/* For all verbs that read text: empty input is an error, and pipes are read. */
 static void pipes_and_nothing(void **state)
 {
     (void)state;
@@ -166,7 +166,7 @@ static void pipes_and_nothing(void **state)
     ax_buf_fini(&out);
 }
 
-/* A file that is no text is told by what it is, named or not. */
+/* The message about a file that is not text says what kind of file it is. */
 static void files_that_are_no_text(void **state)
 {
     (void)state;
@@ -189,7 +189,7 @@ static void files_that_are_no_text(void **state)
     ax_buf_fini(&out);
 }
 
-/* Where a format has no index, an end token that is given tells documents apart. */
+/* For formats without a document index, --end-id finds the documents. */
 static void documents_without_an_index(void **state)
 {
     (void)state;
@@ -216,7 +216,7 @@ static void documents_without_an_index(void **state)
     ax_buf_fini(&out);
 }
 
-/* A signal leaves no temporary file and is what the parent sees. */
+/* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
 static void interrupted(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Runs that are killed at random moments and resumed until they finish; for test_stop.c and test_long_kill.c.
- */
+/* Runs that are killed at random moments and resumed until they finish, for test_stop.c and test_long_kill.c
+ * (many more kills). */
 #ifndef AX_TESTS_KILL_TEST_H
 #define AX_TESTS_KILL_TEST_H
 

@@ -285,8 +285,7 @@ static inline int count_files(const char *dir)
     return n;
 }
 
-/* Asserts that both checkpoints have the same state.json, except for settings that a resumed run may change.
- */
+/* Asserts that both checkpoints have the same state.json, except settings that a resumed run may change. */
 static inline void same_state(const char *a, const char *b)
 {
     char *text[2];

@@ -1,8 +1,8 @@
-/* What a whole training step moves, counted at the communicators, every byte by name: the volumes of the
- * linear layers (2502.08145, section "Performance model"; a layer alone, of sizes that divide by nothing, is
- * in nn/test_bytes.c) and what stands beside them: norm statistics, vocabulary, loss, gradients of vectors,
- * the norm of the gradient. And the degenerate grids against formulas of their own: they move what
- * Megatron-LM, FSDP, hybrid sharding and DDP move. */
+/* Bytes that a whole training step transfers, counted at the communicators and compared with a closed form in
+ * which every term has a name: the linear layers (arXiv 2502.08145, section "Performance model";
+ * tests/nn/test_bytes.c tests single layers of uneven sizes), norm statistics, vocabulary, loss, gradients of
+ * vectors, the gradient norm. Grids with one or two axes are also compared with separate formulas: they
+ * transfer what Megatron-LM, FSDP, hybrid sharding and DDP do. */
 #include "axonn/engine.h"
 #include "support/ranks.h"
 #include "support/sanitized.h"
@@ -14,9 +14,10 @@
 
 #include <cmocka.h>
 
-/* All divide by 8, and vectors fill whole lines of memory on 8 ranks: no padding between neighbours. */
+/* All sizes divide by 8, and a vector's part on each of 8 ranks fills whole cache lines, so nothing is
+ * padded. */
 enum { L = 2, D = 128, H = 256, HEADS = 8, V = 512, T = 16, ROWS = 16, STEPS = 3, PARAMS = L * 16 + 4 };
-/* Parameters: of the blocks' matrices, and of all vectors. */
+/* Number of parameters in the blocks' matrices, and in all vectors. */
 enum { BLOCKS = L * (4 * D * D + 2 * D * H), VECTORS = L * (9 * D + H) + 2 * D };
 
 enum { X = 1 << AX_X, Y = 1 << AX_Y, Z = 1 << AX_Z, DATA = 1 << AX_DATA, ALL = X | Y | Z | DATA };
@@ -65,22 +66,22 @@ static ax_axisset effective(const bytes_case *c, ax_axisset axes)
     return axes;
 }
 
-/* (g-1)/g of what is gathered, or of what is reduced and scattered. */
+/* Adds `times` all-gathers or reduce-scatters of `bytes` each: (g-1)/g of the bytes. */
 static void gather(terms *t, const char *name, ax_axisset axes, double times, double bytes)
 {
     double g = group_size(t->of, axes);
     t->term[t->n++] = (term){name, effective(t->of, axes), times * bytes * (g - 1) / g};
 }
 
-/* Twice that. */
+/* Adds all-reduces: twice as many bytes. */
 static void reduce(terms *t, const char *name, ax_axisset axes, double times, double bytes)
 {
     gather(t, name, axes, 2 * times, bytes);
 }
 
-/* One matrix of k inputs on gk ranks of `in` and n outputs on those of `out`, used once per micro-batch. m:
- * rows of a micro-batch on this rank; e, a: bytes of an element in kernels and in gradients; `inputs`: how
- * often its input gradient is reduced (q, k and v share one). */
+/* Adds one linear layer, used once per micro-batch, with k inputs split over the axes `in` and n outputs over
+ * `out`. m: rows of a micro-batch on this rank; e, a: bytes of an element in kernels and in gradients;
+ * `inputs`: how often its input gradient is reduced (once for q, k and v together). */
 static void linear(terms *t, double m, double k, ax_axisset in, double n, ax_axisset out, int inputs)
 {
     const bytes_case *c = t->of;
@@ -104,7 +105,7 @@ static void block_terms(terms *t, double m)
     linear(t, m, H, X, D, Y, 1);
 }
 
-/* The table serves as embedding and head: [v@x.y, d]. */
+/* Adds the token table [v@x.y, d], which is embedding and head. */
 static void vocabulary_terms(terms *t, double m, double micro)
 {
     const bytes_case *c = t->of;
@@ -137,18 +138,18 @@ static void step_terms(terms *t)
     reduce(t, "norms: sums and squares of rows", Y, micro * norms, 2 * m * a);
     reduce(t, "norms: the same in backward", Y, micro * (2 * L + 1), 2 * m * a);
     vocabulary_terms(t, m, micro);
-    /* Biases of q, k, v and up lie on x, all other vectors on y. */
+    /* The biases of q, k, v and up are split along x, all other vectors along y. */
     double on_x = L * (3 * D + H), on_y = VECTORS - on_x;
     reduce(t, "gradients of vectors", Z | DATA, 1, (on_x / c->grid.x + on_y / c->grid.y) * a);
     reduce(t, "loss of the step", Z | DATA, 1, 8);
     reduce(t, "norm of the gradient", ALL, 1, 8 * PARAMS);
 }
 
-/* ---- what is moved ------------------------------------------------------------------------------- */
+/* ---- counting ------------------------------------------------------------------------------------ */
 
 typedef struct measured {
     const bytes_case *of;
-    double bytes[ALL + 1]; /* of one step, by set of axes; of rank 0 */
+    double bytes[ALL + 1]; /* of one step of rank 0, by set of axes */
 } measured;
 
 static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
@@ -278,7 +279,7 @@ static void every_byte_has_a_name(void **state)
         for (int y = 1; x * y <= 8; y *= 2)
             for (int z = 1; x * y * z <= 8; z *= 2)
                 for (int variant = 0; variant < 4; variant++) {
-                    if (SANITIZED && variant != (x + y + z) % 4) /* the same code, slower */
+                    if (SANITIZED && variant != (x + y + z) % 4) /* a fourth of the cases */
                         continue;
                     bytes_case c = {.grid = {x, y, z, 1, 8 / (x * y * z)},
                                     .strategy = "axonn",
@@ -307,8 +308,8 @@ static void moves(const bytes_case *c, ax_axisset axes, double want, const char 
 
 enum { MATRICES = BLOCKS + V * D + T * D, TABLE = V * D };
 
-/* What every step adds, on g ranks: sums of the gradients of vectors, of the loss, and of the norm's squares.
- */
+/* Returns the bytes on g ranks that every step has: all-reduces of vectors' gradients, the loss and the
+ * gradient norm. */
 static double bookkeeping(double g) { return 2 * (g - 1) / g * (4.0 * VECTORS + 8 + 8 * PARAMS); }
 
 /* PyTorch DDP: an all-reduce of all gradients, however many micro-batches there are. */
@@ -319,9 +320,9 @@ static void data_parallelism_moves_what_ddp_does(void **state)
     moves(&c, DATA, 2 * 7 / 8.0 * 4 * MATRICES + bookkeeping(8), "gradients all-reduced in fp32");
 }
 
-/* FSDP: weights gathered for forward and for backward, gradients reduce-scattered, in each of two
- * micro-batches. The tied table is used in two places: three gathers (its two uses in forward and the head's
- * in backward) and two reductions. Positions are not needed in backward. */
+/* FSDP: in each of two micro-batches weights are gathered for forward and for backward, and gradients
+ * reduce-scattered. The tied token table is used twice: it has three gathers (two uses in forward, the head's
+ * in backward) and two reductions. The positions' table is not needed in backward. */
 static void z_moves_what_fsdp_does(void **state)
 {
     (void)state;
@@ -360,8 +361,9 @@ static void x_moves_what_megatron_does(void **state)
     moves(&c, X, 2 * 7 / 8.0 * (activations + 3 * rows * 4 + 8 * PARAMS), "activations all-reduced");
 }
 
-/* ZeRO along data: 1 reduces to shards and gathers what the optimizer updated, as much as DDP's all-reduce
- * but for the dtype; 2 reduces in each micro-batch; 3 gathers for each use instead. */
+/* ZeRO along data: stage 1 reduce-scatters gradients and gathers the updated weights, as many elements as
+ * DDP's all-reduce; stage 2 reduce-scatters in each micro-batch; stage 3 gathers at each use instead of after
+ * the update. */
 static void zero_moves_what_zero_does(void **state)
 {
     (void)state;

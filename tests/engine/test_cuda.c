@@ -19,8 +19,7 @@
 #include <cmocka.h>
 
 /* In float64 a device or a grid only changes the order of sums of at most a few hundred terms: 1e-12 is 1e4
- * roundings.
- */
+ * roundings. */
 static void layers_equal_the_reference(void **state)
 {
     static const struct {
@@ -237,8 +236,8 @@ static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, bool
 }
 
 /* Within a step, from the first micro-batch to the update, the host waits for nothing but the result, which
- * is ready before the update is done. Launches that repeat become graphs, with the same results as without.
- */
+ * is ready before the update is done. Launches that repeat become graphs, with the same results
+ * as without. */
 static void the_host_waits_for_results_alone(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Training on every grid of eight ranks equals training on one. Ranks are threads, models tiny; the campaign
- * of other numbers of ranks and all combinations of options is test_long_equality.c. */
+/* Training on every grid of eight ranks equals training on one rank. Ranks are threads and models are tiny.
+ * Other numbers of ranks and all combinations of options are in test_long_equality.c. */
 #include "support/equality.h"
 #include "support/sanitized.h"
 
@@ -13,11 +13,12 @@
 
 enum { STEPS = SANITIZED ? 4 : EQ_STEPS };
 
-/* Under sanitizers every grid is seen in float64, a third of them again in what else there is. */
+/* Returns the next grid to test. Under sanitizers only every third: for them float64 alone tests
+ * every grid. */
 static int next(int g) { return g + (SANITIZED ? 3 : 1); }
 static int first(int model) { return SANITIZED ? model : 0; }
 
-/* Every other grid recomputes. */
+/* Returns the run on a grid; every other grid uses recomputation. */
 static eq_run on_grid(eq_run serial, ax_grid_size grid, int index)
 {
     serial.grid = grid;
@@ -25,9 +26,8 @@ static eq_run on_grid(eq_run serial, ax_grid_size grid, int index)
     return eq_do(serial);
 }
 
-/* In float64 a grid only changes the order of sums: of at most 1e3 terms here, so that 1e-11 of the largest
- * is 1e2 times what roundings can do, and a contribution that is missing, doubled or misplaced is far beyond
- * it. */
+/* In float64 a grid only changes the order of sums, of at most 1e3 terms here. 1e-11 of the largest term is
+ * 100 times the rounding error, and far below the effect of a term that is missing, doubled or misplaced. */
 static void float64_differs_by_roundings(void **state)
 {
     (void)state;
@@ -45,8 +45,8 @@ static void float64_differs_by_roundings(void **state)
     }
 }
 
-/* Twelve ranks that share a head which is used twice in a row and fits into the cache of weights: filling the
- * cache, in the first micro-batch, asks for memory in the order of all others. */
+/* On twelve ranks the head is used twice in a row and fits into the weight cache. The first micro-batch,
+ * which fills the cache, must acquire memory in the same order as the others. */
 static void a_weight_in_the_cache_is_used_twice_in_a_row(void **state)
 {
     (void)state;
@@ -61,8 +61,8 @@ static void a_weight_in_the_cache_is_used_twice_in_a_row(void **state)
     eq_free(&one);
 }
 
-/* Sums of fp32 differ by 1e-6 of their terms; the optimizer, dividing by the root of the second moment, makes
- * of that 1e-7 of the loss in 20 steps. */
+/* fp32 sums in another order differ by 1e-6 of their terms. The optimizer divides by the root of the second
+ * moment; after 20 steps the difference is 1e-7 of the loss. */
 static void fp32_is_within_1e_5(void **state)
 {
     (void)state;
@@ -70,8 +70,7 @@ static void fp32_is_within_1e_5(void **state)
     int n = eq_factorizations(8, grids);
     for (int m = 0; m <= EQ_ODD; m++) {
         eq_run serial = eq_serial((eq_model)m, "cpu", AX_F32, STEPS), one = eq_do(serial);
-        assert_true(SANITIZED ||
-                    one.loss[STEPS - 1] < 0.6 * one.loss[0]); /* it is training that is compared */
+        assert_true(SANITIZED || one.loss[STEPS - 1] < 0.6 * one.loss[0]); /* the model does train */
         double loss = 0;
         for (int g = first(m); g < n; g = next(g)) {
             eq_run split = on_grid(serial, grids[g], g + m);
@@ -105,7 +104,7 @@ static void as_near_to_fp32_as_one_rank_is(ax_dtype compute)
         }
         printf("%s: losses in %s %.2f times as far from fp32 as one rank's, at most %.2f\n",
                eq_model_names[m], ax_dtype_name(compute), sum / runs, loss);
-        assert_true(sum <= 2 * runs); /* all grids together are no lottery */
+        assert_true(sum <= 2 * runs); /* mean over all grids, so one lucky grid does not count */
         eq_free(&exact);
     }
 }
@@ -122,8 +121,7 @@ static void fp16_is_as_near_to_fp32_as_one_rank_is(void **state)
     as_near_to_fp32_as_one_rank_is(AX_F16);
 }
 
-/* Strategies that are named, stages of ZeRO, overlaps off, gathered weights cached: none changes what is
- * computed. */
+/* Strategies, ZeRO stages, switching overlaps off and caching gathered weights do not change the results. */
 static void options_of_distribution_change_nothing(void **state)
 {
     (void)state;

@@ -1,5 +1,4 @@
-/* Steps whose gradient is not finite: fp16 with a loss scale that is too large, and updates that are skipped.
- */
+/* Steps whose gradient is not finite: loss scales too large for fp16, and updates that are skipped. */
 #include "support/ranks.h"
 #include "support/tiny.h"
 

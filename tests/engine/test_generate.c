@@ -1,5 +1,5 @@
-/* Generation: a cache and the whole sequence give the same logits, for prompts and capacities of every
- * length, on one rank and with the heads and the width split; what cannot be generated is refused. */
+/* Generation: with the key/value cache the logits are those of the whole sequence, for prompts and capacities
+ * of every length, on one rank and with heads and width split. What cannot be generated is refused. */
 #include "axonn/engine.h"
 #include "support/ranks.h"
 
@@ -18,7 +18,7 @@ typedef struct setup {
     const char *name, *device; /* of the golden model */
     ax_grid_size grid;
     ax_dtype compute;
-    double tolerance; /* of the largest logit */
+    double tolerance; /* relative to the largest logit */
 } setup;
 
 typedef struct job {
@@ -41,8 +41,8 @@ static ax_status keep(void *user, int64_t position, const float *logits, int64_t
     return AX_OK;
 }
 
-/* Feeds a prompt, or goes back to where `from` tokens had been fed, then single tokens until no position is
- * left, and one too many. */
+/* Feeds a prompt, or rewinds to `from` tokens; then feeds single tokens until no position is left, and one
+ * more, which must fail. */
 static ax_status feed_from(job *j, ax_generator *generator, int64_t from, int64_t prompt, int64_t capacity)
 {
     const float *logits;
@@ -63,7 +63,7 @@ static ax_status feed_from(job *j, ax_generator *generator, int64_t from, int64_
 
 static ax_status feed_all(job *j, ax_generator *generator, int64_t prompt, int64_t capacity)
 {
-    EXPECT(ax_generator_rewind(generator, 1) == AX_ERR_USAGE); /* it holds nothing yet */
+    EXPECT(ax_generator_rewind(generator, 1) == AX_ERR_USAGE); /* nothing was fed yet */
     AX_TRY(feed_from(j, generator, 0, prompt, capacity));
     if (prompt < capacity)
         AX_TRY(feed_from(j, generator, (prompt + capacity) / 2, prompt, capacity));
@@ -109,7 +109,7 @@ static ax_status with_model(ax_comm *world, const setup *s, ax_status (*fn)(job 
 
 static ax_status every_length_rank(ax_comm *world, void *arg) { return with_model(world, arg, every_length); }
 
-/* In bf16 the logits themselves are rounded to 2^-8, after sums in another order. */
+/* In bf16 the logits are rounded to a relative 2^-8, after sums in another order. */
 static void a_cache_changes_nothing(void **state)
 {
     (void)state;
@@ -157,8 +157,8 @@ static void what_cannot_be_is_refused(void **state)
         assert_ranks(grid_ranks(setups[i].grid), refused_rank, &setups[i]);
 }
 
-/* What ax_generate_time says of a model of d = 8, 1 layer, 11 words: its products read 12·d² + 11·d numbers
- * of each token, in 7 calls, and the share is the rate's and the token's. */
+/* Checks ax_generate_time for a model of width d = 8, 1 layer and 11 tokens: per token its GEMMs read 12·d² +
+ * 11·d weights in 7 calls, and the share follows from the rate of reading and the time of a token. */
 static ax_status timed(job *j)
 {
     enum { D = 8, WORDS = 11, PRODUCTS = 7, TOKENS = 5 };
@@ -170,7 +170,7 @@ static ax_status timed(job *j)
     EXPECT(t.kernel[AX_K_gemm].calls == PRODUCTS && t.kernel[AX_K_attention].calls == 1);
     EXPECT(t.kernel[AX_K_gemm].seconds > 0 && t.kernel[AX_K_gemm].seconds <= t.token.mean);
     EXPECT(t.prompt.median > 0 && t.token.min > 0 && t.token.min <= t.token.median);
-    EXPECT(t.memory.weights > 0 && t.memory.copies == 0 && t.held > 0); /* once, as kernels read them */
+    EXPECT(t.memory.weights > 0 && t.memory.copies == 0 && t.held > 0); /* no copies: weights are fp32 */
     bool known = t.read.median > 0;
     EXPECT(known == (strcmp(j->setup->device, "ref") != 0));
     EXPECT(!known || fabs(t.share.median - t.weights / t.read.median / t.token.median) < 1e-9);

@@ -1,5 +1,5 @@
-/* GPT-2 against transformers and torch (tests/golden): logits, loss, every gradient, 50 steps of AdamW,
- * greedy generation. */
+/* GPT-2 compared with transformers and PyTorch (tests/golden): logits, loss, every gradient, 50 steps of
+ * AdamW, greedy generation. */
 #include "axonn/ckpt.h"
 #include "axonn/engine.h"
 
@@ -22,7 +22,7 @@ static void must(ax_status status)
         fail_msg("%s: %s", ax_status_name(status), ax_error_message());
 }
 
-/* A golden case: the model directory, the numbers, and an engine on it. */
+/* A golden case: the model, its reference numbers, and an engine that runs it. */
 typedef struct golden {
     char dir[512];
     ax_st *numbers;
@@ -89,7 +89,7 @@ static void close_case(golden *g)
     ax_st_close(&g->numbers);
 }
 
-/* Rows from golden arrays [rows, t]; documents may be NULL. */
+/* A source of rows from golden arrays [rows, t]; `documents` may be NULL. */
 typedef struct rows {
     const double *tokens, *targets, *documents;
     int64_t t;
@@ -129,7 +129,7 @@ static double rms(const double *v, int64_t n)
 
 /* ---- forward and gradients ----------------------------------------------------------------------- */
 
-/* The golden gradient of a parameter, in the parameter's own shape. */
+/* Returns the golden gradient of a parameter, in the parameter's shape. */
 static double *golden_gradient(golden *g, const ax_param *p)
 {
     char key[300];
@@ -145,9 +145,9 @@ static double *golden_gradient(golden *g, const ax_param *p)
     return out;
 }
 
-/* The gradient is read back from a step with lr 0, which changes nothing. 1e-4 relative, beside what fp32
- * leaves of a sum that cancels: terms of the size of the largest gradients, one per row and position, each
- * rounded to 2^-24, leave 4·sqrt(terms) roundings (the key bias is zero in exact arithmetic). */
+/* Reads the gradients after a step with learning rate 0, which changes no weight. Tolerance: 1e-4 relative,
+ * plus the rounding error of a sum that cancels (the key bias is zero in exact arithmetic): 4·sqrt(terms)
+ * roundings of 2^-24 relative to the largest gradient, with one term per row and position. */
 static void check_gradients(golden *g, int64_t terms)
 {
     ax_param_set *set = ax_engine_params(g->engine);

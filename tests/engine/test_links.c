@@ -1,7 +1,7 @@
-/* Collectives from GPU to GPU, on emulated GPUs and a stand-in for NCCL (tests/cuda) or, without
- * AXONN_PLUGINS, on those that the host has, if they are several: every collective against its definition,
- * layers and training on grids, what falls back to the host and says why, and how failures end. With argument
- * "absent" NCCL is missing, and everything goes through the host. */
+/* Collectives from GPU to GPU: every collective against its definition, layers and training on grids, the
+ * fallback through host memory with its reason, and failures. Runs on emulated GPUs with a stand-in for NCCL
+ * (tests/cuda) or, without AXONN_PLUGINS, on the GPUs of the host, if there are several. With argument
+ * "absent" NCCL is missing, and all collectives go through host memory. */
 #include "axonn/nn.h"
 
 #include "support/apart.h"
@@ -18,9 +18,9 @@
 #include <cmocka.h>
 
 static const char *path = "nccl";
-static int gpus; /* of this host, at most 8 */
+static int gpus; /* number of GPUs of this host, at most 8 */
 
-/* Neighbours take a host's GPUs in turn. */
+/* Counts GPUs: ranks with successive local ranks get successive GPUs. */
 static int count_gpus(void)
 {
     int first, place, n = 1;
@@ -30,7 +30,7 @@ static int count_gpus(void)
     return n;
 }
 
-/* Rank r's GPU is number r. */
+/* Opens GPU number `number`; rank r uses number r. */
 static ax_status open_gpu(int number, ax_device **out)
 {
     ax_binding binding = {.neighbour = number};
@@ -77,7 +77,7 @@ static void operations_overlap(void **state)
 
 /* ---- on grids ------------------------------------------------------------------------------------ */
 
-/* Every group has its link, those that come with factors of x too. */
+/* Every group of a grid of eight is linked, also groups along factors of x. */
 static ax_status grid_of_eight(ax_comm *world, void *arg)
 {
     static const ax_coll_args any = {.coll = AX_ALL_GATHER, .count = 1, .dtype = AX_BF16};
@@ -154,10 +154,10 @@ static void training_equals_the_reference(void **state)
     eq_free(&one);
 }
 
-/* ---- what falls back ----------------------------------------------------------------------------- */
+/* ---- fallback through host memory ---------------------------------------------------------------- */
 
 typedef struct fallback {
-    int gpus; /* that the ranks have together */
+    int gpus; /* number of GPUs that the ranks share */
     char why[AX_COMM_WHY];
 } fallback;
 
@@ -223,7 +223,8 @@ static ax_status on_gpu(ax_comm *world, void *arg)
     o->status[me] = o->body(world, &stream, memory);
     if (o->status[me] != AX_OK)
         snprintf(o->message[me], sizeof o->message[me], "%s", ax_error_message());
-    /* As ax_train does: what is destroyed may wait for the others, who shall not wait for this rank then. */
+    /* Aborts first, as ax_train does: destroying a link may wait for the other ranks, which must not wait for
+     * this one meanwhile. */
     if (o->status[me] != AX_OK)
         ax_comm_abort(world, o->status[me], o->message[me]);
     ax_device_free(dev, memory, 2 * N * sizeof(float));
@@ -262,7 +263,7 @@ static void a_failing_rank_ends_the_others(void **state)
 {
     (void)state;
     outcome o = ends(one_fails);
-    assert_true(o.seconds < 60); /* half of what a rank waits for one that does not come */
+    assert_true(o.seconds < 60); /* half of the time after which a rank gives up waiting for another */
     for (int r = 0; r < ranks(); r++) {
         assert_int_equal(o.status[r], r == 1 ? AX_ERR_DATA : AX_ERR_COMM);
         if (r != 1 && !strstr(o.message[r], "rank 1 failed: the file is short"))
@@ -278,7 +279,7 @@ static ax_status one_differs(ax_comm *world, ax_stream *stream, void *memory)
 static void mismatches_are_errors(void **state)
 {
     (void)state;
-    if (!getenv("AXONN_PLUGINS")) /* NCCL itself does not compare */
+    if (!getenv("AXONN_PLUGINS")) /* the real NCCL does not compare calls */
         skip();
     outcome o = ends(one_differs);
     for (int r = 0; r < ranks(); r++)
@@ -294,7 +295,7 @@ static ax_status one_is_missing(ax_comm *world, ax_stream *stream, void *memory)
 static void a_rank_that_never_comes_is_an_error(void **state)
 {
     (void)state;
-    if (!getenv("AXONN_PLUGINS")) /* NCCL itself waits for ever */
+    if (!getenv("AXONN_PLUGINS")) /* the real NCCL waits forever */
         skip();
     setenv("AXONN_EMULATED_PATIENCE", "3", 1);
     outcome o = ends(one_is_missing);

@@ -1,5 +1,6 @@
-/* The order in which a run reads its samples: the test vectors of docs/training.md, which docs/order.py
- * prints. A run with a learning rate of 0 shows it, since each step of one row has the loss of its row. */
+/* The order in which a run reads its samples, compared with the test vectors of docs/training.md, which
+ * docs/order.py prints. With learning rate 0 and one row per step, the loss of a step identifies
+ * its sample. */
 #include "engine/run_test.h"
 
 enum { MOST = 64 };
@@ -8,7 +9,7 @@ enum { MOST = 64 };
     "optim.lr=0 train.global_batch=1 train.micro_batch=1 run.checkpoint_interval=0 "                         \
     "data.mask_documents=false "
 
-/* The losses of the rows of metrics.jsonl. */
+/* Reads the losses of the steps from metrics.jsonl. Returns their number. */
 static int losses_of(const char *run, double *out)
 {
     char *text = metrics_of(run, true);
@@ -19,7 +20,7 @@ static int losses_of(const char *run, double *out)
     return n;
 }
 
-/* A source of so many samples. */
+/* Writes a token file of `samples` samples. */
 static void make_source(const char *path, int samples, uint64_t seed)
 {
     ax_token_writer *writer;
@@ -33,7 +34,8 @@ static void make_source(const char *path, int samples, uint64_t seed)
     OK(ax_token_writer_finish(&writer, NULL));
 }
 
-/* Source 1 stands behind one of a tiny weight, which gives a single sample: the stream's second. */
+/* Source 1 is listed after a source with a tiny weight. That one gives a single sample, the second of the
+ * stream. */
 static void check_vector(int seed, int source, int n, char *order)
 {
     double of_row[MOST], read[MOST + 1];

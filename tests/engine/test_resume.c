@@ -1,22 +1,23 @@
-/* Stopping and resuming: at every step, bit for bit, whatever the precision, the order and the sources; what
- * a resumed run may change and what it may not. */
+/* Stopping and resuming after every step gives the same bits, for all precisions, orders and sources; and
+ * what a resumed run may and may not change. */
 #include "ckpt/ckpt.h"
 #include "engine/run_test.h"
 
 /* ---- the same bits ------------------------------------------------------------------------------- */
 
-/* Lays out a run that was killed after the checkpoint of `step` but had reported later steps too. */
+/* Makes a run directory as a kill leaves it: the newest checkpoint is that of `step`, metrics.jsonl has later
+ * steps too. */
 static void make_stopped(const char *run, int64_t step)
 {
     sh("rm -rf %s && mkdir -p %s/ckpt && cp -r ref/ckpt/step-%lld %s/ckpt/ && echo step-%lld > %s/latest && "
        "cp ref/metrics.jsonl %s/",
        run, run, (long long)step, run, (long long)step, run, run);
     if (step % 2)
-        sh("printf '{\"step\": 7, \"lo' >> %s/metrics.jsonl", run); /* torn */
+        sh("printf '{\"step\": 7, \"lo' >> %s/metrics.jsonl", run); /* an incomplete last line */
 }
 
-/* Resumes after each step of a run of 6 and compares weights, optimizer state, position and reported numbers
- * with those of the run that was not stopped. */
+/* Resumes after each step of a run of 6 steps, and compares weights, optimizer state, data position and
+ * metrics with those of an uninterrupted run. */
 static void resume_everywhere(const char *keys)
 {
     enum { STEPS = 6 };
@@ -46,7 +47,7 @@ static void bf16_two_sources_recompute(void **state)
                       "data.train=[{\"path\":train.tok,\"weight\":3},{\"path\":more.tok,\"weight\":1}]");
 }
 
-/* Weights that are too large for the first scale: the run begins with steps that are skipped. */
+/* The weights are too large for the initial loss scale, so the run begins with skipped steps. */
 static void fp16_scale_is_resumed(void **state)
 {
     (void)state;
@@ -71,7 +72,7 @@ static void sequential_momentum(void **state)
                       "train.recompute=2");
 }
 
-/* More epochs than one: the order of later epochs is resumed too. */
+/* Over several epochs: the order of later epochs is resumed too. */
 static void many_epochs(void **state)
 {
     (void)state;
@@ -79,7 +80,7 @@ static void many_epochs(void **state)
         "data.train=[{\"path\":tiny.tok,\"weight\":1},{\"path\":more.tok,\"weight\":2}] model.dropout=0.2");
 }
 
-/* Resumed again and again, a step at a time. */
+/* Resumes again and again, for one step each time. */
 static void a_step_at_a_time(void **state)
 {
     (void)state;
@@ -101,7 +102,7 @@ static void a_finished_run_has_nothing_to_do(void **state)
     same_text(before, metrics_of("run", true));
 }
 
-/* Without a checkpoint a run begins again; the rows of the first attempt are kept beside. */
+/* Without a checkpoint the run starts again; the metrics of the first attempt are kept in another file. */
 static void nothing_saved_yet(void **state)
 {
     (void)state;
@@ -113,7 +114,7 @@ static void nothing_saved_yet(void **state)
     assert_true(ax_path_exists("run/metrics.jsonl.1"));
 }
 
-/* The newest checkpoint is damaged: the one before is continued, and that is said. */
+/* If the newest checkpoint is damaged, the run continues from the one before, and logs it. */
 static void a_damaged_checkpoint_is_passed_over(void **state)
 {
     (void)state;
@@ -144,7 +145,7 @@ static void allowed_changes(void **state)
     run_expect(0, "done: step 9", BASE_KEYS "train.steps=9 optim.schedule=constant optim.lr=0.001");
 }
 
-/* Samples by size, unless a weight is given, were it the same for all. */
+/* Sources are mixed by size, unless weights are given; equal weights are not the same as none. */
 static void weights_of_sources(void **state)
 {
     (void)state;
@@ -198,7 +199,7 @@ static void refused_changes(void **state)
             assert_non_null(strstr(log, cases[i].said[k]));
         free(log);
     }
-    same_text(before, metrics_of("run", false)); /* nothing was touched */
+    same_text(before, metrics_of("run", false)); /* nothing was written */
     run_expect(2, "run.dir", BASE_KEYS "train.resume=none");
     char *log = text_of("log");
     assert_non_null(
@@ -206,7 +207,7 @@ static void refused_changes(void **state)
     free(log);
 }
 
-/* Copies the tokens of a packed file to a nanoGPT file, each increased by `more`. */
+/* Copies the tokens of a packed file to a nanoGPT file, adding `more` to each. */
 static void make_nanogpt(const char *from, const char *to, int more)
 {
     ax_data *data;
@@ -223,7 +224,7 @@ static void make_nanogpt(const char *from, const char *to, int more)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Gives a checkpoint's state the checksum of token files that earlier versions wrote for nanoGPT's. */
+/* Sets the checksum in a checkpoint's state to 0, as earlier versions wrote it for nanoGPT files. */
 static void forget_checksum(const char *dir)
 {
     manifest m;
@@ -242,7 +243,7 @@ static void forget_checksum(const char *dir)
     manifest_fini(&m);
 }
 
-/* Formats without a checksum of their own: another file of the same length is another run. */
+/* For formats without a stored checksum too, another file of the same length makes it another run. */
 static void a_swapped_file(void **state)
 {
     (void)state;
@@ -284,22 +285,22 @@ static void a_checkpoint_by_name(void **state)
     assert_non_null(strstr(rows, "\"resumed_from\": 3"));
     assert_null(strstr(rows, "\"step\": 3,"));
     free(rows);
-    /* The same command again goes on with the new run, not from the old checkpoint. */
+    /* The same command again continues the new run, instead of starting from the old checkpoint. */
     run_expect(0, "run/ckpt/step-6 after step 6",
                BASE_KEYS "model.dropout=0.1 train.resume=ref/ckpt/step-3 train.steps=7");
-    /* Other data and another batch: a new run on the old weights and optimizer state. */
+    /* Other data and another batch: a new run that starts with the old weights and optimizer state. */
     sh("rm -rf run");
     run_expect(0, "done: step 6",
                BASE_KEYS
                "train.resume=ref/ckpt/step-3 data.train=more.tok train.global_batch=2 train.seed=7");
-    /* Another shape is none. */
+    /* Another model shape is refused. */
     sh("rm -rf run");
     run_expect(2, "model.hidden was 24 and is now 48",
                BASE_KEYS "train.resume=ref/ckpt/step-3 model.hidden=48");
     run_expect(4, "nowhere", BASE_KEYS "train.resume=nowhere");
 }
 
-/* Back to an earlier checkpoint of the same run: what came later is gone from its report. */
+/* Going back to an earlier checkpoint of the same run removes later steps from metrics.jsonl. */
 static void back_to_an_earlier_step(void **state)
 {
     (void)state;

@@ -1,15 +1,15 @@
-/* Runs that are stopped from outside: by signals, which save first, by kills, which cannot be caught, and by
- * the lock of a run directory that is in use. */
+/* Runs that are stopped from outside: by signals, after which they save, by kills, which cannot be caught,
+ * and by the lock of a run directory that is in use. */
 #include "engine/kill_test.h"
 
 #include <ctype.h>
 
-/* A schedule that does not depend on the number of steps, so that a run stopped after N is one of N. */
+/* The schedule does not depend on train.steps, so that a run stopped after step N equals a run of N steps. */
 #define ENDLESS_KEYS                                                                                         \
     BASE_KEYS "train.steps=1000000 optim.schedule=constant model.dropout=0.1 run.checkpoint_interval=0 "     \
               "run.log_interval=1000000 "
 
-/* Sends the signal once the run has made `step` steps; returns the step after which it stopped. */
+/* Sends the signal once the run has done `step` steps. Returns the step after which it stopped. */
 static int64_t stop_at(const char *keys, int64_t step, int number)
 {
     pid_t pid = run_start("log", keys);
@@ -36,7 +36,7 @@ static void signals_save_and_stop(void **state)
     (void)state;
     static const int numbers[] = {SIGTERM, SIGUSR1, SIGUSR2, SIGINT, SIGHUP};
     for (size_t i = 0; i < AX_COUNT(numbers); i++)
-        signal(numbers[i], SIG_DFL); /* a shell may have started this in the background */
+        signal(numbers[i], SIG_DFL); /* undoes what a shell sets for background processes */
     int64_t step = 0;
     sh("rm -rf ref run");
     for (size_t i = 0; i < AX_COUNT(numbers); i++)
@@ -49,7 +49,7 @@ static void signals_save_and_stop(void **state)
     same_text(metrics_of("ref", true), metrics_of("run", true));
 }
 
-/* What was ignored when the run began is ignored by it, as nohup wants it. */
+/* Signals that were ignored when the run began stay ignored, as under nohup. */
 static void signals_that_are_ignored_do_not_stop(void **state)
 {
     (void)state;
@@ -67,7 +67,7 @@ static void signals_that_are_ignored_do_not_stop(void **state)
     free(log);
 }
 
-/* A signal before the first step: one step is made and saved. */
+/* After a signal before the first step, one step is done and saved. */
 static void a_signal_at_the_start(void **state)
 {
     (void)state;
@@ -84,7 +84,7 @@ static void a_signal_at_the_start(void **state)
     }
 }
 
-/* An evaluation that would take hours is left at once, and made up for by the continuation. */
+/* A signal ends a long evaluation at once; the resumed run does it again. */
 static void a_signal_during_an_evaluation(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void a_signal_during_an_evaluation(void **state)
     run_expect(0, NULL, "%s run.eval_batches=3", keys);
     same_text(metrics_of("ref", true), metrics_of("run", true));
     same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
-    /* The same in the last evaluation: the steps are done, the run is not. */
+    /* The same in the last evaluation: all steps are done, but the run is not finished. */
     sh("rm -rf run");
     pid = run_start("log", BASE_KEYS "train.steps=2 data.valid=long.tok");
     await_step("run", pid, 2);
@@ -116,8 +116,8 @@ static void a_signal_during_an_evaluation(void **state)
     run_expect(0, "nothing to do", BASE_KEYS "train.steps=2 data.valid=long.tok run.eval_batches=3");
 }
 
-/* Sends SIGTERM `ms` milliseconds after the run has made `step` steps, lets it sleep for more than a step may
- * last after a signal, and asserts that it gave up the next step. */
+/* Sends SIGTERM `ms` milliseconds after the run has done `step` steps, and stops the process for longer than
+ * a step may run after a signal. Asserts that it gave up the next step. */
 static void give_up_after(const char *keys, int64_t step, double ms)
 {
     char said[128];
@@ -128,7 +128,7 @@ static void give_up_after(const char *keys, int64_t step, double ms)
         sleep_ms(1);
     sleep_ms(ms);
     kill(pid, SIGTERM);
-    sleep_ms(50); /* for its handler */
+    sleep_ms(50); /* time for its handler to run */
     kill(pid, SIGSTOP);
     sleep_ms(10500);
     kill(pid, SIGCONT);
@@ -144,13 +144,14 @@ static void give_up_after(const char *keys, int64_t step, double ms)
     assert_true(ax_path_is_dir(said));
 }
 
-/* Steps of two ranks that take some seconds: one is given up, and made again with the same bits. */
+/* A step of two ranks that takes some seconds is given up, and done again by the resumed run with the same
+ * bits. */
 static void a_step_that_takes_long_is_given_up(void **state)
 {
     (void)state;
     char keys[1024];
     double seconds = 0;
-    for (int rows = 800; seconds < 5; rows *= seconds < 0.5 ? 8 : 2) { /* ranks ask one another after two */
+    for (int rows = 800; seconds < 5; rows *= seconds < 0.5 ? 8 : 2) { /* ranks agree every two seconds */
         snprintf(keys, sizeof keys,
                  BASE_KEYS "ranks=2 grid.data=2 zero=1 train.micro_batch=1 optim.warmup=1 model.dropout=0.1 "
                            "run.checkpoint_interval=0 optim.schedule=constant train.global_batch=%d ",
@@ -166,7 +167,7 @@ static void a_step_that_takes_long_is_given_up(void **state)
     same_checkpoint("ref/ckpt/step-2", "run/ckpt/step-2");
 }
 
-/* The signal comes while rows are drawn, or soon after. */
+/* The signal comes while the rows of the step are chosen, or soon after. */
 static void a_huge_step_is_given_up(void **state)
 {
     (void)state;
@@ -175,7 +176,7 @@ static void a_huge_step_is_given_up(void **state)
     give_up_after(keys, 0, 200);
 }
 
-/* The whole of this program's kills is small; test_long_kill.c makes hundreds. */
+/* Only a few kills; test_long_kill.c does hundreds. */
 static void kills_change_no_bit(void **state)
 {
     (void)state;
@@ -199,7 +200,7 @@ static void a_directory_in_use_is_refused(void **state)
     run_expect(2, said, BASE_KEYS);
     kill(pid, SIGTERM);
     assert_int_equal(run_wait(pid), AX_ERR_SIGNAL);
-    /* The lock goes with its process, however that ends. */
+    /* The lock is released when its process ends, in whatever way. */
     pid = run_start("first", ENDLESS_KEYS);
     await_step("run", pid, last_step("run") + 1);
     kill(pid, SIGKILL);

@@ -1,5 +1,5 @@
-/* What a run says and does when something is wrong or unusual: numbers that are not finite, data that is
- * missing or does not fit the model, an existing model to start from, a full or read-only disk, memory. */
+/* Runs in which something is wrong or unusual: numbers that are not finite, data that is missing or does not
+ * fit the model, an existing model to start from, a full or read-only disk, too little memory. */
 #include "engine/run_test.h"
 
 #include <math.h>
@@ -30,7 +30,7 @@ static void count_rows(const char *run, int *skipped, int *null_losses, int *row
     free(text);
 }
 
-/* Weights that came with a NaN: the step stops, and names them rather than the gradients they spoil. */
+/* With a NaN in the initial weights the run stops, and the message names the weights, not the gradients. */
 static void a_weight_is_not_finite(void **state)
 {
     (void)state;
@@ -50,15 +50,15 @@ static void a_weight_is_not_finite(void **state)
     assert_non_null(strstr(log, "not finite (loss nan, gradient norm nan); the step was not applied"));
     assert_non_null(strstr(log, "there is no checkpoint yet"));
     free(log);
-    /* No step to come could be applied either. */
+    /* train.nonfinite=skip does not help: no later step could be applied either. */
     run_expect(6, "step 1: the weights of h.1.mlp.",
                FROM_KEYS "model.from=poison train.nonfinite=skip train.steps=3 run.dir=run2");
     count_rows("run2", &skipped, &nulls, &rows);
     assert_true(skipped == 1 && nulls == 1 && rows == 1);
 }
 
-/* A learning rate that throws the weights out of range: a later step stops. What was saved is whole, so a
- * smaller rate from there trains on. */
+/* With a learning rate that is far too large a later step stops the run. The checkpoint is fine: with a
+ * smaller rate the run continues from it. */
 static void a_gradient_is_not_finite(void **state)
 {
     (void)state;
@@ -69,7 +69,7 @@ static void a_gradient_is_not_finite(void **state)
     assert_non_null(strstr(log, "error: step "));
     assert_true(strstr(log, "the gradient of ") || strstr(log, "the weights of "));
     free(log);
-    /* The same, skipped: it goes on to the end and says which steps were not applied. */
+    /* The same with train.nonfinite=skip: the run reaches its end and logs which steps were not applied. */
     int skipped, nulls, rows;
     sh("rm -rf run");
     run_expect(0, "is skipped: the ", BASE_KEYS "optim.lr=1e25 optim.schedule=constant train.nonfinite=skip");
@@ -79,7 +79,7 @@ static void a_gradient_is_not_finite(void **state)
 
 /* ---- data and tokenizer -------------------------------------------------------------------------- */
 
-/* A headerless file of 16-bit tokens, of which one is `odd`. */
+/* Writes a file of 16-bit tokens without a header; one of them is `odd`. */
 static void make_bin(const char *path, int64_t tokens, uint16_t odd)
 {
     FILE *file = fopen(path, "wb");
@@ -124,7 +124,7 @@ static void data_that_cannot_be_used(void **state)
     }
 }
 
-/* Text is tokenized into the run's directory once. The tokenizer goes into the checkpoints. */
+/* Text is tokenized once, into run.dir. The tokenizer is copied into the checkpoints. */
 static void text_is_tokenized_by_the_run(void **state)
 {
     (void)state;
@@ -134,7 +134,7 @@ static void text_is_tokenized_by_the_run(void **state)
     run_expect(0, "bits per byte", "%s", keys);
     assert_true(ax_path_exists("run/ckpt/step-2/tokenizer.json"));
     run_expect(0, "done: step 3", "%s train.steps=3", keys);
-    sh("echo more >> text.txt"); /* another text is other data */
+    sh("echo more >> text.txt"); /* changes the data */
     run_expect(2, "data.train was", "%s train.steps=4", keys);
 }
 
@@ -147,7 +147,7 @@ static double first_number(const char *path, const char *key)
     return value;
 }
 
-/* Tokenizing took more memory than this model's step does; what is reported is the step's. */
+/* mem_bytes is that of the steps, although tokenizing took more memory. */
 static void memory_is_that_of_the_steps(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void memory_is_that_of_the_steps(void **state)
         assert_true(fabs(peak - base - planned) < 0.01 * planned + 8 * 1048576);
 }
 
-/* 100 documents of one token, then one of 200; each with its end. */
+/* Writes 100 documents of one token, then one of 200 tokens, each with an end token. */
 static void make_sorted(const char *path)
 {
     ax_token_writer *writer;
@@ -175,7 +175,8 @@ static void make_sorted(const char *path)
     OK(ax_token_writer_finish(&writer, NULL));
 }
 
-/* Rows 0, 6, 12 and 18 of 25 have 8, 8, 12 and 16 targets. The one before the first step is made once. */
+/* Evaluates rows 0, 6, 12 and 18 of 25, which have 8, 8, 12 and 16 targets. The evaluation before the first
+ * step is not repeated by a resumed run. */
 static void evaluation_of_a_part(void **state)
 {
     (void)state;
@@ -205,9 +206,9 @@ static void from_an_existing_model(void **state)
         if (diff->row[i].kind == AX_DIFF_ONLY_A || diff->row[i].kind == AX_DIFF_SHAPE)
             fail_msg("%s is not in the checkpoint as it was in the model", diff->row[i].key);
     ax_ckpt_diff_destroy(&diff);
-    /* Goes on with the run's own checkpoints. */
+    /* Continues from the run's own checkpoints. */
     run_expect(0, "run/ckpt/step-6 after step 6", FROM_KEYS "train.steps=7 model.from=" GOLDEN);
-    /* A checkpoint is a model too. */
+    /* model.from may be a run directory. */
     run_expect(0, "done: step 6", FROM_KEYS "run.dir=run3 model.from=run");
 }
 
@@ -225,13 +226,13 @@ static void keys_that_contradict_the_model(void **state)
         if (!strstr(log, said[i]))
             fail_msg("\"%s\" is not in:\n%s", said[i], log);
     free(log);
-    assert_false(ax_path_exists("run")); /* nothing was touched */
+    assert_false(ax_path_exists("run")); /* nothing was written */
     run_expect(0, NULL, FROM_KEYS "model.layers=2 model.dropout=0.3 model.from=" GOLDEN);
     run_expect(2, "not both", FROM_KEYS "model.family=gpt2 model.from=" GOLDEN);
     run_expect(4, "nowhere", FROM_KEYS "model.from=nowhere");
 }
 
-/* A trial of a few steps of a configuration with a long warm-up. */
+/* A short trial of a configuration with a long warm-up. */
 static void warm_up_beyond_the_end(void **state)
 {
     (void)state;
@@ -244,7 +245,7 @@ static void warm_up_beyond_the_end(void **state)
     free(rows);
 }
 
-/* Paths that lead nowhere are all named, with their keys, before anything is planned or created. */
+/* All paths that do not exist are reported, with their keys, before anything is created. */
 static void inputs_that_are_missing(void **state)
 {
     (void)state;
@@ -266,7 +267,7 @@ static void inputs_that_are_missing(void **state)
 
 /* ---- disks --------------------------------------------------------------------------------------- */
 
-/* A run that may have so much of a resource. */
+/* Makes a run under a resource limit (setrlimit) of `bytes`. */
 static void run_limited(int code, const char *said, int what, rlim_t bytes, const char *keys)
 {
     fflush(NULL);
@@ -296,12 +297,11 @@ static void a_file_cannot_grow(void **state)
     sh("rm -rf run");
     run_expect(0, NULL, BASE_KEYS "train.steps=2 optim.schedule=constant");
     run_limited(4, "metrics.jsonl", RLIMIT_FSIZE, 1600,
-                BASE_KEYS); /* no room for the report: said, not passed over */
+                BASE_KEYS); /* no space for metrics.jsonl is an error */
     assert_true(ax_path_is_dir("run/ckpt/step-2"));
 }
 
-/* A file system of its own with `kib` KiB, on run/; false, with the reason printed, where it cannot be had.
- */
+/* Mounts a file system of `kib` KiB on run/. If that is not possible, prints the reason and returns false. */
 static bool mount_run(int kib)
 {
     char options[64];
@@ -322,7 +322,7 @@ static void a_full_disk(void **state)
     int64_t steps = last_step("run");
     assert_true(steps > 1);
     assert_int_equal(count_files("run/ckpt"), steps - 1);
-    /* With room again, the rest is as if nothing had happened. */
+    /* With free space again the run continues normally. */
     sh("rm -r run/ckpt/step-1 run/ckpt/step-2");
     run_expect(0, "resuming", BASE_KEYS "run.keep_latest=1");
     sh("rm -rf ref");
@@ -348,16 +348,16 @@ static void a_read_only_disk(void **state)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Said before anything is taken, with what would fit. */
+/* Too little memory is reported before anything is allocated, with settings that would fit. */
 static void more_memory_than_there_is(void **state)
 {
     (void)state;
     sh("rm -rf run");
-    /* Deeper than could be planned in a minute, which it is not. */
+    /* So deep that planning would take more than a minute: refused before it is planned. */
     run_expect(3, "parameters need 1875.0 PiB",
                BASE_KEYS "model.hidden=1048576 model.layers=10000 model.heads=1 model.seq_len=8");
     assert_false(ax_path_exists("run/ckpt"));
-    /* A limit of the process counts as a small machine does. (Sanitizers reserve terabytes.) */
+    /* A limit of the process counts like a small machine. (Sanitizers reserve terabytes.) */
     if (!SANITIZED) {
         run_limited(3, "train.micro_batch: 256 would fit (", RLIMIT_AS, (rlim_t)264 << 20,
                     BASE_KEYS "train.global_batch=1024 train.micro_batch=1024 model.hidden=240");
@@ -384,7 +384,7 @@ static void more_memory_than_there_is(void **state)
 
 static int tear_down(void **state)
 {
-    umount2("run", MNT_DETACH); /* where a test failed before its own */
+    umount2("run", MNT_DETACH); /* if a test failed before it unmounted */
     return scratch_teardown(state);
 }
 

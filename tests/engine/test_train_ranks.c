@@ -1,5 +1,5 @@
-/* Training runs of several ranks: equal to one rank, resumed on other grids, stopped by signals, and refused
- * with one message where something is wrong on one rank only. */
+/* Training runs of several ranks: they equal runs of one rank, can be resumed on other grids and stopped by
+ * signals, and fail with one message if something is wrong on one rank only. */
 #include "engine/run_test.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
     "model.family=gpt2 model.layers=2 model.hidden=24 model.heads=4 model.vocab=61 model.seq_len=16 "        \
     "train.global_batch=8 train.micro_batch=1 " OTHER_KEYS "train.global_batch=8 train.micro_batch=1 "
 
-/* Grids of up to eight ranks that use every axis, and the keys beside them. */
+/* Keys of grids of up to eight ranks, which together use every axis. */
 static const char *const grids[] = {
     "ranks=2 grid.x=2",
     "ranks=2 grid.y=2",
@@ -33,11 +33,12 @@ enum { MAX_STEPS = 16 };
 
 typedef struct row {
     double loss, grad_norm;
-    int64_t mem, bytes; /* bytes: of all axes */
+    int64_t mem, bytes; /* mem_bytes; comm_bytes, summed over the axes */
     double exposed;
 } row;
 
-/* The rows of the steps; returns how many. With `axes`, the keys of the last row's comm_bytes. */
+/* Reads the rows of the steps and returns their number. If `axes` is not NULL, it gets the keys of the last
+ * row's comm_bytes. */
 static int rows_of(const char *run, row *out, char *axes)
 {
     char path[64], *rest = NULL;
@@ -70,7 +71,8 @@ static int rows_of(const char *run, row *out, char *axes)
     return n;
 }
 
-/* fp32 sums in another order: 1e-5 of the loss, which is of order 1 (ln 61 = 4.1). */
+/* Asserts that the losses agree to 1e-5, for fp32 sums in another order. The loss is of order 1 (ln 61
+ * = 4.1). */
 static void same_losses(const char *a, const char *b)
 {
     row x[MAX_STEPS], y[MAX_STEPS];
@@ -97,7 +99,7 @@ static void every_grid_trains_as_one_rank(void **state)
     }
 }
 
-/* The first object says what ran, each step what it moved. */
+/* The first object of metrics.jsonl describes the run; each step has the bytes that it transferred. */
 static void metrics_tell_of_ranks(void **state)
 {
     (void)state;
@@ -121,7 +123,7 @@ static void metrics_tell_of_ranks(void **state)
     assert_string_equal(axes, "");
 }
 
-/* Each rank writes what it did: all steps of a short run, and in them kernels and waits. */
+/* Each rank writes its trace: all steps of a short run, with their kernels and waits. */
 static void traces_are_written(void **state)
 {
     (void)state;
@@ -150,7 +152,7 @@ static void traces_are_written(void **state)
     sh("test ! -e ref/trace");
 }
 
-/* Text is tokenized by one rank, while the others wait, and read by all. */
+/* Rank 0 tokenizes text while the others wait, and all ranks read the result. */
 static void text_is_tokenized_once(void **state)
 {
     (void)state;
@@ -164,7 +166,7 @@ static void text_is_tokenized_once(void **state)
     assert_int_equal(count_files("run/data"), count_files("ref/data"));
 }
 
-/* Three changes of grid, and back to one rank. */
+/* The grid changes three times, in the end to one rank. */
 static void a_run_that_changes_its_grid(void **state)
 {
     (void)state;
@@ -179,7 +181,7 @@ static void a_run_that_changes_its_grid(void **state)
 
 /* ---- mistakes ------------------------------------------------------------------------------------ */
 
-/* Exactly one line of the log is an error, and it is this one. */
+/* Makes a run that must fail with exactly one error line in its log, which contains `said`. */
 static void refused(int code, const char *said, const char *keys)
 {
     int got = run_wait(run_start("log", keys));
@@ -211,7 +213,7 @@ static void mistakes_are_told_once(void **state)
     assert_false(ax_path_exists("run"));
 }
 
-/* A rank that reads other files than the others: its own tree lacks them. */
+/* One rank does not see the checkpoint, because its directory tree lacks it. */
 static void a_rank_without_the_checkpoint(void **state)
 {
     (void)state;
@@ -222,7 +224,7 @@ static void a_rank_without_the_checkpoint(void **state)
     static const char *const files[] = {"model.safetensors", "training/optim.safetensors",
                                         "training/state.json"};
     for (size_t i = 0; i < AX_COUNT(files); i++) {
-        /* The only checkpoint is damaged: nothing is overwritten. */
+        /* The only checkpoint is damaged: the run fails and overwrites nothing. */
         sh("rm -rf run && cp -r kept run && rm -rf run/ckpt/step-1 && rm run/ckpt/step-2/%s", files[i]);
         refused(4, "", keys);
         sh("rm -rf run && cp -r kept run && rm -rf run/ckpt/step-1 && "
@@ -235,7 +237,8 @@ static void a_rank_without_the_checkpoint(void **state)
     sh("rm -rf kept");
 }
 
-/* Memory that two ranks of a machine need together, and a file that rank 0 alone writes. */
+/* Limits of memory, which two ranks of a machine need together, and of a file's size, which only rank 0
+ * reaches. */
 static void limits_of_one_process(void **state)
 {
     (void)state;
@@ -251,7 +254,7 @@ static void limits_of_one_process(void **state)
     };
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         if (SANITIZED && cases[i].what == RLIMIT_AS)
-            continue; /* the sanitizer's own memory is of that kind */
+            continue; /* a sanitizer itself needs more than this limit */
         sh("rm -rf run");
         fflush(NULL);
         pid_t pid = fork();

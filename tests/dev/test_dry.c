@@ -36,8 +36,8 @@ static ax_device *open_dry(seen *s)
     return dev;
 }
 
-/* How the last operation used the memory at `at`, all of its operands there together, which are `bytes` long
- * at most; 0: it did not. */
+/* Returns how the last operation accessed the memory at `at`: the union over all its operands there, which
+ * may be at most `bytes` long; 0 if it did not. */
 static int access_to(const seen *s, const void *at, size_t bytes)
 {
     int access = 0;
@@ -123,7 +123,8 @@ static void count_launch(void *user, ax_kernel kernel, const void *args)
     *w = (watched){w->calls + 1, kernel, args};
 }
 
-/* On devices that compute as well: before the kernel runs, if its arguments are in order. */
+/* ax_device.watch is called on all devices, also those that compute: before the kernel runs, if its arguments
+ * are legal. */
 static void launches_are_watched(void **state)
 {
     (void)state;
@@ -172,7 +173,7 @@ static void copies_are_observed(void **state)
     ax_device_close(&dev);
 }
 
-/* Visible pairs of causal attention, and totals that do not depend on how rows are cut. */
+/* The cost of causal attention counts visible pairs, and does not depend on how the rows are cut. */
 static void attention_cost(void **state)
 {
     (void)state;
@@ -187,18 +188,18 @@ static void attention_cost(void **state)
         sum += part;
     }
     assert_true(whole == sum);
-    assert_true(whole >= 10 * 4 * 64); /* 1 + 2 + 3 + 4 pairs, two products each */
-    args.kv_len = 2;                   /* a query beyond the last key sees all of them */
+    assert_true(whole >= 10 * 4 * 64); /* 1 + 2 + 3 + 4 pairs, two matmuls each */
+    args.kv_len = 2;                   /* queries after the last key see all keys */
     ax_kernel_cost(AX_K_attention, &args, &part, &bytes);
     assert_true(part == whole / 5);
 }
 
-/* A norm in one kernel moves each row of its operands once, and computes what its parts do. */
+/* A fused norm moves each row of its operands once, and has the operations of its parts. */
 static void norm_cost(void **state)
 {
     (void)state;
     enum { R = 7, C = 64 };
-    char m[13]; /* addresses that nothing is read from */
+    char m[13]; /* addresses only: not accessed */
     const ax_norm_args norm = {R, C, 1e-5, &m[0], &m[1], &m[2], &m[3], &m[4], &m[5], &m[6], &m[7], AX_BF16};
     const ax_norm_grad_args grad = {R,     C,     1e-5,  &m[0], &m[1], &m[2],  &m[3],
                                     &m[4], &m[5], &m[6], &m[7], &m[8], AX_BF16};
@@ -219,8 +220,8 @@ static void norm_cost(void **state)
     assert_true(bytes == 4 * R * C * 2 + (2 * R + 5 * C) * 4);
 }
 
-/* The operands that a row of src/dev/kernel.c lists are those of a case: each with its access, none beyond
- * its end, and no others. */
+/* Checks that a row of src/dev/kernel.c lists exactly the operands of a case, each with the right access and
+ * not past its end. */
 static void check_operands(const kernel_case *c, const seen *s)
 {
     static const int access[] = {[KC_IN] = AX_READ, [KC_OUT] = AX_WRITE, [KC_INOUT] = AX_READ_WRITE};
@@ -238,7 +239,7 @@ static void check_operands(const kernel_case *c, const seen *s)
                  (long long)s->n);
 }
 
-/* Bytes of the last operation's operands, by their extents. */
+/* Returns the bytes of the last operation's operands, by their extents. */
 static double bytes_of(const seen *s)
 {
     double bytes = 0;
@@ -248,7 +249,7 @@ static double bytes_of(const seen *s)
     return bytes;
 }
 
-/* A case of every kernel in every variant, with the operands where its arrays are on the host. */
+/* A case of every kernel in every variant; the operands are the case's host arrays. */
 static void operands_of_every_kernel(void **state)
 {
     (void)state;
@@ -281,7 +282,7 @@ static void launch_there(void *user, ax_kernel kernel, const void *args)
     assert_int_equal(ax_launch(&(ax_stream){dry, NULL}, kernel, args), AX_OK);
 }
 
-/* The same work is counted wherever it runs. */
+/* Work is counted alike on all devices. */
 static void work_does_not_depend_on_the_device(void **state)
 {
     (void)state;
@@ -340,7 +341,7 @@ static void registry(void **state)
     }
 }
 
-/* A device has its own entries, and those of its delegates where it has none. */
+/* A device inherits the entries that it does not have from its delegates. */
 static void entries_are_inherited(void **state)
 {
     (void)state;
@@ -357,7 +358,7 @@ static void entries_are_inherited(void **state)
     ax_device_close(&own);
 }
 
-/* A plan made on the dry device stands for cpu. */
+/* The dry device has the workspace of cpu, since plans made on it are for cpu. */
 static void workspace_is_that_of_cpu(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* Measured plans of the emulated GPU's products (AXONN_PLANS): the fastest algorithm is found once, kept in a
- * file and taken from there by later processes; whatever the file is like, products are right. Each process
- * is a child; what the library is asked to do, the stand-in counts (tests/cuda/cublaslt.cpp). */
+/* Measured plans of matmuls on the emulated GPU (AXONN_PLANS). The fastest algorithm is measured once and
+ * stored in a file, and later processes take it from there. Products are right whatever the file contains.
+ * Each process is a child of the test; the stand-in for cuBLASLt counts its calls
+ * (tests/cuda/cublaslt.cpp). */
 #include "axonn/dev.h"
 
 #include <dlfcn.h>
@@ -19,19 +20,19 @@
 
 #define FOLDER AXONN_BUILD_DIR "/test-plans"
 
-/* The stand-in's algorithms: its first answer; the fastest, which does not take an odd k; the second fastest
- * where m is even. */
+/* Algorithms of the stand-in: FIRST, the first that the heuristic returns; FASTEST, which does not support an
+ * odd k; EVEN, the second fastest if m is even. */
 enum { FIRST = 1, FASTEST = 3, EVEN = 4, ALGORITHMS = 5 };
 
 typedef struct shape {
     int64_t m, n, k;
     bool accumulate, bias;
-    int chosen; /* what is measured to be the best */
+    int chosen; /* the algorithm that must be measured as the best */
 } shape;
 
 static const shape shapes[] = {
     {6, 5, 8, false, false, FASTEST}, {6, 5, 7, false, false, EVEN}, {7, 5, 7, false, false, FIRST},
-    {6, 2, 8, false, false, FIRST}, /* too short for what is timed to be the GPU */
+    {6, 2, 8, false, false, FIRST}, /* so short that the time is mostly the host's */
     {6, 5, 8, true, false, FASTEST},  {7, 6, 9, true, true, FIRST},  {8, 6, 9, false, true, EVEN},
 };
 enum { SHAPES = AX_COUNT(shapes), MOST = 10 };
@@ -66,7 +67,7 @@ static bool right(const shape *s, const float *c)
     return true;
 }
 
-/* One product of integers, exact in any order; rows of c are longer than the product. */
+/* One product of integers, exact in any order of sums; the rows of c are longer than n. */
 static bool multiply(ax_stream *stream, const shape *s)
 {
     float c[MOST * MOST];
@@ -84,7 +85,8 @@ static bool multiply(ax_stream *stream, const shape *s)
 
 /* ---- processes ----------------------------------------------------------------------------------- */
 
-/* What a process did, shape after shape: which algorithm is its plan, and how many products were timed. */
+/* What a process did for each shape: the algorithm of its plan, and the number of products that were
+ * timed. */
 typedef struct report {
     int chosen[SHAPES];
     long timed;
@@ -108,7 +110,7 @@ static long all_products(counter_fn *count, long each[ALGORITHMS])
     return sum;
 }
 
-/* Every shape twice: what the second call uses is the plan. */
+/* Runs every shape twice; the second call shows the algorithm of the plan. */
 static bool run_shapes(report *out)
 {
     ax_device *dev;
@@ -132,7 +134,7 @@ static bool run_shapes(report *out)
     return ok;
 }
 
-/* `n` processes at once, with that environment; they begin together. */
+/* Runs `n` processes at once with AXONN_PLANS=plans; they begin together. */
 static void run_processes(int n, const char *plans, report *out)
 {
     int gate[2];
@@ -202,7 +204,7 @@ static int lines_of(const ax_buf *text)
     return n;
 }
 
-/* A file with the plans of all shapes. */
+/* Returns the text of a file with the plans of all shapes. */
 static ax_buf whole_file(void)
 {
     assert_int_equal(ax_remove_tree(FOLDER), AX_OK);
@@ -244,7 +246,7 @@ static void the_fastest_is_found_once(void **state)
     ax_buf_fini(&after);
 }
 
-/* What is in the way of the file, or in it, costs another measurement and nothing else. */
+/* A damaged or obstructed file only costs another measurement. */
 static void a_damaged_file_is_made_anew(void **state)
 {
     (void)state;
@@ -275,7 +277,7 @@ static void a_damaged_file_is_made_anew(void **state)
     ax_buf_fini(&good);
 }
 
-/* Lines that are missing are measured, and only they. */
+/* Only missing lines are measured again. */
 static void a_shorter_file_is_completed(void **state)
 {
     (void)state;
@@ -293,7 +295,7 @@ static void a_shorter_file_is_completed(void **state)
     ax_buf_fini(&good);
 }
 
-/* FNV-1a, as it was published. */
+/* FNV-1a as published, independent of the plugin's. */
 static uint64_t checksum(const char *text, size_t n)
 {
     uint64_t h = 14695981039346656037u;
@@ -302,7 +304,7 @@ static uint64_t checksum(const char *text, size_t n)
     return h;
 }
 
-/* Has the plan in line `number`, counted from 0, name another algorithm, by a line that is whole. */
+/* Changes the algorithm in line `number`, counted from 0, and corrects the checksum. */
 static void rename_algorithm(ax_buf *text, int number, int which)
 {
     char *line = strchr(text->data, '\n') + 1, sum[32];
@@ -326,7 +328,8 @@ static void plans_of_the_file_are_used(void **state)
     ax_buf_fini(&text);
 }
 
-/* An algorithm that the library does not take for the product is measured anew, and replaced. */
+/* If the file names an algorithm that cuBLASLt does not support for the product, it is measured again and
+ * replaced. */
 static void plans_that_do_not_fit_are_replaced(void **state)
 {
     (void)state;
@@ -360,7 +363,7 @@ static void processes_share_the_file(void **state)
     ax_buf_fini(&text);
 }
 
-/* Plans then last as long as the process. */
+/* Without a file, plans are kept in memory while the process runs. */
 static void no_file_can_be_made(void **state)
 {
     (void)state;
@@ -377,13 +380,13 @@ static void on_is_the_cache_folder(void **state)
     report r = run_process("on");
     assert_chosen(&r);
     assert_true(ax_path_is_dir(FOLDER "/cache/axonn"));
-    assert_int_equal(setenv("XDG_CACHE_HOME", "elsewhere", 1), 0); /* no absolute path: not valid */
+    assert_int_equal(setenv("XDG_CACHE_HOME", "elsewhere", 1), 0); /* not an absolute path: ignored */
     assert_int_equal(setenv("HOME", FOLDER, 1), 0);
     run_process("on");
     assert_true(ax_path_is_dir(FOLDER "/.cache/axonn"));
 }
 
-/* ---- what products end in ------------------------------------------------------------------------ */
+/* ---- epilogues ----------------------------------------------------------------------------------- */
 
 typedef struct ending {
     double ms;     /* of a call whose plan is known */
@@ -399,7 +402,7 @@ static double gelu(double x, ax_activation kind)
     return kind == AX_GELU_TANH ? 0.5 * x * (1 + tanh(u)) : 0.5 * x * (1 + erf(x / sqrt(2)));
 }
 
-/* bf16 numbers of few digits, and what became of them. */
+/* bf16 numbers of few bits, so that sums are exact. */
 static double small(int which, int64_t i) { return value(which, i) / 4; }
 
 static bool send(ax_stream *stream, void *to, int which, int64_t n)
@@ -410,8 +413,9 @@ static bool send(ax_stream *stream, void *to, int which, int64_t n)
     return ax_copy_in(stream, to, host, (size_t)n * sizeof *host) == AX_OK;
 }
 
-/* Sums are exact. Rounding to bf16, of the result and perhaps in between, is an eighth of 2^-5 of a value
- * that GELU's slope, at most 1.13, has multiplied; where GELU is near 0 what was rounded may be 2 in size. */
+/* Checks the results. Sums are exact. The result, and perhaps the preactivation, are rounded to bf16; a
+ * rounding changes a value by less than 2^-8 of it, and GELU's slope multiplies the preactivation's by up
+ * to 1.13. That is relative to the sum, since GELU may be near 0 while the preactivation is 2 in size. */
 static bool ended_right(ax_stream *stream, const ax_gemm_args *g)
 {
     uint16_t c[64], pre[64];
@@ -433,7 +437,7 @@ static bool ended_right(ax_stream *stream, const ax_gemm_args *g)
     return true;
 }
 
-/* Two calls, of which the second is timed. */
+/* Makes two calls and times the second. */
 static bool call_twice(ax_stream *stream, const ax_gemm_args *g, long *products, double *ms)
 {
     ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
@@ -447,7 +451,7 @@ static bool call_twice(ax_stream *stream, const ax_gemm_args *g, long *products,
     return ok && ended_right(stream, g);
 }
 
-/* A product of `m` rows of 16 bits, then GELU, or what its derivative multiplies; in its two forms. */
+/* Runs a 16-bit product of `m` rows with epilogue GELU or its gradient, for both kinds of GELU. */
 static bool end_in_gelu(int64_t m, bool gradient, ending *out)
 {
     ax_device *dev;
@@ -490,7 +494,8 @@ static ending run_ending(const char *plans, int64_t m, bool gradient)
     return out;
 }
 
-/* In one kernel where that was measured to be faster, as the stand-in's is where m is even. */
+/* The epilogue is fused if that was measured to be faster; the stand-in's fused kernel is faster if m is
+ * even. */
 static void gelu_is_where_it_is_faster(void **state)
 {
     const double launch = 0.125, first = 0.03, best = 0.01, rounding = 2 * 0x1p-24; /* a float */

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# axonn bench gemm on one rank and on two: its products are those of axonn bench step, in number and in operations;
-# they are different from one another and in order; nothing is written; a wrong configuration ends all ranks.
+# axonn bench gemm on one rank and on two: the number of its products and their FLOPs are those of axonn bench step; each
+# product is listed once, sorted by time; nothing is written; a wrong configuration ends all ranks.
 # Usage: bench_gemm.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
 
 small_model
 
-# All numbers of a key, in the order of the lines.
+# Prints the values of a key, one per line of output.
 numbers() { grep -o "\"$1\":[-0-9.e+]*" out | cut -d: -f2; }
 names() { grep -o '"case":"[^"]*"' out; }
 
-# check ROWS COMMAND KEY=VALUE…: COMMAND is what stands before "bench".
+# check ROWS COMMAND KEY=VALUE…: COMMAND is the program, with a launcher or without.
 check() {
   local rows=$1 command=$2
   shift 2
@@ -34,7 +34,8 @@ check() {
       }' || die "not the products of the step: $*"
 }
 
-# Forward, its gradients of activations and of weights (the first micro-batch begins them, the others add).
+# Products of the forward pass, of activation gradients, and of weight gradients, which the first micro-batch sets and the
+# others add to.
 check 17 "$axonn"
 check 17 "$axonn" train.precision=fp32 train.recompute=full
 check 13 "$axonn" train.micro_batch=8

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# axonn bench generate on one rank and on two: what it prints of a model is what the model says, rates and shares belong
-# together, nothing is written; what does not fit ends all ranks. On device cuda too where AXONN_PLUGINS leads to one.
+# axonn bench generate on one rank and on two: the figures of the model are right, rates and shares agree, nothing is
+# written, and a prompt that does not fit ends all ranks. Also on device cuda if AXONN_PLUGINS provides one.
 # Usage: bench_generate.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
 
@@ -15,7 +15,7 @@ before=$(files)
 number() { grep -o "\"$1\":[-0-9.e+]*" out | head -1 | cut -d: -f2; }
 inner() { grep -o "\"$1\":{[^}]*}" out | grep -o "\"$2\":[-0-9.e+]*" | cut -d: -f2; }
 
-# check BYTES COMMAND…: the matrices of a token are so large.
+# check BYTES COMMAND…: BYTES is the size of the matrices that a token reads.
 check() {
   local bytes=$1
   shift
@@ -29,7 +29,7 @@ check() {
   [[ $(inner gemm calls) == 13 && $(inner attention calls) == 2 ]] || die "other kernels: $* ${more[*]}"
 }
 
-matrices=$((2 * 12 * 48 * 48 + 320 * 48)) # of two layers and the head, which is the embedding
+matrices=$((2 * 12 * 48 * 48 + 320 * 48)) # elements in two layers and in the head, which is tied to the embedding
 more=()
 check $((4 * matrices)) "$axonn"
 awk -v share="$(inner of_reading median)" -v read="$(inner read_bytes_per_s median)" \
@@ -39,12 +39,12 @@ check $((2 * matrices)) "$axonn"
 more=(--device ref)
 check $((4 * matrices)) "$axonn"
 grep -q '"read_bytes_per_s":null,"of_reading":null' out || die "a rate that nobody measured"
-if [[ -n ${AXONN_PLUGINS:-} ]]; then # a device with a clock of its own, whose times come later
+if [[ -n ${AXONN_PLUGINS:-} ]]; then # a device with its own clock: kernels are timed in a separate round
   more=(--device cuda)
   check $((4 * matrices)) "$axonn"
   awk -v ms="$(inner gemm ms)" 'BEGIN { exit !(ms > 0) }' || die "products that take no time"
 fi
-more=(--threads 1) # of two ranks each has half
+more=(--threads 1) # two ranks: each has half of the matrices
 check $((2 * matrices)) "${launch[@]}" "$axonn"
 "$axonn" bench generate run --prompt 4 --tokens 6 --rounds 1 >out 2>log || die "exit code $?"
 for line in prompt token weights reading '  products' '  attention' '  other kernels' '  the rest' '  mean' memory; do

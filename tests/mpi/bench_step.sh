@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# axonn bench step on one rank and on two: the parts of a step and the rest are the step, products are the model's,
-# nothing is written; a failure on one rank ends all.
+# axonn bench step on one rank and on two: the parts and the rest add up to the step, the matrix products are those of the
+# model, nothing is written, and a failure on one rank ends all.
 # Usage: bench_step.sh AXONN LAUNCHER [FLAG…]
 source "$(dirname "$0")/program.sh"
 
@@ -11,7 +11,7 @@ number() { grep -o "\"$1\":[-0-9.e+]*" out | head -1 | cut -d: -f2; }
 check() { # COMMAND…
   "$@" --steps 3 --json >out 2>log || die "exit code $?: $*"
   [[ $(wc -l <out) == 1 && $(number runs) == 3 && $(number tokens) == 256 ]] || die "another output: $*"
-  # Kernels, waiting and the rest are the mean step; that lies between the least and the greatest.
+  # Kernels, waiting and the rest add up to the mean step, which lies between minimum and maximum.
   sed 's/.*"parts"://; s/"kernels".*//' out | grep -o '"ms":[0-9.e+-]*' | cut -d: -f2 |
     awk -v more="$(number exposed_ms)" -v rest="$(number rest_ms)" -v min="$(number min)" -v max="$(number max)" \
       '{sum += $1} END {sum += more + rest; exit !(NR == 4 && sum >= min * 0.999 && sum <= max * 1.001)}' ||
@@ -19,7 +19,7 @@ check() { # COMMAND…
 }
 
 check "$axonn" bench step a.yaml
-check "$axonn" bench step a.yaml data.train=nothing # data is not asked for, nor looked at
+check "$axonn" bench step a.yaml data.train=nothing # data.train is not read
 check "$axonn" bench step a.yaml train.precision=bf16 optim.name=sgd
 check "${launch[@]}" "$axonn" bench step a.yaml grid.x=2
 check "${launch[@]}" "$axonn" bench step a.yaml grid.data=2 zero=1

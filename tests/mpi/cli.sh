@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# The program on several ranks: started by itself (--ranks) and by the launcher, equal to one rank; mistakes told
-# once with the documented exit code; signals; nothing left running.
+# The program on several ranks, started with --ranks and by the launcher: results equal those of one rank, mistakes are
+# reported once with the documented exit code, signals save, and no process is left running.
 # Usage: cli.sh AXONN LAUNCHER [FLAG…]
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 source "$(dirname "$0")/program.sh"
 
-# expect CODE PATTERN COMMAND…: the exit code, and on standard error the pattern, in the one line that is an error.
+# expect CODE PATTERN COMMAND…: the command must end with this exit code and print the pattern on standard error. There is
+# exactly one error line if the code says error (not 0 or 7), else none.
 expect() {
   local code=$1 pattern=$2 got errors
   shift 2
   timeout 60 "$@" >out 2>log
   got=$?
   [[ $got == "$code" ]] || die "exit code $got, not $code: $*"
-  [[ -z $pattern ]] || grep -Eq -- "$pattern" log || die "\"$pattern\" is not said: $*"
+  [[ -z $pattern ]] || grep -Eq -- "$pattern" log || die "\"$pattern\" is not in the log: $*"
   errors=$(grep -c '^axonn: error:' log)
-  ((errors == (code != 0 && code != 7))) || die "$errors errors are told: $*"
+  ((errors == (code != 0 && code != 7))) || die "$errors error lines: $*"
   none_left
 }
 
-# Ranks of this test, by the directory that they run in.
+# Prints the PIDs of this test's processes: those that run in its directory.
 left() {
   local p
   for p in $(pgrep -x axonn); do
@@ -53,7 +54,7 @@ run:   {dir: run, checkpoint_interval: 0, log_interval: 1000}
 threads: 1
 END
 
-# One rank, and two and four of them.
+# One rank, two ranks and four ranks have the same losses.
 expect 0 '' "$axonn" train a.yaml run.dir=one
 expect 0 '' "$axonn" train a.yaml --ranks 2 grid.x=2 run.dir=two --json
 [[ $(wc -l <out) == 1 && $(<out) == '{"run":'*'"step":4,'* ]] || die "standard output is: $(<out)"
@@ -62,7 +63,7 @@ expect 0 '' "${launch[@]}" -n 4 "$axonn" train a.yaml grid.y=2 grid.z=2 run.dir=
 same_losses one four
 expect 0 'resuming .*step-4' "$axonn" train a.yaml --ranks 2 grid.data=2 run.dir=one train.steps=5
 
-# Whether two files differ in nothing but the seventh digit of numbers, and the seconds that were taken.
+# Whether two files are equal except for the seventh digit of numbers, and for seconds.
 same_numbers() { # FILE FILE
   awk -v FS='[][{},: ]+' '
     { sub(/"seconds":[^,}]*/, "") }
@@ -75,16 +76,16 @@ same_numbers() { # FILE FILE
     END { if (FNR != lines) exit 1 }' "$1" "$2"
 }
 
-# Evaluation, generation and logits on grids: what one rank says.
+# Evaluation, generation and logits on grids print what one rank prints.
 same_output() { # VERB AND ARGUMENTS… ++ RANKS AND GRID…
   local words=() one
   while [[ $1 != ++ ]]; do words+=("$1") && shift; done
   shift
   "$axonn" "${words[@]}" >one.out 2>log || die "${words[*]}"
   expect 0 '' "$axonn" "${words[@]}" "$@"
-  # Sums in another order: numbers may differ by some units in the seventh digit, fp32's last.
+  # Sums in another order: numbers may differ by a few units in the seventh digit, the last one of fp32.
   same_numbers one.out out ||
-    die "${words[*]} $*: another output than of one rank"
+    die "${words[*]} $*: the output differs from that of one rank"
   :
 }
 for grid in '--grid x=2' '--grid y=2'; do
@@ -98,13 +99,13 @@ expect 2 'it has 3 ranks, not 2; the nearest grids' "$axonn" generate two --toke
 expect 4 'no such file' "$axonn" eval two --data nothing --ranks 2
 expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
 
-# So does text, where an argument names standard input.
+# /dev/stdin as an argument works with --ranks too.
 expect 0 '' "$axonn" eval two --data text --json
 cp out one.out
 expect 0 '' "$axonn" eval two --data /dev/stdin --json --ranks 2 < <(cat text)
 same_numbers one.out out || die "text from a pipe on two ranks"
 
-# A prompt from a pipe reaches rank 0. A verb that reads none leaves its standard input alone.
+# A prompt from a pipe reaches rank 0. Verbs that do not read standard input leave it untouched.
 expect 0 '' "$axonn" generate two --prompt 'the 1' --max-tokens 4 --seed 2
 cp out one.out
 expect 0 '' "$axonn" generate two --max-tokens 4 --seed 2 --ranks 2 < <(echo 'the 1')
@@ -114,7 +115,7 @@ cmp out one.out || die "a prompt from the pipe of a launcher"
 { expect 0 '' "$axonn" eval two --data text --ranks 2 && cat >rest; } <<<kept
 [[ $(<rest) == kept ]] || die "eval on ranks has read its standard input"
 
-# Mistakes: one message, the documented code, nothing made.
+# Mistakes: one message, the documented exit code, no files.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5
 expect 2 '--grid: unknown flag.*written without dashes \(grid\.x=2\)' "$axonn" train a.yaml --ranks 2 --grid x=2
@@ -130,17 +131,18 @@ expect 4 'rank 1: cannot open b.yaml' \
 expect 2 '--ranks 3, but .* started 2' "${launch[@]}" -n 2 "$axonn" train a.yaml --ranks 3
 expect 2 '"b" is not a number of ranks' "$axonn" train a.yaml --ranks 2 --hosts a:b
 expect 2 '"0" is not a number of ranks' "$axonn" info --grid x=2 --hosts a:0
-# A launcher whose ranks do not find one another: each would be a run of its own.
+# A launcher of another MPI library: each rank would be a separate run of one rank, so that is an error.
 expect 2 "mpirun started 4 ranks, but " env OMPI_COMM_WORLD_SIZE=4 "$axonn" train a.yaml
 
-# One rank that does not see the data, where the user may hide them from it.
+# One rank does not see the data. Needs the right to mount.
 mkdir data && cp text data
 if unshare -m mount -t tmpfs none data 2>/dev/null; then
   keys=(grid.data=2 run.dir=hidden data.train=data/text)
   expect 4 'rank 1: .*data/text' "${launch[@]}" -n 1 "$axonn" train a.yaml "${keys[@]}" \
     : -n 1 unshare -m sh -c 'mount -t tmpfs none data && exec "$@"' - "$axonn" train a.yaml "${keys[@]}"
   [[ ! -e hidden ]] || die "a refused run made its directory"
-  # Text of which each rank keeps its tokens on a disk of its own: not the launcher, whose files all ranks must see.
+  # If ranks do not share a disk, each one tokenizes for itself. TMPDIR is set for the ranks only: the launcher's files
+  # must be seen by all of them.
   mkdir disk
   "$axonn" eval two --data text --json >one.out 2>log || die "eval"
   eval_on_disk=(env TMPDIR="$dir/disk" "$axonn" eval two --data text --json)
@@ -150,7 +152,7 @@ if unshare -m mount -t tmpfs none data 2>/dev/null; then
     die "eval where disks are not shared: $(ls disk; cat out)"
 fi
 
-# A damaged and a missing shard: nothing is overwritten.
+# With a damaged or missing file in the checkpoint the run fails and overwrites nothing.
 cp -r one/ckpt/step-5 kept
 for damage in 'rm %' 'truncate -s 100 %' 'printf x | dd of=% bs=1 seek=3000 conv=notrunc status=none'; do
   rm -rf one/ckpt/* && cp -r kept one/ckpt/step-5
@@ -160,8 +162,8 @@ for damage in 'rm %' 'truncate -s 100 %' 'printf x | dd of=% bs=1 seek=3000 conv
   cmp -s one/metrics.jsonl before || die "a refused run wrote metrics"
 done
 
-# Signals, to the supervisor and to one rank: saved, and gone on with.
-start_long() { # runs in the background; returns when two steps are made
+# Signals to the supervisor (the process with --ranks) and to one rank: the run is saved.
+start_long() { # starts a run in the background; returns when two steps are done
   rm -rf run
   "$axonn" train a.yaml --ranks 2 grid.z=2 train.steps=1000000 optim.schedule=constant 2>log &
   long=$!
@@ -179,12 +181,12 @@ for signal in TERM USR1 USR2; do
   none_left
 done
 start_long
-kill -TERM "$(left | tail -1)" # the last to start is a rank
+kill -TERM "$(left | tail -1)" # the process that started last is a rank
 wait $long
 code=$?
 [[ $code == 7 && -s run/latest ]] || die "a rank's SIGTERM: exit code $code"
 none_left
-# A rank that is told to stop, and another that does not answer: two seconds.
+# After a signal, a rank that does not answer within two seconds ends the job.
 start_long
 stopped=$(left | tail -1)
 kill -STOP "$stopped"
@@ -197,7 +199,7 @@ took=$((($(date +%s%N) - begin) / 1000000))
 ((took < 15000)) || die "a rank that does not answer was waited for $took ms"
 kill -KILL "$stopped" 2>/dev/null
 none_left
-# A launcher that does nothing: no rank acknowledges the signal, and what was started is ended.
+# A launcher that hangs: no rank acknowledges the signal, so the supervisor ends the job.
 rm -rf run
 "$axonn" train a.yaml --ranks 2 grid.z=2 2>log &
 long=$!
@@ -213,7 +215,7 @@ code=$?
   die "a launcher that does nothing: exit code $code"
 ! kill -0 $started 2>/dev/null || die "a launcher that does nothing is left"
 none_left
-# A step that would take hours is given up ten seconds after a signal, of which one rank alone knows.
+# A very long step is given up ten seconds after a signal, which only one rank received.
 rm -rf run
 "$axonn" train a.yaml --ranks 2 grid.data=2 train.global_batch=10000000 2>log &
 long=$!
@@ -231,7 +233,7 @@ took=$((($(date +%s%N) - begin) / 1000000))
   die "a long step: exit code $code"
 ((took > 9000 && took < 30000)) || die "a long step ended after $took ms"
 none_left
-# A verb that has nothing to save ends by the signal, and is no error.
+# A verb that has nothing to save is ended by the signal, without an error message.
 "$axonn" bench step a.yaml --ranks 2 grid.z=2 --steps 100000 2>log &
 long=$!
 until grep -q '^memory' log; do
@@ -243,14 +245,14 @@ wait $long
 code=$?
 [[ $code == 143 ]] && ! grep -q error log || die "SIGTERM of a bench: exit code $code"
 none_left
-# A rank that is killed ends the job.
+# Killing a rank ends the job.
 start_long
 kill -KILL "$(left | tail -1)"
 wait $long
 code=$?
 [[ $code == 5 ]] && grep -q '^axonn: error: ' log || die "a rank's SIGKILL: exit code $code"
 none_left
-# A token file that becomes shorter while all ranks read it is told once, with its name.
+# A token file that is truncated while all ranks read it is reported once, with its name.
 start_long
 : >"$(echo run/data/*.tok)"
 wait $long
@@ -259,7 +261,7 @@ code=$?
   die "a token file that shrinks: exit code $code"
 none_left
 rm -rf run
-# So does the end of the supervisor.
+# Killing the supervisor ends the job too.
 start_long
 kill -KILL $long
 wait $long 2>/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Jobs of 1, 2 and 4 ranks that get a signal at a random moment of their first half second: each ends with exit code 7
-# within SECONDS, and leaves no process. 128 + n is right only where the program did not catch the signal yet.
+# Jobs of 1, 2 and 4 ranks get a signal at a random moment of their first half second. Each must end with exit code 7
+# within SECONDS and leave no process. Exit code 128 + n is allowed only if the program did not catch the signal yet.
 # Usage: early.sh SIGNALS SECONDS AXONN LAUNCHER [FLAG…]
 signals=$1 seconds=$2
 shift 2
@@ -32,10 +32,10 @@ uncaught=0
 for ((i = 0; i < signals; i++)); do
   ranks=$((1 << i % 3)) n=${order[i % 7]} ms=$((RANDOM % 500)) mark=early-$$-$i caught=false
   rm -rf run
-  # A shell's background processes ignore SIGINT.
+  # A shell makes background processes ignore SIGINT; env undoes that.
   AXONN_TEST_MARK=$mark env --default-signal=INT "$axonn" train a.yaml ${grid[ranks]} >out 2>log &
   job=$!
-  # Until env has begun the program, SIGINT is ignored.
+  # Waits until env has executed the program: before that SIGINT is ignored.
   until [[ /proc/$job/exe -ef $axonn ]] || ! kill -0 $job 2>/dev/null; do sleep 0.001; done
   sleep "$(printf 0.%03d $ms)"
   catches $job $n && caught=true

@@ -1,5 +1,5 @@
-# Sourced by the tests of the program, whose arguments are AXONN LAUNCHER [FLAG…]: works in a directory that goes with
-# the test, and ends it with what was printed last.
+# Sourced by tests of the program, whose arguments are AXONN LAUNCHER [FLAG…]. Changes to a temporary directory, which is
+# removed at the end, and defines die, which prints the last output and ends the test.
 set -uo pipefail
 axonn=$1
 shift
@@ -17,7 +17,7 @@ die() {
   exit 1
 }
 
-# A configuration whose steps take milliseconds, for benchmarks.
+# Writes a configuration whose steps take milliseconds, for benchmarks.
 small_model() {
   cat >a.yaml <<'END'
 model: {family: gpt2, layers: 2, hidden: 48, heads: 4, vocab: 300, seq_len: 32}

@@ -23,7 +23,9 @@ typedef struct ax_config {
         char *family;                                       /* "gpt2", or NULL if `from` is given */
         char *from;                                         /* directory of an existing model, or NULL */
         int64_t layers, hidden, heads, ffn, vocab, seq_len; /* ffn is resolved: never 0 after loading */
-        double dropout, init_std, norm_eps;
+        double dropout;                                     /* as given; the three below are resolved */
+        double embd_dropout, resid_dropout, attn_dropout;
+        double init_std, norm_eps;
         int activation; /* ax_activation */
         bool tie;
     } model;

@@ -205,6 +205,26 @@ ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
 ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
+/* What changes from one micro-batch to the next, in device memory, so that the launches of one are those of
+ * the other. Where a kernel is given NULL, all is 0, and `loss_scale` 1. */
+typedef struct ax_batch_numbers {
+    uint64_t step;
+    int64_t first_row; /* in the step's global batch, a row being one position of a sample */
+    double loss_scale; /* of which gradients are made */
+} ax_batch_numbers;
+
+/* Dropout of attention's probabilities: of query i of batch b and head h, the probability of key j becomes 0
+ * where the uniform number of Philox (philox.h) by `key`, now->step and the index
+ *     ((now->first_row + row0 + b·t + i)·heads + head0 + h)·4⌈s/4⌉ + j
+ * is < p, and is multiplied by 1/(1-p) elsewhere. A gradient is given what its forward call was given. p 0:
+ * no dropout, and the other fields have no effect. */
+typedef struct ax_attention_dropout {
+    double p; /* in [0, 1) */
+    uint64_t key;
+    int64_t row0, head0, heads; /* of the call's box among the rows of the micro-batch and all query heads */
+    const ax_batch_numbers *now;
+} ax_attention_dropout;
+
 /* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position
  * p = q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first comes from doc_start (int32
  * [b,t], in key positions; NULL means 0): documents do not see each other. A query that sees nothing gives
@@ -218,6 +238,7 @@ typedef struct ax_attention_args {
     const void *q, *k, *v;
     const int32_t *doc_start;
     void *o, *lse;
+    ax_attention_dropout drop; /* lse is that of p = 0 */
     ax_dtype dtype;
 } ax_attention_args;
 
@@ -229,6 +250,7 @@ typedef struct ax_attention_grad_args {
     const void *q, *k, *v, *o, *lse, *dout;
     const int32_t *doc_start;
     void *delta, *dq, *dk, *dv;
+    ax_attention_dropout drop;
     ax_dtype dtype;
 } ax_attention_grad_args;
 
@@ -277,14 +299,6 @@ typedef struct ax_add_args {
     void *y;
     ax_dtype dtype;
 } ax_add_args;
-
-/* What changes from one micro-batch to the next, in device memory, so that the launches of one are those of
- * the other. Where a kernel is given NULL, all is 0, and `loss_scale` 1. */
-typedef struct ax_batch_numbers {
-    uint64_t step;
-    int64_t first_row; /* in the step's global batch, a row being one position of a sample */
-    double loss_scale; /* of which gradients are made */
-} ax_batch_numbers;
 
 /* y = x/(1-p) where the uniform number of Philox (philox.h) by `key`, now->step and the index
  * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. The same call is its own

@@ -21,10 +21,16 @@ typedef struct ax_family ax_family;
 #define AX_FFN_MAX 4194304
 #define AX_VOCAB_MAX 16777216 /* vocab and seq_len */
 
+/* Dropout in training, each rate in [0, 1): of the sum of the embeddings; of what a residual branch ends
+ * with; of attention's probabilities. */
+typedef struct ax_model_dropout {
+    double embd, resid, attn;
+} ax_model_dropout;
+
 typedef struct ax_model_config {
     const ax_family *family;
     int64_t layers, hidden, heads, kv_heads, ffn, vocab, seq_len;
-    double dropout; /* of embeddings and residual branches, in training */
+    ax_model_dropout dropout;
     double init_std, norm_eps;
     ax_activation activation;
     bool tie;     /* the head shares the token table */

@@ -118,10 +118,11 @@ ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config 
 
 /* Multi-head causal self-attention with its projections: children q, k, v and proj are linear layers; heads
  * are split in whole on the hidden role, kv_heads (0: heads) shared by groups of heads (ax_heads_split says
- * how, on more ranks than kv_heads too). Collective along the grid. */
+ * how, on more ranks than kv_heads too). `dropout`, in [0, 1), is that of the attention probabilities, in
+ * training only. Collective along the grid. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
-    double init_std, proj_init_std;
+    double init_std, proj_init_std, dropout;
     bool no_bias;
 } ax_attention_config;
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);

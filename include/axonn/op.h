@@ -35,18 +35,28 @@ AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x
                                              const ax_tensor *dy, const ax_tensor *add, ax_param *weight,
                                              ax_param *bias, double eps, ax_tensor *dx);
 
+/* What dropout drops: each element with probability p, in [0, 1), by random numbers of `key`, which differs
+ * from layer to layer, of the step (ax_batch_numbers) and of the element's global index: the same elements
+ * whatever the grid and the size of micro-batches. What is left is multiplied by 1/(1-p). */
+typedef struct ax_drop {
+    double p;
+    uint64_t key;
+} ax_drop;
+
 /* Causal attention of this rank's heads. q: [b, t, h·e], k and v: [b, s, g·e] with e the width of a head,
  * whole heads on each rank, which holds the key heads of its queries (dk and dv are partial along axes that
  * split q's heads only); doc_start: int32 [b, t] or without data. kv_len <= s keys are valid; query i stands
- * at position q_offset + i. lse (A, local [b, h, t]) is for backward and may be NULL. */
+ * at position q_offset + i. lse (A, local [b, h, t]) is for backward and may be NULL. `drop` is the dropout
+ * of the probabilities, by sample, position, head and key; NULL: none. Backward is given the same. */
 AX_MUST_CHECK ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                         const ax_tensor *v, const ax_tensor *doc_start, int64_t head_dim,
-                                        int64_t q_offset, int64_t kv_len, ax_tensor *o, ax_tensor *lse);
+                                        int64_t q_offset, int64_t kv_len, const ax_drop *drop, ax_tensor *o,
+                                        ax_tensor *lse);
 AX_MUST_CHECK ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                              const ax_tensor *v, const ax_tensor *o, const ax_tensor *lse,
                                              const ax_tensor *doc_start, int64_t head_dim,
-                                             const ax_tensor *dout, ax_tensor *dq, ax_tensor *dk,
-                                             ax_tensor *dv);
+                                             const ax_drop *drop, const ax_tensor *dout, ax_tensor *dq,
+                                             ax_tensor *dk, ax_tensor *dv);
 
 /* y[b,t,:] (+)= table[ids[b,t],:]. ids: int32 [b, t]. A split first dim of the table leaves y partial. */
 AX_MUST_CHECK ax_status ax_op_embedding(ax_frame *frame, const ax_tensor *ids, ax_param *table,
@@ -63,11 +73,8 @@ AX_MUST_CHECK ax_status ax_op_activation_grad(ax_frame *frame, const ax_tensor *
 /* y = a + b; equal layouts, partial sums allowed. */
 AX_MUST_CHECK ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_tensor *y);
 
-/* Dropout of x [b, t, d], drawn by the global index (sample in its step, position, column): the same elements
- * fall whatever the grid and the size of micro-batches, others in each step (ax_batch_numbers). `key` differs
- * from layer to layer. Its own gradient. */
-AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, double p,
-                                      ax_tensor *y);
+/* Dropout of x [b, t, d], by sample, position and column. Its own gradient. */
+AX_MUST_CHECK ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y);
 
 /* y [b, 1, d] = x[:, last position, :]; x's rows may be padded, y's are not. */
 AX_MUST_CHECK ax_status ax_op_last_position(ax_frame *frame, const ax_tensor *x, ax_tensor *y);

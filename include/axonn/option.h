@@ -115,6 +115,8 @@ AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char 
 
 /* True if a file or the command line gave the key (rightly or not), false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
+/* True if the command line gave the key. */
+bool ax_option_typed(const ax_option_set *set, const char *key);
 /* True if no error was recorded for the key and every text could be read to its end: rules over several keys
  * ask this first, since a key that seems not given may stand in what was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);

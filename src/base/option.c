@@ -83,6 +83,12 @@ bool ax_option_given(const ax_option_set *set, const char *key)
     return state && state->place;
 }
 
+bool ax_option_typed(const ax_option_set *set, const char *key)
+{
+    const ax_option_state *state = find_state(set, key);
+    return state && state->typed;
+}
+
 bool ax_option_ok(const ax_option_set *set, const char *key)
 {
     const ax_option_state *state = find_state(set, key);

@@ -95,6 +95,9 @@ static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset)
            (double)(q_len - ramp) * (double)kv_len;
 }
 
+/* Of the random number that dropout takes for a pair. */
+static double drop_flops(const ax_attention_dropout *drop) { return drop->p > 0 ? 2 + TRANSCENDENTAL : 0; }
+
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 static double pass(const ax_operand *list, size_t n, ax_operand_fn *each, void *user)
@@ -260,18 +263,19 @@ ROW(norm_grad_apply, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 12 : 11),
 /* Two products per pair: scores, and sums of values. */
 ROW(attention, dtype, TAKES(dtype, ACTIVATION),
     visible_pairs(a->q_len, a->kv_len, a->q_offset) * REAL(a->batch * a->heads) *
-        (4 * REAL(a->head_dim) + TRANSCENDENTAL),
+        (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, KEYS), IN(a->v, T, KEYS),
-    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)),
+    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->o, T, QUERIES), OUT(a->lse, A, VECTOR(ROWS)));
 
 /* Five products per pair: scores again, dp, dq, dk, dv. `delta` is scratch: written, and read back. */
 ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
     visible_pairs(a->q_len, a->q_len, 0) * REAL(a->batch * a->heads) *
-        (10 * REAL(a->head_dim) + TRANSCENDENTAL),
+        (10 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
     IN(a->q, T, QUERIES), IN(a->k, T, GRAD_KEYS), IN(a->v, T, GRAD_KEYS), IN(a->o, T, QUERIES),
     IN(a->lse, A, VECTOR(ROWS)), IN(a->dout, T, QUERIES),
-    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), OUT(a->delta, A, 2 * ROWS, ROWS),
+    IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
+    OUT(a->delta, A, 2 * ROWS, ROWS),
     OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
 
 /* Of a table each id's row is touched, wherever it stands. */

@@ -24,7 +24,10 @@ static const ax_option options[] = {
     {"model.ffn", AX_OPT_INT, AT(model.ffn), "0", "[0, " TEXT_OF(AX_FFN_MAX) "]", .help = "inner width of the MLP; 0: four times model.hidden"},
     {"model.vocab", AX_OPT_INT, AT(model.vocab), "50257", UP_TO(AX_VOCAB_MAX), .help = "size of the vocabulary; at least that of the tokenizer"},
     {"model.seq_len", AX_OPT_INT, AT(model.seq_len), "1024", UP_TO(AX_VOCAB_MAX), .help = "tokens per sample, and the model's number of positions"},
-    {"model.dropout", AX_OPT_FLOAT, AT(model.dropout), "0.0", "[0, 1)", .help = "probability of dropping an activation in training"},
+    {"model.dropout", AX_OPT_FLOAT, AT(model.dropout), "0.0", "[0, 1)", .help = "dropout rate in training: sets those of the next three keys that are not given. With model.from, the default is the rates in that model's config.json (embd_pdrop, resid_pdrop, attn_pdrop)"},
+    {"model.embd_dropout", AX_OPT_FLOAT, AT(model.embd_dropout), NULL, "[0, 1)", .help = "dropout rate of the embeddings; default: model.dropout"},
+    {"model.resid_dropout", AX_OPT_FLOAT, AT(model.resid_dropout), NULL, "[0, 1)", .help = "dropout rate of the outputs of attention and MLP, before they are added to the residual stream; default: model.dropout"},
+    {"model.attn_dropout", AX_OPT_FLOAT, AT(model.attn_dropout), NULL, "[0, 1)", .help = "dropout rate of the attention probabilities; default: model.dropout"},
     {"model.activation", AX_OPT_ENUM, AT(model.activation), "gelu_new", .choices = "gelu_new|gelu",
      .help = "activation of the MLP: GELU by its tanh approximation (gelu_new), or exact GELU (gelu)"},
     {"model.tie", AX_OPT_BOOL, AT(model.tie), "true", .help = "the output layer shares the embedding's weights"},
@@ -129,6 +132,18 @@ static ax_status default_dir(const char *path, char **out)
     return status;
 }
 
+/* The rates of dropout that no key sets are model.dropout; one of the command line comes before a file's. */
+static void spread_dropout(ax_config *cfg)
+{
+    const double rate = cfg->model.dropout;
+    double *const one[] = {&cfg->model.embd_dropout, &cfg->model.resid_dropout, &cfg->model.attn_dropout};
+    static const char *const keys[] = {"model.embd_dropout", "model.resid_dropout", "model.attn_dropout"};
+    bool typed = ax_option_typed(cfg->set, "model.dropout");
+    for (size_t i = 0; i < AX_COUNT(keys); i++)
+        if (!ax_config_given(cfg, keys[i]) || (typed && !ax_option_typed(cfg->set, keys[i])))
+            *one[i] = rate;
+}
+
 ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_config_use use,
                          ax_config *cfg)
 {
@@ -150,6 +165,7 @@ ax_status ax_config_load(const char *path, char *const *overrides, size_t n, ax_
         AX_TRY(default_dir(path, &cfg->run.dir));
     if (!cfg->model.ffn)
         cfg->model.ffn = 4 * cfg->model.hidden;
+    spread_dropout(cfg);
     return AX_OK;
 }
 

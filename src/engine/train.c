@@ -109,6 +109,16 @@ static void log_schedule(const ax_run *run)
                (long long)s->warmup, left, falling);
 }
 
+static void log_dropout(const ax_run *run)
+{
+    const ax_model_dropout *d = &run->model.dropout;
+    if (d->embd > 0 || d->resid > 0 || d->attn > 0)
+        ax_log(AX_LOG_INFO, "dropout: %g of embeddings, %g of residual branches, %g of attention", d->embd,
+               d->resid, d->attn);
+    else
+        ax_log(AX_LOG_INFO, "dropout: none");
+}
+
 static ax_status open_metrics(ax_run *run)
 {
     const ax_config *c = run->config;
@@ -119,6 +129,7 @@ static ax_status open_metrics(ax_run *run)
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
     log_schedule(run);
+    log_dropout(run);
     return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
                                              .device = c->device,
                                              .threads = run->ctx->dev->threads,

@@ -120,13 +120,19 @@ static ax_status open_pretrained(ax_run *run)
     ax_pretrained_close(&from);
     AX_TRY(status);
     config_merge_model(c, &run->model);
-    double *const mine[] = {&run->model.dropout, &run->model.init_std, &run->model.norm_eps};
-    double *const theirs[] = {&c->model.dropout, &c->model.init_std, &c->model.norm_eps};
-    static const char *const keys[] = {"model.dropout", "model.init_std", "model.norm_eps"};
-    for (size_t i = 0; i < AX_COUNT(keys); i++) {
-        if (ax_config_given(c, keys[i]))
-            *mine[i] = *theirs[i];
-        *theirs[i] = *mine[i];
+    ax_model_config *m = &run->model;
+    const struct {
+        const char *key, *also; /* the keys that set it */
+        double *model, *config;
+    } numbers[] = {{"model.init_std", NULL, &m->init_std, &c->model.init_std},
+                   {"model.norm_eps", NULL, &m->norm_eps, &c->model.norm_eps},
+                   {"model.embd_dropout", "model.dropout", &m->dropout.embd, &c->model.embd_dropout},
+                   {"model.resid_dropout", "model.dropout", &m->dropout.resid, &c->model.resid_dropout},
+                   {"model.attn_dropout", "model.dropout", &m->dropout.attn, &c->model.attn_dropout}};
+    for (size_t i = 0; i < AX_COUNT(numbers); i++) {
+        if (ax_config_given(c, numbers[i].key) || (numbers[i].also && ax_config_given(c, numbers[i].also)))
+            *numbers[i].model = *numbers[i].config;
+        *numbers[i].config = *numbers[i].model;
     }
     return AX_OK;
 }
@@ -141,7 +147,8 @@ static ax_status new_model(ax_run *run)
     run->model.ffn = c->model.ffn;
     run->model.vocab = c->model.vocab;
     run->model.seq_len = c->model.seq_len;
-    run->model.dropout = c->model.dropout;
+    run->model.dropout =
+        (ax_model_dropout){c->model.embd_dropout, c->model.resid_dropout, c->model.attn_dropout};
     run->model.init_std = c->model.init_std;
     run->model.norm_eps = c->model.norm_eps;
     run->model.activation = (ax_activation)c->model.activation;

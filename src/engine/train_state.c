@@ -54,14 +54,16 @@ static json_t *settings_of(const ax_run *run)
 {
     const ax_config *c = run->config;
     const char *precision = ax_run_dtype_name(c->train.precision);
-    return json_pack(
-        "{s:I,s:I,s:s,s:I,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
-        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
-        precision, "train.recompute", (json_int_t)run->options.recompute, "model.dropout", run->model.dropout,
-        "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1], "optim.eps",
-        c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay", c->optim.weight_decay,
-        "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule, "optim.warmup",
-        (json_int_t)run->schedule.warmup, "optim.min_lr", c->optim.min_lr, "optim.decay", c->optim.decay);
+    return json_pack("{s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}",
+                     "train.steps", (json_int_t)c->train.steps, "train.micro_batch",
+                     (json_int_t)c->train.micro_batch, "train.precision", precision, "train.recompute",
+                     (json_int_t)run->options.recompute, "model.embd_dropout", run->model.dropout.embd,
+                     "model.resid_dropout", run->model.dropout.resid, "model.attn_dropout",
+                     run->model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0],
+                     c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
+                     "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip,
+                     "optim.schedule", c->optim.schedule, "optim.warmup", (json_int_t)run->schedule.warmup,
+                     "optim.min_lr", c->optim.min_lr, "optim.decay", c->optim.decay);
 }
 
 static ax_status print_state(const ax_run *run, char **out)
@@ -345,6 +347,17 @@ static void fill_unknown_checksums(const ax_run *run, const json_t *state)
     json_decref(now);
 }
 
+/* Runs of earlier versions had one rate of dropout and did not apply it to attention. */
+static void split_dropout(const json_t *state)
+{
+    json_t *saved = json_object_get(state, "settings"), *rate = json_object_get(saved, "model.dropout");
+    if (!rate)
+        return;
+    json_object_set(saved, "model.embd_dropout", rate);
+    json_object_set(saved, "model.resid_dropout", rate);
+    json_object_set_new(saved, "model.attn_dropout", json_real(0));
+}
+
 /* Restores step, tokens and the sampler's position. A new run with other data starts at the beginning of its
  * data. */
 static ax_status restore_position(ax_run *run, const json_t *state)
@@ -380,6 +393,7 @@ ax_status ax_run_restore_position(ax_run *run)
         ax_error_context("%s", run->resume_dir);
     AX_TRY(status);
     fill_unknown_checksums(run, state);
+    split_dropout(state);
     status = check_same_run(run, state);
     if (status == AX_OK)
         status = restore_position(run, state);

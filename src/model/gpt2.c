@@ -84,8 +84,10 @@ static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config
     c->kv_heads = c->heads;
     c->ffn = 4 * c->hidden;
     AX_TRY(ax_json_int(json, path, "n_inner", true, &c->ffn));
-    c->dropout = 0.1; /* GPT2Config's default */
-    AX_TRY(ax_json_number(json, path, "resid_pdrop", true, &c->dropout));
+    c->dropout = (ax_model_dropout){0.1, 0.1, 0.1}; /* GPT2Config's default */
+    AX_TRY(ax_json_number(json, path, "embd_pdrop", true, &c->dropout.embd));
+    AX_TRY(ax_json_number(json, path, "resid_pdrop", true, &c->dropout.resid));
+    AX_TRY(ax_json_number(json, path, "attn_pdrop", true, &c->dropout.attn));
     c->norm_eps = 1e-5;
     AX_TRY(ax_json_number(json, path, "layer_norm_epsilon", true, &c->norm_eps));
     c->init_std = 0.02;
@@ -107,10 +109,9 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
         json_object_set_new(json, "initializer_range", json_real(c->init_std)) |
         json_object_set_new(json, "activation_function",
                             json_string(c->activation == AX_GELU_TANH ? "gelu_new" : "gelu")) |
-        json_object_set_new(json, "resid_pdrop", json_real(c->dropout)) |
-        json_object_set_new(json, "embd_pdrop", json_real(c->dropout));
-    if (!c->source)
-        failed |= json_object_set_new(json, "attn_pdrop", json_real(0));
+        json_object_set_new(json, "embd_pdrop", json_real(c->dropout.embd)) |
+        json_object_set_new(json, "resid_pdrop", json_real(c->dropout.resid)) |
+        json_object_set_new(json, "attn_pdrop", json_real(c->dropout.attn));
     AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
     return AX_OK;
 }
@@ -137,8 +138,11 @@ static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
     const ax_model_config *c = &m->config;
     double out_std = c->init_std / sqrt(2.0 * (double)c->layers);
     char a[64], b[64], d[64];
-    ax_attention_config attention = {
-        .width = c->hidden, .heads = c->heads, .init_std = c->init_std, .proj_init_std = out_std};
+    ax_attention_config attention = {.width = c->hidden,
+                                     .heads = c->heads,
+                                     .init_std = c->init_std,
+                                     .proj_init_std = out_std,
+                                     .dropout = c->dropout.attn};
     ax_mlp_config perceptron = {.width = c->hidden,
                                 .ffn = c->ffn,
                                 .activation = c->activation,
@@ -147,12 +151,12 @@ static ax_status add_block(ax_model *m, ax_layer *residual, int64_t i)
     ax_layer *const attn[] = {
         ax_layernorm(m->ctx, named(a, i, "norm1"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
         ax_attention(m->ctx, named(b, i, "attn"), &attention),
-        ax_dropout(m->ctx, named(d, i, "attn.drop"), c->dropout)};
+        ax_dropout(m->ctx, named(d, i, "attn.drop"), c->dropout.resid)};
     AX_TRY(add_branch(m, residual, i, "attn_branch", attn, AX_COUNT(attn)));
     ax_layer *const mlp[] = {
         ax_layernorm(m->ctx, named(a, i, "norm2"), c->hidden, AX_ROLE_MODEL, c->norm_eps),
         ax_mlp(m->ctx, named(b, i, "mlp"), &perceptron),
-        ax_dropout(m->ctx, named(d, i, "mlp.drop"), c->dropout)};
+        ax_dropout(m->ctx, named(d, i, "mlp.drop"), c->dropout.resid)};
     return add_branch(m, residual, i, "mlp_branch", mlp, AX_COUNT(mlp));
 }
 
@@ -185,7 +189,7 @@ static ax_status gpt2_build(ax_model *m, int64_t recompute)
         &(ax_embedding_config){
             .vocab = c->vocab, .positions = c->seq_len, .width = c->hidden, .init_std = c->init_std});
     AX_TRY(ax_layer_add(m->body, embed));
-    AX_TRY(ax_layer_add(m->body, ax_dropout(m->ctx, "embed.drop", c->dropout)));
+    AX_TRY(ax_layer_add(m->body, ax_dropout(m->ctx, "embed.drop", c->dropout.embd)));
     AX_TRY(add_blocks(m, recompute));
     AX_TRY(ax_layer_add(m->body, ax_layernorm(m->ctx, "norm", c->hidden, AX_ROLE_MODEL, c->norm_eps)));
     m->head = ax_linear(m->ctx, "head",

@@ -19,7 +19,11 @@ ax_status ax_model_config_check(const ax_model_config *c)
                  extents[i].name, (long long)extents[i].value, (long long)extents[i].most);
     AX_CHECK(c->hidden % c->heads == 0, AX_ERR_USAGE, "hidden = %lld is not a multiple of heads = %lld",
              (long long)c->hidden, (long long)c->heads);
-    AX_CHECK(c->dropout >= 0 && c->dropout < 1, AX_ERR_USAGE, "dropout = %g is not in [0, 1)", c->dropout);
+    const double rate[] = {c->dropout.embd, c->dropout.resid, c->dropout.attn};
+    static const char *const of[] = {"embeddings", "residual branches", "attention"};
+    for (size_t i = 0; i < AX_COUNT(rate); i++)
+        AX_CHECK(rate[i] >= 0 && rate[i] < 1, AX_ERR_USAGE, "dropout of %s = %g is not in [0, 1)", of[i],
+                 rate[i]);
     return AX_OK;
 }
 

@@ -8,6 +8,7 @@ typedef struct attention {
     ax_layer base; /* children: Q, K, V, PROJ */
     int64_t head_dim, kv_width;
     ax_role kv_role;
+    ax_drop drop;
 } attention;
 
 enum { Q, K, V, PROJ };
@@ -39,7 +40,12 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
     }
     ax_tensor no_documents = {0};
     return ax_op_attention(frame, q, &all[0], &all[1], &no_documents, ((attention *)self)->head_dim, length,
-                           length + t, o, NULL);
+                           length + t, NULL, o, NULL);
+}
+
+static const ax_drop *drop_now(const attention *a, const ax_frame *frame)
+{
+    return ax_frame_training(frame) ? &a->drop : NULL;
 }
 
 static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
@@ -53,7 +59,7 @@ static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_ten
         AX_TRY(attend_cached(self, frame, &in[Q], &in[K], &in[V], &o));
     } else {
         AX_TRY(ax_op_attention(frame, &in[Q], &in[K], &in[V], batch ? &batch->doc_start : &no_documents,
-                               a->head_dim, 0, x->dim[1], &o, &lse));
+                               a->head_dim, 0, x->dim[1], drop_now(a, frame), &o, &lse));
         for (int i = Q; i <= V; i++)
             AX_TRY(ax_frame_save(frame, &in[i]));
         AX_TRY(ax_frame_save(frame, &o));
@@ -73,8 +79,8 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
     for (int i = V; i >= Q; i--)
         AX_TRY(ax_frame_restore(frame, &in[i]));
     AX_TRY(ax_op_attention_grad(frame, &in[Q], &in[K], &in[V], &o, &lse,
-                                batch ? &batch->doc_start : &no_documents, a->head_dim, &dout, &grad[Q],
-                                &grad[K], &grad[V]));
+                                batch ? &batch->doc_start : &no_documents, a->head_dim, drop_now(a, frame),
+                                &dout, &grad[Q], &grad[K], &grad[V]));
     return ax_linear_backward_shared(&self->child[Q], V - Q + 1, frame, grad, dx);
 }
 
@@ -128,7 +134,13 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
                 name, (long long)c->width, (long long)c->heads, (long long)kv_heads);
         return NULL;
     }
+    if (!(c->dropout >= 0 && c->dropout < 1)) {
+        ax_fail(AX_ERR_USAGE, "attention \"%s\": dropout = %g is not in [0, 1)", name, c->dropout);
+        return NULL;
+    }
     ax_layer *layer = ax_layer_new(ctx, &ax_attention_ops, name, sizeof(attention));
+    if (layer)
+        ((attention *)layer)->drop = (ax_drop){c->dropout, ax_rng_key(ctx->seed, name, 0)};
     if (layer && add_projections(layer, name, c) != AX_OK) {
         ax_error_context("attention \"%s\"", name);
         ax_layer_destroy(&layer);

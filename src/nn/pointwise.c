@@ -115,16 +115,14 @@ ax_layer *ax_silu(ax_ctx *ctx, const char *name) { return new_activation(ctx, na
 
 typedef struct dropout {
     ax_layer base;
-    double p;
+    ax_drop drop;
 } dropout;
 
 static ax_status dropout_apply(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    double p = ((dropout *)self)->p;
+    const ax_drop *drop = &((dropout *)self)->drop;
     *y = *x;
-    if (!ax_frame_training(frame) || p == 0)
-        return AX_OK;
-    return ax_op_dropout(frame, x, ax_rng_key(self->ctx->seed, self->name, 0), p, y);
+    return ax_frame_training(frame) && drop->p > 0 ? ax_op_dropout(frame, x, drop, y) : AX_OK;
 }
 
 static const ax_layer_ops dropout_ops = {
@@ -138,6 +136,6 @@ ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p)
     }
     ax_layer *layer = ax_layer_new(ctx, &dropout_ops, name, sizeof(dropout));
     if (layer)
-        ((dropout *)layer)->p = p;
+        ((dropout *)layer)->drop = (ax_drop){p, ax_rng_key(ctx->seed, name, 0)};
     return layer;
 }

@@ -32,9 +32,26 @@ static ax_axisset shared_axes(const ax_tensor *q, const ax_tensor *k)
     return ax_layout_split_axes(&of_q, 1) & (ax_axisset)~ax_layout_split_axes(&of_k, 1);
 }
 
+/* The rows and heads that this rank holds of q, to a kernel that drops. */
+static ax_attention_dropout dropout_of(const ax_frame *frame, const ax_tensor *q, int64_t head_dim,
+                                       const ax_drop *drop)
+{
+    const ax_grid *grid = ax_frame_ctx(frame)->grid;
+    const ax_batch *batch = ax_frame_batch(frame);
+    if (!drop || drop->p == 0)
+        return (ax_attention_dropout){0};
+    ax_box box = ax_tensor_box(grid, q, ax_grid_rank(grid));
+    return (ax_attention_dropout){.p = drop->p,
+                                  .key = drop->key,
+                                  .row0 = box.lo[0] * q->dim[1],
+                                  .head0 = box.lo[2] / head_dim,
+                                  .heads = q->dim[2] / head_dim,
+                                  .now = batch ? batch->now : NULL};
+}
+
 ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                           const ax_tensor *doc_start, int64_t head_dim, int64_t q_offset, int64_t kv_len,
-                          ax_tensor *o, ax_tensor *lse)
+                          const ax_drop *drop, ax_tensor *o, ax_tensor *lse)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
@@ -61,6 +78,7 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .doc_start = doc_start->data,
                                                  .o = o->data,
                                                  .lse = lse ? lse->data : NULL,
+                                                 .drop = dropout_of(frame, q, head_dim, drop),
                                                  .dtype = q->dtype});
 }
 
@@ -79,8 +97,8 @@ static ax_status zero(ax_frame *frame, const ax_tensor *dk, const ax_tensor *dv)
 
 ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                                const ax_tensor *o, const ax_tensor *lse, const ax_tensor *doc_start,
-                               int64_t head_dim, const ax_tensor *dout, ax_tensor *dq, ax_tensor *dk,
-                               ax_tensor *dv)
+                               int64_t head_dim, const ax_drop *drop, const ax_tensor *dout, ax_tensor *dq,
+                               ax_tensor *dk, ax_tensor *dv)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     head_counts n;
@@ -93,22 +111,24 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
         return zero(frame, dk, dv);
     void *delta;
     AX_TRY(ax_frame_scratch(frame, ctx->accum, n.batch * n.heads * n.q_len, &delta));
-    return ax_run_attention_grad(ctx->stream, &(ax_attention_grad_args){.batch = n.batch,
-                                                                        .q_len = n.q_len,
-                                                                        .heads = n.heads,
-                                                                        .kv_heads = n.kv_heads,
-                                                                        .head_dim = head_dim,
-                                                                        .scale = 1 / sqrt((double)head_dim),
-                                                                        .q = q->data,
-                                                                        .k = k->data,
-                                                                        .v = v->data,
-                                                                        .o = o->data,
-                                                                        .lse = lse->data,
-                                                                        .dout = dout->data,
-                                                                        .doc_start = doc_start->data,
-                                                                        .delta = delta,
-                                                                        .dq = dq->data,
-                                                                        .dk = dk->data,
-                                                                        .dv = dv->data,
-                                                                        .dtype = q->dtype});
+    return ax_run_attention_grad(ctx->stream,
+                                 &(ax_attention_grad_args){.batch = n.batch,
+                                                           .q_len = n.q_len,
+                                                           .heads = n.heads,
+                                                           .kv_heads = n.kv_heads,
+                                                           .head_dim = head_dim,
+                                                           .scale = 1 / sqrt((double)head_dim),
+                                                           .q = q->data,
+                                                           .k = k->data,
+                                                           .v = v->data,
+                                                           .o = o->data,
+                                                           .lse = lse->data,
+                                                           .dout = dout->data,
+                                                           .doc_start = doc_start->data,
+                                                           .delta = delta,
+                                                           .dq = dq->data,
+                                                           .dk = dk->data,
+                                                           .dv = dv->data,
+                                                           .drop = dropout_of(frame, q, head_dim, drop),
+                                                           .dtype = q->dtype});
 }

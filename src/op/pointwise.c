@@ -137,7 +137,7 @@ ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_
             .n = ax_tensor_count(grid, a), .a = a->data, .b = b->data, .y = y->data, .dtype = a->dtype});
 }
 
-ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, double p, ax_tensor *y)
+ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     const ax_batch *batch = ax_frame_batch(frame);
@@ -151,8 +151,8 @@ ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, uint64_t key, doubl
                                                                .row0 = box.lo[0] * x->dim[1],
                                                                .col0 = box.lo[2],
                                                                .global_cols = x->dim[2],
-                                                               .key = key,
-                                                               .p = p,
+                                                               .key = drop->key,
+                                                               .p = drop->p,
                                                                .now = batch ? batch->now : NULL,
                                                                .x = x->data,
                                                                .y = y->data,

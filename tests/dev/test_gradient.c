@@ -408,7 +408,7 @@ static void attend(const attention_test *t, double *o, double *lse)
 {
     const ax_attention_grad_args *s = &t->shape;
     RUN(attention, s->batch, s->q_len, s->q_len, 0, s->heads, s->kv_heads, s->head_dim, 0, s->scale, t->q,
-        t->k, t->v, s->doc_start, o, lse, AX_F64);
+        t->k, t->v, s->doc_start, o, lse, s->drop, AX_F64);
 }
 
 static double attention_objective(const void *test)
@@ -441,6 +441,13 @@ static void attention_gradients(void **state)
         {.batch = 2, .q_len = 7, .heads = 4, .kv_heads = 2, .head_dim = 3, .doc_start = documents},
         {.batch = 2, .q_len = 6, .heads = 6, .kv_heads = 1, .head_dim = 2},
         {.batch = 1, .q_len = 3, .heads = 2, .kv_heads = 1, .head_dim = 259},
+        {.batch = 2,
+         .q_len = 7,
+         .heads = 4,
+         .kv_heads = 2,
+         .head_dim = 3,
+         .doc_start = documents,
+         .drop = {.p = 0.4, .key = 17, .row0 = 3, .head0 = 2, .heads = 7}},
     };
     static attention_test t;
     static double o[MAX], lse[MAX], delta[MAX], dq[MAX], dk[MAX], dv[MAX];
@@ -512,7 +519,7 @@ static void attention_with_a_cache(void **state)
                 memcpy(q + b * n * H * D, t.q + (b * T + from) * H * D, (size_t)(n * H * D) * sizeof(double));
             }
             RUN(attention, B, n, ROOM, from, H, G, D, STRIDE, t.shape.scale, q, k, v, NULL, part, NULL,
-                AX_F64);
+                (ax_attention_dropout){0}, AX_F64);
             for (int64_t b = 0; b < B; b++)
                 check_equal("o", part + b * n * H * D, whole + (b * T + from) * H * D, n * H * D);
         }

@@ -138,6 +138,26 @@ static void use(void **state)
     ax_config_fini(&c);
 }
 
+static void rates_of_dropout(void **state)
+{
+    (void)state;
+    static const char *const file = "model: {family: gpt2, dropout: 0.1, attn_dropout: 0.2}\n"
+                                    "data: {train: x}\n";
+    static const struct {
+        const char *override;
+        double embd, resid, attn;
+    } cases[] = {{NULL, 0.1, 0.1, 0.2},
+                 {"model.resid_dropout=0", 0.1, 0, 0.2},
+                 {"model.dropout=0.5", 0.5, 0.5, 0.5}}; /* the command line comes before the file */
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        ax_config c;
+        assert_int_equal(load(file, cases[i].override ? 1 : 0, &cases[i].override, &c), AX_OK);
+        assert_true(c.model.embd_dropout == cases[i].embd && c.model.resid_dropout == cases[i].resid &&
+                    c.model.attn_dropout == cases[i].attn);
+        ax_config_fini(&c);
+    }
+}
+
 static void missing_file(void **state)
 {
     (void)state;
@@ -215,7 +235,7 @@ static void ranges_fit_types(void **state)
         {"run.checkpoint_interval=9223372036854775807", "run.checkpoint_interval: must be from 0"},
         {"train.weight_cache=9223372036854775807", "train.weight_cache: must be from 0 to"},
         {"train.seed=9223372036854775808", "does not fit into 64 bits"},
-        {"data.train=[]", "data.train: the list is empty; give at least one (what to train on: text"},
+        {"data.train=[]", "data.train: the list is empty; give at least one (training data: text"},
         {"train.weight_cache=-1", "train.weight_cache: must be from 0 to 1152921504606846976, not \"-1\""},
         {"optim.lr=1e39", "optim.lr: must be from 0 to 1e+30"},
         {"model.norm_eps=1e-46", "model.norm_eps: must be from 1e-30 to 1e+30"},
@@ -261,11 +281,17 @@ static void strategies_are_those_of_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contract_defaults), cmocka_unit_test(rules_over_keys),
-        cmocka_unit_test(unreadable_text),   cmocka_unit_test(use),
-        cmocka_unit_test(missing_file),      cmocka_unit_test(dump_loads_back),
-        cmocka_unit_test(warmups),           cmocka_unit_test(strategies_are_those_of_the_table),
-        cmocka_unit_test(ranges_fit_types),  cmocka_unit_test(large_batches_are_answered_soon),
+        cmocka_unit_test(contract_defaults),
+        cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(unreadable_text),
+        cmocka_unit_test(use),
+        cmocka_unit_test(rates_of_dropout),
+        cmocka_unit_test(missing_file),
+        cmocka_unit_test(dump_loads_back),
+        cmocka_unit_test(warmups),
+        cmocka_unit_test(strategies_are_those_of_the_table),
+        cmocka_unit_test(ranges_fit_types),
+        cmocka_unit_test(large_batches_are_answered_soon),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

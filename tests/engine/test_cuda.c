@@ -262,7 +262,7 @@ static void the_host_waits_for_results_alone(void **state)
                                   .seq_len = 8,
                                   .init_std = 0.1,
                                   .norm_eps = 1e-5,
-                                  .dropout = 0.1,
+                                  .dropout = {0.1, 0.1, 0.1},
                                   .tie = true};
         ax_engine_options options = {
             .model = &config, .seq_len = 8, .micro_batch = 1, .global_batch = 2, .clip = 1};

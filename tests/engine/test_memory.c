@@ -80,7 +80,7 @@ static ax_status start(training *t, const shape *s, measured *out)
                                   .ffn = 4 * s->hidden,
                                   .vocab = s->vocab,
                                   .seq_len = s->seq_len,
-                                  .dropout = s->dropout,
+                                  .dropout = {s->dropout, s->dropout, s->dropout},
                                   .init_std = 0.02,
                                   .norm_eps = 1e-5,
                                   .tie = true};

@@ -224,23 +224,36 @@ static void make_nanogpt(const char *from, const char *to, int more)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Sets the checksum in a checkpoint's state to 0, as earlier versions wrote it for nanoGPT files. */
-static void forget_checksum(const char *dir)
+static void state_path(const char *dir, char path[4096])
+{
+    snprintf(path, 4096, "%s/training/state.json", dir);
+}
+
+/* Replaces a checkpoint's state, and says so in its manifest. */
+static void write_state(const char *dir, const char *text)
 {
     manifest m;
     char path[4096];
-    snprintf(path, sizeof path, "%s/training/state.json", dir);
-    char *text = text_of(path), *checksum = strstr(text, "\"checksum\": \"");
-    assert_non_null(checksum);
-    memset(checksum + 13, '0', 16);
+    state_path(dir, path);
     OK(ax_file_write_atomic(path, text, strlen(text)));
-    free(text);
     OK(manifest_read(dir, &m));
     for (int i = 0; i < m.n; i++)
         if (!strcmp(m.file[i].name, "training/state.json"))
             OK(manifest_hash_file(path, &m.file[i].bytes, &m.file[i].xxh3));
     OK(manifest_write(dir, &m));
     manifest_fini(&m);
+}
+
+/* Sets the checksum in a checkpoint's state to 0, as earlier versions wrote it for nanoGPT files. */
+static void forget_checksum(const char *dir)
+{
+    char path[4096];
+    state_path(dir, path);
+    char *text = text_of(path), *checksum = strstr(text, "\"checksum\": \"");
+    assert_non_null(checksum);
+    memset(checksum + 13, '0', 16);
+    write_state(dir, text);
+    free(text);
 }
 
 /* For formats without a stored checksum too, another file of the same length makes it another run. */
@@ -256,6 +269,33 @@ static void a_swapped_file(void **state)
     forget_checksum("run/ckpt/step-3");
     run_expect(0, "after step 3", BASE_KEYS "data.train=plain.bin train.steps=4");
     run_expect(0, "after step 4", BASE_KEYS "data.train=plain.bin train.steps=5");
+}
+
+/* Earlier versions wrote one rate of dropout, which was not that of attention. */
+static void one_rate_of_dropout(void **state)
+{
+    (void)state;
+    char path[4096];
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "model.dropout=0.25 model.attn_dropout=0 train.steps=2");
+    state_path("run/ckpt/step-2", path);
+    json_t *saved = json_load_file(path, 0, NULL), *settings = json_object_get(saved, "settings");
+    json_object_set(settings, "model.dropout", json_object_get(settings, "model.embd_dropout"));
+    assert_int_equal(json_object_del(settings, "model.embd_dropout") |
+                         json_object_del(settings, "model.resid_dropout") |
+                         json_object_del(settings, "model.attn_dropout"),
+                     0);
+    char *text = json_dumps(saved, 0);
+    assert_non_null(text);
+    write_state("run/ckpt/step-2", text);
+    free(text);
+    json_decref(saved);
+    run_expect(0, "model.attn_dropout was 0.0 and is now 0.25", BASE_KEYS "model.dropout=0.25 train.steps=3");
+    char *log = text_of("log");
+    assert_non_null(strstr(log, "after step 2"));
+    assert_null(strstr(log, "model.embd_dropout was"));
+    assert_null(strstr(log, "model.resid_dropout was"));
+    free(log);
 }
 
 /* A directory and a pattern that name the same shards are the same data. */
@@ -343,6 +383,7 @@ int main(void)
         cmocka_unit_test(weights_of_sources),
         cmocka_unit_test(refused_changes),
         cmocka_unit_test(a_swapped_file),
+        cmocka_unit_test(one_rate_of_dropout),
         cmocka_unit_test(shards),
         cmocka_unit_test(a_checkpoint_by_name),
         cmocka_unit_test(back_to_an_earlier_step),

@@ -36,7 +36,7 @@ static ax_status live_and_die(ax_comm *world, ax_grid_size grid)
                               .ffn = 6,
                               .vocab = VOCAB,
                               .seq_len = T,
-                              .dropout = 0.1,
+                              .dropout = {0.1, 0.1, 0.1},
                               .init_std = 0.1,
                               .norm_eps = 1e-5,
                               .source = source};

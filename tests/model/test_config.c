@@ -14,7 +14,7 @@
 static const char gpt2[] =
     "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 12, \"n_head\": 3, \"n_positions\": 16,"
     " \"vocab_size\": 50, \"n_inner\": null, \"activation_function\": \"gelu_new\","
-    " \"resid_pdrop\": 0.25, \"custom\": {\"kept\": [1, 2]}, \"eos_token_id\": [7, 8]}";
+    " \"resid_pdrop\": 0.25, \"attn_pdrop\": 0.5, \"custom\": {\"kept\": [1, 2]}, \"eos_token_id\": [7, 8]}";
 
 static ax_status parse(const char *text, ax_model_config *out)
 {
@@ -30,7 +30,8 @@ static void round_trip_keeps_unknown_keys(void **state)
     assert_int_equal(c.layers, 2);
     assert_int_equal(c.ffn, 48);
     assert_int_equal(c.kv_heads, 3);
-    assert_true(c.dropout == 0.25 && c.tie && c.norm_eps == 1e-5);
+    assert_true(c.dropout.embd == 0.1 && c.dropout.resid == 0.25 && c.dropout.attn == 0.5 && c.tie &&
+                c.norm_eps == 1e-5);
     ax_model_identity id = {1, 2, AX_BF16};
     assert_int_equal(ax_model_config_print(&c, &id, &text), AX_OK);
     json_t *json = json_loads(text.data, 0, NULL);
@@ -47,8 +48,8 @@ static void round_trip_keeps_unknown_keys(void **state)
     assert_int_equal(json_array_size(json_object_get(json, "eos_token_id")), 2);
     json_decref(json);
     assert_int_equal(parse(text.data, &again), AX_OK);
-    assert_true(again.layers == c.layers && again.ffn == c.ffn && again.dropout == c.dropout &&
-                again.vocab == c.vocab);
+    assert_true(again.layers == c.layers && again.ffn == c.ffn &&
+                !memcmp(&again.dropout, &c.dropout, sizeof c.dropout) && again.vocab == c.vocab);
     ax_buf_fini(&text);
     ax_model_config_fini(&c);
     ax_model_config_fini(&again);

@@ -38,6 +38,7 @@ static ax_layer *block(ax_model *m, int i)
                                  .kv_heads = c->kv_heads,
                                  .init_std = 0.2,
                                  .proj_init_std = 0.2,
+                                 .dropout = c->dropout.attn,
                                  .no_bias = i % 2}; /* with and without */
     ax_layer *attn[] = {ax_layernorm(m->ctx, name[0], c->hidden, AX_ROLE_MODEL, 1e-5),
                         ax_attention(m->ctx, name[1], &heads)};
@@ -77,8 +78,20 @@ static const ax_family grouped = {
 static ax_status make_config(eq_model model, ax_model_config *out)
 {
     static const ax_model_config shapes[] = {
-        {.layers = 2, .hidden = 32, .heads = 4, .kv_heads = 4, .ffn = 64, .vocab = 64, .dropout = 0.1},
-        {.layers = 2, .hidden = 32, .heads = 8, .kv_heads = 2, .ffn = 48, .vocab = 40},
+        {.layers = 2,
+         .hidden = 32,
+         .heads = 4,
+         .kv_heads = 4,
+         .ffn = 64,
+         .vocab = 64,
+         .dropout = {0.1, 0.2, 0.1}},
+        {.layers = 2,
+         .hidden = 32,
+         .heads = 8,
+         .kv_heads = 2,
+         .ffn = 48,
+         .vocab = 40,
+         .dropout = {.attn = 0.1}},
         {.layers = 2, .hidden = 21, .heads = 3, .kv_heads = 3, .ffn = 23, .vocab = 29},
         {.layers = 1, .hidden = 6, .heads = 2, .kv_heads = 1, .ffn = 3, .vocab = 5}};
     *out = shapes[model];

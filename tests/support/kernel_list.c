@@ -183,23 +183,41 @@ static void fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_
 typedef struct attention_shape {
     int64_t b, t, s, offset, h, g, d, pad; /* pad: extra elements between the batches of k and v */
     bool documents;
+    double drop; /* rate of dropout */
 } attention_shape;
+
+/* Dropout of a box in the middle of more rows and heads. */
+static void put_dropout(kernel_case *c, int index, size_t field, const attention_shape *s,
+                        ax_attention_dropout *out)
+{
+    *out = (ax_attention_dropout){.p = s->drop,
+                                  .key = ax_rng_key(3, "attention", (uint64_t)index),
+                                  .row0 = 5 * index,
+                                  .head0 = index % 3,
+                                  .heads = s->h + index % 4 + 2};
+    if (s->drop > 0)
+        kc_put_batch(c, field + offsetof(ax_attention_dropout, now), index);
+}
 
 bool kc_build_attention(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
-        {0, 3, 3, 0, 2, 1, 4, 0, false},       {2, 0, 5, 5, 2, 1, 4, 0, false},
-        {1, 1, 1, 0, 1, 1, 1, 0, false},       {2, 5, 5, 0, 4, 2, 3, 0, true},
-        {1, 17, 17, 0, 3, 1, 8, 0, false},     {2, 33, 33, 0, 2, 2, 16, 0, true},
-        {1, 70, 70, 0, 4, 2, 64, 0, true},     {1, 131, 131, 0, 2, 1, 31, 0, false},
-        {3, 1, 37, 36, 4, 2, 16, 32, false},   {2, 5, 50, 20, 2, 1, 64, 128, false},
-        {2, 7, 19, 12, 6, 2, 5, 3, true},      {1, 300, 300, 0, 2, 2, 8, 0, true},
-        {1, 1, 1000, 998, 2, 1, 80, 0, false}, {1, 67, 67, 0, 1, 1, 128, 0, false},
-        {1, 3, 9, 5, 1, 1, 300, 0, false},     {1, 128, 128, 0, 2, 1, 64, 0, false},
-        {1, 96, 128, 32, 2, 2, 40, 0, true},   {1, 144, 144, 0, 6, 2, 80, 0, true},
-        {1, 230, 230, 0, 1, 1, 128, 0, false}, {1, 256, 256, 0, 1, 1, 64, 0, false},
-        {2, 3, 300, 290, 35, 5, 24, 0, true},  {3, 1, 600, 598, 17, 17, 16, 8, false},
-        {3, 4, 530, 526, 6, 2, 9, 0, true},
+        {0, 3, 3, 0, 2, 1, 4, 0, false, 0},        {2, 0, 5, 5, 2, 1, 4, 0, false, 0},
+        {1, 1, 1, 0, 1, 1, 1, 0, false, 0},        {2, 5, 5, 0, 4, 2, 3, 0, true, 0},
+        {1, 17, 17, 0, 3, 1, 8, 0, false, 0},      {2, 33, 33, 0, 2, 2, 16, 0, true, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0},      {1, 131, 131, 0, 2, 1, 31, 0, false, 0},
+        {3, 1, 37, 36, 4, 2, 16, 32, false, 0},    {2, 5, 50, 20, 2, 1, 64, 128, false, 0},
+        {2, 7, 19, 12, 6, 2, 5, 3, true, 0},       {1, 300, 300, 0, 2, 2, 8, 0, true, 0},
+        {1, 1, 1000, 998, 2, 1, 80, 0, false, 0},  {1, 67, 67, 0, 1, 1, 128, 0, false, 0},
+        {1, 3, 9, 5, 1, 1, 300, 0, false, 0},      {1, 128, 128, 0, 2, 1, 64, 0, false, 0},
+        {1, 96, 128, 32, 2, 2, 40, 0, true, 0},    {1, 144, 144, 0, 6, 2, 80, 0, true, 0},
+        {1, 230, 230, 0, 1, 1, 128, 0, false, 0},  {1, 256, 256, 0, 1, 1, 64, 0, false, 0},
+        {2, 3, 300, 290, 35, 5, 24, 0, true, 0},   {3, 1, 600, 598, 17, 17, 16, 8, false, 0},
+        {3, 4, 530, 526, 6, 2, 9, 0, true, 0},     {2, 3, 3, 0, 4, 2, 8, 0, false, 0.5},
+        {2, 5, 5, 0, 2, 1, 3, 0, true, 0.1},       {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1},
+        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3},   {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1},
+        {1, 530, 530, 0, 2, 1, 8, 0, true, 0.2},   {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9},
+        {2, 33, 53, 20, 2, 1, 32, 16, false, 0.1}, {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1},
     };
     if (index / 2 >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -212,6 +230,8 @@ bool kc_build_attention(kernel_case *c, int index)
     DTYPE(dtype, c->dtype);
     kc_name(c, " b%d t%d s%d+%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->s, (int)s->offset, (int)s->h,
             (int)s->g, (int)s->d);
+    if (s->drop > 0)
+        kc_name(c, " dropout %g", s->drop);
     /* Scores err by the chain of a dot product, sums by the chain of the keys; exp multiplies the former by
      * the scores' size, which is a small number here. */
     double terms = (double)(s->d + s->s) + 16;
@@ -227,6 +247,7 @@ bool kc_build_attention(kernel_case *c, int index)
         int32_t *start = RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0);
         fill_documents(c, start, s->b, s->t, s->offset);
     }
+    put_dropout(c, index, FIELD(drop), s, &a->drop);
     OUT(o, c->dtype, s->b * s->t * s->h * s->d, terms);
     if (index % 2)
         OUT(lse, ACCUM, s->b * s->h * s->t, terms);
@@ -237,24 +258,32 @@ bool kc_build_attention_grad(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
         /* A query that sees one key has no gradient but rounding, and the gap of one element is a lottery. */
-        {0, 3, 3, 0, 2, 1, 4, 0, false},
-        {1, 4, 4, 0, 1, 1, 0, 0, false},
-        {1, 4, 4, 0, 1, 1, 5, 0, false},
-        {2, 5, 5, 0, 4, 2, 3, 0, true},
-        {1, 17, 17, 0, 3, 1, 8, 0, false},
-        {2, 33, 33, 0, 2, 2, 16, 0, true},
-        {1, 70, 70, 0, 4, 2, 64, 0, true},
-        {1, 131, 131, 0, 2, 1, 31, 0, false},
-        {1, 150, 150, 0, 2, 2, 8, 0, true},
-        {1, 67, 67, 0, 1, 1, 128, 0, false},
-        {1, 3, 3, 0, 2, 1, 300, 0, false},
-        {1, 128, 128, 0, 2, 1, 64, 0, false},
-        {1, 288, 288, 0, 1, 1, 40, 0, true},
-        {1, 144, 144, 0, 6, 2, 80, 0, true},
-        {1, 230, 230, 0, 1, 1, 128, 0, false},
+        {0, 3, 3, 0, 2, 1, 4, 0, false, 0},
+        {1, 4, 4, 0, 1, 1, 0, 0, false, 0},
+        {1, 4, 4, 0, 1, 1, 5, 0, false, 0},
+        {2, 5, 5, 0, 4, 2, 3, 0, true, 0},
+        {1, 17, 17, 0, 3, 1, 8, 0, false, 0},
+        {2, 33, 33, 0, 2, 2, 16, 0, true, 0},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0},
+        {1, 131, 131, 0, 2, 1, 31, 0, false, 0},
+        {1, 150, 150, 0, 2, 2, 8, 0, true, 0},
+        {1, 67, 67, 0, 1, 1, 128, 0, false, 0},
+        {1, 3, 3, 0, 2, 1, 300, 0, false, 0},
+        {1, 128, 128, 0, 2, 1, 64, 0, false, 0},
+        {1, 288, 288, 0, 1, 1, 40, 0, true, 0},
+        {1, 144, 144, 0, 6, 2, 80, 0, true, 0},
+        {1, 230, 230, 0, 1, 1, 128, 0, false, 0},
         /* More sequences, and more heads, than the emulated GPU has workspace for at a time (cudnn.c). */
-        {5, 256, 256, 0, 2, 1, 8, 0, false},
-        {2, 128, 128, 0, 17, 17, 8, 0, true},
+        {5, 256, 256, 0, 2, 1, 8, 0, false, 0},
+        {2, 128, 128, 0, 17, 17, 8, 0, true, 0},
+        {2, 5, 5, 0, 4, 2, 8, 0, false, 0.5},
+        {2, 21, 21, 0, 2, 1, 3, 0, true, 0.1},
+        {1, 70, 70, 0, 4, 2, 64, 0, true, 0.1},
+        {2, 67, 67, 0, 3, 3, 40, 0, false, 0.3},
+        {1, 131, 131, 0, 2, 1, 128, 0, false, 0.1},
+        {1, 290, 290, 0, 2, 1, 8, 0, true, 0.2},
+        {1, 90, 90, 0, 2, 2, 80, 0, false, 0.9},
+        {1, 9, 9, 0, 1, 1, 300, 0, false, 0.1},
     };
     if (index >= (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
         return false;
@@ -266,15 +295,18 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     a->scale = 1 / sqrt((double)ax_max(s->d, 1));
     DTYPE(dtype, c->dtype);
     kc_name(c, " b%d t%d h%d g%d d%d", (int)s->b, (int)s->t, (int)s->h, (int)s->g, (int)s->d);
+    if (s->drop > 0)
+        kc_name(c, " dropout %g", s->drop);
     double terms = (double)(3 * s->d + s->t * (s->h / s->g)) + 32;
     IN(q, c->dtype, q_count);
     IN(k, c->dtype, k_count);
     IN(v, c->dtype, k_count);
     if (s->documents)
         fill_documents(c, RAW(doc_start, KC_IN, AX_I32, s->b * s->t, 0), s->b, s->t, 0);
+    put_dropout(c, index, FIELD(drop), s, &a->drop);
     void *o = RAW(o, KC_IN, c->dtype, q_count, 0), *lse = RAW(lse, KC_IN, ACCUM, rows, 0);
-    ax_attention_args forward = {s->b,     s->t, s->t, 0,    s->h,         s->g, s->d, 0,
-                                 a->scale, a->q, a->k, a->v, a->doc_start, o,    lse,  c->dtype};
+    ax_attention_args forward = {s->b, s->t, s->t,         0, s->h, s->g,    s->d,    0, a->scale, a->q,
+                                 a->k, a->v, a->doc_start, o, lse,  a->drop, c->dtype};
     kc_reference(AX_K_attention, &forward);
     IN(dout, c->dtype, q_count);
     OUT(delta, ACCUM, rows, (double)s->d + 1);

@@ -20,7 +20,7 @@ static ax_status model_of(const setup *s, ax_model_config *out)
                          .ffn = h->ffn,
                          .vocab = h->vocab,
                          .seq_len = h->seq_len,
-                         .dropout = 0.1,
+                         .dropout = {0.1, 0.1, 0.1},
                          .init_std = 0.2,
                          .norm_eps = 1e-5,
                          .tie = true};

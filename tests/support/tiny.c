@@ -22,7 +22,7 @@ ax_model_config tiny(double dropout)
                          .ffn = 23,
                          .vocab = VOCAB,
                          .seq_len = T,
-                         .dropout = dropout,
+                         .dropout = {dropout, dropout, dropout},
                          .init_std = 0.2,
                          .norm_eps = 1e-5,
                          .tie = true};

@@ -6,6 +6,8 @@
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
  *
+ * With dropout, p and dp are multiplied by its factors, but p in ds is not.
+ *
  * Strips of p and ds are made in registers from strips of scores and stored at once as the products read
  * them: in units along queries for the transposed ones, along keys for dq. Without pairs that is the same.
  * Where products read left operands along k only, transposed ones are right operands: dvT += doT·p.
@@ -87,8 +89,9 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
     }
 }
 
-/* p and ds of AT_ONCE rows from row r of the strip at i, in columns c0 … c1-1. */
-INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1)
+/* p and ds of AT_ONCE rows from row r of the strip at i, in columns c0 … c1-1; `drops` as for softmax_rows.
+ */
+INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1, bool drops)
 {
     enum { N = AT_ONCE };
     const attend *f = &t->of;
@@ -103,6 +106,8 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
         delta[k] = vset(any ? -((const float *)t->g->delta)[row] * (float)t->g->scale : 0);
     }
     all = seen_by_all(see, N);
+    if (drops)
+        keep_rows(f, i + r, N, c0, c1);
     for (int64_t c = c0; c < c1; c += W) {
         vf p[N], ds[N];
         UNROLL
@@ -111,7 +116,13 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
         vexp2_each(p, N, f->type != VF32);
         UNROLL
         for (int k = 0; k < N; k++) {
-            ds[k] = p[k] * vfma(vload(slopes + k * GRAD_LD + c), scale, delta[k]);
+            vf slope = vload(slopes + k * GRAD_LD + c), weight = p[k];
+            if (drops) {
+                vf keep = vload(f->kept + k * BLOCK_LD + c);
+                slope = slope * keep;
+                p[k] = weight * keep;
+            }
+            ds[k] = weight * vfma(slope, scale, delta[k]);
             if (c < all.lo || c + W > all.hi) {
                 p[k] = shown(p[k], c, see[k].lo, see[k].hi, 0);
                 ds[k] = shown(ds[k], c, see[k].lo, see[k].hi, 0);
@@ -123,7 +134,7 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
 
 /* p and ds of the strip of queries at i: where some of them see keys, and 0 around, up to where causality
  * alone would end; beyond, nobody reads. */
-INLINE void grad_strip(const attend_grad *t, int64_t i)
+INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
 {
     const attend *f = &t->of;
     const ax_cpu_gemm *gm = f->gm;
@@ -140,7 +151,7 @@ INLINE void grad_strip(const attend_grad *t, int64_t i)
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
     for (int64_t r = 0; r < rows; r += AT_ONCE)
-        grad_rows(t, i, r, c0, c1);
+        grad_rows(t, i, r, c0, c1, drops);
     for (int64_t r = 0; r < rows; r += gm->pair)
         for (int64_t c = 0; c < end; c += W)
             if (c < c0 || c >= c1) {
@@ -228,10 +239,10 @@ INLINE void grad_ask(const attend_grad *t, int64_t i)
 }
 
 /* The block of queries in work (rows q0 … of head h) meets the block of keys in work. */
-INLINE void grad_block(const attend_grad *t)
+INLINE void grad_block(const attend_grad *t, bool drops)
 {
     for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
-        grad_strip(t, i);
+        grad_strip(t, i, drops);
         grad_ask(t, i);
     }
     if (t->make_dkv && turned(t))
@@ -244,7 +255,8 @@ INLINE void grad_block(const attend_grad *t)
 
 /* Queries q_from … q_to-1 of `heads` heads from f->h on meet the block of keys in work; t->dq is that of the
  * first head and moves by `dq_head` from head to head. */
-INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head)
+INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
+                         bool drops)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
@@ -268,7 +280,7 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
                 pack_panels(f->gm, q, size, ld, false, d, f->rows, t->q_cols);
                 pack_panels(f->gm, dout, size, ld, false, d, f->rows, t->dout_cols);
             }
-            grad_block(t);
+            grad_block(t, drops);
         }
     f->h = h0;
     t->dq = dq;
@@ -314,7 +326,7 @@ INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *
 }
 
 /* dk and dv, block of keys by block of keys, and dq on the way where it fits. */
-INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
+INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
@@ -324,7 +336,7 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head)
         int64_t keys = turned(t) ? GRAD_LD : f->keys;
         memset(t->dk, 0, (size_t)(keys * d) * 4);
         memset(t->dv, 0, (size_t)(keys * d) * 4);
-        grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head);
+        grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head, drops);
         int64_t at = key_row(f->a, f->b, f->h, j0);
         if (turned(t)) {
             grad_store_turned(g->dk, at, ld, t->dk, f->keys, d, f->type);
@@ -345,7 +357,7 @@ INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const 
 }
 
 /* The second pass: 16-bit dq alone, head by head, `chunk` queries at a time, whose sums `room` holds. */
-INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room)
+INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
     attend *f = &t->of;
@@ -357,7 +369,7 @@ INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room)
             memset(room, 0, (size_t)(rows * f->d) * 4);
             for (int64_t j0 = 0; j0 < q0 + rows; j0 += GRAD_KEYS) {
                 grad_keys(t, j0);
-                grad_queries(t, 1, q0, q0 + rows, 0);
+                grad_queries(t, 1, q0, q0 + rows, 0, drops);
             }
             grad_store_dq(t, q0, rows, room);
         }
@@ -398,11 +410,13 @@ INLINE void grad_soon(attend_grad *t, int64_t item)
                                      g->kv_heads * row, row, n};
 }
 
-INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, vtype type)
+INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, bool drops,
+                      vtype type)
 {
     int64_t d = g->head_dim, group = g->heads / g->kv_heads, wide = (d + W - 1) / W * W;
     ax_attention_args a = {.batch = g->batch, .q_len = g->q_len, .kv_len = g->q_len, .heads = g->heads};
     a.kv_heads = g->kv_heads, a.head_dim = d, a.scale = g->scale, a.doc_start = g->doc_start;
+    a.drop = g->drop;
     attend_grad t = {.of = {.a = &a, .type = type, .d = d, .gm = gemm_of(type)}, .g = g};
     attend *f = &t.of;
     char *const start = scratch;
@@ -424,6 +438,8 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
         *strips[i] = carve(&scratch, f->gm->rows * GRAD_LD * 4);
     for (int i = 0; i < 2; i++)
         *scores[i] = carve(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
+    if (drops)
+        f->kept = carve(&scratch, AT_ONCE * BLOCK_LD * 4);
     t.ds_rows = f->pairs ? carve(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
     grad_start(&t);
     t.make_dkv = true;
@@ -431,7 +447,7 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
         t.make_dq = true;
         t.dq = (float *)g->dq + (f->b * g->q_len * g->heads + f->h) * d;
         t.dq_ld = g->heads * d;
-        grad_pass_keys(&t, d);
+        grad_pass_keys(&t, d, drops);
         return;
     }
     float *room = (float *)(void *)scratch;
@@ -439,28 +455,42 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     t.dq_ld = d;
     t.make_dq = group * g->q_len <= fit;
     if (!t.make_dq) {
-        grad_pass_keys(&t, 0);
+        grad_pass_keys(&t, 0, drops);
         t.make_dkv = false;
         t.make_dq = true;
-        grad_pass_queries(&t, fit / GRAD_QUERIES * GRAD_QUERIES, room);
+        grad_pass_queries(&t, fit / GRAD_QUERIES * GRAD_QUERIES, room, drops);
         return;
     }
     t.dq = room;
     memset(room, 0, (size_t)(group * g->q_len * d) * 4);
-    grad_pass_keys(&t, g->q_len * d);
+    grad_pass_keys(&t, g->q_len * d, drops);
     for (f->h = h0; f->h < h0 + group; f->h++)
         grad_store_dq(&t, 0, g->q_len, room + (f->h - h0) * g->q_len * d);
 }
 
+INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, char *scratch, bool drops,
+                       vtype type)
+{
+    for (int64_t item = lo; item < hi; item++)
+        grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
+}
+
+/* By itself as attention_dropping is. */
+__attribute__((noinline)) static void attention_grad_dropping(const ax_attention_grad_args *g, int64_t lo,
+                                                              int64_t hi, void *scratch)
+{
+    BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch, true);
+}
+
 static void attention_grad(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    ax_dtype dtype = ((const ax_attention_grad_args *)args)->dtype;
-    ax_cpu_begin(gemm_of(vtype_of(dtype)));
-    for (int64_t item = lo; item < hi; item++) {
-        int64_t next = item + 1 < hi ? item + 1 : item;
-        BY_VTYPE(grad_item, dtype, args, item, next, scratch);
-    }
-    ax_cpu_end(gemm_of(vtype_of(dtype)));
+    const ax_attention_grad_args *g = args;
+    ax_cpu_begin(gemm_of(vtype_of(g->dtype)));
+    if (g->drop.p > 0)
+        attention_grad_dropping(g, lo, hi, scratch);
+    else
+        BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch, false);
+    ax_cpu_end(gemm_of(vtype_of(g->dtype)));
 }
 
 #endif

@@ -20,6 +20,7 @@
 #define AX_DEV_CPU_ATTENTION_KERNELS_H
 
 #include "gemm_kernels.h"
+#include "random_kernels.h"
 
 /* Rows of scores are a line apart from a power of two, so that a column of them spreads over the cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
@@ -160,6 +161,7 @@ typedef struct attend {
     float *o;          /* [QUERIES, d] */
     float *m, *l;      /* running maximum (in powers of two) and sum per query */
     float *s;          /* the strip: scores, then weights */
+    float *kept;       /* [AT_ONCE, BLOCK_LD] what dropout multiplies the rows in work by; NULL: no dropout */
     head_rows soon[3]; /* what the next item reads first */
 } attend;
 
@@ -211,6 +213,15 @@ INLINE span seen_by_all(const span *rows, int n)
     return all;
 }
 
+/* The factors of dropout for n rows from row i of the item on, columns c0 … c1-1 of the block. */
+INLINE void keep_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t c1)
+{
+    const ax_attention_args *a = t->a;
+    for (int k = 0; k < n; k++)
+        keep_factors(&a->drop, t->b * a->q_len + t->q0 + i + k, t->h, a->kv_len, t->j0 + c0, t->j0 + c1,
+                     t->kept + k * BLOCK_LD + c0);
+}
+
 /* Row i has a new maximum: what was summed up to now shrinks. */
 INLINE void shrink_row(const attend *t, int64_t i, float now)
 {
@@ -223,8 +234,9 @@ INLINE void shrink_row(const attend *t, int64_t i, float now)
 }
 
 /* The softmax step of n rows from row r of the strip: scores become weights in columns c0 … c1-1 (multiples
- * of W), 0 where a row does not see them; o, m and l follow. */
-INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1)
+ * of W), 0 where a row does not see them; o, m and l follow. `drops`, whether there is dropout, is a constant
+ * where it is called. */
+INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1, bool drops)
 {
     float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
     span see[AT_ONCE], all;
@@ -254,6 +266,8 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         now = t->m[i + r + k];
         base[k] = vset(now > -INFINITY ? -now : 0);
     }
+    if (drops)
+        keep_rows(t, i + r, n, c0, c1);
     for (int64_t c = c0; c < c1; c += W) {
         vf p[AT_ONCE];
         UNROLL
@@ -262,8 +276,10 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         vexp2_each(p, n, t->type != VF32);
         UNROLL
         for (int k = 0; k < n; k++) {
-            put_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
             sum[k] = sum[k] + p[k];
+            if (drops)
+                p[k] = p[k] * vload(t->kept + k * BLOCK_LD + c);
+            put_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
         }
     }
     UNROLL
@@ -271,7 +287,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         t->l[i + r + k] += vsum(sum[k]);
 }
 
-INLINE void attend_strip(const attend *t, int64_t i)
+INLINE void attend_strip(const attend *t, int64_t i, bool drops)
 {
     const ax_cpu_gemm *gm = t->gm;
     int64_t rows = ax_min(gm->rows, t->rows - i), lo, hi = visible_block(t, i, rows, &lo);
@@ -281,7 +297,7 @@ INLINE void attend_strip(const attend *t, int64_t i)
                        t->d_units, rows, t->s, BLOCK_LD, false);
     int64_t step = key_step(gm), c0 = lo / step * step, c1 = ax_round_up(hi, step);
     for (int64_t r = 0; r < rows; r += AT_ONCE)
-        softmax_rows(t, i, r, AT_ONCE, c0, c1);
+        softmax_rows(t, i, r, AT_ONCE, c0, c1, drops);
     int64_t size = t->pairs ? 2 : 4, u0 = c0 / gm->pair;
     ax_cpu_rows weights = {(const char *)t->s + c0 * size, NULL, BLOCK_LD * 4, 4, gm->rows};
     strip_times_panels(gm, weights, t->v, t->d, 0, t->d, ax_cpu_units(gm, t->keys), u0,
@@ -338,7 +354,8 @@ INLINE void attend_soon(const attend *t, int64_t size, head_rows out[3])
     out[2] = (head_rows){(const char *)a->v + at, a->kv_heads * row, row, keys};
 }
 
-INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, vtype type)
+INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, char *scratch, bool drops,
+                        vtype type)
 {
     int64_t d = a->head_dim, size = vsize(type);
     attend t = {.a = a, .type = type, .d = d, .gm = gemm_of(type)};
@@ -354,6 +371,8 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
     t.s = carve(&scratch, t.gm->rows * BLOCK_LD * 4);
     t.m = carve(&scratch, QUERIES * 4);
     t.l = carve(&scratch, QUERIES * 4);
+    if (drops)
+        t.kept = carve(&scratch, AT_ONCE * BLOCK_LD * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
     for (int64_t i = 0; i < QUERIES; i++) {
         t.m[i] = -INFINITY;
@@ -370,7 +389,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         pack_panels(t.gm, (const char *)a->k + at * size, size, ld, true, t.keys, d, t.k);
         pack_panels(t.gm, (const char *)a->v + at * size, size, ld, false, d, t.keys, t.v);
         for (int64_t i = 0; i < t.rows; i += t.gm->rows) {
-            attend_strip(&t, i);
+            attend_strip(&t, i, drops);
             for (int n = 0; n < 3 && t.j0 == 0; n++)
                 ask_rows(&t.soon[n], i, i + t.gm->rows);
         }
@@ -461,7 +480,7 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
             query_scores(&h[r], j, keys, ld, whole);
     }
     for (int r = 0; r < n; r++)
-        softmax_rows(&h[r].t, 0, 0, 1, 0, ax_round_up(keys, W));
+        softmax_rows(&h[r].t, 0, 0, 1, 0, ax_round_up(keys, W), false);
     for (int64_t j = 0; j < keys; j += W) {
         ask_rows(&v, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
         for (int r = 0; r < n; r++)
@@ -513,21 +532,37 @@ INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, c
     }
 }
 
+INLINE void attend_items(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, bool drops,
+                         vtype type)
+{
+    for (int64_t item = lo; item < hi; item++)
+        attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
+}
+
 INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
-    if (a->q_len <= AX_CPU_GEMV_ROWS)
+    if (ax_cpu_few_queries(a))
         attend_queries(a, lo, hi, scratch, type);
     else
-        for (int64_t item = lo; item < hi; item++)
-            attend_item(a, item, item + 1 < hi ? item + 1 : item, scratch, type);
+        attend_items(a, lo, hi, scratch, false, type);
+}
+
+/* A function by itself, so that what has no dropout is compiled as if there were none. */
+__attribute__((noinline)) static void attention_dropping(const ax_attention_args *a, int64_t lo, int64_t hi,
+                                                         void *scratch)
+{
+    BY_VTYPE(attend_items, a->dtype, a, lo, hi, scratch, true);
 }
 
 static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
-    ax_dtype dtype = ((const ax_attention_args *)args)->dtype;
-    ax_cpu_begin(gemm_of(vtype_of(dtype)));
-    BY_VTYPE(attend_range, dtype, args, lo, hi, scratch);
-    ax_cpu_end(gemm_of(vtype_of(dtype)));
+    const ax_attention_args *a = args;
+    ax_cpu_begin(gemm_of(vtype_of(a->dtype)));
+    if (a->drop.p > 0)
+        attention_dropping(a, lo, hi, scratch);
+    else
+        BY_VTYPE(attend_range, a->dtype, a, lo, hi, scratch);
+    ax_cpu_end(gemm_of(vtype_of(a->dtype)));
 }
 
 #endif

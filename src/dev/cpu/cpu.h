@@ -140,6 +140,12 @@ enum {
     AX_CPU_LINE = 64                /* bytes */
 };
 
+/* Whether attention treats queries one by one, as generation has them, and drops nothing. */
+static inline bool ax_cpu_few_queries(const ax_attention_args *a)
+{
+    return a->q_len <= AX_CPU_GEMV_ROWS && a->drop.p == 0;
+}
+
 extern const ax_cpu_isa ax_cpu_isa_generic;
 #ifdef __x86_64__
 extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf16, ax_cpu_isa_avx512_amx;

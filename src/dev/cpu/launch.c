@@ -245,7 +245,7 @@ static ax_status attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = args;
     if (a->dtype == AX_F64 || a->head_dim > AX_CPU_MAX_HEAD_DIM)
         return run_ref(stream, AX_K_attention, args);
-    bool few = a->q_len <= AX_CPU_GEMV_ROWS; /* generation: a thread takes adjacent heads together */
+    bool few = ax_cpu_few_queries(a); /* generation: a thread takes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
     /* The matmuls; with few queries, reading keys and values takes longer. */
     double work = (double)a->batch * (double)(a->kv_len * a->head_dim) *

@@ -5,7 +5,7 @@
 
 #include "axonn/philox.h"
 #include "cpu.h"
-#include "simd.h"
+#include "random_kernels.h"
 
 /* The table's entry `name` from name_range(args, lo, hi, type), compiled for each element type. */
 #define BY_DTYPE(name)                                                                                       \
@@ -403,55 +403,6 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 
 /* The upper half of the counter, as philox.h has it for normal numbers. */
 enum { NORMAL = 1 };
-
-/* Philox words of W/2 consecutive blocks of a stream, in element order. On vectors each 64-bit lane is a
- * block, and the lanes are numbered so that interleaving words (0,1) with (2,3) puts the blocks in order. */
-#if AX_SIMD
-#if AX_SIMD == 512
-#define V64(name) _mm512_##name
-#define V64_AND _mm512_and_si512
-#define V64_OR _mm512_or_si512
-#define V64_XOR _mm512_xor_si512
-INLINE vi spread(uint64_t x) { return _mm512_set1_epi64((int64_t)x); }
-INLINE vi lane_blocks(void) { return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); }
-INLINE void store_words(uint32_t *out, vi x) { _mm512_storeu_si512(out, x); }
-#else
-#define V64(name) _mm256_##name
-#define V64_AND _mm256_and_si256
-#define V64_OR _mm256_or_si256
-#define V64_XOR _mm256_xor_si256
-INLINE vi spread(uint64_t x) { return _mm256_set1_epi64x((int64_t)x); }
-INLINE vi lane_blocks(void) { return _mm256_setr_epi64x(0, 2, 1, 3); }
-INLINE void store_words(uint32_t *out, vi x) { _mm256_storeu_si256((__m256i *)(void *)out, x); }
-#endif
-INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t out[2 * W])
-{
-    const vi low = spread(0xffffffff), m0 = spread(0xD2511F53), m1 = spread(0xCD9E8D57);
-    vi counter = V64(add_epi64)(spread(block), lane_blocks());
-    vi c0 = V64_AND(counter, low), c1 = V64(srli_epi64)(counter, 32);
-    vi c2 = spread(stream & 0xffffffff), c3 = spread(stream >> 32);
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    UNROLL
-    for (int round = 0; round < 10; round++) {
-        vi a = V64(mul_epu32)(c0, m0), b = V64(mul_epu32)(c2, m1);
-        c0 = V64_XOR(V64_XOR(V64(srli_epi64)(b, 32), c1), spread(k0));
-        c2 = V64_XOR(V64_XOR(V64(srli_epi64)(a, 32), c3), spread(k1));
-        c1 = V64_AND(b, low);
-        c3 = V64_AND(a, low);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    vi w01 = V64_OR(c0, V64(slli_epi64)(c1, 32)), w23 = V64_OR(c2, V64(slli_epi64)(c3, 32));
-    store_words(out, V64(unpacklo_epi64)(w01, w23));
-    store_words(out + W, V64(unpackhi_epi64)(w01, w23));
-}
-#else
-INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t out[2 * W])
-{
-    for (uint64_t i = 0; i < W / 2; i++)
-        ax_philox(key, stream, block + i, out + 4 * i);
-}
-#endif
 
 INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtype type)
 {

@@ -1,5 +1,6 @@
 /* Causal attention for any head width and element type, where flash.cu does not take it: a warp has a query,
  * or in the gradient a key, and takes WARP partners at a time, each lane the product with one of them. */
+#include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
 
 namespace
@@ -21,6 +22,19 @@ template <class T, class A> __device__ inline A dot(const A *x, const T *y, int6
     return sum;
 }
 
+/* What dropout multiplies the probability of key j by, for query `row` (b·t + i) of head h. Kernels without
+ * dropout are compiled by themselves, as they would be if there were none. */
+template <bool DROP, class A>
+__device__ inline A kept(const ax_attention_dropout &drop, int64_t row, int64_t h, int64_t keys, int64_t j)
+{
+    if (!DROP)
+        return 1;
+    uint64_t step = drop.now ? drop.now->step : 0;
+    uint64_t block = ax_attention_drop_block(&drop, drop.now ? drop.now->first_row : 0, row, h, keys);
+    float draw = ax_philox_uniform(drop.key, step, 4 * block + (uint64_t)j);
+    return (double)draw < drop.p ? (A)0 : (A)(1 / (1 - drop.p));
+}
+
 /* Brings a row to shared memory. */
 template <class T, class A> __device__ inline void stage(const T *from, A *to, int64_t n)
 {
@@ -35,7 +49,7 @@ template <class T, class A> __device__ inline void stage(const T *from, A *to, i
 template <class T> struct forward {
     ax_attention_args a;
 };
-template <class T> __global__ void attention_kernel(forward<T> s)
+template <class T, bool DROP> __global__ void attention_kernel(forward<T> s)
 {
     typedef accum_t<T> A;
     const ax_attention_args &a = s.a;
@@ -60,8 +74,9 @@ template <class T> __global__ void attention_kernel(forward<T> s)
         int64_t j = j0 + lane, count = end - j0 < WARP ? end - j0 : WARP;
         A score = j < end ? (A)a.scale * dot(q, k + j * stride, d) : (A)-INFINITY;
         A higher = maximum::of(max, over_warp<maximum>(score)), keep = exponential(max - higher);
-        p[lane] = j < end ? exponential(score - higher) : (A)0;
-        sum = sum * keep + over_warp<plus>(p[lane]);
+        A weight = j < end ? exponential(score - higher) : (A)0;
+        sum = sum * keep + over_warp<plus>(weight);
+        p[lane] = weight * kept<DROP, A>(a.drop, b * a.q_len + i, h, a.kv_len, j);
         max = higher;
         __syncwarp();
         for (int64_t c = lane; c < d; c += WARP) {
@@ -85,7 +100,7 @@ template <class T> struct backward {
 };
 
 /* delta and dq of a query. Shared memory of a warp: q, dout and dq [d] each, and ds of WARP keys. */
-template <class T> __global__ void query_grad_kernel(backward<T> s)
+template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;
     const ax_attention_grad_args &a = s.a;
@@ -117,7 +132,8 @@ template <class T> __global__ void query_grad_kernel(backward<T> s)
         ds[lane] = 0;
         if (j <= i) {
             A p = exponential(scale * dot(q, k + j * stride, d) - lse);
-            ds[lane] = scale * p * (dot(dout, v + j * stride, d) - delta);
+            A dp = dot(dout, v + j * stride, d) * kept<DROP, A>(a.drop, b * a.q_len + i, h, a.q_len, j);
+            ds[lane] = scale * p * (dp - delta);
         }
         __syncwarp();
         for (int64_t c = lane; c < d; c += WARP)
@@ -131,7 +147,7 @@ template <class T> __global__ void query_grad_kernel(backward<T> s)
 
 /* dk and dv of a key, over the query heads of its group and the queries that see it. Shared memory of a warp:
  * k, v, dk and dv [d] each, and p and ds of WARP queries. */
-template <class T> __global__ void key_grad_kernel(backward<T> s)
+template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;
     const ax_attention_grad_args &a = s.a;
@@ -159,8 +175,10 @@ template <class T> __global__ void key_grad_kernel(backward<T> s)
             int64_t i = i0 + lane, count = a.q_len - i0 < WARP ? a.q_len - i0 : WARP;
             p[lane] = ds[lane] = 0;
             if (i < a.q_len && j >= first_key(a.doc_start, b, i, a.q_len)) {
-                p[lane] = exponential((A)a.scale * dot(k, q + i * stride, d) - lse[i]);
-                ds[lane] = (A)a.scale * p[lane] * (dot(v, dout + i * stride, d) - delta[i]);
+                A weight = exponential((A)a.scale * dot(k, q + i * stride, d) - lse[i]);
+                A keep = kept<DROP, A>(a.drop, b * a.q_len + i, h, a.q_len, j);
+                p[lane] = weight * keep;
+                ds[lane] = (A)a.scale * weight * (dot(v, dout + i * stride, d) * keep - delta[i]);
             }
             __syncwarp();
             for (int64_t c = lane; c < d; c += WARP)
@@ -203,7 +221,8 @@ ax_status ax_cuda_own_attention(ax_stream *stream, const ax_attention_args *a)
         typedef decltype(t) T;
         size_t bytes;
         AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 2, WARP, &bytes));
-        return run(stream, attention_kernel<T>, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, bytes,
+        auto kernel = a->drop.p > 0 ? attention_kernel<T, true> : attention_kernel<T, false>;
+        return run(stream, kernel, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, bytes,
                    forward<T>{*a});
     });
 }
@@ -217,9 +236,12 @@ ax_status ax_cuda_own_attention_grad(ax_stream *stream, const ax_attention_grad_
         size_t query, key;
         AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 3, WARP, &query));
         AX_TRY(shared_bytes<accum_t<T>>(a->head_dim, 4, 2 * WARP, &key));
-        AX_TRY(run(stream, query_grad_kernel<T>, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, query,
+        bool drops = a->drop.p > 0;
+        auto of_queries = drops ? query_grad_kernel<T, true> : query_grad_kernel<T, false>;
+        auto of_keys = drops ? key_grad_kernel<T, true> : key_grad_kernel<T, false>;
+        AX_TRY(run(stream, of_queries, blocks_of(a->q_len, a->heads, a->batch), TEAMS * WARP, query,
                    backward<T>{*a}));
-        return run(stream, key_grad_kernel<T>, blocks_of(a->q_len, a->kv_heads, a->batch), TEAMS * WARP, key,
+        return run(stream, of_keys, blocks_of(a->q_len, a->kv_heads, a->batch), TEAMS * WARP, key,
                    backward<T>{*a});
     });
 }
@@ -229,7 +251,7 @@ ax_status ax_cuda_attention(ax_stream *stream, const void *args)
     const ax_attention_args *a = (const ax_attention_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN)
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0)
         AX_TRY(ax_cuda_cudnn_attention(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention(stream, a);
@@ -240,7 +262,7 @@ ax_status ax_cuda_attention_grad(ax_stream *stream, const void *args)
     const ax_attention_grad_args *a = (const ax_attention_grad_args *)args;
     bool done = false;
 #ifdef AXONN_HAVE_CUDNN
-    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN)
+    if (ax_cuda_of(stream)->attention == AX_CUDA_CUDNN && a->drop.p == 0)
         AX_TRY(ax_cuda_cudnn_attention_grad(stream, a, &done));
 #endif
     return done ? AX_OK : ax_cuda_own_attention_grad(stream, a);

@@ -2,6 +2,7 @@
  * of 64 rows by four warps of 16. The gradient is two kernels, one with a block per tile of queries and one
  * per tile of keys, so that every sum has one order: 7 products where atomic additions would do with 5. Head
  * widths are multiples of 8 up to 128 and are padded with zeros to the next of 32, 64, 96 and 128. */
+#include "dev/attention.h"
 #include "dev/cuda/mma.cuh"
 
 namespace
@@ -153,6 +154,67 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64
     return over_block<maximum>(end, j0);
 }
 
+/* ---- dropout: kernels without it are compiled by themselves, as they would be if there were none ---- */
+
+/* Of a head and a sequence. */
+struct dropping {
+    uint64_t key, step;
+    uint64_t first, stride; /* Philox block of key 0 of query 0; from one query to the next */
+    uint32_t below;
+    float scale;
+    __device__ dropping(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len, int64_t keys)
+        : key(drop.key), step(drop.now ? drop.now->step : 0),
+          first(ax_attention_drop_block(&drop, drop.now ? drop.now->first_row : 0, b * q_len, h, keys)),
+          stride((uint64_t)(drop.heads * ((keys + 3) / 4))), below(ax_attention_drop_below(drop.p)),
+          scale((float)(1 / (1 - drop.p)))
+    {
+    }
+    /* Words of keys j … j+3 (j a multiple of 4) of query i. */
+    __device__ void draw(int64_t i, int64_t j, uint32_t (&words)[4]) const
+    {
+        ax_philox_words(key, step, first + (uint64_t)i * stride + (uint64_t)j / 4, words);
+    }
+    __device__ float factor(uint32_t word) const { return word >> 8 < below ? 0 : scale; }
+};
+
+/* Between a lane and the one whose number differs in `bit`: the lower one's b for the upper one's a. */
+__device__ inline void exchange(uint32_t &a, uint32_t &b, int bit)
+{
+    const bool upper = threadIdx.x & bit;
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? a : b, bit);
+    a = upper ? got : a;
+    b = upper ? b : got;
+}
+
+/* The factors of a fragment whose rows are queries i and i+8 and whose columns are the 8 keys from j on. A
+ * lane has two neighbouring keys of both queries: it draws four keys of one of them, and exchanges two. */
+__device__ inline void keep_rows(const dropping &drop, int64_t i, int64_t j, float (&keep)[4])
+{
+    uint32_t words[4];
+    drop.draw(i + (threadIdx.x & 1) * 8, j + (threadIdx.x & 2) * 2, words);
+    exchange(words[0], words[2], 1);
+    exchange(words[1], words[3], 1);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        keep[e] = drop.factor(words[e]);
+}
+
+/* The same where rows are keys j … j+15 of the warp and columns the 8 queries from i on. Four lanes that have
+ * neighbouring keys need the same four blocks: each draws one, and a 4 x 4 transposition hands them out. */
+__device__ inline void keep_columns(const dropping &drop, int64_t i, int64_t j, float (&keep)[4])
+{
+    const int lane = threadIdx.x % WARP, mine = lane / 4 % 4;
+    uint32_t words[4];
+    drop.draw(i + lane % 4 * 2 + mine % 2, j + lane / 16 * 4 + mine / 2 * 8, words);
+    exchange(words[0], words[1], 4);
+    exchange(words[2], words[3], 4);
+    exchange(words[0], words[2], 8);
+    exchange(words[1], words[3], 8);
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        keep[e] = drop.factor(words[e]);
+}
+
 /* ---- forward ------------------------------------------------------------------------------------- */
 
 /* Shared memory: q, then k and v twice: one tile is brought while the other is worked with. */
@@ -164,7 +226,7 @@ struct forward {
     ax_attention_args a;
 };
 
-template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_kernel(forward s)
+template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) flash_kernel(forward s)
 {
     const ax_attention_args &a = s.a;
     forward_shared<T, D> &m = *(forward_shared<T, D> *)dynamic_shared();
@@ -182,6 +244,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_kerne
     const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
                   end = last < a.kv_len ? last : a.kv_len;
     const float scale = (float)a.scale * log2_e;
+    const dropping drop = {a.drop, b, h, a.q_len, a.kv_len};
     fragment_c o[D / 8] = {};
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
@@ -235,6 +298,15 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_kerne
                 o[c].v[2 * half + 1] *= keep;
             }
         }
+        if (DROP)
+#pragma unroll
+            for (int n = 0; n < TILE / 8; n++) {
+                float keep[4];
+                keep_rows(drop, row, j0 + n * 8, keep);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    p[n].v[e] *= keep[e];
+            }
         weighted_rows<T, D>(o, p, m.v[stage]);
         __syncthreads(); /* before the stage is filled anew */
     }
@@ -287,7 +359,8 @@ __device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, in
 }
 
 /* delta and dq of a tile of queries. */
-template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
+template <class T, int D, bool DROP>
+__global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
 {
     enum { KEYS = partners<D>::value };
     const ax_attention_grad_args &a = s.a;
@@ -307,6 +380,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_query
     const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
     const float scale = (float)a.scale * log2_e;
     const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
+    const dropping drop = {a.drop, b, h, a.q_len, a.q_len};
     int64_t j0 = begin / KEYS * KEYS;
     fetch<T, D, TILE>(m.own[0], q, i0, 0, a.q_len);
     fetch<T, D, TILE>(m.own[1], dout, i0, 0, a.q_len);
@@ -336,6 +410,15 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_query
         rows_times_rows<T, D>(dp, m.own[1] + warp * 16 * (D + 8), m.other[stage][1]);
         const part of[2] = {{mine[0], j0, KEYS}, {mine[1], j0, KEYS}};
         const bool partly = __any_sync(0xffffffffu, of[0].some || of[1].some);
+        if (DROP)
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++) {
+                float keep[4];
+                keep_rows(drop, row, j0 + n * 8, keep);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    dp[n].v[e] *= keep[e];
+            }
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -357,7 +440,8 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_query
 }
 
 /* dk and dv of a tile of keys, over the query heads that share it: rows are keys here, columns queries. */
-template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
+template <class T, int D, bool DROP>
+__global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 {
     enum { QUERIES = partners<D>::value };
     const ax_attention_grad_args &a = s.a;
@@ -375,7 +459,7 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_key_g
     fetch<T, D, TILE>(m.own[0], k, j0, 0, a.q_len);
     fetch<T, D, TILE>(m.own[1], v, j0, 0, a.q_len);
     const int64_t all = group * tiles;
-    int64_t h_next = g * group, i_next = begin, i0 = begin;
+    int64_t h_next = g * group, i_next = begin, h0 = g * group, i0 = begin;
     for (int64_t at = 0; at <= all; at++) { /* brings tile number `at`, works with the one before */
         if (at < all) {
             const int stage = at % 2;
@@ -396,12 +480,12 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_key_g
             }
         }
         commit_copies();
-        const int64_t i_this = i_next;
+        const int64_t h_this = h_next, i_this = i_next;
         i_next += QUERIES;
         if (i_next >= seeing)
             i_next = begin, h_next++;
         if (at == 0) {
-            i0 = i_this;
+            h0 = h_this, i0 = i_this;
             continue;
         }
         wait_copies<1>();
@@ -412,10 +496,14 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_key_g
         rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), q);
         rows_times_rows<T, D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
         /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0 and it starts no later. */
+        const dropping drop = {a.drop, b, h0, a.q_len, a.q_len};
         const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
                   high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row;
 #pragma unroll
-        for (int n = 0; n < QUERIES / 8; n++)
+        for (int n = 0; n < QUERIES / 8; n++) {
+            float keep[4] = {1, 1, 1, 1};
+            if (DROP)
+                keep_columns(drop, i0 + n * 8, j0 + warp * 16, keep);
 #pragma unroll
             for (int right = 0; right < 2; right++) {
                 const int at_query = n * 8 + right, i = at_query + lane % 4 * 2;
@@ -425,11 +513,13 @@ template <class T, int D> __global__ void __launch_bounds__(THREADS) flash_key_g
                 for (int half = 0; half < 2; half++) {
                     int e = 2 * half + right;
                     bool sees = at_query >= low + 8 * half && at_query < high && first <= key + 8 * half;
-                    p[n].v[e] = sees ? power_of_2(p[n].v[e] * scale - lse) : 0;
-                    ds[n].v[e] = p[n].v[e] * (ds[n].v[e] - delta);
+                    float weight = sees ? power_of_2(p[n].v[e] * scale - lse) : 0;
+                    p[n].v[e] = weight * keep[e];
+                    ds[n].v[e] = weight * (ds[n].v[e] * keep[e] - delta);
                 }
             }
-        i0 = i_this;
+        }
+        h0 = h_this, i0 = i_this;
         weighted_rows<T, D>(dv, p, dout);
         weighted_rows<T, D>(dk, ds, q);
         __syncthreads();
@@ -487,7 +577,8 @@ ax_status ax_cuda_flash(ax_stream *stream, const ax_attention_args *a)
     return by_form(a->dtype, a->head_dim, [&](auto form) {
         typedef typename decltype(form)::type T;
         const int D = decltype(form)::value;
-        return run(stream, flash_kernel<T, D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
+        auto kernel = a->drop.p > 0 ? flash_kernel<T, D, true> : flash_kernel<T, D, false>;
+        return run(stream, kernel, blocks_of(a->q_len, a->heads, a->batch), THREADS,
                    sizeof(forward_shared<T, D>), forward{*a});
     });
 }
@@ -497,9 +588,12 @@ ax_status ax_cuda_flash_grad(ax_stream *stream, const ax_attention_grad_args *a)
     return by_form(a->dtype, a->head_dim, [&](auto form) {
         typedef typename decltype(form)::type T;
         const int D = decltype(form)::value;
-        AX_TRY(run(stream, flash_query_grad_kernel<T, D>, blocks_of(a->q_len, a->heads, a->batch), THREADS,
+        bool drops = a->drop.p > 0;
+        auto of_queries = drops ? flash_query_grad_kernel<T, D, true> : flash_query_grad_kernel<T, D, false>;
+        auto of_keys = drops ? flash_key_grad_kernel<T, D, true> : flash_key_grad_kernel<T, D, false>;
+        AX_TRY(run(stream, of_queries, blocks_of(a->q_len, a->heads, a->batch), THREADS,
                    sizeof(gradient_shared<T, D>), backward{*a}));
-        return run(stream, flash_key_grad_kernel<T, D>, blocks_of(a->q_len, a->kv_heads, a->batch), THREADS,
+        return run(stream, of_keys, blocks_of(a->q_len, a->kv_heads, a->batch), THREADS,
                    sizeof(gradient_shared<T, D>), backward{*a});
     });
 }

@@ -1,5 +1,6 @@
 /* Causal attention in two passes over the visible keys: the row's log-sum-exp, then what depends on the
  * probabilities p_ij = exp(scale·q_i·k_j - lse_i). */
+#include "dev/attention.h"
 #include "dev/ref/ref.h"
 
 #include <math.h>
@@ -57,6 +58,16 @@ static double score(const ax_attention_args *a, const query *q, int64_t j)
     return a->scale * dot(a->dtype, a->q, q->q_at, a->k, q->k_at + j * q->k_stride, a->head_dim);
 }
 
+/* What dropout multiplies the probability of key j by, for the query of `row` and head h: 0 or 1/(1-p). */
+static double kept(const ax_attention_dropout *drop, int64_t row, int64_t h, int64_t keys, int64_t j)
+{
+    if (drop->p == 0)
+        return 1;
+    const ax_batch_numbers now = drop->now ? *drop->now : (ax_batch_numbers){0};
+    uint64_t index = 4 * ax_attention_drop_block(drop, now.first_row, row, h, keys) + (uint64_t)j;
+    return (double)ax_philox_uniform(drop->key, now.step, index) < drop->p ? 0 : 1 / (1 - drop->p);
+}
+
 /* log Σ exp of the visible scores, -inf if nothing is visible. */
 static double log_sum_exp(const ax_attention_args *a, const query *q)
 {
@@ -86,7 +97,9 @@ ax_status ref_attention(ax_stream *stream, const void *args)
                     double o[REF_BLOCK] = {0};
                     for (int64_t j = q.first; j <= q.last; j++)
                         add_scaled(a->dtype, a->v, q.k_at + j * q.k_stride + at, count,
-                                   exp(score(a, &q, j) - lse), o);
+                                   exp(score(a, &q, j) - lse) *
+                                       kept(&a->drop, b * a->q_len + i, h, a->kv_len, j),
+                                   o);
                     ref_write(a->dtype, a->o, q.q_at + at, count, o);
                 }
                 if (a->lse)
@@ -95,7 +108,7 @@ ax_status ref_attention(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Probability and score gradient of the pair (i, j) of batch b, query head h. */
+/* Probability after dropout and score gradient of the pair (i, j) of batch b, query head h. */
 typedef struct pair {
     double p, ds;
 } pair;
@@ -108,7 +121,8 @@ static pair pair_of(const ax_attention_grad_args *a, int64_t b, int64_t i, int64
     ax_dtype accum = ax_dtype_accum(a->dtype);
     double p = exp(a->scale * dot(a->dtype, a->q, q_at, a->k, k_at, d) - ax_load(accum, a->lse, row));
     double dp = dot(a->dtype, a->dout, q_at, a->v, k_at, d);
-    return (pair){p, a->scale * p * (dp - ax_load(accum, a->delta, row))};
+    double keep = kept(&a->drop, b * a->q_len + i, h, a->q_len, j);
+    return (pair){p * keep, a->scale * p * (dp * keep - ax_load(accum, a->delta, row))};
 }
 
 static void fill_delta(const ax_attention_grad_args *a, int64_t b, int64_t h)

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""A training step on one GPU side by side with other programs, interleaved in one run; all in bf16.
+"""Times a training step on one GPU in several programs, interleaved in one run; all in bf16.
 
 Parties: axonn, llm.c (GPT-2's shapes only; --llmc is a checkout, or a trainer that bench/peers/llmc.py --build made),
-torch (at its best, or once with each --torch-with). They take turns for --rounds rounds; a party's figure is the median
-over the rounds of its own median. Prints markdown tables: ms a step with the least and the greatest round, tokens/s,
-the share of --peak with causal attention and with full attention (MFU), how many times axonn's step it takes, the most
-memory that the driver said was taken meanwhile (with CUDA's own, some 500 MiB), what axonn planned, rows of a
-micro-batch, and the median clock while busy. What is measured goes to stderr as it comes.
+torch (with its fastest settings, or once with each --torch-with). They take turns for --rounds rounds; a party's figure
+is the median over the rounds of each round's median. Prints markdown tables with these columns: ms per step (median,
+minimum and maximum over the rounds), tokens/s, MFU relative to --peak with attention counted causally and in full, the
+time relative to axonn's, peak memory as the driver reports it (including about 500 MiB of CUDA itself), memory that axonn
+planned, rows of a micro-batch, and the median clock while busy. Progress goes to stderr.
 
-A party that finds too little memory tries half of the micro-batch. One that fails is left out from then on; the
-others go on, and the exit code is 1. What --seconds cuts off is an error only where a party has no figure yet.
-The cases llama-* are models of GPT-2's kind with the dims and the vocabulary of Llama 3; --layers is for llama-8b.
+If memory is too small, a party tries half the micro-batch. A party that fails is left out from then on; the others
+continue, and the exit code is 1. If --seconds ends the measurement, only a party without any figure is an error.
+The cases llama-* are GPT-2 models with the dims and the vocabulary of Llama 3; --layers applies to llama-8b.
 Usage:  python3 bench/gpu.py --llmc DIR [--cudnn-frontend DIR] [--torch PYTHON] [--axonn build-bundle/axonn]
                              [--cases gpt2-1.5b,llama-1b] [--parties axonn,torch] [--rounds 3] [--seconds 540] [--json]
 """
@@ -47,12 +47,12 @@ def shape_of(args, case):
 
 
 def flops_per_token(shape, causal=True):
-    """Of products (forward and twice that backward), attention's counted causally or in full; look-ups are none."""
+    """FLOPs of the matrix products, forward and backward; attention is counted causally or in full, lookups are not."""
     layers, hidden, _heads, vocab, seq, _batch = shape
     return 6 * (12 * layers * hidden * hidden + vocab * hidden) + (6 if causal else 12) * layers * hidden * seq
 
 
-# ---- the parties: each takes a turn and returns {"ms": …}, with "planned" and "about" where it knows them ----
+# ---- the parties: each function runs a turn and returns {"ms": …}, and if known "planned" and "about" ----------
 
 
 def limited(seconds):
@@ -91,7 +91,7 @@ RUN = {"axonn": axonn, "llm.c": llmc, "torch": torch}
 
 
 def missing(args, party):
-    """The line that would help if a party is not there, or None."""
+    """Returns a line of advice if the party is not available, else None."""
     name, _space, settings = party.partition(" ")
     if name == "axonn" and not shutil.which(args.axonn):
         return f"{args.axonn} is missing: scripts/bundle.sh makes build-bundle, --axonn names another one"
@@ -104,11 +104,11 @@ def missing(args, party):
     return None
 
 
-# ---- what the driver says meanwhile --------------------------------------------------------------------------
+# ---- watching the driver -------------------------------------------------------------------------------------
 
 
 def ask_driver():
-    """(MiB taken, MHz, per cent busy), or None where nvidia-smi does not tell."""
+    """Returns (MiB used, MHz, utilization in percent), or None if nvidia-smi does not report them."""
     try:
         words = subprocess.run(QUERY, capture_output=True, text=True, timeout=20).stdout.split(", ")
         return tuple(int(word) for word in words)
@@ -117,7 +117,7 @@ def ask_driver():
 
 
 class Watch:
-    """Asks the driver every two seconds; the most memory beyond what was taken before, and the clock while busy."""
+    """Asks the driver every two seconds; gives the peak memory minus that used before, and the clock while busy."""
 
     def __init__(self, before):
         self.before, self.seen, self.over = before, [], threading.Event()
@@ -152,25 +152,25 @@ def say(what):
 
 
 class Turns:
-    """Everybody's figures, and what went wrong."""
+    """The figures of all parties, and their errors."""
 
     def __init__(self, args):
         self.args, self.start, self.idle = args, time.monotonic(), ask_driver()
         self.results = {case: {p: [] for p in args.parties if p.split(" ")[0] != "llm.c" or case.startswith("gpt2")}
                         for case in args.cases}
         self.micro = {(c, p): args.micro or CASES[c][1] for c in args.cases for p in args.parties}
-        self.out = {}  # who failed, and the last line of why
+        self.out = {}  # parties that failed: the last line of their error
 
     def fail(self, case, party, what):
         say(f"{case}, {party}: {what}")
         self.out[case, party] = f"{case}, {party}: {what.strip().splitlines()[-1]}"
 
     def left(self):
-        """Seconds, or None without a limit."""
+        """Returns the seconds that are left, or None without a limit."""
         return self.args.seconds and max(self.args.seconds - (time.monotonic() - self.start), 0)
 
     def take(self, case, party):
-        """One turn, with a smaller micro-batch if there is too little memory; its figures."""
+        """Runs one turn, halving the micro-batch while memory is too small; returns its figures."""
         name, _space, settings = party.partition(" ")
         while True:
             micro = self.micro[case, party]
@@ -188,7 +188,7 @@ class Turns:
         began = time.monotonic()
         try:
             row = self.take(case, party)
-        except (Failed, Exception) as error:  # whatever it is, the others' figures are not lost for it
+        except (Failed, Exception) as error:  # no error of one party may lose the figures of the others
             if self.args.seconds and self.left() < 1:
                 say(f"round {at}: {case} {party}: no time was left")
                 if not self.results[case][party]:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Training across emulated hosts (scripts/hosts.sh; root): what a grid costs, and what overlap hides.
+"""Times training across emulated hosts (scripts/hosts.sh; needs root): the cost of each grid, and the effect of overlap.
 
-  grids    every grid of 4 hosts x 2 ranks that the model allows: seconds per step, best first, beside 1-D tensor
-           parallelism in a host with data parallelism across
-  overlap  two hosts of one rank: for each of OAR, ORS and OAG the time of its collectives when they are awaited at
-           once, the CPU time of the kernels that run beside them when they are not, and what of them is hidden
+  grids    every grid of 4 hosts x 2 ranks that is legal for the model: seconds per step, fastest first, compared with
+           tensor parallelism inside hosts (x=2) and data parallelism across them (data=4)
+  overlap  two hosts of one rank: for each of OAR, ORS and OAG the time of its collectives without overlap, the CPU time
+           of the kernels that run at the same time with overlap, and how much of the communication is hidden
 
 Rounds are interleaved; figures are medians. Usage:  python3 bench/hosts.py grids [--rounds 5] [--rate 1gbit]
 """
@@ -26,7 +26,7 @@ MODELS = {  # name: (model, rows of a step)
     "deep": ("{family: gpt2, layers: 12, hidden: 256, heads: 8, vocab: 2048, seq_len: 256}", 32),
 }
 OFF = ["overlap.oar=false", "overlap.ors=false", "overlap.oag=false"]
-# name: (grid, its collective, whether only those within backward are meant, rows of a step by model: so many that
+# name: (grid, its collective, whether only those in the backward pass count, rows per step by model: chosen so that
 # communication is a third of the step)
 OVERLAPS = {
     "oar": ("grid.x=2", "all_reduce", True, {"wide": 16, "deep": 16}),
@@ -53,7 +53,7 @@ def prepare(args, work):
 
 
 def train(args, work, model, per_host, words):
-    """The metrics of the steps after two for warming up."""
+    """Trains, and returns the metrics of the steps after two warm-up steps."""
     directory = work / "run"
     run(["rm", "-rf", directory])
     run([HOSTS, "run", per_host, args.axonn, "train", work / f"{model}.yaml", f"run.dir={directory}",
@@ -88,7 +88,7 @@ def grids(args, work):
 
 
 def collectives(path, name, in_backward):
-    """Per step, in ms: what a collective keeps the rank waiting, and the CPU time of kernels beside it."""
+    """Returns ms per step: the time that the rank waits for a collective, and the CPU time of kernels that overlap it."""
     events = [e for e in json.load(open(path))["traceEvents"] if e["ph"] == "X"]
     spans = {kind: [(e["ts"], e["ts"] + e["dur"], e["args"]["value"]) for e in events if e["cat"] == kind]
              for kind in ("step", "kernel", "backward")}

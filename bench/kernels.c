@@ -1,13 +1,14 @@
-/* Rates of a device's kernels at the shapes of training, beside what the device can do: for processors those
- * of GPT-2 124M with 1024 tokens, for a GPU those of GPT-2 1.5B with 16384, and heads of a Llama.
+/* Rates of a device's kernels at the shapes of training, compared with the device's peak rates. The shapes
+ * are those of GPT-2 124M with 1024 tokens for processors, those of GPT-2 1.5B with 16384 tokens and of Llama
+ * heads for a GPU.
  *
  *     cmake --build build --target bench_kernels && build/bench_kernels [DEVICE [THREADS [FILTER]]]
  *
- * Ceilings are the device's own, measured first (ax_device_peak, ax_device_stream). Each line gives the
- * median, least and greatest rate of RUNS or more runs, and the share of the time that the ceilings allow:
- * the larger of flops/peak and bytes/stream over the median time (above 100 % where operands stay in a
- * cache). Numbers are normal ones, seconds those of the launch and the wait for it; a run of a GPU is as many
- * launches as take a millisecond. FILTER selects lines that contain it. */
+ * The peak rates are measured first (ax_device_peak, ax_device_stream). Each line has the median, minimum and
+ * maximum rate of at least RUNS runs, and the ideal time as a share of the median time. The ideal time is the
+ * larger of flops/peak and bytes/stream; a share above 100 % means that operands stay in a cache. Operands
+ * are normally distributed numbers. Time is measured from launch to completion; a run on a GPU is as many
+ * launches as take a millisecond. FILTER selects the lines that contain it. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -15,11 +16,11 @@
 #include <string.h>
 
 enum { RUNS = 9, MAX_RUNS = 200 };
-static const double SECONDS = 0.25; /* per case, where RUNS take less */
+static const double SECONDS = 0.25; /* minimum time per case */
 
-/* Shapes of the model, and attention of two kinds. */
+/* Shapes of the model, and two kinds of attention. */
 typedef struct shapes {
-    int64_t tokens[2]; /* of products; of everything else the larger */
+    int64_t tokens[2]; /* of matrix products; all else uses the larger one */
     int64_t width, ffn, vocab, updated;
     struct {
         int64_t batch, t, h, g, d;
@@ -52,7 +53,7 @@ typedef struct bench {
     const char *filter;
     const shapes *shapes;
     double peak_f32, peak_bf16, stream_rate;
-    char *memory;  /* of the device: operands of the case in work */
+    char *memory;  /* on the device: operands of the current case */
     float *normal; /* NORMALS of them */
     size_t used;
 } bench;
@@ -69,7 +70,8 @@ static void die(const char *what)
             die(#call);                                                                                      \
     } while (0)
 
-/* One thread of the host is timed by its own clock, which does not run while others have its core. */
+/* Returns the time. With one host thread that is its CPU time, which does not count while others use its
+ * core. */
 static double seconds(const bench *b)
 {
     return b->threads == 1 && ax_device_uses_host_memory(b->dev) ? ax_cpu_now() : ax_now();
@@ -108,7 +110,7 @@ static void run_case(bench *b, const char *name, ax_kernel kernel, const void *a
     fflush(stdout);
 }
 
-/* Memory for an operand; all of it is handed back by the next case. */
+/* Allocates memory for an operand. The next case releases it. */
 static char *room(bench *b, ax_dtype dtype, int64_t count)
 {
     size_t bytes = ((size_t)count * ax_dtype_size(dtype) + 4095) / 4096 * 4096;
@@ -120,7 +122,7 @@ static char *room(bench *b, ax_dtype dtype, int64_t count)
     return b->memory + b->used - bytes;
 }
 
-/* Normal numbers, again and again the same million. */
+/* Allocates an operand of normally distributed numbers, which repeat after a million. */
 static void *operand(bench *b, ax_dtype dtype, int64_t count)
 {
     char *p = room(b, dtype, count);
@@ -143,7 +145,7 @@ static void *tokens(bench *b, int64_t count)
     return p;
 }
 
-/* The same number throughout. */
+/* Allocates an array with all elements equal to `value`. */
 static void *filled(bench *b, int64_t n, double value)
 {
     char *p = room(b, AX_F32, n);
@@ -157,7 +159,7 @@ static bool start_case(bench *b, const char *name)
     return !b->filter || strstr(name, b->filter);
 }
 
-/* Elements from one row to the next of a matrix: logits are padded. */
+/* Returns the row pitch of a matrix in elements; rows of logits are padded. */
 static int64_t pitch(const bench *b, int64_t cols)
 {
     return cols == b->shapes->vocab ? ax_round_up(cols, 64) : cols;
@@ -221,7 +223,7 @@ static void bench_attention(bench *b, ax_dtype dtype, int64_t batch, int64_t t, 
     run_case(b, name, AX_K_attention_grad, &ga, dtype);
 }
 
-/* One query of each sequence against the keys before it, as many as no cache near a core holds. */
+/* Attention of one query per sequence, with more keys than the caches near a core hold. */
 static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t keys, int64_t h, int64_t d)
 {
     char name[96];
@@ -237,7 +239,7 @@ static void bench_generation(bench *b, ax_dtype dtype, int64_t batch, int64_t ke
     run_case(b, name, AX_K_attention, &a, dtype);
 }
 
-/* The kernels between the products. */
+/* The kernels between the matrix products. */
 static void bench_rows(bench *b, ax_dtype dtype)
 {
     const int64_t R = b->shapes->tokens[1], C = b->shapes->width, F = b->shapes->ffn, V = b->shapes->vocab;
@@ -291,8 +293,8 @@ static void bench_rows(bench *b, ax_dtype dtype)
          .dtable = A(V * C), .dtype = dtype)
 }
 
-/* An update of n elements in ARRAYS parts of the same length, but for the last; or what is left of the
- * moments of weights that nothing touches any more. */
+/* An optimizer update of n elements in ARRAYS arrays of equal length, except the last. Or an update of
+ * weights that have no gradient any more, whose moments have become tiny. */
 enum { ARRAYS = 100 };
 static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_update_array array[ARRAYS])
 {
@@ -327,7 +329,7 @@ static const ax_update_numbers *numbers(bench *b, double correction1, double cor
     return (const ax_update_numbers *)(const void *)p;
 }
 
-/* What an optimizer step does to parameters. */
+/* The kernels of an optimizer step. */
 static void bench_update(bench *b)
 {
     const int64_t N = b->shapes->updated, M = N >> 20;

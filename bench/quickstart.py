@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""What scripts/quickstart.sh ends with, in bits per byte of its validation text, beside other ways to spend the time.
+"""Compares the result of scripts/quickstart.sh, in bits per byte of its validation text, with other models trained for
+the same time.
 
-Parties, in turns, all with the same files, the same split into training and validation, and the same seconds:
+Parties take turns. All have the same files, the same split into training and validation, and the same seconds:
   axonn      scripts/quickstart.sh as it is
   before     the same with the model that it trained before: 3 layers of width 480
-  NAME       the same with other keys, of each --try NAME:KEY=VALUE,KEY=VALUE...
-  torch:...  a GPT-2 in PyTorch (bench/peers/torch_train.py) of each line of TORCH, in the first round; in all rounds
-             the one that was best in the first. It has all of the seconds for its steps, where the quick start pays
-             its tokenizer, data, validation and completion from them; its compiler is not counted either.
-What a run ends with is a line of the file --results; a run that is there is not made again, so the same command goes
-on after an interruption. In the end there is a markdown table: medians, the least and the greatest. With 300 seconds,
-three rounds and seven models in PyTorch it takes about 95 minutes on two idle cores.
+  NAME       the same with other keys, for each --try NAME:KEY=VALUE,KEY=VALUE...
+  torch:...  a GPT-2 in PyTorch (bench/peers/torch_train.py): every line of TORCH in the first round, then only the one
+             that was best there. It uses all seconds for its steps, and its compilation does not count. The quick start
+             also trains its tokenizer, builds data, validates and completes a text in the same time.
+Each run writes a line to the file --results. Runs that are in the file are not repeated, so the same command continues
+after an interruption. At the end it prints a markdown table: median, minimum and maximum. With 300 seconds, three rounds
+and seven models in PyTorch it takes about 95 minutes on two idle cores.
 Usage:  python3 bench/quickstart.py --torch PYTHON [--seconds 300] [--rounds 3] [--parties axonn,before,torch]
                                     [--try wide:model.hidden=256,model.heads=8] [--results FILE]
 """
@@ -32,14 +33,14 @@ from scaling import positive
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEFORE = ("model.layers=3,model.hidden=480,model.heads=10,model.seq_len=256,train.global_batch=8,train.micro_batch=8,"
           "optim.lr=8e-4,optim.betas=[0.9,0.95],optim.weight_decay=0.1,optim.warmup=6.25%")
-TORCH = {  # of torch_train.py
+TORCH = {  # options of torch_train.py
     "4x192": "--layers 4 --hidden 192 --heads 6 --batch 8 --seq 256 --lr 4e-3",
     "4x128": "--layers 4 --hidden 128 --heads 4 --batch 8 --seq 256 --lr 4e-3",
     "4x256": "--layers 4 --hidden 256 --heads 8 --batch 8 --seq 256 --lr 3e-3",
     "6x192": "--layers 6 --hidden 192 --heads 6 --batch 8 --seq 256 --lr 3e-3",
     "3x480": "--layers 3 --hidden 480 --heads 10 --batch 8 --seq 256 --lr 8e-4",
     "6x384": "--layers 6 --hidden 384 --heads 6 --batch 12 --seq 256 --lr 1e-3 --beta2 0.99",
-    # nanoGPT's own advice for a processor
+    # what nanoGPT recommends for a CPU
     "4x128x64": "--layers 4 --hidden 128 --heads 4 --batch 12 --seq 64 --lr 1e-3 --beta2 0.99",
 }
 
@@ -89,12 +90,12 @@ def run(command, **environment):
 
 
 def words(keys):
-    """KEY=VALUE words; a comma inside brackets does not end one."""
+    """Splits a list at commas into KEY=VALUE words; commas inside brackets do not count."""
     return [word for word in re.split(r",(?![^\[]*\])", keys) if word]
 
 
 def quickstart(args, name, _round):
-    """A run of the script; its data stay for torch, which gets the same."""
+    """Runs the script; its data is kept, because torch trains on the same."""
     directory, data = args.dir / "run", args.dir / "data"
     shutil.rmtree(directory, ignore_errors=True)
     out, seconds = run([ROOT / "scripts" / "quickstart.sh", "--dir", directory, "--seconds", args.seconds,
@@ -122,7 +123,7 @@ def torch(args, name, at):
 
 
 class Results:
-    """The lines of the file, by party and round."""
+    """The lines of the results file, by party and round."""
 
     def __init__(self, args):
         self.args, self.rows = args, {}
@@ -134,7 +135,7 @@ class Results:
                     self.rows[row["party"], row["keys"], row["round"]] = row
 
     def ensure(self, function, party, keys, name, at):
-        """The result of this party in this round: from the file, or from a run that is made now."""
+        """Returns the result of this party in this round, from the file or from a run made now."""
         if (party, keys, at) in self.rows:
             return self.rows[party, keys, at]
         row = {"party": party, "round": at, "keys": keys, "seconds": self.args.seconds,
@@ -149,7 +150,7 @@ class Results:
 
 
 def best_model(results, args):
-    """After the first round."""
+    """Returns the PyTorch model that was best in the first round."""
     first = {m: results.rows[f"torch:{m}", TORCH[m], 1]["bits_per_byte"] for m in args.models}
     return min(first, key=first.get)
 

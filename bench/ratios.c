@@ -1,16 +1,16 @@
-/* Kernels beside what the device can do in the same minute: a test that notices when one has become much
- * slower.
+/* A test that fails when a kernel has become much slower, compared with the device's peak rates at the same
+ * time.
  *
  *     build/bench_ratios            # or ctest --test-dir build -L bench; AXONN_ISA chooses the kernels
  *
- * A case's rate is divided by the device's own: multiply-adds in registers (ax_device_peak) for what
- * computes, an array read and written in place (ax_device_stream) for what moves memory. No time is judged by
- * itself, so another machine, or one that is busy, has about the same ratios. Cases and ceilings take turns,
- * and the best of all turns counts; who is below the floor has two more chances, in which nothing measured is
- * forgotten. A floor is about half of the least that any instruction set reached; what falls below it is no
- * noise. One thread is timed by the processor's clock, which stands still while others have the core; all
- * cores by the wall's, with floors that hold if others have one core of two all the time. Prints a table;
- * exit code 1 if a case is below its floor. */
+ * A case's rate is divided by the device's peak rate: multiply-adds in registers (ax_device_peak) for
+ * compute-bound kernels, streaming over an array (ax_device_stream) for memory-bound ones. Only such ratios
+ * are tested, which are about the same on another or a busy machine. Cases and peak rates are measured in
+ * turns, and the best of all turns counts. A case below its floor is measured twice more; earlier results
+ * still count. A floor is about half of the lowest ratio of any instruction set, so noise does not reach it.
+ * One thread is timed in CPU time, which does not count while others use the core; all cores in elapsed time,
+ * with floors that hold even if others use one core of two all the time. Prints a table; the exit code is 1
+ * if a case is below its floor. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -18,10 +18,10 @@
 #include <string.h>
 
 enum { ROUNDS = 8, CHANCES = 3, MAX_CASES = 40, STAGED = 1 << 20 };
-static const double PATIENCE = 0.004; /* seconds for a ceiling in a round */
-/* Of the floors beside multiply-adds of bf16 where tiles make them. Tiles may be three times slower for
- * seconds at a time (docs/decisions/0011): products of 255 GFLOP/s then meet a peak of 2210, and half of that
- * is 1/16. */
+static const double PATIENCE = 0.004; /* seconds to measure a peak rate in a round */
+/* Factor for floors of bf16 products if the processor multiplies bf16 with AMX tiles. Tiles may be three
+ * times slower for seconds at a time (docs/decisions/0011): a product then reaches 255 GFLOP/s of a peak of
+ * 2210, and half of that is 1/16. */
 static const double TILES = 1.0 / 8;
 
 typedef enum ceiling { PEAK_F32, PEAK_BF16, STREAM, CEILINGS } ceiling;
@@ -44,14 +44,14 @@ typedef struct bench_case {
     ax_kernel kernel;
     kernel_args args;
     ceiling of;
-    double floor[2]; /* of the ratio: on one thread, on all cores (0: not tried) */
-    bool vectors;    /* nothing is expected of it without them */
-    double best[2];  /* rate */
+    double floor[2]; /* of the ratio: on one thread, on all cores (0: not measured) */
+    bool vectors;    /* the floor applies only to instruction sets with vectors */
+    double best[2];  /* best rate so far */
 } bench_case;
 
 typedef struct bench {
-    ax_device *dev[2]; /* of one thread, of all cores (NULL if there is one) */
-    float *staged;     /* [STAGED] normal numbers */
+    ax_device *dev[2]; /* with one thread; with all cores (NULL if there is one core) */
+    float *staged;     /* [STAGED] normally distributed numbers */
     double best[2][CEILINGS];
     const char *isa;
     bool vectors, tiles;
@@ -137,7 +137,7 @@ static void add_attention(bench *b, ax_dtype dtype, double forward, double backw
     g->dq = operand(b, dtype, N), g->dk = operand(b, dtype, N), g->dv = operand(b, dtype, N);
 }
 
-/* AdamW of n elements in 48 arrays of the same length. */
+/* Adds a case: AdamW on n elements in 48 arrays of equal length. */
 static void add_update(bench *b, const char *what, int64_t n, float *m, float *v, const float *g)
 {
     enum { ARRAYS = 48 };
@@ -146,7 +146,7 @@ static void add_update(bench *b, const char *what, int64_t n, float *m, float *v
     float *w = operand(b, AX_F32, n);
     uint16_t *copy = operand(b, AX_BF16, n);
     ax_update_array *array;
-    must(ax_calloc(ARRAYS, sizeof *array, &array), "arrays"); /* the device is the host */
+    must(ax_calloc(ARRAYS, sizeof *array, &array), "arrays"); /* host memory: the device is a processor */
     for (int i = 0; i < ARRAYS; i++) {
         int64_t at = i * (n / ARRAYS);
         array[i] = (ax_update_array){n / ARRAYS, at, w + at, m + at, v + at, copy + at, g + at, 1};
@@ -166,13 +166,13 @@ static void add_update(bench *b, const char *what, int64_t n, float *m, float *v
                         .copy_dtype = AX_BF16};
 }
 
-/* Arrays that no cache of a small machine holds. */
+/* Adds memory-bound cases, with arrays larger than the caches of a small machine. */
 static void add_memory(bench *b)
 {
     enum { N = 6 << 20, R = 24 << 10, C = 768, V = 50257, ROWS = 512 };
     const int first = b->cases;
     add_update(b, "6M + bf16 copy", N, operand(b, AX_F32, N), filled(b, N, 0), operand(b, AX_F32, N));
-    /* momenta shrunk below the normal range, until flushed */
+    /* moments that shrank to subnormal numbers, as without gradients; the kernel flushes them to 0 */
     add_update(b, "6M that nothing touches", N, filled(b, N, 1e-40), filled(b, N, 1e-40), filled(b, N, 0));
     add_case(b, AX_K_add, AX_F32, "6M", STREAM, 0.35, 0)->args.add = (ax_add_args){.n = N,
                                                                                    .a = operand(b, AX_F32, N),
@@ -247,7 +247,7 @@ static void measure_case(bench *b, int d, bench_case *c)
     double flops, bytes;
     ax_stream stream = {b->dev[d], NULL};
     ax_kernel_cost(c->kernel, &c->args, &flops, &bytes);
-    for (int i = 0; i < 2; i++) { /* the first wakes the threads, or finds them awake */
+    for (int i = 0; i < 2; i++) { /* the first run wakes the threads; the faster one counts */
         double begin = d ? ax_now() : ax_cpu_now();
         must(ax_launch(&stream, c->kernel, &c->args), c->name);
         double seconds = (d ? ax_now() : ax_cpu_now()) - begin;
@@ -342,7 +342,7 @@ int main(void)
     }
     print_table(&b);
     complain(&b);
-    ax_device_close(&b.dev[1]); /* the operands end with the process */
+    ax_device_close(&b.dev[1]); /* the operands are freed when the process ends */
     ax_device_close(&b.dev[0]);
     return bad ? 1 : 0;
 }

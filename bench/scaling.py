@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Scaling on one machine: two ranks of one thread against one rank of two threads, same model, same global batch.
+"""Scaling on one machine: two ranks of one thread compared with one rank of two threads, same model, same global batch.
 
-Rounds are interleaved, so that a machine that drifts drifts for all; ratios are those of medians over rounds. With
---torch PYTHON (an interpreter that has torch) the same pair is run in PyTorch: one process, and DDP over gloo.
+Rounds are interleaved, so that a machine whose speed drifts affects all cases; ratios are those of medians over rounds.
+With --torch PYTHON (an interpreter that has torch) PyTorch runs the same pair: one process, and DDP over gloo.
 Usage:  python3 bench/scaling.py --axonn build/axonn [--rounds 5] [--steps 5] [--torch python3] [--json]
 """
 
@@ -30,7 +30,7 @@ TORCH = {
 
 
 def positive(text):
-    """A number from 1, of a command line."""
+    """Parses a command-line number that must be at least 1."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return int(text)
@@ -44,7 +44,7 @@ def run(command):
 
 
 def tokens(axonn, work):
-    """A tokenizer, work/tok, and tokens to train on, work/t.tok, of this program's source."""
+    """Makes a tokenizer, work/tok, and a token file, work/t.tok, from this project's source."""
     run([axonn, "tok", "train", "--input", ROOT / "src", "--vocab", "2048", "--out", work / "tok"])
     run([axonn, "data", "build", "--input", ROOT / "src", "--tokenizer", work / "tok", "--out", work / "t.tok"])
 
@@ -58,7 +58,7 @@ def prepare(axonn, work):
 
 
 def axonn_step(args, work, words):
-    """Median seconds of a step after two for warming up."""
+    """Returns the median seconds of a step, after two warm-up steps."""
     directory = work / "run"
     run(["rm", "-rf", directory])
     run([args.axonn, "train", work / "config.yaml", f"run.dir={directory}", f"train.steps={args.steps + 2}"] + words)

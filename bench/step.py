@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""A training step side by side with its limit and with other programs, interleaved in one run.
+"""Times a training step in several programs, interleaved in one run, and compares it with the machine's limit.
 
 Parties:
-  limit    what the machine allows (bench/peers/limit.c)
+  limit    the limit of this machine (bench/peers/limit.c)
   axonn    one rank
   ranks    axonn on two ranks that share the threads and the rows of a step (grid.data=2, ZeRO 1)
   tensor   axonn on two ranks that share the threads and each layer's weights (grid.x=2)
-  torch    PyTorch at its best, or once with each --torch-with
+  torch    PyTorch with its fastest settings, or once with each --torch-with
   llm.c    its trainer (fp32; cases other than 124m-4x256 only if --parties names it)
-Cases are layers and width of a GPT-2, rows x tokens: 124m is 12 layers of 768, small 6 of 384. Parties take turns for
---rounds rounds; a party's figure is the median over the rounds of its own median. Prints markdown tables: ms a step
-with the least and the greatest round, tokens/s, the share of the limit, how many times axonn's step it takes, and peak
-memory (not of two ranks, as each one's pages count the other's). What is measured goes to stderr as it comes. With
---isa axonn's kernels use that instruction set, and the libraries of the limit and of torch are held to the same. A
-round of all parties takes about five minutes on two cores.
+Cases are GPT-2 models, rows x tokens: 124m has 12 layers of width 768, small 6 layers of 384. Parties take turns for
+--rounds rounds; a party's figure is the median over the rounds of each round's median. Prints markdown tables with these
+columns: ms per step (median, minimum and maximum over the rounds), tokens/s, the share of the limit, the time relative to
+axonn's, and peak memory (not for two ranks, because each counts pages of the other). Progress goes to stderr. --isa makes
+axonn's kernels, torch and the libraries of the limit use that instruction set. A round of all parties takes about five
+minutes on two cores.
 Usage:  python3 bench/step.py --torch PYTHON --llmc DIR [--rounds 5] [--cases 124m-4x256,small-8x256]
                               [--precisions bf16,fp32] [--parties limit,axonn] [--threads 2] [--isa avx2] [--json]
 """
@@ -39,7 +39,8 @@ CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows
     "124m-1x1024": (12, 768, 12, 50257, 1024, 1),
     "small-8x256": (6, 384, 6, 4096, 256, 8),
 }
-# What has axonn, oneDNN, libxsmm, PyTorch and MKL use this instruction set (the last two have no more to choose from).
+# Environment variables that make axonn, oneDNN, libxsmm, PyTorch and MKL use this instruction set. PyTorch and MKL know
+# only these.
 ISAS = {
     name: {"AXONN_ISA": name, "ONEDNN_MAX_CPU_ISA": onednn, "LIBXSMM_TARGET": xsmm, "ATEN_CPU_CAPABILITY": aten,
            "MKL_ENABLE_INSTRUCTIONS": mkl}
@@ -56,11 +57,11 @@ SHAPE = ["layers", "hidden", "heads", "vocab", "seq", "batch"]
 
 
 class Failed(SystemExit):
-    """A program that failed: ends this one with what it said, unless somebody goes on with others."""
+    """A program failed. Ends this script with its output, unless the caller catches it."""
 
 
 def run(command, **environment):
-    """What it prints, and the most memory that it, or one process that it waited for, held at a time."""
+    """Runs a command. Returns its output, and the peak memory of its process or of a process that it waited for."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen([str(word) for word in command], stdout=out, stderr=err,
                                  env=dict(os.environ, **environment))
@@ -85,7 +86,7 @@ def limit(args, case, precision, _settings):
 
 
 def bench_step(args, shape, precision, rows, words, before=(), **environment):
-    """What axonn bench step says of a shape like those of CASES, and its peak memory."""
+    """Runs axonn bench step for a shape of CASES. Returns its JSON object and its peak memory."""
     layers, hidden, heads, vocab, seq, batch = shape
     with tempfile.TemporaryDirectory() as directory:
         config = pathlib.Path(directory) / "step.yaml"
@@ -149,7 +150,7 @@ def takes_part(args, party, case, precision):
 
 
 def check(args):
-    """Ends with the line that would help if a party is not there."""
+    """Exits with a line of advice if a party is not available."""
     if {"axonn", "ranks", "tensor"} & set(args.parties) and not shutil.which(args.axonn):
         sys.exit(f"{args.axonn} is missing: cmake --preset release && cmake --build build -j")
     if "limit" in args.parties and not shutil.which(args.limit):

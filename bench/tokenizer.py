@@ -1,11 +1,11 @@
-"""Trains and encodes with `axonn tok` and with Hugging Face `tokenizers` on the same text, interleaved, and prints
-medians, ratios and whether the results are the same.
+"""Trains a tokenizer and encodes text with `axonn tok` and with Hugging Face `tokenizers`, interleaved on the same text.
+Prints medians, ratios and whether the results are the same.
 
     python3 bench/tokenizer.py [--axonn build/axonn] [--mb 30] [--vocab 32000] [--pattern gpt2] [--runs 3] [FILE...]
 
-Needs the package `tokenizers`. Without files it reads the C headers under /usr/include. Training is timed by the clock,
-with all cores for both; encoding in CPU seconds of one thread, documents of 64 KiB for the peer, and for axonn the whole
-command with loading, reading, and printing the ids."""
+Needs the package `tokenizers`. Without files it reads the C headers under /usr/include. Training is timed in elapsed
+seconds, with all cores for both. Encoding is timed in CPU seconds of one thread: for the peer documents of 64 KiB, for
+axonn the whole command with loading, reading and printing the ids."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ def read_text(files, size):
 
 
 def peer_train(text, vocab, parts):
-    """The peer with the pattern and normalizer of our file, so that both do the same work."""
+    """Trains the peer with the pattern and normalizer of axonn's tokenizer.json, so that both do the same work."""
     t = Tokenizer(models.BPE())
     if parts["pre_tokenizer"]["type"] == "Sequence":
         pattern = parts["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"]

@@ -1,20 +1,21 @@
-/* The limit of a GPT-2 training step on this machine: tokens per second if every product ran at the rate of
- * the fastest of oneDNN (plain strides; weights packed beforehand; its BLAS-like functions), libxsmm (all
- * operands packed beforehand) and axonn, attention (causal) at the products' mean rate, AdamW at the rate of
- * memory, and everything else took no time. A slow kernel of ours does not lower it. The libraries are no
- * dependency of axonn: build this by hand where libdnnl-dev and libxsmm-dev are installed,
+/* The limit of a GPT-2 training step on this machine, in tokens per second. It assumes that every matrix
+ * product runs at the rate of the fastest of oneDNN (plain strides; weights packed beforehand; its BLAS-like
+ * functions), libxsmm (all operands packed beforehand) and axonn; causal attention at the mean rate of the
+ * products; AdamW at the rate of memory; and everything else in no time. A slow kernel of axonn does not
+ * lower the limit. axonn does not depend on these libraries. Install libdnnl-dev and libxsmm-dev and build
+ * this by hand:
  *
  *     gcc -O2 -fopenmp -Iinclude bench/peers/limit*.c -o build/limit -Lbuild -laxonn -ldnnl \
  *         -lxsmm -lxsmmnoblas -lm -Wl,-rpath,$PWD/build
  *     OMP_WAIT_POLICY=passive GOMP_SPINCOUNT=20000 build/limit bf16 2 12 768 50257 256 4
  *     # dtype threads layers width vocab T rows
  *
- * AXONN_ISA, ONEDNN_MAX_CPU_ISA and LIBXSMM_TARGET together make it the limit of a slower instruction set.
+ * AXONN_ISA, ONEDNN_MAX_CPU_ISA and LIBXSMM_TARGET together give the limit of a slower instruction set.
  *
- * The ways take turns; a product's time is the median of RUNS, on operands that other products have driven
- * from the caches, as in a step, with the threads awake. Operands are whole numbers so small that every
- * partial sum is exact in fp32: all ways must give the same result to the last bit. The last line is one JSON
- * object; `alone` is the limit if one way did all products that it can. */
+ * The implementations ("ways") take turns. A product's time is the median of RUNS runs with threads awake, on
+ * operands that are not in the caches, as in a step. Operands are small integers, so that every partial sum
+ * is exact in fp32 and all ways must give the same bits. The last line is a JSON object; `alone` is the limit
+ * if one way did all products that it supports. */
 #define _GNU_SOURCE
 #include "limit.h"
 
@@ -60,9 +61,10 @@ void *limit_alloc(const bench *b, size_t bytes)
     return memory;
 }
 
-/* ---- right or not -------------------------------------------------------------------------------- */
+/* ---- checking the results ------------------------------------------------------------------------ */
 
-/* Whole numbers of both signs; 24 bits hold a sum of k products while k * LARGEST^2 < 2^24. */
+/* Allocates an operand of integers of both signs. Sums of k products are exact in 24 bits if k * LARGEST^2 <
+ * 2^24. */
 static char *operand(const bench *b, size_t elements)
 {
     char *memory = limit_alloc(b, elements * ax_dtype_size(b->dtype));
@@ -99,8 +101,8 @@ static float result(const bench *b, const product *p, const way *w, const void *
     return b->dtype == AX_BF16 && !p->ta ? limit_from_bf16(limit_to_bf16(x)) : x;
 }
 
-/* The first way at places spread over the result, its corners among them, against sums in a plain loop; the
- * others everywhere against the first. */
+/* Checks the first way at elements spread over the result, including its corners, against a plain loop; and
+ * all elements of the other ways against the first. */
 static void verify(const bench *b, const product *p, const way *w, const void *state)
 {
     enum { SPREAD = 23 };
@@ -122,7 +124,7 @@ static void verify(const bench *b, const product *p, const way *w, const void *s
         b->right[at] = w->at(state, at / p->n, at % p->n);
 }
 
-/* ---- fast or not --------------------------------------------------------------------------------- */
+/* ---- timing -------------------------------------------------------------------------------------- */
 
 static int ascending(const void *a, const void *b)
 {
@@ -143,7 +145,7 @@ static double once(const way *w, void *state, char *sweep)
     return ax_now() - begin;
 }
 
-/* Median seconds of each way; 0: it has no such product. */
+/* Measures the median seconds of each way; 0: the way does not support the product. */
 static void measure(bench *b, const product *p, char *sweep, double seconds[WAYS])
 {
     double t[WAYS][RUNS], flops = 2.0 * (double)p->m * (double)p->n * (double)p->k;
@@ -229,7 +231,7 @@ int main(int argc, char **argv)
             alone[w] += p->calls * (of[w] > 0 ? of[w] : least(of));
         flops += p->calls * 2.0 * (double)p->m * (double)p->n * (double)p->k;
     }
-    /* Two products forward and five backward, over the pairs that see each other. */
+    /* Attention: two products forward and five backward, over the causal pairs. */
     double attention = 7 * 2.0 * (double)(layers * rows) * (double)t * (double)(t + 1) / 2 * (double)d;
     double weights = (double)(layers * 12 * d * d + v * d + t * d), stream;
     limit_check(ax_device_stream(b.dev, 0.5, &stream), "ax_device_stream");

@@ -1,10 +1,10 @@
-/* axonn's product and those of oneDNN 2 (the API of Debian 12's libdnnl-dev). */
+/* Matrix products of axonn and of oneDNN 2 (the API of Debian 12's libdnnl-dev). */
 #include "limit.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 
-/* A result in rows without gaps. */
+/* A result in dense rows. */
 typedef struct rows {
     const char *c;
     int64_t n;
@@ -26,7 +26,7 @@ static rows rows_of(const bench *b, const product *p, ax_dtype dtype)
 /* ---- axonn --------------------------------------------------------------------------------------- */
 
 typedef struct axonn {
-    rows out; /* first in each state here */
+    rows out; /* the first member of every state in this file */
     ax_stream stream;
     ax_gemm_args gemm;
 } axonn;
@@ -170,7 +170,7 @@ const way way_packed = {"packed", packed_prepare, primitive_run, rows_at, primit
 
 /* ---- its BLAS-like functions, which write fp32 --------------------------------------------------- */
 
-/* Exported by the library, not declared in its headers; C in rows, as dnnl_sgemm. */
+/* Exported by the library but not declared in its headers. Row-major, like dnnl_sgemm. */
 dnnl_status_t dnnl_gemm_bf16bf16f32(char transa, char transb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k,
                                     float alpha, const uint16_t *a, dnnl_dim_t lda, const uint16_t *b,
                                     dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc);

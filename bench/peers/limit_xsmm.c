@@ -1,8 +1,8 @@
-/* libxsmm's batch-reduce kernels, as its own deep-learning layers call them: every operand and the result in
- * blocks, b in pairs of k where it is bf16, the sum over k in one call or in chunks that stay in the caches.
- * Packing is not timed, for activations neither: what made them could have written blocks.
+/* libxsmm's batch-reduce kernels, called as its own deep-learning layers do: operands and result are in
+ * blocks, a bf16 b has pairs of k interleaved, and the sum over k is done in one call or in chunks that stay
+ * in the caches. Packing is not timed, not even of activations: the kernel before could have written blocks.
  *
- * libxsmm counts in columns: its m is our n, its A our b. Blocks are padded with zeros.
+ * libxsmm is column-major: its m is our n, its A our b. Blocks are padded with zeros.
  *     a [m/bm, k/bk, bm, bk]   b [n/bn, k/bk, bk, bn], bf16: [.., bk/2, bn, 2]   c [m/bm, n/bn, bm, bn] */
 #include "limit.h"
 
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A block's sizes, and how many of k one pass over the result takes (0: all). */
+/* Sizes of a block, and the part of k that one pass over the result sums up (0: all). */
 typedef struct blocking {
     int bm, bn, bk, chunk;
 } blocking;
@@ -24,7 +24,7 @@ typedef struct xsmm {
     blocking by;
     int64_t mb, nb, kb; /* blocks */
     char *a, *w, *c;    /* packed: of a, of b, the result */
-    float *sum;         /* where passes add up a result that is bf16 */
+    float *sum;         /* fp32 sums of a bf16 result that takes several passes */
     size_t a_bytes, w_bytes, c_bytes, sum_bytes;
     libxsmm_xmmfunction first, further; /* sets, adds */
 } xsmm;
@@ -33,7 +33,7 @@ static int64_t blocks(int64_t extent, int block) { return (extent + block - 1) /
 
 static int element(const xsmm *s) { return s->p.ta || s->b->dtype == AX_F32 ? 4 : 2; } /* of the result */
 
-/* Copies element `of`, or a zero if there is no such (-1). */
+/* Copies element number `of`, or a zero for -1. */
 static void put(char *to, int64_t at, const char *from, int64_t of, ax_dtype dtype)
 {
     if (dtype == AX_BF16)
@@ -68,7 +68,7 @@ static void pack(const xsmm *s)
     }
 }
 
-/* The kernel that sets (beta 0) or adds to (beta 1) a block of the result. */
+/* Creates the kernel that sets (beta 0) or adds to (beta 1) a block of the result. */
 static libxsmm_xmmfunction kernel(const xsmm *s, bool f32_out, float beta)
 {
     const blocking *y = &s->by;
@@ -117,7 +117,8 @@ static void close_blocks(xsmm *s)
     ax_device_free(s->b->dev, s->c, s->c_bytes);
 }
 
-/* Block `task` of the result, counted along the shorter dim first, over k-blocks [lo, hi). */
+/* Computes block `task` of the result over k-blocks [lo, hi). Blocks are numbered along the shorter dim
+ * first. */
 static void task(const xsmm *s, int64_t task, int64_t lo, int64_t hi)
 {
     const blocking *y = &s->by;
@@ -146,7 +147,7 @@ static void xsmm_run(void *state)
     const int64_t step = s->by.chunk ? s->by.chunk / s->by.bk : s->kb;
 #pragma omp parallel
     for (int64_t lo = 0; lo < s->kb; lo += step) {
-#pragma omp for schedule(static) nowait /* a thread meets its own blocks again */
+#pragma omp for schedule(static) nowait /* a thread gets the same blocks in each pass */
         for (int64_t t = 0; t < s->mb * s->nb; t++)
             task(s, t, lo, lo + step < s->kb ? lo + step : s->kb);
     }
@@ -155,7 +156,7 @@ static void xsmm_run(void *state)
 static void *xsmm_prepare(const bench *b, const product *p)
 {
     if (b->dtype == AX_BF16 && libxsmm_get_target_archid() < LIBXSMM_X86_AVX512_CORE)
-        return NULL; /* it has no such kernels */
+        return NULL; /* libxsmm has no kernel for this */
     xsmm *s = calloc(1, sizeof *s);
     limit_check(!s, "memory");
     *s = (xsmm){.b = b, .p = *p};

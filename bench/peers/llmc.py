@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""A peer to compare with: training steps of GPT-2 in llm.c's trainers.
+"""Times training steps of GPT-2 in llm.c's trainers, for comparison.
 
---source is a checkout of github.com/karpathy/llm.c, of which a copy is built with its own Makefile; tokens are written
-here, at random. Prints one JSON object.
+--source is a checkout of github.com/karpathy/llm.c. A copy of it is built with its own Makefile. The tokens are random.
+Prints one JSON object.
 
-On the CPU (train_gpt2.c: fp32, OpenMP, -Ofast -march=native) the sizes of a batch and the number of steps, which it has
-as constants, are set before; weights are read from a file, which is written here too.
+On the CPU (train_gpt2.c: fp32, OpenMP, -Ofast -march=native) batch size and number of steps are constants in its source;
+this script edits them in the copy, and writes the file from which the trainer reads its weights.
 
-On a GPU (--device cuda, train_gpt2.cu: bf16 with fp32 master weights, --micro rows at a time) it makes the weights
-itself, of GPT-2's four sizes alone. --program names the built trainer: it is taken if it is there and else built there,
-with --build nothing else is done, so that another machine can run it. Attention is cuDNN's if it was built with
+On a GPU (--device cuda, train_gpt2.cu: bf16 with fp32 master weights, --micro rows at a time) the trainer initializes the
+weights itself, and only has GPT-2's four sizes. --program names the built trainer; it is built if it does not exist. With
+--build the script only builds it, for use on another machine. Attention is cuDNN's if the trainer is built with
 --cudnn-frontend, a checkout of github.com/NVIDIA/cudnn-frontend (1.14.1 compiles with CUDA 13, 1.8 does not), else
-cuBLAS's products and a softmax.
+matrix products of cuBLAS and a softmax.
 Usage:  python3 bench/peers/llmc.py --source llm.c --batch 4 --seq 256 --threads 2
         python3 bench/peers/llmc.py --device cuda --source llm.c --cudnn-frontend cudnn-frontend --program train --build
         python3 bench/peers/llmc.py --device cuda --program train --layers 48 --hidden 1600 --heads 25 --seq 1024
@@ -75,7 +75,7 @@ def build(args, work):
 
 
 def cudnn_package():
-    """The folder of the Python package that brings cuDNN where the system has none, or None."""
+    """Returns the folder of the Python package that contains cuDNN, or None."""
     try:
         spec = importlib.util.find_spec("nvidia.cudnn")
     except ModuleNotFoundError:
@@ -117,7 +117,7 @@ def header(file, *words):
 
 
 def write_weights(args, path):
-    """In the order of its ParameterTensors, the vocabulary padded to a multiple of 128. Values repeat."""
+    """Writes weights in the order of its ParameterTensors, with the vocabulary padded to a multiple of 128. Values repeat."""
     v, d, n = -(-args.vocab // 128) * 128, args.hidden, args.layers
     noise = array.array("f", [random.gauss(0, 0.02) for _ in range(100003)])
     noise *= 10

@@ -1,11 +1,12 @@
-/* axonn's matrix product beside oneDNN's at the shapes of GPT-2, interleaved in one run, and how many times
- * each call allocates. oneDNN is no dependency of axonn: build this by hand where libdnnl-dev is installed,
+/* Compares axonn's matrix product with oneDNN's at the shapes of GPT-2, interleaved in one run, and counts
+ * the allocations of each call. axonn does not depend on oneDNN. Install libdnnl-dev and build this by hand:
  *
- *     gcc -O2 -Iinclude bench/peers/onednn_gemm.c -o build/onednn_gemm -Lbuild -laxonn -ldnnl
- * -Wl,-rpath,$PWD/build OMP_NUM_THREADS=2 build/onednn_gemm 2
+ *     gcc -O2 -Iinclude bench/peers/onednn_gemm.c -o build/onednn_gemm -Lbuild -laxonn -ldnnl \
+ *         -Wl,-rpath,$PWD/build
+ *     OMP_NUM_THREADS=2 build/onednn_gemm 2
  *
- * oneDNN runs as a matmul primitive made beforehand, on plain strides, with a scratchpad given by the user:
- * the call that a training step would make. dnnl_sgemm is counted too. */
+ * oneDNN runs as a matmul primitive created beforehand, with plain strides and a scratchpad of the user, as a
+ * training step would call it. Allocations of dnnl_sgemm are counted too. */
 #define _GNU_SOURCE
 #include "axonn/dev.h"
 
@@ -19,7 +20,7 @@
 
 static long allocations;
 
-/* The library's own function behind the one that counts. */
+/* Returns the C library's function behind the counting one. */
 static void *counted(const char *name)
 {
     __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);
@@ -124,7 +125,7 @@ static int by_value(const void *a, const void *b)
 
 enum { RUNS = 15 };
 
-/* Elapsed seconds, or with one thread its own. */
+/* Returns elapsed seconds, or with one thread its CPU time. */
 static double seconds(const ax_device *dev) { return dev->threads == 1 ? ax_cpu_now() : ax_now(); }
 
 typedef struct rates {
@@ -202,7 +203,7 @@ int main(int argc, char **argv)
     void *memory[3], *scratch;
     for (int i = 0; i < 3; i++) {
         check(ax_device_alloc(dev, bytes, &memory[i]), "memory");
-        for (size_t e = 0; e < bytes / 4; e++) /* small numbers, read as fp32 or as bf16 */
+        for (size_t e = 0; e < bytes / 4; e++) /* small numbers both as fp32 and as bf16 */
             ((uint32_t *)memory[i])[e] = 0x3c003c00u + (uint32_t)(e * 2654435761u >> 29);
     }
     check(ax_device_alloc(dev, scratch_size, &scratch), "memory");

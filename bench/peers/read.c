@@ -1,10 +1,11 @@
-/* How fast this machine reads memory, for what is bound by it (a token of batch 1 reads all weights):
+/* Measures how fast this machine reads memory. This limits generation with batch 1, where each token reads
+ * all weights.
  *
  *     gcc -O3 -march=native -fopenmp bench/peers/read.c -o build/read && build/read 2 256     # threads MiB
  *
- * Each thread sums up its share of an array of that size in whole vectors, as one stretch or as 4 or 8 side
- * by side, plainly and asking for what lies 1 to 16 KiB ahead; the best way of each of RUNS runs counts.
- * Prints one JSON object. */
+ * Each thread sums up its share of an array of that size with vector loads, as one stream or as 4 or 8
+ * parallel streams, without prefetching and with prefetches 1 to 16 KiB ahead. The fastest variant of each of
+ * RUNS runs counts. Prints one JSON object. */
 #define _GNU_SOURCE
 #include <omp.h>
 #include <stdint.h>
@@ -17,7 +18,7 @@ enum { RUNS = 15, LINE = 64, MOST = 8 };
 
 typedef uint64_t vec __attribute__((vector_size(LINE)));
 
-/* `lines` lines at a time of each of `stretches` parts of `bytes`. */
+/* Sums up `stretches` parts of `bytes` in parallel, `lines` cache lines of each part at a time. */
 static inline __attribute__((always_inline)) uint64_t sum(const char *from, int64_t bytes, int stretches,
                                                           int lines, int64_t ahead)
 {
@@ -66,7 +67,7 @@ int main(int argc, char **argv)
         return 2;
     }
     madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
-    double rate[RUNS], plain[RUNS]; /* the best way, and the best of one stretch */
+    double rate[RUNS], plain[RUNS]; /* of the fastest variant; of the fastest with one stream */
     uint64_t total = 0;
 #pragma omp parallel num_threads(threads)
     memset(memory + omp_get_thread_num() * part, 1, (size_t)part);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A peer to compare with: training steps of GPT-2 in PyTorch, as its users would write them.
+"""Times training steps of GPT-2 in PyTorch, for comparison, written as its users would write them.
 
-Forward, backward, clipping by global norm and fused AdamW on random tokens; attention is torch's fused one. The loss
-is the mean over --batch rows, of which --micro are computed at a time. With --ranks N it is DistributedDataParallel
-over gloo, N processes of --threads each; --batch is the global batch. --device cuda takes the first GPU, and fp32 is
-fp32 there, not tf32. --with LIST sets what makes torch faster on some machines, --best what did on this kind of
-device; --settings says what there is. Prints one JSON object. Interleave its runs with axonn's on the same machine
-before believing a ratio.
+Forward, backward, clipping by global norm and fused AdamW on random tokens, with torch's fused attention. The loss is
+the mean over --batch rows, of which --micro are computed at a time. --ranks N uses DistributedDataParallel over gloo: N
+processes of --threads each; --batch is then the global batch. --device cuda uses the first GPU; fp32 is fp32 there, not
+tf32. --with LIST turns on settings that make torch faster on some machines, --best those that were fastest on this kind
+of device; --settings lists them. Prints one JSON object. Interleave its runs with axonn's on the same machine before you
+trust a ratio.
 Usage:  python3 bench/peers/torch_gpt2.py --precision bf16 --batch 4 --seq 256 --threads 2
         python3 bench/peers/torch_gpt2.py --precision bf16 --batch 256 --micro 64 --seq 1024 --device cuda --best
 """
@@ -67,7 +67,7 @@ from torch_model import GPT2  # noqa: E402
 
 
 def attention(a):
-    """A context in which attention is what the settings prefer, and never the one of plain products."""
+    """Returns a context that selects the attention of the settings, never torch's unfused one."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     order = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
     if not GPU_ONLY & set(a.settings):
@@ -76,7 +76,7 @@ def attention(a):
 
 
 def step_on(run, stream, a):
-    """Adds up the gradient of the mean loss over all rows of the stream, and returns that loss."""
+    """Accumulates the gradient of the mean loss over all rows of the stream, and returns that loss."""
     total = 0
     for rows in stream.split(a.micro):
         with torch.autocast(a.device, dtype=torch.bfloat16, enabled=a.precision == "bf16"):

@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 class GPT2(nn.Module):
     def __init__(self, a):
-        """a: vocab, hidden, seq, layers, heads; settings, of which "pad" rounds the vocabulary up."""
+        """`a` has vocab, hidden, seq, layers, heads and settings; setting "pad" rounds the vocabulary up to 128."""
         super().__init__()
         vocab = -(-a.vocab // 128) * 128 if "pad" in a.settings else a.vocab
         self.wte, self.wpe = nn.Embedding(vocab, a.hidden), nn.Embedding(a.seq, a.hidden)

@@ -1,4 +1,4 @@
-"""What makes PyTorch faster on some machines: settings by name, and the environment that they want."""
+"""Settings that make PyTorch faster on some machines, by name, with the environment variables that they need."""
 
 import os
 import pathlib
@@ -41,7 +41,7 @@ MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 
 
 def environment(settings, threads):
-    """Starts the program anew in the environment that the settings want, which torch reads while it loads."""
+    """Restarts the program with the environment that the settings need, because torch reads it when it is loaded."""
     wanted, preload = {"OMP_NUM_THREADS": str(threads), "PEER_SETTINGS": ",".join(settings)}, []
     if all(os.environ.get(key) == value for key, value in wanted.items()):
         return

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A peer to compare with: a GPT-2 trained from token files for so many seconds in PyTorch, as nanoGPT does.
+"""Trains a GPT-2 from token files for --seconds in PyTorch, as nanoGPT does, for comparison.
 
-Rows are drawn from all places of the training tokens, attention does not stop where documents do, weights that end a
-branch begin smaller by the root of the number of branches; AdamW decays matrices and clips at 1. The learning rate
-follows the clock: up for a fiftieth of --seconds, then down to 0 along a cosine, so that all the time is used. The clock
-starts after three steps that compile and warm up, and stands still for nothing but the validation at the end. That
-reads the validation tokens in rows of --seq: the mean over all of them in bits per byte of text, where the first token
-of a document costs log2 of the vocabulary, as `axonn eval` counts.
+Rows start at random positions of the training tokens, and attention crosses document boundaries. Output projections are
+initialized smaller by the root of the number of branches. AdamW decays matrices; gradients are clipped at 1. The learning
+rate is a function of the elapsed time: it rises for a fiftieth of --seconds, then falls to 0 along a cosine, so that all
+the time is used. The clock starts after three steps, which compile and warm up, and includes everything except the
+validation at the end. Validation reads the validation tokens in rows of --seq and prints bits per byte of text; the first
+token of a document counts as log2(vocabulary) bits, as in `axonn eval`.
 Usage:  python3 bench/peers/torch_train.py --train train.tok --valid valid.tok --seconds 300 --layers 4 --hidden 192
             --heads 6 --batch 8 --seq 256 --lr 4e-3
 """
@@ -48,7 +48,7 @@ from torch_model import GPT2  # noqa: E402
 
 
 class Tokens:
-    """A packed token file (include/axonn/data.h says what is where)."""
+    """A packed token file; the format is described in include/axonn/data.h."""
 
     def __init__(self, path):
         with open(path, "rb") as f:
@@ -62,13 +62,13 @@ class Tokens:
         self.starts = np.memmap(path, "<u8", "r", index, (documents + 1,))[:-1]
 
     def rows(self, places, seq):
-        """Inputs and targets of rows that begin at these places."""
+        """Returns inputs and targets of the rows that begin at these positions."""
         rows = torch.from_numpy(np.stack([self.ids[i:i + seq + 1].astype(np.int64) for i in places]))
         return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
 
 def initialize(model, layers):
-    """As nanoGPT does: what is added to the stream of a model of any depth has the same size."""
+    """Initializes as nanoGPT does: the residual stream has about the same size at any depth."""
     for block in model.blocks:
         for linear in (block.out, block.down):
             nn.init.normal_(linear.weight, 0.0, 0.02 / math.sqrt(2 * layers))
@@ -77,7 +77,7 @@ def initialize(model, layers):
 
 
 def rate(progress, a):
-    """The learning rate after this share of the time."""
+    """Returns the learning rate after this fraction of the time."""
     if progress < 0.02:
         return a.lr * progress / 0.02
     return a.lr * 0.5 * (1 + math.cos(math.pi * min(1, (progress - 0.02) / 0.98)))
@@ -111,7 +111,7 @@ def train(model, run, data, a):
 
 @torch.no_grad()
 def bits_per_byte(run, data, a):
-    """Over all tokens of `data`; the last row overlaps the one before it, and counts from where that ended."""
+    """Returns bits per byte over all tokens of `data`. The last row overlaps the previous one; only its rest counts."""
     first = np.zeros(len(data.ids), bool)
     first[data.starts] = True
     last, total = len(data.ids) - 1, 0.0

@@ -1,13 +1,13 @@
-/* The kernels, one row each: what a call is checked for, how much it computes, and its operands. The bytes of
- * memory that a call moves follow from the operands. A kernel of AX_KERNELS that has no row here does not
- * compile. */
+/* The table of kernels. Each row has the checks of a call's arguments, its floating-point operations, and its
+ * operands, from which the bytes of memory that it moves follow. A kernel of AX_KERNELS without a row here
+ * does not compile. */
 #include "dev/backend.h"
 
-/* What a row is made of. `operands` passes the operands that are not NULL to `each`, unless that is NULL, and
- * returns their bytes. */
+/* A row. `operands` calls `each`, unless that is NULL, for each operand whose address is not NULL, and
+ * returns the bytes that the operands move. */
 typedef struct kernel_row {
     const char *name;
-    size_t size, used; /* bytes of the argument struct, and those up to its last field */
+    size_t size, used; /* bytes of the argument struct, and of its part up to the end of the last field */
     ax_status (*check)(const void *args);
     double (*flops)(const void *args);
     double (*operands)(const void *args, ax_operand_fn *each, void *user);
@@ -45,7 +45,7 @@ static ax_status check_epilogue(const ax_gemm_args *a)
     return check_activation("gemm", a->kind);
 }
 
-/* An update's operands are those of the host's copy of its table. */
+/* Checks that an update has the host's copy of its table, by which its operands are listed. */
 static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
 {
     AX_CHECK(!arrays || table, AX_ERR_USAGE, "kernel %s: the host's copy of the table is missing", kernel);
@@ -54,7 +54,7 @@ static ax_status check_table(const char *kernel, int64_t arrays, const ax_update
 
 /* ---- extents ------------------------------------------------------------------------------------- */
 
-/* Elements from the first of `rows` rows, `ld` apart, to the end of the last. */
+/* Returns the elements from the first of `rows` rows, `ld` apart, to the end of the last row. */
 static int64_t span(int64_t rows, int64_t cols, int64_t ld)
 {
     return rows > 0 && cols > 0 ? (rows - 1) * ld + cols : 0;
@@ -70,14 +70,14 @@ static int64_t box_span(const int64_t n[4], const int64_t stride[4])
     return box_count(n) ? last + 1 : 0;
 }
 
-/* Keys that the queries of a call see at most. */
+/* Returns the number of keys that the queries of a call may see. */
 static int64_t visible_keys(const ax_attention_args *a) { return ax_min(a->kv_len, a->q_offset + a->q_len); }
 
 /* ---- floating-point operations ------------------------------------------------------------------- */
 
 enum { TRANSCENDENTAL = 8 }; /* operations that a transcendental function counts as */
 
-/* Operations of an activation's value, and of its slope times a gradient. */
+/* Floating-point operations of an activation, and of its gradient, per element. */
 static const struct {
     int value, slope;
 } activation_work[AX_ACTIVATION_COUNT] = {[AX_GELU_TANH] = {6 + TRANSCENDENTAL, 12 + TRANSCENDENTAL},
@@ -86,16 +86,16 @@ static const struct {
                                           [AX_TANH] = {TRANSCENDENTAL, 4 + TRANSCENDENTAL},
                                           [AX_SILU] = {3 + TRANSCENDENTAL, 6 + TRANSCENDENTAL}};
 
-/* Query-key pairs that see each other in one head of one sequence, documents ignored. */
+/* Returns the number of visible (query, key) pairs of one head of one sequence, without documents. */
 static double visible_pairs(int64_t q_len, int64_t kv_len, int64_t q_offset)
 {
-    /* Query i sees min(q_offset + i + 1, kv_len) keys: a ramp, then a plateau. */
+    /* Query i sees min(q_offset + i + 1, kv_len) keys: that grows for `ramp` queries, then is constant. */
     int64_t ramp = ax_max(0, ax_min(q_len, kv_len - q_offset));
     return (double)ramp * (double)q_offset + (double)ramp * (double)(ramp + 1) / 2 +
            (double)(q_len - ramp) * (double)kv_len;
 }
 
-/* Of the random number that dropout takes for a pair. */
+/* Returns the operations of dropout per (query, key) pair, which draws a random number. */
 static double drop_flops(const ax_attention_dropout *drop) { return drop->p > 0 ? 2 + TRANSCENDENTAL : 0; }
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -114,7 +114,7 @@ static double pass(const ax_operand *list, size_t n, ax_operand_fn *each, void *
     return bytes;
 }
 
-/* The memory that the entries of an update's table point to. */
+/* Passes the memory to which the entries of an update's table point. */
 static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype dtype, ax_dtype copy_dtype,
                          ax_operand_fn *each, void *user)
 {
@@ -130,16 +130,16 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
     return bytes;
 }
 
-/* ROW(kernel, last, checks, flops, operands …): in the terms of the call's arguments `a`.
- *   last      the last field of the argument struct, up to which two calls are compared
- *   checks    statements: TAKES(field, legal element types), or NO_DTYPE, and others
+/* ROW(kernel, last, checks, flops, operands …) defines a row; `a` are the call's arguments.
+ *   last      the last field of the argument struct; two calls are compared up to its end
+ *   checks    statements: TAKES(field, set of legal dtypes), or NO_DTYPE, and others
  *   flops     a double; multiply and add count as two
- *   operands  IN, OUT or INOUT(address or NULL, element type, extent), extents being VECTOR(n),
- *             MATRIX(rows, cols, ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: the
- *             elements that are touched, and those from the address to the end of the last */
+ *   operands  IN, OUT or INOUT(address or NULL, dtype, extent). An extent is VECTOR(n), MATRIX(rows, cols,
+ * ld), BOX(n, stride), BYTES(pointer to a struct), or two numbers: the elements that are accessed, and the
+ * elements from the address to the end of the last of them */
 #define ROW(kernel, last, checks, flops, ...) TABLE_ROW(kernel, last, checks, flops, 0.0, __VA_ARGS__)
 
-/* The same of a kernel with a table of pointers; `table` passes the memory that they lead to: TABLE. */
+/* As ROW, for a kernel with a table of pointers; `table` passes the memory to which they point: TABLE. */
 #define TABLE_ROW(kernel, last, checks, flops, table, ...)                                                   \
     static ax_status kernel##_check(const void *args)                                                        \
     {                                                                                                        \
@@ -171,7 +171,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
 #define END(kernel, last)                                                                                    \
     (offsetof(ax_##kernel##_args, last) + sizeof(((const ax_##kernel##_args *)NULL)->last))
 #define TAKES(field, legal) AX_TRY(take(name, #field, a->field, legal))
-#define NO_DTYPE (void)0 /* of the caller's choice */
+#define NO_DTYPE (void)0 /* the kernel has no dtype field */
 #define TABLE pass_table(a->table, a->arrays, T, a->copy_dtype, each, user)
 
 #define T a->dtype
@@ -260,7 +260,7 @@ ROW(norm_grad_apply, dtype, TAKES(dtype, ACTIVATION), AREA * (a->add ? 12 : 11),
            a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim)
 #define GRAD_KEYS VECTOR(a->batch * a->q_len * a->kv_heads * a->head_dim)
 
-/* Two products per pair: scores, and sums of values. */
+/* Two dot products per pair: the score, and the weighted sum of values. */
 ROW(attention, dtype, TAKES(dtype, ACTIVATION),
     visible_pairs(a->q_len, a->kv_len, a->q_offset) * REAL(a->batch * a->heads) *
         (4 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
@@ -268,7 +268,7 @@ ROW(attention, dtype, TAKES(dtype, ACTIVATION),
     IN(a->doc_start, AX_I32, DENSE(a->batch, a->q_len)), IN(a->drop.now, AX_U8, BYTES(a->drop.now)),
     OUT(a->o, T, QUERIES), OUT(a->lse, A, VECTOR(ROWS)));
 
-/* Five products per pair: scores again, dp, dq, dk, dv. `delta` is scratch: written, and read back. */
+/* Five dot products per pair: the score again, dp, dq, dk, dv. `delta` is scratch: written, and read again. */
 ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
     visible_pairs(a->q_len, a->q_len, 0) * REAL(a->batch * a->heads) *
         (10 * REAL(a->head_dim) + TRANSCENDENTAL + drop_flops(&a->drop)),
@@ -278,7 +278,7 @@ ROW(attention_grad, dtype, TAKES(dtype, ACTIVATION),
     OUT(a->delta, A, 2 * ROWS, ROWS),
     OUT(a->dq, T, QUERIES), OUT(a->dk, T, GRAD_KEYS), OUT(a->dv, T, GRAD_KEYS));
 
-/* Of a table each id's row is touched, wherever it stands. */
+/* One row of the table is read per id; these rows may be anywhere in the table. */
 ROW(embedding, accumulate, TAKES(dtype, ACTIVATION), AREA * (a->accumulate ? 1 : 0),
     IN(a->table, T, a->rows * a->cols, a->count * a->cols), IN(a->ids, AX_I32, VECTOR(a->rows)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->y, T, DENSE(a->rows, a->cols)));

@@ -13,7 +13,7 @@ typedef struct attention {
 
 enum { Q, K, V, PROJ };
 
-/* Generation: appends k and v of the new positions to the cache and attends to all it holds. */
+/* For generation: appends k and v of the new positions to the KV cache, and attends to all of the cache. */
 static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                const ax_tensor *v, ax_tensor *o)
 {

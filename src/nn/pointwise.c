@@ -111,7 +111,7 @@ ax_layer *ax_tanh(ax_ctx *ctx, const char *name) { return new_activation(ctx, na
 
 ax_layer *ax_silu(ax_ctx *ctx, const char *name) { return new_activation(ctx, name, AX_SILU); }
 
-/* ---- dropout: saves nothing, draws its mask again ---- */
+/* ---- dropout: saves nothing; backward draws the same mask again ---- */
 
 typedef struct dropout {
     ax_layer base;

@@ -1,4 +1,4 @@
-/* Causal attention of the heads that this rank holds: no communication, heads are split in whole. */
+/* Causal attention of this rank's heads. Needs no communication, because ranks have whole heads. */
 #include "op/op.h"
 
 #include <math.h>
@@ -24,15 +24,15 @@ static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax
     return AX_OK;
 }
 
-/* The axes that split query heads but not the key heads they share: each rank sees its own queries' part of
- * dk and dv. */
+/* Returns the axes that split query heads but not the key heads that these share. Along them dk and dv are
+ * partial sums: each rank adds up over its own query heads only. */
 static ax_axisset shared_axes(const ax_tensor *q, const ax_tensor *k)
 {
     ax_layout of_q = {.dim[0] = q->layout.dim[2]}, of_k = {.dim[0] = k->layout.dim[2]};
     return ax_layout_split_axes(&of_q, 1) & (ax_axisset)~ax_layout_split_axes(&of_k, 1);
 }
 
-/* The rows and heads that this rank holds of q, to a kernel that drops. */
+/* Returns the kernel's dropout arguments for this rank's rows and heads of q. */
 static ax_attention_dropout dropout_of(const ax_frame *frame, const ax_tensor *q, int64_t head_dim,
                                        const ax_drop *drop)
 {
@@ -107,7 +107,7 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
-    if (!n.heads) /* fewer queries than ranks that share their key: no part of the sum */
+    if (!n.heads) /* fewer query heads than ranks: this rank's partial sums are 0 */
         return zero(frame, dk, dv);
     void *delta;
     AX_TRY(ax_frame_scratch(frame, ctx->accum, n.batch * n.heads * n.q_len, &delta));

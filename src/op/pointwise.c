@@ -1,4 +1,4 @@
-/* Element by element: bias, activations, residual add, dropout; and the helpers that all operations share. */
+/* Elementwise operations: bias, activations, residual add, dropout; and helpers that all operations share. */
 #include "op/op.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Dropout of attention's probabilities on the reference device, by its definition: what share is kept and by
- * what it is multiplied, and that an element's fate depends on its global index alone. The other backends are
- * compared with the reference in test_backend.c, gradients with differences in test_gradient.c. */
+/* Dropout of attention probabilities on the reference device, by its definition: the share that is kept, the
+ * factor of what is kept, and that the mask depends on global indices only. test_backend.c compares the other
+ * backends with the reference, test_gradient.c compares gradients with finite differences. */
 #include "axonn/dev.h"
 
 #include <math.h>
@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-/* As wide as there are keys: where row j of v is the j-th unit vector, o is the matrix of probabilities. */
+/* Heads are as wide as there are keys: with the j-th unit vector as row j of v, o is the matrix of
+ * probabilities. */
 enum { B = 3, T = 50, H = 4, D = T, ROW = H * D, ALL = B * T * ROW };
 
 static ax_stream stream;
@@ -36,7 +37,7 @@ static void attend(int64_t batch, int64_t heads, const double *of_q, ax_attentio
     assert_int_equal(ax_run_attention(&stream, &args), AX_OK);
 }
 
-/* All sequences and heads have the same keys and queries; the masks alone differ. */
+/* All sequences and heads have the same keys and queries, so that only their masks differ. */
 static int setup(void **state)
 {
     (void)state;
@@ -90,8 +91,7 @@ static void share_and_scale(void **state)
     }
 }
 
-/* Elements of two masks that agree, as a share: near p² + (1-p)² where they have nothing to do with each
- * other. */
+/* Returns the share of elements in which two masks agree. For independent masks it is near p² + (1-p)². */
 static double agreement(const double *a, const double *b, int64_t n)
 {
     int64_t same = 0, seen = 0;
@@ -121,7 +121,7 @@ static void masks_differ(void **state)
     assert_true(fabs(agreement(o, other, ALL - D) - chance) < 0.05);
 }
 
-/* Sequence 2 alone, as a later micro-batch and as another rank's, and heads 1 and 2 alone. */
+/* Computes sequence 2 alone, as a later micro-batch and as another rank's part, and heads 1 and 2 alone. */
 static void parts_have_the_mask_of_the_whole(void **state)
 {
     (void)state;

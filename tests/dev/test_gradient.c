@@ -1,6 +1,6 @@
-/* Gradients of ref's kernels in double precision against central differences, and sums over split dims that
- * must equal the unsplit computation. Each test defines L = Σ weight·output as a function of its inputs and
- * compares dL/dinput as the kernels compute it. */
+/* Gradients of ref's kernels in double precision against central differences, and sums over split dims, which
+ * must equal the unsplit computation. Each test defines L = Σ weight·output as a function of its inputs, and
+ * compares the kernels' dL/dinput with differences of L. */
 #include "axonn/dev.h"
 
 #include <math.h>
@@ -46,7 +46,8 @@ static double difference(objective *f, const void *test, double *x)
     return sum / (12 * h);
 }
 
-/* Errors are relative to the gradient's rms, but to no less than a thousandth: some gradients are zero. */
+/* Errors are relative to the gradient's rms, or to a thousandth if that is larger, since some gradients are
+ * zero. */
 static void check_gradient(const char *what, objective *f, const void *test, double *x, const double *grad,
                            int64_t n)
 {
@@ -159,7 +160,7 @@ static double activation_objective(const void *test)
     return dot(t->w, y, t->cols);
 }
 
-/* Differences do not see 0, where ReLU has no derivative. */
+/* The points of the differences avoid 0, where ReLU has no derivative. */
 static void activation_gradients(void **state)
 {
     (void)state;
@@ -217,7 +218,8 @@ static void squared_error_gradients(void **state)
     fill(t.w, t.cols);
     RUN(squared_error, t.cols, 2.0 / 3, NULL, t.x, t.w, dx, &total, AX_F64);
     check_gradient("x", squared_error_objective, &t, t.x, dx, t.cols);
-    assert_true(fabs(total - 5 - 3 * squared_error_objective(&t)) < 1e-12 * total); /* it is added */
+    assert_true(fabs(total - 5 - 3 * squared_error_objective(&t)) <
+                1e-12 * total); /* the total is added to */
 }
 
 static double embedding_objective(const void *test)
@@ -241,7 +243,7 @@ static void embedding_gradients(void **state)
         t.ids[r] = r * 7 % 13 * (r % 3 ? 1 : 2) - (r == 5);
     RUN(embedding_grad, ROWS, COLS, FIRST, COUNT, t.w, t.ids, dtable, AX_F64);
     check_gradient("table", embedding_objective, &t, t.x, dtable, COUNT * COLS);
-    /* The table split between two ranks, which add up. */
+    /* The table split between two ranks, whose results are added. */
     RUN(embedding, ROWS, COLS, FIRST, COUNT, t.x, t.ids, whole, AX_F64, false);
     RUN(embedding, ROWS, COLS, FIRST, 6, t.x, t.ids, split, AX_F64, false);
     RUN(embedding, ROWS, COLS, FIRST + 6, COUNT - 6, t.x + 6 * COLS, t.ids, split, AX_F64, true);
@@ -278,7 +280,7 @@ static void dropout_is_its_own_gradient(void **state)
 enum { NORM_ROWS = 5, NORM_COLS = 29 };
 static const double norm_eps = 1e-5;
 
-/* L = Σ w·y + Σ v·x with x = a + b and y its norm: v is the gradient that goes past the norm. */
+/* L = Σ w·y + Σ v·x with x = a + b and y its norm; v is the gradient of the residual connection. */
 typedef struct norm_test {
     double a[MAX], b[MAX], weight[MAX], bias[MAX], w[MAX], v[MAX];
     double x[MAX], sum[NORM_ROWS], m2[NORM_ROWS], y[MAX];
@@ -350,8 +352,8 @@ static void sum_parts(const double *a, const double *b, const double *c, double 
         out[r] = a[r] + b[r] + c[r];
 }
 
-/* Three ranks, one of them without columns, with the reductions written out, against the kernels of a whole
- * width. */
+/* The width on three ranks, one of them without columns, with the all-reduces written out, against the fused
+ * kernels. */
 static void norm_of_a_split_width(void **state)
 {
     (void)state;
@@ -466,7 +468,7 @@ static void attention_gradients(void **state)
     }
 }
 
-/* Each query against the definition, softmax written out. */
+/* Each query against the definition of softmax, written out. */
 static void attention_by_definition(void **state)
 {
     (void)state;
@@ -496,7 +498,8 @@ static void attention_by_definition(void **state)
     check_equal("lse", lse, expected_lse, T * H);
 }
 
-/* Decoding one position at a time, or a prompt and then the rest, from a cache with room to spare. */
+/* Decoding one position at a time, or first a prompt and then the rest, from a KV cache that is longer than
+ * needed. */
 static void attention_with_a_cache(void **state)
 {
     (void)state;
@@ -561,8 +564,8 @@ static void ce_gradients(void **state)
             assert_true((ce_targets[r] < 0) == (grad[r * CE_VOCAB + j] == 0));
 }
 
-/* The vocabulary on three ranks, one of them empty; the reductions written out. Logits are large, so that a
- * maximum that is not the whole row's would overflow. */
+/* The vocabulary on three ranks, one of them empty, with the all-reduces written out. Logits are so large
+ * that exp would overflow with the maximum of a part of the row. */
 static void ce_of_a_split_vocabulary(void **state)
 {
     (void)state;

@@ -1,47 +1,49 @@
 /* Gradients of attention. Read attention_kernels.h first.
  *
- * A work item is one key/value head of one batch, so that nobody else adds to its dk and dv. Blocks of keys
- * outside, query heads of the group and blocks of queries inside, for each pair of blocks:
+ * A work item is one key/value head of one batch, so that no other thread adds to its dk and dv. The outer
+ * loop is over blocks of keys, the inner loops are over the query heads of the group and blocks of queries.
+ * For each pair of blocks:
  *
  *     p  = 2^((q·kT·scale - lse)·log2e)      dp = do·vT      ds = p ∘ (dp - delta)·scale
  *     dv += pT·do      dk += dsT·q           dq += ds·k
  *
- * With dropout, p and dp are multiplied by its factors, but p in ds is not.
+ * With dropout, p in dv, and dp, are multiplied by dropout's factors; p in ds is not.
  *
- * Strips of p and ds are made in registers from strips of scores and stored at once as the products read
- * them: in units along queries for the transposed ones, along keys for dq. Without pairs that is the same.
- * Where products read left operands along k only, transposed ones are right operands: dvT += doT·p.
+ * p and ds are computed in registers from a strip of scores, and stored in the form in which the matmuls read
+ * them: in units along queries for dv and dk, along keys for dq. Without pairs of bf16 both forms are the
+ * same. AMX reads left operands along k only, so there p and ds are right operands instead: dvT += doT·p, dkT
+ * += qT·ds ("turned").
  *
- * dk and dv of a block of keys are complete when its loop ends. dq collects over the blocks of keys: in place
- * where it is fp32, else in scratch. Where that does not hold all queries of the group, dq is made in a
- * second pass of the same loops, over as many queries at a time as fit. */
+ * dk and dv of a block of keys are complete when its loop ends. dq is summed over the blocks of keys: in
+ * place if it is fp32, else in scratch. If scratch does not hold all queries of the group, dq is computed in
+ * a second pass of the same loops, for as many queries at a time as fit. */
 #ifndef AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_GRAD_KERNELS_H
 
 #include "attention_kernels.h"
 
-/* As BLOCK_LD, for scores, p and ds. */
+/* GRAD_LD: stride of rows of scores, p and ds, chosen as BLOCK_LD. */
 enum { GRAD_QUERIES = 128, GRAD_KEYS = 256, GRAD_LD = GRAD_KEYS + 16 };
 
 typedef struct attend_grad {
-    attend of; /* the forward's view: what is visible, blocks, q, packed k */
+    attend of; /* state shared with forward: current blocks, q, packed k */
     const ax_attention_grad_args *g;
     bool make_dq, make_dkv;
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
     float *q_room, *dout_room; /* for q and dout as left operands */
-    float *q_cols, *dout_cols; /* packed, units along queries: panels, or if turned left operands */
-    float *s, *dp;             /* a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_LD] */
-    float *p, *ds;             /* units along queries: units_at */
+    float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if turned */
+    float *s, *dp;             /* of a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_LD] */
+    float *p, *ds;             /* units along queries, at offset units_at */
     float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
     float *dk, *dv;            /* [GRAD_KEYS, d], or if turned [d, GRAD_LD] */
-    float *dq;                 /* of row 0 of the head in work; dq_ld between rows */
+    float *dq;                 /* row 0 of the current head; rows are dq_ld apart */
     int64_t dq_ld;
-    head_rows soon[5]; /* what the next item reads first */
+    head_rows soon[5]; /* to prefetch for the next item */
 } attend_grad;
 
 #ifdef AX_SIMD_BF16
-/* Of rows a and b, W bf16 each: pairs of the two, and the rows themselves unless NULL. */
+/* Converts rows a and b to bf16, stores them interleaved as pairs, and also as rows unless row_a is NULL. */
 INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b)
 {
     static const uint16_t interleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -55,11 +57,11 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 }
 #endif
 
-/* Whether dvT and dkT are made. */
+/* Whether dvT and dkT are computed instead of dv and dk (AMX). */
 INLINE bool turned(const attend_grad *t) { return t->of.gm->grain > 1; }
 
-/* Where the unit of query i and those after it, and key c are in p and ds: [GRAD_QUERIES / pair, GRAD_LD], or
- * if turned panels of keys. */
+/* Returns the offset in p and ds of the unit that begins with query i, for key c. The arrays are
+ * [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if turned. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
@@ -67,7 +69,8 @@ INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
     return turned(t) ? c / wide * wide * (GRAD_QUERIES / gm->pair) + u * wide + c % wide : u * GRAD_LD + c;
 }
 
-/* Units of p and ds from n rows, of which the first is row i of the block, at column c. */
+/* Stores p and ds of n rows, from row i of the block on, at column c: as units along queries and, for pairs,
+ * ds also along keys. */
 INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c, const vf *p, const vf *ds)
 {
 #ifdef AX_SIMD_BF16
@@ -89,8 +92,8 @@ INLINE void put_units_of_rows(const attend_grad *t, int64_t i, int n, int64_t c,
     }
 }
 
-/* p and ds of AT_ONCE rows from row r of the strip at i, in columns c0 … c1-1; `drops` as for softmax_rows.
- */
+/* Computes and stores p and ds of AT_ONCE rows, from row r of the strip at i on, in columns c0 … c1-1.
+ * `drops`: whether there is dropout, a constant. */
 INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, int64_t c1, bool drops)
 {
     enum { N = AT_ONCE };
@@ -132,8 +135,8 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
     }
 }
 
-/* p and ds of the strip of queries at i: where some of them see keys, and 0 around, up to where causality
- * alone would end; beyond, nobody reads. */
+/* Computes p and ds of the strip of queries at i, in the columns that some query sees. The other columns are
+ * set to 0, up to the end by causality alone; columns after that are not read. */
 INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
 {
     const attend *f = &t->of;
@@ -146,7 +149,7 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
         strip_times_panels(gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp, GRAD_LD,
                            false);
     }
-    if (turned(t)) /* whole strips are read */
+    if (turned(t)) /* the matmul reads whole strips */
         rows = gm->rows;
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
@@ -183,8 +186,8 @@ INLINE void grad_add_turned(const attend_grad *t)
     }
 }
 
-/* dv += pT·do, dk += dsT·q. No query before its own position sees a key: strips of keys begin at the first
- * query that may. */
+/* dv += pT·do, dk += dsT·q. A key is not seen by queries before its position, so each strip of keys begins at
+ * the first query that may see it. */
 INLINE void grad_add_dkv(const attend_grad *t)
 {
     const attend *f = &t->of;
@@ -215,8 +218,8 @@ INLINE void grad_add_dq(const attend_grad *t)
     }
 }
 
-/* Asks for memory at a strip of queries that is on the diagonal: what will be written, and in the last block
- * of keys what the next item reads. */
+/* Prefetches, at a strip of queries on the diagonal, the rows of dk and dv that will be written; in the last
+ * block of keys also those of dq, and what the next item reads first. */
 INLINE void grad_ask(const attend_grad *t, int64_t i)
 {
     const ax_attention_grad_args *g = t->g;
@@ -238,7 +241,7 @@ INLINE void grad_ask(const attend_grad *t, int64_t i)
         ask_rows(&t->soon[n], r, r + f->gm->rows);
 }
 
-/* The block of queries in work (rows q0 … of head h) meets the block of keys in work. */
+/* Adds the contributions of the current block of queries and the current block of keys. */
 INLINE void grad_block(const attend_grad *t, bool drops)
 {
     for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
@@ -253,8 +256,8 @@ INLINE void grad_block(const attend_grad *t, bool drops)
         grad_add_dq(t);
 }
 
-/* Queries q_from … q_to-1 of `heads` heads from f->h on meet the block of keys in work; t->dq is that of the
- * first head and moves by `dq_head` from head to head. */
+/* Adds the contributions of queries q_from … q_to-1 of `heads` heads, from f->h on, and the current block of
+ * keys. t->dq is that of the first head; those of the next heads are `dq_head` apart. */
 INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t q_to, int64_t dq_head,
                          bool drops)
 {
@@ -300,7 +303,7 @@ INLINE void grad_keys(attend_grad *t, int64_t j0)
         pack_panels(f->gm, (const char *)g->k + at * size, size, ld, false, d, f->keys, t->k_rows);
 }
 
-/* Rows of fp32 sums to an array of T. */
+/* Stores rows of fp32 sums to an array of T. */
 INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
                        vtype type)
 {
@@ -309,7 +312,7 @@ INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, i
             vput(to, at + r * to_ld + c, d - c, type, vget(from, r * d + c, d - c, VF32));
 }
 
-/* The same from [d, GRAD_LD]. */
+/* Stores as grad_store, from transposed sums [d, GRAD_LD]. */
 INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
                               vtype type)
 {
@@ -325,7 +328,7 @@ INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *
         }
 }
 
-/* dk and dv, block of keys by block of keys, and dq on the way where it fits. */
+/* Computes dk and dv, block of keys by block of keys; with make_dq also dq. */
 INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
@@ -348,7 +351,7 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
     }
 }
 
-/* 16-bit dq of head f->h, queries q0 …, from its sums. */
+/* Stores the 16-bit dq of `rows` queries of head f->h from q0 on. */
 INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const float *sums)
 {
     const ax_attention_grad_args *g = t->g;
@@ -356,7 +359,8 @@ INLINE void grad_store_dq(const attend_grad *t, int64_t q0, int64_t rows, const 
     grad_store(g->dq, at, g->heads * d, sums, rows, d, t->of.type);
 }
 
-/* The second pass: 16-bit dq alone, head by head, `chunk` queries at a time, whose sums `room` holds. */
+/* The second pass: computes a 16-bit dq alone, head by head, `chunk` queries at a time, with sums in
+ * `room`. */
 INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool drops)
 {
     const ax_attention_grad_args *g = t->g;
@@ -376,7 +380,7 @@ INLINE void grad_pass_queries(attend_grad *t, int64_t chunk, float *room, bool d
     f->h = h0;
 }
 
-/* delta = Σ_d do·o for the group's heads; fp32 dq starts from 0. */
+/* Computes delta = Σ_d do·o for the heads of the group, and sets an fp32 dq to 0. */
 INLINE void grad_start(const attend_grad *t)
 {
     const ax_attention_grad_args *g = t->g;
@@ -394,7 +398,7 @@ INLINE void grad_start(const attend_grad *t)
         }
 }
 
-/* The first rows that item number `item` reads. */
+/* Sets what to prefetch for an item: the first rows that it reads. */
 INLINE void grad_soon(attend_grad *t, int64_t item)
 {
     const ax_attention_grad_args *g = t->g;
@@ -475,7 +479,7 @@ INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, 
         grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
 }
 
-/* By itself as attention_dropping is. */
+/* Not inlined, for the same reason as attention_dropping. */
 __attribute__((noinline)) static void attention_grad_dropping(const ax_attention_grad_args *g, int64_t lo,
                                                               int64_t hi, void *scratch)
 {

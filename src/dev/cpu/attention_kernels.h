@@ -1,31 +1,32 @@
-/* Causal attention, blocked: no t x s matrix exists, only strips of queries, as many as a micro-tile has
- * rows, by BLOCK_KEYS keys.
+/* Causal attention in blocks: scores exist for one strip of queries (the rows of a micro-tile) by BLOCK_KEYS
+ * keys at a time, never as a t x s matrix.
  *
- * A work item is one head's QUERIES consecutive queries. For each block of keys that any of them sees, keys
- * and values are packed once; then for each strip of queries:
+ * A work item is QUERIES consecutive queries of one head. For each block of keys that any of them sees, keys
+ * and values are packed once. Then, for each strip of queries:
  *
  *     s = q·kT                      tiles over the key panels that the strip sees
  *     m' = max(m, max s)            online softmax (Milakov & Gimelshein 2018), kept in powers of two:
- *     p = 2^(s·scale·log2e - m')    p is stored as it is read, as the left operand of
+ *     p = 2^(s·scale·log2e - m')    p is stored in the form of a left operand of
  *     o = o·2^(m - m') + p·v        tiles over d
  *
- * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the first-level cache, the packed
- * block in the second. With causal masks and documents, tiles and steps in k that no query of a strip sees
- * are skipped; what only some see is masked with -inf. bf16 runs on pairs where the processor has them; fp16
- * is widened.
+ * and at the end o/l and lse = (m + log2 l)·ln2. A strip and its p stay in the L1 cache, the packed block in
+ * the L2 cache. Tiles, and steps in k, that no query of a strip sees (causality, documents) are skipped;
+ * scores that only some queries see are masked with -inf. bf16 is multiplied in pairs if the processor can,
+ * else widened, as fp16 is.
  *
- * q is read as it lies. Rows of a head lie heads·d apart, where packing would wait for each: an item asks for
- * those of the next while it multiplies. */
+ * q is read in place. The rows of a head are heads·d apart, and packing would wait for each of them. So an
+ * item prefetches the rows of the next item while it multiplies. */
 #ifndef AX_DEV_CPU_ATTENTION_KERNELS_H
 #define AX_DEV_CPU_ATTENTION_KERNELS_H
 
 #include "gemm_kernels.h"
 #include "random_kernels.h"
 
-/* Rows of scores are a line apart from a power of two, so that a column of them spreads over the cache. */
+/* The stride of rows of scores is a power of two plus a cache line, so that a column uses many sets of the
+ * cache. */
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
 
-/* Carves `bytes` from scratch memory, in whole cache lines. */
+/* Allocates `bytes` from scratch memory, in whole cache lines. */
 INLINE void *carve(char **scratch, int64_t bytes)
 {
     void *p = *scratch;
@@ -35,7 +36,7 @@ INLINE void *carve(char **scratch, int64_t bytes)
 
 static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-/* x in lanes lo … hi-1 of those at c …, `hidden` in the others. */
+/* Lanes are columns c, c+1, … Keeps x in columns lo … hi-1 and replaces the others by `hidden`. */
 INLINE vf shown(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
 {
     vf lane = vload(lane_numbers);
@@ -43,7 +44,7 @@ INLINE vf shown(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
     return vless(lane, vset((float)(hi - c)), x, vset(hidden));
 }
 
-/* Weights as a product reads them: fp32, or bf16 (0 below the normal range). */
+/* Stores weights in the type that the matmul reads: fp32, or bf16 if `pairs` (subnormals become 0). */
 INLINE void put_weights(bool pairs, float *row, int64_t c, vf p)
 {
 #ifdef AX_SIMD_BF16
@@ -60,8 +61,9 @@ INLINE void put_weights(bool pairs, float *row, int64_t c, vf p)
 
 /* ---- panels -------------------------------------------------------------------------------------- */
 
-/* A matrix packed as b panels: n columns by `units`, panels nearly equal in width: all vectors of a
- * micro-tile, and where they do not come out even, a vector less for the last ones. */
+/* A matrix of n columns packed as panels of b. Panels are as wide as a micro-tile; if that does not divide n,
+ * the last panels are narrower by one vector, so that widths are nearly equal. panel_column: the first column
+ * of panel p. */
 INLINE int64_t panel_count(const ax_cpu_gemm *gm, int64_t n)
 {
     return (n + gm->vectors * W - 1) / (gm->vectors * W);
@@ -74,10 +76,11 @@ INLINE int64_t panel_column(const ax_cpu_gemm *gm, int64_t n, int64_t p, int64_t
     return (p * (gm->vectors - 1) + (p < wide ? p : wide)) * W;
 }
 
-/* Columns of scores come in multiples of this: whole vectors, which a product reads whole. */
+/* Returns the granule of columns of scores: a whole vector, and a whole step in k of the matmul that reads
+ * them. */
 INLINE int64_t key_step(const ax_cpu_gemm *gm) { return ax_max(W, gm->grain * gm->pair); }
 
-/* Packs n columns by k, with panels next to each other: panel p starts at panel_column · units. */
+/* Packs n columns by k into adjacent panels: panel p starts at panel_column · units. */
 INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, bool along_k,
                         int64_t n, int64_t k, float *out)
 {
@@ -90,14 +93,15 @@ INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, in
     }
 }
 
-/* A left operand of many rows: the first strip, and bytes from row to row of strips that follow. */
+/* A left operand of many strips: the first strip, and the bytes per row by which the other strips are
+ * further. */
 typedef struct left {
     ax_cpu_rows rows;
     int64_t step;
 } left;
 
-/* n rows of d values as a left operand: as they lie, or packed into `room` where units are not what lies or
- * tiles would read beyond them. */
+/* Returns n rows of d values as a left operand: in place, or packed into `room` if memory does not consist of
+ * whole units, or if tiles would read past its end. */
 INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int64_t ld, int64_t n, int64_t d,
                       float *room)
 {
@@ -108,7 +112,7 @@ INLINE left left_rows(const ax_cpu_gemm *gm, const void *src, int64_t size, int6
     return (left){{room, NULL, gm->grain * 4, gm->rows * 4, gm->rows}, units * 4};
 }
 
-/* The strip at row i. */
+/* Returns the strip at row i. */
 INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
 {
     ax_cpu_rows rows = a->rows;
@@ -116,8 +120,9 @@ INLINE ax_cpu_rows strip_of(const left *a, int64_t i)
     return rows;
 }
 
-/* c[rows, columns lo … hi-1] = a strip · b panels (+ c if `add`), over units u0 … u1-1 of the `units` that b
- * has; `a` begins at u0. Whole panels are computed: columns around lo … hi-1 get values too. */
+/* Computes columns lo … hi-1 of c = a·b (+ c if `add`) for a strip a and packed panels b, over units u0 …
+ * u1-1 of b's `units`; `a` begins at u0. Computes whole panels, so columns around lo … hi-1 are overwritten
+ * too. */
 INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float *b, int64_t n, int64_t lo,
                                int64_t hi, int64_t units, int64_t u0, int64_t u1, int64_t rows, float *c,
                                int64_t ld, bool add)
@@ -133,13 +138,13 @@ INLINE void strip_times_panels(const ax_cpu_gemm *gm, ax_cpu_rows a, const float
     }
 }
 
-/* Rows of a head, `stride` bytes apart. Where they lie so, no hardware prefetcher follows. */
+/* Rows of a head, `stride` bytes apart, which the hardware prefetcher does not follow. */
 typedef struct head_rows {
     const char *at;
     int64_t stride, bytes, n;
 } head_rows;
 
-/* Asks the second-level cache for rows r0 … r1-1. */
+/* Prefetches rows r0 … r1-1 into the L2 cache. */
 INLINE void ask_rows(const head_rows *x, int64_t r0, int64_t r1)
 {
     for (int64_t r = r0; r < ax_min(r1, x->n); r++)
@@ -149,7 +154,8 @@ INLINE void ask_rows(const head_rows *x, int64_t r0, int64_t r1)
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 
-/* One item in work: head `h` of batch `b`, queries q0 … q0+rows-1, keys j0 … j0+keys-1. */
+/* The state of a work item: head `h` of batch `b`, queries q0 … q0+rows-1, current block of keys j0 …
+ * j0+keys-1. */
 typedef struct attend {
     const ax_attention_args *a;
     const ax_cpu_gemm *gm;
@@ -160,12 +166,12 @@ typedef struct attend {
     float *k, *v;      /* packed */
     float *o;          /* [QUERIES, d] */
     float *m, *l;      /* running maximum (in powers of two) and sum per query */
-    float *s;          /* the strip: scores, then weights */
-    float *kept;       /* [AT_ONCE, BLOCK_LD] what dropout multiplies the rows in work by; NULL: no dropout */
-    head_rows soon[3]; /* what the next item reads first */
+    float *s;          /* the strip's scores, then its weights */
+    float *kept;       /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
+    head_rows soon[3]; /* to prefetch for the next item */
 } attend;
 
-/* The keys that query row i of the item sees: *lo … result-1. */
+/* Query i of the item sees the keys *lo … result-1. */
 INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
 {
     const ax_attention_args *a = t->a;
@@ -175,7 +181,8 @@ INLINE int64_t visible(const attend *t, int64_t i, int64_t *lo)
     return hi < a->kv_len ? hi : a->kv_len;
 }
 
-/* Keys of the block that rows i … i+n-1 see, together; empty if *lo >= result. Relative to j0. */
+/* Queries i … i+n-1 together see the keys *lo … result-1 of the block, relative to j0; none if *lo >=
+ * result. */
 INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
 {
     int64_t first = INT64_MAX, end = 0;
@@ -191,7 +198,7 @@ INLINE int64_t visible_block(const attend *t, int64_t i, int64_t n, int64_t *lo)
     return end < t->keys ? end : t->keys;
 }
 
-/* Which columns of the block row i of the item sees: lo … hi-1, none beyond the last row. */
+/* The columns of the block that query i of the item sees: lo … hi-1; none if there is no such query. */
 typedef struct span {
     int64_t lo, hi;
 } span;
@@ -204,7 +211,7 @@ INLINE span seen(const attend *t, int64_t i)
     return (span){lo - t->j0, hi - t->j0};
 }
 
-/* The columns that all of n rows see. */
+/* Returns the columns that all n rows see. */
 INLINE span seen_by_all(const span *rows, int n)
 {
     span all = rows[0];
@@ -213,7 +220,7 @@ INLINE span seen_by_all(const span *rows, int n)
     return all;
 }
 
-/* The factors of dropout for n rows from row i of the item on, columns c0 … c1-1 of the block. */
+/* Computes dropout's factors for n rows, from row i of the item on, and columns c0 … c1-1 of the block. */
 INLINE void keep_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t c1)
 {
     const ax_attention_args *a = t->a;
@@ -222,7 +229,7 @@ INLINE void keep_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t c1)
                      t->kept + k * BLOCK_LD + c0);
 }
 
-/* Row i has a new maximum: what was summed up to now shrinks. */
+/* Sets a new maximum of row i and rescales its sums o and l to it. */
 INLINE void shrink_row(const attend *t, int64_t i, float now)
 {
     float before = t->m[i], shrink = exp2f(before - now);
@@ -233,9 +240,9 @@ INLINE void shrink_row(const attend *t, int64_t i, float now)
             vput(t->o + i * t->d, c, t->d - c, VF32, vget(t->o + i * t->d, c, t->d - c, VF32) * vset(shrink));
 }
 
-/* The softmax step of n rows from row r of the strip: scores become weights in columns c0 … c1-1 (multiples
- * of W), 0 where a row does not see them; o, m and l follow. `drops`, whether there is dropout, is a constant
- * where it is called. */
+/* Replaces the scores of n rows, from row r of the strip on, by softmax weights in columns c0 … c1-1
+ * (multiples of W); 0 for columns that a row does not see. Updates o, m and l. `drops`: whether there is
+ * dropout, a constant. */
 INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c0, int64_t c1, bool drops)
 {
     float *s = t->s + r * BLOCK_LD, scale = (float)(t->a->scale * LOG2E);
@@ -318,14 +325,14 @@ INLINE void attend_store(const attend *t)
     }
 }
 
-/* Where head `h`'s row j of k or v begins, in elements. */
+/* Returns the offset in elements of row j of k or v for query head `h`. */
 INLINE int64_t key_row(const ax_attention_args *a, int64_t b, int64_t h, int64_t j)
 {
     int64_t stride = a->kv_batch_stride ? a->kv_batch_stride : a->kv_len * a->kv_heads * a->head_dim;
     return b * stride + (j * a->kv_heads + h / (a->heads / a->kv_heads)) * a->head_dim;
 }
 
-/* Item number `item` of the kernel: head, queries. */
+/* Sets batch, head and queries of work item `item`. */
 INLINE void attend_at(attend *t, int64_t item)
 {
     const ax_attention_args *a = t->a;
@@ -342,7 +349,8 @@ INLINE const char *query_row(const attend *t, int64_t size)
     return (const char *)a->q + ((t->b * a->q_len + t->q0) * a->heads + t->h) * t->d * size;
 }
 
-/* The item's queries, and those of its keys that the item before it does not use. */
+/* Sets what to prefetch for an item: its queries, and the keys and values that the item before it does not
+ * use. */
 INLINE void attend_soon(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
@@ -379,7 +387,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         t.l[i] = 0;
     }
     t.q = left_rows(t.gm, query_row(&t, size), size, a->heads * d, t.rows, d, room);
-    int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* nothing may be written beyond */
+    int64_t end = ax_min(a->kv_len, a->q_offset + t.q0 + t.rows); /* memory after it may be uninitialized */
     for (; t.j0 < end; t.j0 += BLOCK_KEYS) {
         t.keys = ax_min(BLOCK_KEYS, end - t.j0);
         int64_t lo, hi = visible_block(&t, 0, t.rows, &lo);
@@ -399,18 +407,18 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 
 /* ---- few queries --------------------------------------------------------------------------------- */
 
-/* Heads that are attended to together, and keys whose rows are asked for ahead of those in work: a row of the
- * cache has all heads side by side, so that what several read of it is one stretch. */
+/* Heads that are computed together, and the prefetch distance in keys. A row of the KV cache has all heads
+ * side by side, so several heads together read one contiguous range of it. */
 enum { HEADS_AT_ONCE = 16, KEYS_AHEAD = 32 };
 
-/* What one head's query meets: its query in fp32, weights of the block's keys, and what they come to. */
+/* The state of one head for one query. */
 typedef struct query_head {
-    attend t; /* for what softmax_rows asks of it */
-    float *q;
-    int64_t kv; /* where the block's first row of k and v is, in elements */
+    attend t;   /* scores, o, m, l, and what softmax_rows needs */
+    float *q;   /* the query in fp32 */
+    int64_t kv; /* offset of the block's first row of k and v, in elements */
 } query_head;
 
-/* s[j] = q·k_j for the W keys from key j0 on; the last is taken again for those beyond `keys`. Their vectors
+/* Computes s[j] = q·k_j for the W keys from j0 on; past the last key, that key is used again. The W vectors
  * of products are transposed and added. */
 INLINE void query_scores(const query_head *h, int64_t j0, int64_t keys, int64_t ld, bool whole)
 {
@@ -466,8 +474,7 @@ INLINE void query_values(const query_head *h, int64_t j0, int64_t j1, int64_t ld
         query_columns(h, j0, j1, ld, whole, c, 1);
 }
 
-/* One block of keys for n heads that lie side by side; `there` rows are there, of this block and later ones.
- */
+/* Attends to one block of keys for n adjacent heads. `there`: rows left, of this block and later ones. */
 INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64_t ld, bool whole)
 {
     const ax_attention_args *a = h->t.a;
@@ -488,8 +495,8 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
     }
 }
 
-/* Query i of n heads from head `first` on against a cache of keys: bound by reading k and v, which are used
- * as they lie. */
+/* Attention of query i for n heads from head `first` on. It is bound by reading k and v, which are read in
+ * place. */
 INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, int n, int64_t i,
                          char *scratch, vtype type)
 {
@@ -521,7 +528,7 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
         attend_store(&h[r].t);
 }
 
-/* Heads lo … hi-1 of all batches, for every query. */
+/* Attention of all queries for heads lo … hi-1, counted over all batches. */
 INLINE void attend_queries(const ax_attention_args *a, int64_t lo, int64_t hi, char *scratch, vtype type)
 {
     for (int64_t item = lo, n; item < hi; item += n) {
@@ -547,7 +554,7 @@ INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, cha
         attend_items(a, lo, hi, scratch, false, type);
 }
 
-/* A function by itself, so that what has no dropout is compiled as if there were none. */
+/* Not inlined, so that the code without dropout is compiled as if there were no dropout. */
 __attribute__((noinline)) static void attention_dropping(const ax_attention_args *a, int64_t lo, int64_t hi,
                                                          void *scratch)
 {

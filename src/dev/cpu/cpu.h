@@ -140,7 +140,7 @@ enum {
     AX_CPU_LINE = 64                /* bytes */
 };
 
-/* Whether attention treats queries one by one, as generation has them, and drops nothing. */
+/* Whether attention computes queries one by one (as in generation); not with dropout. */
 static inline bool ax_cpu_few_queries(const ax_attention_args *a)
 {
     return a->q_len <= AX_CPU_GEMV_ROWS && a->drop.p == 0;

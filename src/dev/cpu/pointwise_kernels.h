@@ -1,5 +1,5 @@
-/* Element by element: activations and their gradients, sums, scaling, bias, dropout, conversion, normal
- * numbers. Items are elements, or rows where the columns matter. */
+/* Elementwise kernels: activations and their gradients, sums, scaling, bias, dropout, conversion, normal
+ * numbers. Items are elements; they are rows in kernels that depend on the column. */
 #ifndef AX_DEV_CPU_POINTWISE_KERNELS_H
 #define AX_DEV_CPU_POINTWISE_KERNELS_H
 
@@ -7,7 +7,7 @@
 #include "cpu.h"
 #include "random_kernels.h"
 
-/* The table's entry `name` from name_range(args, lo, hi, type), compiled for each element type. */
+/* Defines kernel `name` by name_range(args, lo, hi, type), which is compiled for each element type. */
 #define BY_DTYPE(name)                                                                                       \
     static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
     {                                                                                                        \
@@ -18,14 +18,14 @@
 
 /* ---- activations --------------------------------------------------------------------------------- */
 
-/* For each FUNCTION of AX_ACTIVATIONS, FUNCTION_value and FUNCTION_slope of `count` vectors; `roughly` for
- * what is rounded to 16 bits. */
+/* For each FUNCTION of AX_ACTIVATIONS: FUNCTION_value and its derivative FUNCTION_slope, for `count` vectors.
+ * `roughly`: with the accuracy that 16-bit results need. */
 
-/* The logistic function of 2u, u = sqrt(2/pi)(x + 0.044715x³): (1 + tanh u)/2 without cancellation. */
+/* Computes the gate (1 + tanh u)/2, u = sqrt(2/pi)(x + 0.044715x³), as the logistic function of 2u, without
+ * cancellation. */
 INLINE void gelu_gates(const vf *x, vf *gate, int count, bool roughly)
 {
-    /* -2u is an exponent of 2 where 3e-6 of the gate is enough, or 2^-126 where the gate is less than that.
-     */
+    /* gate = 1/(1 + e^(-2u)). `roughly`: relative error 3e-6, and gates below 2^-126 become 2^-126. */
     const float unit = roughly ? (float)LOG2E : 1.0f;
     EACH(v, count) gate[v] = x[v] * x[v];
     EACH(v, count) gate[v] = vfma(gate[v], vset(-0.0713548163f * unit), vset(-1.59576912f * unit));
@@ -40,9 +40,9 @@ INLINE void gelu_gates(const vf *x, vf *gate, int count, bool roughly)
     }
 }
 
-/* The normal distribution's cdf; *bell = exp(-x²/2). erfc(t) = exp(-t²)·erfcx(t), and erfcx(t) = u·P(u) with
- * u = 1/(1 + 0.35t); P is a least-squares fit weighted towards minimax, relative error 9e-9 on t in [0, 12].
- */
+/* Returns the cdf of the normal distribution; *bell = exp(-x²/2). erfc(t) = exp(-t²)·erfcx(t), and erfcx(t) =
+ * u·P(u) with u = 1/(1 + 0.35t); P is a least-squares fit weighted towards minimax, relative error 9e-9 on t
+ * in [0, 12]. */
 INLINE vf normal_cdf(vf x, vf *bell)
 {
     vf u = vset(1.0f) / vfma(vabs(x), vset(0.247487373f), vset(1.0f)); /* 0.35/sqrt(2) */
@@ -61,7 +61,7 @@ INLINE vf normal_cdf(vf x, vf *bell)
     return vless(x, vset(0), tail, vset(1.0f) - tail);
 }
 
-/* Gates of 16 bits end at 2^-126, by which large numbers are not nothing. */
+/* Rough gates are at least 2^-126, which times a large negative x would not be 0: so x is clamped. */
 INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
 {
     vf kept[AT_ONCE], gate[AT_ONCE];
@@ -70,7 +70,7 @@ INLINE void gelu_tanh_value(const vf *x, vf *y, int count, bool roughly)
     EACH(v, count) y[v] = kept[v] * gate[v];
 }
 
-/* Beyond 16 the slope is 0 or 1, and squares of what is larger yet have no end. */
+/* Clamps x to 16 in size: the slope is 0 or 1 there, and the square of a larger x could overflow. */
 INLINE void gelu_tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf near[AT_ONCE], s[AT_ONCE];
@@ -98,7 +98,7 @@ INLINE void gelu_exact_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* A NaN stays one: it is the second operand. */
+/* NaN stays NaN, because x is the second operand of vmax. */
 INLINE void relu_value(const vf *x, vf *y, int count, bool roughly)
 {
     (void)roughly;
@@ -111,7 +111,7 @@ INLINE void relu_slope(const vf *x, vf *slope, int count, bool roughly)
     EACH(v, count) slope[v] = vless(vset(0), x[v], vset(1.0f), vset(0));
 }
 
-/* tail = exp(factor·|x|), factor < 0; share = 1/(1 + tail). */
+/* Computes tail = exp(factor·|x|), factor < 0, and share = 1/(1 + tail). */
 INLINE void tails(const vf *x, float factor, vf *tail, vf *share, int count, bool roughly)
 {
     const float unit = roughly ? (float)LOG2E : 1.0f;
@@ -125,7 +125,7 @@ INLINE void tails(const vf *x, float factor, vf *tail, vf *share, int count, boo
     }
 }
 
-/* Near 0, where 1 - exp(-2|x|) loses digits, an odd polynomial, the one of Cephes. */
+/* tanh for |x| < 0.625, where 1 - exp(-2|x|) loses digits: the odd polynomial of Cephes. */
 INLINE vf tanh_near_zero(vf x)
 {
     vf square = x * x, p = vset(-5.70498872745e-3f);
@@ -148,7 +148,7 @@ INLINE void tanh_value(const vf *x, vf *y, int count, bool roughly)
     }
 }
 
-/* 1 - tanh², without the difference. */
+/* 1 - tanh², computed without a subtraction, which would lose digits. */
 INLINE void tanh_slope(const vf *x, vf *slope, int count, bool roughly)
 {
     vf tail[AT_ONCE], share[AT_ONCE];
@@ -174,7 +174,7 @@ INLINE void silu_slope(const vf *x, vf *slope, int count, bool roughly)
     }
 }
 
-/* `kind` is a constant where these are used. */
+/* activate and find_slopes call the functions of `kind`, which is a constant. */
 INLINE void activate(ax_activation kind, const vf *x, vf *y, int count, bool roughly)
 {
 #define AX_VALUE(k, function)                                                                                \
@@ -211,7 +211,7 @@ INLINE void activation_of(const ax_activation_args *a, ax_activation kind, int64
         activation_vectors(a, kind, i, hi - i, 1, type);
 }
 
-/* Compiled for each kind. */
+/* Calls activation_of with a constant kind, so that it is compiled for each kind. */
 INLINE void activation_range(const ax_activation_args *a, int64_t lo, int64_t hi, vtype type)
 {
 #define AX_RANGE(k, function)                                                                                \
@@ -278,8 +278,8 @@ INLINE void bias_add_range(const ax_bias_add_args *a, int64_t lo, int64_t hi, vt
 }
 BY_DTYPE(bias_add)
 
-/* Items are columns: rows are added in ascending order, in blocks that keep the rounding error small. A few
- * rows are read side by side, along the columns, as hardware prefetchers like it. */
+/* Items are columns. Rows are added in ascending order, in blocks that keep the rounding error small. A few
+ * rows are read side by side along the columns, which the hardware prefetcher follows. */
 enum { SUM_ROWS = 256, SUM_COLS = 1024, WIDE = 4 };
 
 INLINE void col_sum_rows(const ax_col_sum_args *a, int64_t r, int rows, int64_t lo, int64_t hi, float *sum,
@@ -312,11 +312,11 @@ INLINE void col_sum_range(const ax_col_sum_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(col_sum)
 
-/* Bytes ahead at which arrays that come from memory are asked for: hardware does not look beyond a page. */
+/* Prefetch distance in bytes for arrays in memory: the hardware prefetcher does not cross page boundaries. */
 enum { AHEAD = 4096 };
 
-/* Squares summed in double, lane by lane, per chunk of elements; items are chunks, whose sums go to the
- * job's `partials`. */
+/* sumsq and squared_error sum squares in double, lane by lane. Items are chunks of elements
+ * (ax_cpu_chunks). */
 typedef float half_floats __attribute__((vector_size(2 * W)));
 typedef double wide __attribute__((vector_size(4 * W)));
 
@@ -364,7 +364,7 @@ INLINE void squared_error_chunk(const ax_squared_error_args *a, int64_t from, in
     *out = sum_lanes(sum);
 }
 
-/* The table's entry `name` from name_chunk(args, from, to, out, type). */
+/* Defines kernel `name` by name_chunk(args, from, to, out, type), which is compiled for each element type. */
 #define BY_CHUNKS(name)                                                                                      \
     static void name(const void *args, int64_t lo, int64_t hi, void *scratch)                                \
     {                                                                                                        \
@@ -391,7 +391,7 @@ INLINE void convert_range(const ax_convert_args *a, int64_t lo, int64_t hi, vtyp
             vput(a->y, i, hi - i, VF32, vget(a->x, i, hi - i, type));
 }
 
-/* Between F32 and BF16 or F16. */
+/* Converts between F32 and BF16 or F16. */
 static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;
@@ -401,12 +401,12 @@ static void convert(const void *args, int64_t lo, int64_t hi, void *scratch)
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
-/* The upper half of the counter, as philox.h has it for normal numbers. */
+/* The upper half of Philox's counter for normal numbers, as in philox.h. */
 enum { NORMAL = 1 };
 
 INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtype type)
 {
-    /* uniform >= p, in whole numbers: uniform is a word's upper 24 bits over 2^24. */
+    /* Tests uniform >= p in integers; uniform is the upper 24 bits of a word, divided by 2^24. */
     vf threshold = vset((float)ceil(a->p * 0x1p24)), scale = vset((float)(1 / (1 - a->p)));
     const ax_batch_numbers now = a->now ? *a->now : (ax_batch_numbers){0};
     for (int64_t r = lo; r < hi; r++) {
@@ -430,7 +430,7 @@ INLINE void dropout_range(const ax_dropout_args *a, int64_t lo, int64_t hi, vtyp
 }
 BY_DTYPE(dropout)
 
-/* Rows of the box. */
+/* Items are rows of the box. */
 static void init_normal(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_init_normal_args *a = args;

@@ -1,12 +1,13 @@
-/* Philox's random numbers by vectors, and what of attention's probabilities dropout keeps. */
+/* Philox random numbers by SIMD, and the factors of attention dropout. */
 #ifndef AX_DEV_CPU_RANDOM_KERNELS_H
 #define AX_DEV_CPU_RANDOM_KERNELS_H
 
 #include "dev/attention.h"
 #include "simd.h"
 
-/* Philox words of W/2 consecutive blocks of a stream, in element order. On vectors each 64-bit lane is a
- * block, and the lanes are numbered so that interleaving words (0,1) with (2,3) puts the blocks in order. */
+/* Computes the Philox words of W/2 consecutive blocks of a stream, in the order of elements. In vectors each
+ * 64-bit lane is a block. The lanes are numbered such that interleaving words (0,1) with (2,3) puts the
+ * blocks in order. */
 #if AX_SIMD
 #if AX_SIMD == 512
 #define V64(name) _mm512_##name
@@ -54,8 +55,8 @@ INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t
 }
 #endif
 
-/* What dropout multiplies the probabilities of a query's keys j0 … j1-1 by; j0 is a multiple of 4. Whole
- * pairs of vectors are written. */
+/* Computes dropout's factors (0 or 1/(1-p)) for keys j0 … j1-1 of a query; j0 is a multiple of 4. Writes a
+ * multiple of two vectors to `out`. */
 INLINE void keep_factors(const ax_attention_dropout *drop, int64_t row, int64_t head, int64_t keys,
                          int64_t j0, int64_t j1, float *out)
 {

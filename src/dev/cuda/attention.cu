@@ -1,5 +1,6 @@
-/* Causal attention for any head width and element type, where flash.cu does not take it: a warp has a query,
- * or in the gradient a key, and takes WARP partners at a time, each lane the product with one of them. */
+/* Causal attention for any head width and element type, for calls that flash.cu does not support. A warp
+ * handles one query (in key_grad_kernel one key) and WARP keys (queries) at a time; each lane computes one
+ * dot product. */
 #include "dev/attention.h"
 #include "dev/cuda/kernels.cuh"
 
@@ -8,7 +9,7 @@ namespace
 
 enum { TEAMS = 4 }; /* warps of a block */
 
-/* The first key that query i of batch b may see. */
+/* Returns the first key that query i of batch b may see. */
 __device__ inline int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len)
 {
     return doc_start && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
@@ -22,8 +23,8 @@ template <class T, class A> __device__ inline A dot(const A *x, const T *y, int6
     return sum;
 }
 
-/* What dropout multiplies the probability of key j by, for query `row` (b·t + i) of head h. Kernels without
- * dropout are compiled by themselves, as they would be if there were none. */
+/* Returns dropout's factor of the probability of key j, for query `row` (b·t + i) of head h: 0 or 1/(1-p).
+ * DROP is a template argument, so that kernels without dropout are compiled as if there were no dropout. */
 template <bool DROP, class A>
 __device__ inline A kept(const ax_attention_dropout &drop, int64_t row, int64_t h, int64_t keys, int64_t j)
 {
@@ -35,7 +36,7 @@ __device__ inline A kept(const ax_attention_dropout &drop, int64_t row, int64_t 
     return (double)draw < drop.p ? (A)0 : (A)(1 / (1 - drop.p));
 }
 
-/* Brings a row to shared memory. */
+/* Copies a row to shared memory, widened to A. */
 template <class T, class A> __device__ inline void stage(const T *from, A *to, int64_t n)
 {
     for (int64_t i = threadIdx.x % WARP; i < n; i += WARP)
@@ -44,8 +45,8 @@ template <class T, class A> __device__ inline void stage(const T *from, A *to, i
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 
-/* Block (tiles of queries, head, batch). Shared memory of a warp: q and o [d] each, and the weights of WARP
- * keys. */
+/* The grid is (groups of TEAMS queries, heads, batch). Shared memory per warp: q and o, [d] each, and the
+ * weights of WARP keys. */
 template <class T> struct forward {
     ax_attention_args a;
 };
@@ -99,7 +100,7 @@ template <class T> struct backward {
     ax_attention_grad_args a;
 };
 
-/* delta and dq of a query. Shared memory of a warp: q, dout and dq [d] each, and ds of WARP keys. */
+/* Computes delta and dq of a query. Shared memory per warp: q, dout and dq, [d] each, and ds of WARP keys. */
 template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;
@@ -145,8 +146,8 @@ template <class T, bool DROP> __global__ void query_grad_kernel(backward<T> s)
         ((T *)a.dq)[row + c] = narrow<T, A>::of(dq[c]);
 }
 
-/* dk and dv of a key, over the query heads of its group and the queries that see it. Shared memory of a warp:
- * k, v, dk and dv [d] each, and p and ds of WARP queries. */
+/* Computes dk and dv of a key, over the query heads of its group and the queries that see it. Shared memory
+ * per warp: k, v, dk and dv, [d] each, and p and ds of WARP queries. */
 template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
 {
     typedef accum_t<T> A;
@@ -195,8 +196,8 @@ template <class T, bool DROP> __global__ void key_grad_kernel(backward<T> s)
     }
 }
 
-/* Rows of `d` numbers of shared memory that each warp of a block needs, `arrays` of them, and `extra`
- * numbers. */
+/* *out: bytes of shared memory of a block in which each warp needs `arrays` rows of `d` numbers and `extra`
+ * numbers. AX_ERR_USAGE if that is too much. */
 template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size_t *out)
 {
     const int64_t most = 48 << 10;

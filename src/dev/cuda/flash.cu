@@ -1,7 +1,8 @@
-/* Causal attention of bf16 or fp16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023), tiles
- * of 64 rows by four warps of 16. The gradient is two kernels, one with a block per tile of queries and one
- * per tile of keys, so that every sum has one order: 7 products where atomic additions would do with 5. Head
- * widths are multiples of 8 up to 128 and are padded with zeros to the next of 32, 64, 96 and 128. */
+/* Causal attention of bf16 or fp16 on tensor cores: the online softmax of FlashAttention-2 (Dao 2023). A
+ * block handles a tile of 64 rows, 16 for each of its four warps. The gradient is two kernels, one with a
+ * block per tile of queries and one with a block per tile of keys, so that each sum has a fixed order. That
+ * takes 7 matmuls; with atomic additions it would take 5, in no fixed order. Head widths are multiples of 8
+ * up to 128, padded with zeros to 32, 64, 96 or 128. */
 #include "dev/attention.h"
 #include "dev/cuda/mma.cuh"
 
@@ -11,22 +12,23 @@ namespace
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = 16 * WARPS };
 const float log2_e = 1.4426950408889634f;
 
-/* Over the four lanes that have the same rows of c. */
+/* Reduces over the four lanes that hold the same rows of c. */
 template <class Op> __device__ inline float over_quad(float x)
 {
     x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return Op::of(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-/* Rows of heads, d wide, `stride` elements from one to the next. */
+/* Rows of a head, d wide, `stride` elements apart. */
 template <class T> struct rows_of {
     const T *at;
     int stride;
     int d;
 };
 
-/* Starts bringing rows first … first+COUNT-1 to shared memory, D+8 elements from row to row (no two rows of 8
- * share a bank); zeros before row `begin`, and from row `end` and column d on. */
+/* Starts asynchronous copies of rows first … first+COUNT-1 to shared memory. There rows are D+8 elements
+ * apart, so that 8 consecutive rows use different banks. Rows before `begin` or from `end` on, and columns
+ * from d on, are zeros. */
 template <class T, int D, int COUNT>
 __device__ inline void fetch(T *to, const rows_of<T> &from, int64_t first, int64_t begin, int64_t end)
 {
@@ -41,7 +43,7 @@ __device__ inline void fetch(T *to, const rows_of<T> &from, int64_t first, int64
     }
 }
 
-/* c[n] += the 16 rows of a tile times the transposed `other`: rows of both are D wide. */
+/* c += rows · otherT, for 16 rows and 8·N other rows, all D wide. */
 template <class T, int D, int N>
 __device__ inline void rows_times_rows(fragment_c (&c)[N], const T *rows, const T *other)
 {
@@ -59,7 +61,7 @@ __device__ inline void rows_times_rows(fragment_c (&c)[N], const T *rows, const 
     }
 }
 
-/* out[D/8] += p, 16 x 8N, times `rows`, 8N x D. */
+/* out += p · rows, for p of 16 x 8·N and rows of 8·N x D. */
 template <class T, int D, int N>
 __device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c (&p)[N], const T *rows)
 {
@@ -76,7 +78,8 @@ __device__ inline void weighted_rows(fragment_c (&out)[D / 8], const fragment_c 
     }
 }
 
-/* Rows g and g+8 of 16 rows of sums, times a factor each, to memory: those below `end`. */
+/* Stores 16 rows of sums from row `first` on; each lane stores parts of rows g and g+8, times a factor each.
+ * Rows from `end` on are skipped. */
 template <class T, int D>
 __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t stride, int d, int64_t first,
                                   int64_t end, const float (&factor)[2])
@@ -99,7 +102,7 @@ __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t s
     }
 }
 
-/* The keys that a query sees: first … last. */
+/* The range of keys that a query sees: first … last. */
 struct seen {
     int64_t first, last;
     __device__ seen(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len, int64_t q_offset,
@@ -116,10 +119,11 @@ __device__ inline int clamped(int64_t x, int low, int high)
     return x < low ? low : x > high ? high : (int)x;
 }
 
-/* What a query sees of a tile of `keys` from j0 on: keys low … high of those that start at this lane's. */
+/* The keys that a query sees in the tile of `keys` keys from j0 on: low … high, relative to the lane's first
+ * key. */
 struct part {
     int low, high;
-    bool some; /* not all of the tile */
+    bool some; /* some of the tile is masked */
     __device__ part(const seen &all, int64_t j0, int keys)
     {
         int mine = threadIdx.x % 4 * 2;
@@ -130,7 +134,7 @@ struct part {
     __device__ bool has(int j) const { return j >= low && j <= high; }
 };
 
-/* The first key that any query of the block's tile sees. */
+/* Returns the first key that any query of the block's tile sees. */
 __device__ inline int64_t first_seen(const int32_t *doc_start, int64_t b, int64_t i0, int64_t q_len)
 {
     if (!doc_start)
@@ -141,7 +145,8 @@ __device__ inline int64_t first_seen(const int32_t *doc_start, int64_t b, int64_
     return first > 0 ? first : 0;
 }
 
-/* Beyond the last query from j0 on that sees any of `keys` keys from there: at least j0. */
+/* Returns the end of the queries that see any of the `keys` keys from j0 on: the last such query plus 1, at
+ * least j0. */
 __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64_t j0, int64_t q_len,
                                       int keys)
 {
@@ -154,12 +159,13 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64
     return over_block<maximum>(end, j0);
 }
 
-/* ---- dropout: kernels without it are compiled by themselves, as they would be if there were none ---- */
+/* ---- dropout ------------------------------------------------------------------------------------- */
 
-/* Of a head and a sequence. */
+/* The random numbers of dropout for one head and one sequence. Kernels without dropout are separate instances
+ * of the templates, compiled as if there were no dropout. */
 struct dropping {
     uint64_t key, step;
-    uint64_t first, stride; /* Philox block of key 0 of query 0; from one query to the next */
+    uint64_t first, stride; /* Philox block of key 0 of query 0; blocks from one query to the next */
     uint32_t below;
     float scale;
     __device__ dropping(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len, int64_t keys)
@@ -169,7 +175,7 @@ struct dropping {
           scale((float)(1 / (1 - drop.p)))
     {
     }
-    /* Words of keys j … j+3 (j a multiple of 4) of query i. */
+    /* Computes the words of keys j … j+3 of query i; j is a multiple of 4. */
     __device__ void draw(int64_t i, int64_t j, uint32_t (&words)[4]) const
     {
         ax_philox_words(key, step, first + (uint64_t)i * stride + (uint64_t)j / 4, words);
@@ -177,7 +183,8 @@ struct dropping {
     __device__ float factor(uint32_t word) const { return word >> 8 < below ? 0 : scale; }
 };
 
-/* Between a lane and the one whose number differs in `bit`: the lower one's b for the upper one's a. */
+/* Exchanges words between a lane and the lane whose number differs in `bit`: b of the lower lane for a of the
+ * upper. */
 __device__ inline void exchange(uint32_t &a, uint32_t &b, int bit)
 {
     const bool upper = threadIdx.x & bit;
@@ -186,8 +193,9 @@ __device__ inline void exchange(uint32_t &a, uint32_t &b, int bit)
     b = upper ? b : got;
 }
 
-/* The factors of a fragment whose rows are queries i and i+8 and whose columns are the 8 keys from j on. A
- * lane has two neighbouring keys of both queries: it draws four keys of one of them, and exchanges two. */
+/* Computes dropout's factors for a fragment whose rows are queries i and i+8, and whose columns are the 8
+ * keys from j on. A lane needs two adjacent keys of both queries. It draws four keys of one query, and
+ * exchanges two with its neighbour. */
 __device__ inline void keep_rows(const dropping &drop, int64_t i, int64_t j, float (&keep)[4])
 {
     uint32_t words[4];
@@ -199,8 +207,9 @@ __device__ inline void keep_rows(const dropping &drop, int64_t i, int64_t j, flo
         keep[e] = drop.factor(words[e]);
 }
 
-/* The same where rows are keys j … j+15 of the warp and columns the 8 queries from i on. Four lanes that have
- * neighbouring keys need the same four blocks: each draws one, and a 4 x 4 transposition hands them out. */
+/* Computes dropout's factors for a fragment whose rows are keys j … j+15 of the warp, and whose columns are
+ * the 8 queries from i on. Four lanes with adjacent keys need the same four Philox blocks: each computes one,
+ * and a 4 x 4 transposition distributes the words. */
 __device__ inline void keep_columns(const dropping &drop, int64_t i, int64_t j, float (&keep)[4])
 {
     const int lane = threadIdx.x % WARP, mine = lane / 4 % 4;
@@ -217,7 +226,7 @@ __device__ inline void keep_columns(const dropping &drop, int64_t i, int64_t j, 
 
 /* ---- forward ------------------------------------------------------------------------------------- */
 
-/* Shared memory: q, then k and v twice: one tile is brought while the other is worked with. */
+/* Shared memory: q, and k and v twice, so that one tile is copied while the other is used. */
 template <class T, int D> struct forward_shared {
     T q[TILE * (D + 8)], k[2][TILE * (D + 8)], v[2][TILE * (D + 8)];
 };
@@ -232,7 +241,7 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
     forward_shared<T, D> &m = *(forward_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int64_t h = blockIdx.y, b = blockIdx.z,
-                  i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* long ones first */
+                  i0 = (int64_t)(gridDim.x - 1 - blockIdx.x) * TILE; /* tiles with most keys first */
     const int64_t row = i0 + warp * 16 + lane / 4, key_stride = a.kv_heads * d;
     const int64_t keys =
         b * (a.kv_batch_stride ? a.kv_batch_stride : a.kv_len * key_stride) + h / (a.heads / a.kv_heads) * d;
@@ -308,7 +317,7 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
                     p[n].v[e] *= keep[e];
             }
         weighted_rows<T, D>(o, p, m.v[stage]);
-        __syncthreads(); /* before the stage is filled anew */
+        __syncthreads(); /* before this stage is overwritten */
     }
     wait_copies<0>();
     float factor[2];
@@ -327,15 +336,16 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
 
 /* ---- gradient ------------------------------------------------------------------------------------ */
 
-/* Partners of a tile that are taken at a time: as many as leave room for the sums in registers. */
+/* The number of keys (or queries) of the other tile: as many as registers allow beside the sums. */
 template <int D> struct partners {
     enum { value = D > 64 ? 32 : 64 };
 };
 
-/* What stays, and what passes by, twice: q and dout with k and v, or the other way round. */
+/* Shared memory. `own`: the block's tile, q and dout (or k and v). `other`: the tiles that it loops over, k
+ * and v (or q and dout), twice, so that one is copied while the other is used. */
 template <class T, int D> struct gradient_shared {
     T own[2][TILE * (D + 8)], other[2][2][partners<D>::value * (D + 8)];
-    float lse[2][partners<D>::value], delta[2][partners<D>::value]; /* of the queries that pass by */
+    float lse[2][partners<D>::value], delta[2][partners<D>::value]; /* of the queries in `other` */
     int32_t first[2][partners<D>::value];
 };
 
@@ -343,7 +353,7 @@ struct backward {
     ax_attention_grad_args a;
 };
 
-/* Σ_d dout·o of rows g and g+8. */
+/* Returns Σ_d dout·o of row i, summed over the four lanes of the row. */
 template <class T>
 __device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, int64_t i, int64_t end)
 {
@@ -358,7 +368,7 @@ __device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, in
     return over_quad<plus>(sum);
 }
 
-/* delta and dq of a tile of queries. */
+/* Computes delta and dq of a tile of queries. */
 template <class T, int D, bool DROP>
 __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
 {
@@ -439,7 +449,8 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     write_rows<T, D>(dq, (T *)a.dq + queries, a.heads * d, d, i0 + warp * 16, a.q_len, factor);
 }
 
-/* dk and dv of a tile of keys, over the query heads that share it: rows are keys here, columns queries. */
+/* Computes dk and dv of a tile of keys, over the query heads that share it. Rows are keys here, columns are
+ * queries. */
 template <class T, int D, bool DROP>
 __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 {
@@ -460,7 +471,7 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
     fetch<T, D, TILE>(m.own[1], v, j0, 0, a.q_len);
     const int64_t all = group * tiles;
     int64_t h_next = g * group, i_next = begin, h0 = g * group, i0 = begin;
-    for (int64_t at = 0; at <= all; at++) { /* brings tile number `at`, works with the one before */
+    for (int64_t at = 0; at <= all; at++) { /* copies tile `at`, computes with tile at - 1 */
         if (at < all) {
             const int stage = at % 2;
             int64_t queries = (b * a.q_len * a.heads + h_next) * d;
@@ -495,7 +506,8 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
         fragment_c p[QUERIES / 8] = {}, ds[QUERIES / 8] = {};
         rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), q);
         rows_times_rows<T, D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
-        /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0 and it starts no later. */
+        /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0, and if its document starts at the key or
+         * before. */
         const dropping drop = {a.drop, b, h0, a.q_len, a.q_len};
         const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
                   high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row;
@@ -532,7 +544,7 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 
 /* ---- launching ----------------------------------------------------------------------------------- */
 
-/* f with the element type and the padded head width as constants. */
+/* Calls f with the element type and the padded head width as constants. */
 template <class T, int D> struct padded {
     typedef T type;
     enum { value = D };

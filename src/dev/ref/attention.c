@@ -1,11 +1,11 @@
-/* Causal attention in two passes over the visible keys: the row's log-sum-exp, then what depends on the
- * probabilities p_ij = exp(scale·q_i·k_j - lse_i). */
+/* Causal attention in two passes over the visible keys: the first computes lse, the row's log-sum-exp, the
+ * second uses the probabilities p_ij = exp(scale·q_i·k_j - lse_i). */
 #include "dev/attention.h"
 #include "dev/ref/ref.h"
 
 #include <math.h>
 
-/* Element offset of row (batch, time, head) in a dense [b, t, heads, d]. */
+/* Returns the offset in elements of row (batch, time, head) in a dense [b, t, heads, d]. */
 static int64_t row_at(int64_t b, int64_t t, int64_t h, int64_t len, int64_t heads, int64_t d)
 {
     return ((b * len + t) * heads + h) * d;
@@ -32,7 +32,7 @@ static void add_scaled(ax_dtype dtype, const void *x, int64_t at, int64_t n, dou
         sum[i] += factor * xs[i];
 }
 
-/* The first key that query i of batch b may see. */
+/* Returns the first key that query i of batch b may see. */
 static int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len)
 {
     return doc_start ? ax_max(0, doc_start[b * q_len + i]) : 0;
@@ -58,7 +58,7 @@ static double score(const ax_attention_args *a, const query *q, int64_t j)
     return a->scale * dot(a->dtype, a->q, q->q_at, a->k, q->k_at + j * q->k_stride, a->head_dim);
 }
 
-/* What dropout multiplies the probability of key j by, for the query of `row` and head h: 0 or 1/(1-p). */
+/* Returns dropout's factor of the probability of key j, for query `row` (b·t + i) of head h: 0 or 1/(1-p). */
 static double kept(const ax_attention_dropout *drop, int64_t row, int64_t h, int64_t keys, int64_t j)
 {
     if (drop->p == 0)
@@ -68,7 +68,7 @@ static double kept(const ax_attention_dropout *drop, int64_t row, int64_t h, int
     return (double)ax_philox_uniform(drop->key, now.step, index) < drop->p ? 0 : 1 / (1 - drop->p);
 }
 
-/* log Σ exp of the visible scores, -inf if nothing is visible. */
+/* Returns log Σ exp of the visible scores, -inf if no key is visible. */
 static double log_sum_exp(const ax_attention_args *a, const query *q)
 {
     double max = -INFINITY, sum = 0;
@@ -108,7 +108,7 @@ ax_status ref_attention(ax_stream *stream, const void *args)
     return AX_OK;
 }
 
-/* Probability after dropout and score gradient of the pair (i, j) of batch b, query head h. */
+/* Probability after dropout, and gradient of the score, for the pair (i, j) of batch b, query head h. */
 typedef struct pair {
     double p, ds;
 } pair;

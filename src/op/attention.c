@@ -19,7 +19,7 @@ static ax_status count_heads(const ax_frame *frame, const ax_tensor *q, const ax
     AX_CHECK(q_width % head_dim == 0 && k_width % head_dim == 0 &&
                  (out->kv_heads ? out->heads % out->kv_heads == 0 : out->heads == 0),
              AX_ERR_INTERNAL,
-             "a rank holds %lld of query width and %lld of key width, not whole heads of %lld",
+             "attention: this rank's query width %lld and key width %lld are not whole heads of %lld",
              (long long)q_width, (long long)k_width, (long long)head_dim);
     return AX_OK;
 }

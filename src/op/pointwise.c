@@ -27,7 +27,7 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
     char text[128];
     AX_CHECK(!ax_grid_effective(grid, x->layout.partial), AX_ERR_INTERNAL,
-             "%s of partial sums [%s]: redistribute first", what,
+             "%s: the input has partial sums [%s]: redistribute it first", what,
              ax_layout_print(grid, &x->layout, x->ndim, NULL, text));
     return AX_OK;
 }
@@ -36,13 +36,13 @@ ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor
 {
     AX_CHECK(ax_layout_equal(ax_frame_ctx(frame)->grid, &a->layout, &b->layout, a->ndim) &&
                  a->align == b->align,
-             AX_ERR_INTERNAL, "sum of two tensors with different layouts");
+             AX_ERR_INTERNAL, "addition of tensors with different layouts: redistribute one first");
     return AX_OK;
 }
 
 ax_status ax_op_dense(const ax_tensor *x, const char *what)
 {
-    AX_CHECK(!x->align, AX_ERR_INTERNAL, "%s of padded rows, which only a loss takes", what);
+    AX_CHECK(!x->align, AX_ERR_INTERNAL, "%s does not support padded rows, only a loss does", what);
     return AX_OK;
 }
 

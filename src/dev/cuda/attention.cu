@@ -202,7 +202,7 @@ template <class A> ax_status shared_bytes(int64_t d, int arrays, int extra, size
 {
     const int64_t most = 48 << 10;
     int64_t bytes = TEAMS * (arrays * d + extra) * (int64_t)sizeof(A);
-    AX_CHECK(bytes <= most, AX_ERR_USAGE, "cuda: attention of heads %lld wide is not there", (long long)d);
+    AX_CHECK(bytes <= most, AX_ERR_USAGE, "cuda: attention does not support heads %lld wide", (long long)d);
     *out = (size_t)bytes;
     return AX_OK;
 }

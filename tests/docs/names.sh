@@ -4,7 +4,7 @@
 #   - every path below src/, include/, tests/, scripts/, bench/, examples/, docs/ or cmake/ between backquotes exists;
 #   - every ax_… and AX_… is a word of src or include (in docs/glossary.md without the last column, which has the names
 #     of older versions);
-#   - every `name()` is a function that one of the files named on the page defines;
+#   - every `name()` in docs/architecture.md and docs/guide is a function that a file named on the page defines;
 #   - the pages of docs/guide have at most 100 lines.
 # Decisions, the changelog and docs/performance.md tell of older versions: of them only the links are checked.
 # Usage: names.sh [ROOT]
@@ -14,6 +14,7 @@ cd "${1:-$(dirname "$0")/../..}"
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'echo "names: line $LINENO failed" >&2' ERR
 missing=0
 report() { # PAGE WHAT
   echo "$1: $2" >&2
@@ -79,11 +80,11 @@ definitions_of() {
          open = 0 }' "$1"
 }
 
-for page in "${present[@]}"; do
+for page in docs/architecture.md docs/guide/*.md; do
   code_of "$page" blocks >"$dir/code"
-  grep -oE '(src|include|tests)/[A-Za-z0-9_/.-]+\.(c|h|cu|cuh|cpp)' "$dir/code" | sort -u >"$dir/files"
+  { grep -oE '(src|include|tests)/[A-Za-z0-9_/.-]+\.(c|h|cu|cuh|cpp)' "$dir/code" || true; } | sort -u >"$dir/files"
   while IFS= read -r file; do [[ ! -e $file ]] || definitions_of "$file"; done <"$dir/files" | sort -u >"$dir/defined"
-  grep -oE '\b[A-Za-z_][A-Za-z0-9_]*\(\)' "$dir/code" | sort -u | sed 's/()//' >"$dir/functions"
+  { grep -oE '\b[A-Za-z_][A-Za-z0-9_]*\(\)' "$dir/code" || true; } | sort -u | sed 's/()//' >"$dir/functions"
   while IFS= read -r name; do
     grep -qx "$name" "$dir/defined" || report "$page" "no file named on the page defines $name()"
   done <"$dir/functions"

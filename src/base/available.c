@@ -1,5 +1,5 @@
-/* How much memory this process may still take: what the machine has, less what control groups and limits of
- * the process forbid. */
+/* How much memory this process can still allocate: what the machine has available, within the limits of the
+ * process's control groups and address space. */
 #include "axonn/base.h"
 #include "base/memory.h"
 
@@ -8,7 +8,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* The number in a file, behind `key` if there is one; -1 if it has none ("max"). */
+/* Returns the number in file dir/name: of the first line that begins with `key` ("": of any line), after the
+ * key. -1 if there is none, as for the limit "max". */
 static int64_t number_in(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;
@@ -25,7 +26,8 @@ static int64_t number_in(const char *dir, const char *name, const char *key)
     return found;
 }
 
-/* What the group in `dir` leaves: its limit less its usage, of which cached files can be given back. */
+/* Returns how much the control group in `dir` can still allocate: its limit less its usage, where cached
+ * files that the kernel can drop do not count as used. INT64_MAX if it has no limit. */
 static int64_t room_of(const char *dir, const char *limit, const char *usage, const char *cached)
 {
     int64_t most = number_in(dir, limit, ""), used = number_in(dir, usage, "");
@@ -35,7 +37,7 @@ static int64_t room_of(const char *dir, const char *limit, const char *usage, co
     return ax_max(most - ax_max(used, 0), 0);
 }
 
-/* The least that any group from this one up to the root leaves. */
+/* Returns the minimum of room_of over this group and its ancestors up to the root. */
 static int64_t room_below(const char *root, char *group, const char *limit, const char *usage,
                           const char *cached)
 {
@@ -48,7 +50,8 @@ static int64_t room_below(const char *root, char *group, const char *limit, cons
     return least;
 }
 
-/* Lines are "0::/group" (version 2) and "N:controllers:/group" (version 1). */
+/* Returns the minimum over the process's control groups. Lines of the file are "0::/group" (cgroup version 2)
+ * or "N:controllers:/group" (version 1). */
 static int64_t room_of_groups(void)
 {
     char line[4096];

@@ -1,4 +1,4 @@
-/* Clocks and the process's memory as the system counts it. */
+/* Clocks, and the memory use of the process as /proc reports it. */
 #include "axonn/base.h"
 #include "base/memory.h"
 
@@ -22,7 +22,8 @@ double ax_now(void) { return clock_seconds(CLOCK_MONOTONIC); }
 double ax_cpu_now(void) { return clock_seconds(CLOCK_THREAD_CPUTIME_ID); }
 double ax_wall_clock(void) { return clock_seconds(CLOCK_REALTIME); }
 
-/* Bytes of the line "key: N kB" of a /proc file, or -1. Read without stdio: no allocation in a step. */
+/* Returns the value in bytes of the line "key: N kB" of a /proc file, or -1. Does not use stdio, because
+ * nothing may be allocated within a training step. */
 int64_t base_proc_bytes(const char *path, const char *key)
 {
     char text[8192];
@@ -45,8 +46,8 @@ int64_t ax_memory_shared(void) { return base_proc_bytes("/proc/self/status", "Rs
 
 void ax_memory_restart_peak(void)
 {
-    /* One rank thread at a time: where a sanitizer has replaced malloc, this is glibc's first call of its
-     * own, which it initialises without a lock. */
+    /* Ranks may be threads, so this takes a lock: where a sanitizer replaces malloc, malloc_trim is the first
+     * call of glibc's own malloc, which initialises itself without a lock. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
     malloc_trim(0);
@@ -54,7 +55,7 @@ void ax_memory_restart_peak(void)
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return;
-    if (write(fd, "5", 1) != 1) /* a kernel without it: the peak stays that of the whole process */
+    if (write(fd, "5", 1) != 1) /* unsupported: the peak remains that since the process began */
         ax_log(AX_LOG_DEBUG, "/proc/self/clear_refs cannot be written");
     close(fd);
 }

@@ -20,7 +20,8 @@ bool ax_path_is_dir(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-/* The directory of `path`, all links followed, in `out`; its last part is the result. */
+/* Writes the directory of `path` to `out`, with all links resolved, and returns the last component of `path`.
+ * NULL if the directory does not exist or the path is too long. */
 static const char *entry_of(const char *path, char out[PATH_MAX])
 {
     char dir[PATH_MAX];
@@ -55,8 +56,8 @@ static ax_status fail_size(const char *path, int64_t most)
                    ax_format_bytes((double)most, text));
 }
 
-/* With O_NONBLOCK a named pipe without a writer opens at once, and can be waited for in ax_file_wait; reads
- * block again afterwards. */
+/* O_NONBLOCK lets a named pipe without a writer open at once; ax_file_wait then waits for its bytes. The flag
+ * is cleared afterwards, so that reads block. */
 ax_status ax_file_open(const char *path, int *fd)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -70,8 +71,8 @@ ax_status ax_file_open(const char *path, int *fd)
     return status;
 }
 
-/* The system restarts a read that a signal interrupted, but not a poll. The timeout is for a signal that
- * comes right before the poll. */
+/* Polls before the read, because the system restarts a read that a signal interrupted, but not a poll. The
+ * timeout is for a signal that comes between the check and the poll. */
 ax_status ax_file_wait(int fd, const char *path)
 {
     enum { PATIENCE_MS = 100 };
@@ -194,7 +195,7 @@ ax_status ax_dir_sync(const char *path)
     return AX_OK;
 }
 
-/* Errors name `path`, the file that the caller knows; `aside` is written. */
+/* Writes and syncs the temporary file `aside`. Errors name `path`, the file that the caller knows. */
 static ax_status write_and_sync(const char *aside, const char *path, const void *data, size_t size)
 {
     int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -1,12 +1,12 @@
-/* Which machine this is. */
+/* A key that identifies the host. */
 #include "axonn/base.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Names are given twice where machines are cloned; an id of each start of a kernel is not, but containers of
- * one machine have the same. */
+/* Hashes the host's name and the kernel's boot id: cloned machines may have the same name, and containers of
+ * one machine have the same boot id. */
 uint64_t ax_host_key(void)
 {
     char text[256 + 64] = "";
@@ -14,7 +14,7 @@ uint64_t ax_host_key(void)
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
         ssize_t n = read(fd, text + strlen(text), 63);
-        (void)n; /* without it the name has to do */
+        (void)n; /* without a boot id the key is the hash of the name */
         close(fd);
     }
     return ax_rng_key(0, text, 0);

@@ -1,7 +1,7 @@
-/* Numbers that Jansson cannot hold are rewritten in the text before Jansson reads it. A number to be kept as
- * it stands becomes the string MARK NUMBER; no other string begins so, because Jansson refuses a NUL in the
- * strings of a text that is looked at, and a text is looked at before it is written. Printing takes the mark
- * and the quotes away again. */
+/* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. In a text for
+ * ax_json_print, such a number becomes a string: MARK and its digits; printing removes the mark and the
+ * quotes. No other string begins with MARK, a NUL: callers parse a text with ax_json_parse before they parse
+ * it verbatim, and there Jansson refuses NUL in strings. */
 #include "axonn/json.h"
 
 #include <jansson.h>
@@ -12,7 +12,7 @@
 
 #define MARK "\\u0000"
 
-/* Behind the string whose opening quote is at `at`; `end` if it has no closing one. */
+/* Returns the byte after the string whose opening quote is at `at`; `end` if the string is not closed. */
 static const char *skip_string(const char *at, const char *end)
 {
     for (at++; at < end && *at != '"'; at++)
@@ -20,7 +20,7 @@ static const char *skip_string(const char *at, const char *end)
     return at < end ? at + 1 : end;
 }
 
-/* The next byte that may begin a string or a number. */
+/* Returns the next byte that may begin a string or a number; `end` if there is none. */
 static const char *skip_other(const char *at, const char *end)
 {
     while (at < end && (!*at || !strchr("\"-0123456789NI", *at)))
@@ -45,8 +45,8 @@ static bool has_word(const char *at, const char *end, const char *word)
     return (size_t)(end - at) >= n && !memcmp(at, word, n);
 }
 
-/* The number at `at` by JSON's grammar, or one of Python's words. *next is behind it, or behind what was
- * looked at and is no number: no byte is looked at twice. */
+/* Scans a number of JSON's grammar at `at`, or Python's NaN, Infinity or -Infinity. *next is the byte after
+ * it. Without a number, *next is the byte after what was scanned, so that no byte is scanned twice. */
 static number_kind scan_number(const char *at, const char *end, const char **next)
 {
     const char *digits = at + (*at == '-'), *p = skip_digits(digits, end);
@@ -80,7 +80,7 @@ static number_kind scan_number(const char *at, const char *end, const char **nex
     return kind;
 }
 
-/* True if n bytes at `at`, an integer by JSON's grammar, fit into 64 bits. */
+/* Whether the integer of n bytes at `at` fits into 64 bits. */
 static bool fits_integer(const char *at, size_t n)
 {
     bool negative = *at == '-';
@@ -89,7 +89,7 @@ static bool fits_integer(const char *at, size_t n)
     return digits < 19 || (digits == 19 && memcmp(at + negative, limit, 19) <= 0);
 }
 
-/* Appends a number as Jansson can hold it, for values that are looked at. */
+/* Appends a number in a form that Jansson can represent, for trees whose values are read. */
 static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     char *text;
@@ -104,7 +104,8 @@ static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_b
     return kind == INTEGER && !fits_integer(at, n) ? ax_buf_add(out, ".0", 2) : AX_OK;
 }
 
-/* Appends a number that is to be written as it stands. */
+/* Appends a number for ax_json_print: as it stands if Jansson prints it with the same digits, else as a
+ * string with MARK. */
 static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     bool minus_zero = n == 2 && !memcmp(at, "-0", 2);
@@ -115,7 +116,8 @@ static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_b
 
 typedef ax_status (*write_number_fn)(number_kind kind, const char *at, size_t n, ax_buf *out);
 
-/* The number at `at`, or NOT_A_NUMBER for a string or what stands between them; *next is behind it. */
+/* Scans one piece of the text: a number, or, as NOT_A_NUMBER, a string or bytes that are neither. *next is
+ * the byte after the piece. */
 static number_kind next_piece(const char *at, const char *end, const char **next)
 {
     number_kind kind = scan_number(at, end, next);
@@ -124,7 +126,7 @@ static number_kind next_piece(const char *at, const char *end, const char **next
     return kind;
 }
 
-/* Appends the text with its numbers written by `write_number`. What is no JSON stays as it is. */
+/* Appends the text with its numbers written by `write_number`. Text that is not JSON is copied unchanged. */
 static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn write_number, ax_buf *out)
 {
     const char *end = text + size;
@@ -138,7 +140,7 @@ static ax_status rewrite_numbers(const char *text, size_t size, write_number_fn 
 
 /* ---- reading ------------------------------------------------------------------------------------- */
 
-/* A text as Jansson reads it, and where it stands for messages. */
+/* A text to parse, and its place for messages. */
 typedef struct source {
     const ax_json_place *place; /* NULL: not known */
     const char *text;
@@ -146,7 +148,8 @@ typedef struct source {
     write_number_fn write_number;
 } source;
 
-/* Where in the text the piece begins that became what stands at `position` of the rewritten text. */
+/* Maps a position in the rewritten text to the original text: returns the first byte of the number or string
+ * at that position; outside of numbers and strings, the byte itself. */
 static const char *find_piece(const source *s, size_t position)
 {
     const char *at = s->text, *end = at + s->size, *next;
@@ -166,8 +169,8 @@ static const char *find_piece(const source *s, size_t position)
     return at;
 }
 
-/* Where the token begins that Jansson stopped behind. It quotes tokens of up to 20 bytes: "… near 'TOKEN'".
- */
+/* Returns where the token begins that Jansson refused. Jansson reports the position after the token, and
+ * quotes a token of up to 20 bytes: "… near 'TOKEN'". */
 static const char *find_error(const source *s, const json_error_t *error)
 {
     size_t position = (size_t)ax_max(error->position, 0), n = 1;
@@ -179,7 +182,7 @@ static const char *find_error(const source *s, const json_error_t *error)
     return find_piece(s, position - (n < position ? n : position));
 }
 
-/* Moves a place over the characters from `at` to `to`. */
+/* Advances line and column of a place over the characters from `at` to `to`. */
 static void advance(ax_json_place *place, const char *at, const char *to)
 {
     for (; at < to; at++) {
@@ -223,7 +226,7 @@ ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t 
                            json_t **out)
 {
     json_error_t error;
-    *out = json_loadb(text, size, flags, &error); /* as it is, for speed: nearly all texts need no more */
+    *out = json_loadb(text, size, flags, &error); /* unchanged first, for speed: mostly enough */
     return *out ? AX_OK : parse_rewritten(&(source){place, text, size, write_readable}, flags, out);
 }
 
@@ -265,7 +268,8 @@ static ax_status add_real(const char *digits, ax_buf *out)
     return ax_buf_printf(out, strpbrk(text, ".e") ? "%s" : "%s.0", text);
 }
 
-/* Appends Jansson's text with short reals, and without the marks and quotes of numbers. */
+/* Appends a text that Jansson printed: reals get the fewest digits, and strings with MARK become numbers
+ * again. */
 static ax_status add_numbers(const char *text, ax_buf *out)
 {
     const size_t opening = strlen("\"" MARK);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More lines than this help nobody, and the message has to fit. */
+/* Only the first ERRORS_KEPT errors are printed, so that the message does not exceed the limit of ax_fail. */
 enum { ERRORS_KEPT = 50, ERROR_LINE_MAX = 300 };
 
 bool ax_option_is_positional(const ax_option *option) { return isupper((unsigned char)option->key[0]); }
@@ -147,7 +147,7 @@ static void report(ax_option_set *set, const char *place, const char *key, const
         ax_text_add(line, sizeof line,
                     "%s%.60s: ", set->flags && option && !ax_option_is_positional(option) ? "--" : "", key);
     ax_text_add_args(line, sizeof line, fmt, args);
-    /* Without memory for the text the count still makes finish fail. */
+    /* Out of memory: the line is lost, but error_count still makes ax_option_finish fail. */
     if (ax_buf_printf(&set->errors, "\n  %s", line) != AX_OK)
         return;
 }
@@ -221,7 +221,8 @@ bool option_is_group(const ax_option_set *set, const char *prefix)
     return false;
 }
 
-/* The name directly under the prefix of n bytes ("" or "group."), or 0 if the key is elsewhere. */
+/* Returns the length of the name that follows the prefix of n bytes ("" or "group.") in `key`; 0 if the key
+ * does not begin with the prefix. */
 static size_t name_under(const char *key, const char *prefix, size_t n)
 {
     return strncmp(key, prefix, n) ? 0 : strcspn(key + n, ".");
@@ -237,7 +238,8 @@ void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out
     for (size_t i = 0; i < set->count; i++) {
         const char *name = set->table[i].key + n;
         size_t length = name_under(set->table[i].key, group, n);
-        /* Rows of one group stand together in a table. */
+        /* Rows of one group are adjacent in a table, so comparing with the name before is enough to list it
+         * once. */
         if (!length || ax_option_is_positional(&set->table[i]) ||
             (length == last && !strncmp(name, previous, last)))
             continue;
@@ -255,7 +257,8 @@ static const char *last_name(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* How far a legal key is from what was written. The right name in the wrong group is near. */
+/* Returns the edit distance of a legal key from the given one, lowered for related keys: at most 1 if only
+ * the group differs, at most 2 if one is a prefix of the other. */
 static int key_distance(const char *legal, const char *given)
 {
     int distance = ax_edit_distance(legal, given);
@@ -267,7 +270,8 @@ static int key_distance(const char *legal, const char *given)
     return (int)ax_min(distance, ax_edit_distance(last_name(legal), last_name(given)) + 1);
 }
 
-/* Flags of a command that takes keys as well, which people write as if they were flags (--train.steps=10). */
+/* Whether the set has the flags of a verb that also takes KEY=VALUE arguments, which users sometimes write as
+ * flags (--train.steps=10). */
 static bool takes_keys(const ax_option_set *set)
 {
     for (size_t i = 0; i < set->count; i++)
@@ -278,7 +282,7 @@ static bool takes_keys(const ax_option_set *set)
 
 void option_unknown(ax_option_set *set, const char *place, const char *key)
 {
-    if (set->error_count >= ERRORS_KEPT) { /* no suggestion for what is not told */
+    if (set->error_count >= ERRORS_KEPT) { /* only counted: it will not be printed */
         set->error_count++;
         return;
     }

@@ -12,16 +12,16 @@ typedef struct scan {
     size_t n, at;
     char *const *args;
     bool flags_ended;  /* after "--" */
-    size_t positional; /* row from which the next positional argument is looked for */
+    size_t positional; /* table row from which to look for the next positional argument */
 } scan;
 
-/* "-" and negative numbers are values. */
+/* "-" and negative numbers such as -1 are values. */
 static bool looks_like_flag(const scan *s, const char *text)
 {
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
-/* Adds values to a list field in place; other types start afresh. */
+/* Stores a value given for an option. Options that take many values append to their list. */
 static ax_status take(scan *s, const ax_option *option, const char *text)
 {
     option_field field = {{0}};
@@ -34,7 +34,7 @@ static ax_status take(scan *s, const ax_option *option, const char *text)
         return AX_OK;
     if (option_takes_many(option)) {
         if (!option_state(s->set, option)->place)
-            option_field_fini(option, target); /* the default goes with the first value given */
+            option_field_fini(option, target); /* the first given value replaces the default list */
         memcpy(&field, target, option_field_size(option));
         memset(target, 0, option_field_size(option));
         status = option_item(option, text, NULL, 0, 0, &field);
@@ -47,7 +47,7 @@ static ax_status take(scan *s, const ax_option *option, const char *text)
     return option_absorb(s->set, option, PLACE, status);
 }
 
-/* The option that the text "--name", "--no-name" or "--name=VALUE" is about, or NULL. */
+/* Returns the option that the text "--name", "--no-name" or "--name=VALUE" names, or NULL. */
 static const ax_option *named(const scan *s, const char *text)
 {
     const char *name = text + 2;
@@ -58,7 +58,8 @@ static const ax_option *named(const scan *s, const char *text)
     return option && option->type == AX_OPT_BOOL ? option : NULL;
 }
 
-/* A flag without a value. What follows it is another flag, or a value that looks like one. */
+/* Reports a flag without a value. If the next argument looks like an unknown flag, it may be the value: it is
+ * skipped, and the report says how to write a value that begins with dashes. */
 static void report_no_value(scan *s, const ax_option *option)
 {
     const char *next = s->at < s->n ? s->args[s->at] : NULL;

@@ -1,14 +1,14 @@
-/* What the files of the option tables share: the set, single values, collected errors. */
+/* Shared by the files that implement option.h: the set, single values, collected errors. */
 #ifndef AX_BASE_OPTION_PRIVATE_H
 #define AX_BASE_OPTION_PRIVATE_H
 
 #include "axonn/option.h"
 
 typedef struct ax_option_state {
-    char *place; /* "train.yaml:12:7" or "command line"; NULL: the default stands */
+    char *place; /* "train.yaml:12:7" or "command line"; NULL: the default applies */
     bool failed; /* an error was recorded for the key */
     bool waived; /* the key need not be given */
-    char *typed; /* what the command line gave for it, right or wrong; NULL: nothing */
+    char *typed; /* the text that the command line gave, valid or not; NULL: none */
 } ax_option_state;
 
 struct ax_option_set {
@@ -18,8 +18,8 @@ struct ax_option_set {
     ax_option_state *states; /* one per row */
     ax_buf errors;           /* one line per error kept */
     size_t error_count;
-    bool flags;  /* keys are shown as --key */
-    bool broken; /* a text could not be read to its end: what is missing may have stood there */
+    bool flags;  /* messages show keys as --key */
+    bool broken; /* a text could not be read to its end: it may give keys that seem to be missing */
 };
 
 /* Room for the largest field of any type. */
@@ -31,20 +31,21 @@ typedef union option_field {
 
 /* ---- values: option_value.c ---- */
 
-/* A value is a sequence of items, exactly one for scalar types. `field` starts zeroed; items are added in
- * order (n = 0, 1, …) and option_items_end checks their number. AX_ERR_USAGE carries the broken rule as the
- * thread's message, without place and key. `dir` NULL keeps relative paths as they are. */
+/* Parses item n of a value. A value is a sequence of items, exactly one for scalar types. `field` starts
+ * zeroed; items are added in order (n = 0, 1, …), and option_items_end checks their number. With AX_ERR_USAGE
+ * the thread's message is the broken rule, without place and key. Relative paths are taken relative to `dir`;
+ * NULL leaves them unchanged. */
 ax_status option_item(const ax_option *option, const char *text, const char *dir, double weight, size_t n,
                       void *field);
 ax_status option_items_end(const ax_option *option, size_t n);
-/* A whole value from text: number lists split at commas. */
+/* Parses a whole value; lists of numbers are split at commas. */
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field);
 ax_status option_number(const char *text, double *out);
 bool option_is_list(const ax_option *option);
 bool option_takes_many(const ax_option *option); /* as a flag: all values up to the next flag */
 size_t option_field_size(const ax_option *option);
 void option_field_fini(const ax_option *option, void *field);
-/* Items of a list that was read. */
+/* Number of items of a list field. */
 size_t option_list_length(const ax_option *option, const void *field);
 /* "an integer", "a path", … */
 const char *option_type_phrase(const ax_option *option);
@@ -61,16 +62,17 @@ ax_status option_absolute(const char *dir, const char *path, char **out);
 /* Row of a key of n bytes, or NULL. */
 const ax_option *option_find(const ax_option_set *set, const char *key, size_t n);
 ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
-/* Moves a parsed value into the target and notes its place. */
+/* Moves a parsed value into the target struct and records its place; *value is zeroed. */
 ax_status option_store(ax_option_set *set, const ax_option *option, option_field *value, const char *place);
-/* Notes that the command line gives `text` for the option. Where it gave one before, *claimed is false and an
- * error is recorded that names both. */
+/* Records that the command line gives `text` for the option. If it gave a value before, *claimed is false and
+ * an error is recorded that quotes both. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
 /* Records an error at a place; `key` may be unknown to the table. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);
-/* Turns AX_ERR_USAGE of reading `option` into a recorded error and AX_OK; passes other results on. */
+/* Called with the status of reading `option`: records AX_ERR_USAGE as an error of the set and returns AX_OK;
+ * returns any other status unchanged. */
 ax_status option_absorb(ax_option_set *set, const ax_option *option, const char *place, ax_status status);
 /* Reports a key that the table lacks, with the nearest one that it has. */
 void option_unknown(ax_option_set *set, const char *place, const char *key);

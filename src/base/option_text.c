@@ -7,7 +7,7 @@
 
 /* ---- dump ---------------------------------------------------------------------------------------- */
 
-/* A YAML double-quoted scalar; whatever the text holds reads back. */
+/* Appends a YAML double-quoted scalar, which reads back as the same text whatever bytes it has. */
 static ax_status dump_string(const char *text, ax_buf *out)
 {
     AX_TRY(ax_buf_add(out, "\"", 1));
@@ -93,7 +93,8 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     }
 }
 
-/* Length of the part of `key` before its last dot that `previous` shares, dot included. */
+/* Returns the length of the groups that `key` and `previous` share, with their dots: "a.b." for "a.b.c" and
+ * "a.b.d". */
 static size_t shared_groups(const char *key, const char *previous)
 {
     size_t shared = 0;
@@ -103,7 +104,7 @@ static size_t shared_groups(const char *key, const char *previous)
     return shared;
 }
 
-/* Opens the groups of `key` that are not open yet and indents for its name. */
+/* Appends a line for each group of `key` that `previous` is not in, and the indentation of the last name. */
 static ax_status dump_groups(const char *key, const char *previous, ax_buf *out)
 {
     size_t shared = shared_groups(key, previous);

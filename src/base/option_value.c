@@ -53,7 +53,7 @@ const char *ax_option_word(const ax_option *option, int value, char word[64])
     return word;
 }
 
-/* "must be a, b or c, not "x"; did you mean b?" */
+/* Fails with "must be a, b or c, not "x"; the nearest is b". */
 static ax_status fail_choice(const ax_option *option, const char *text)
 {
     char list[256] = "", best[64] = "", word[64], quoted[80];
@@ -69,7 +69,7 @@ static ax_status fail_choice(const ax_option *option, const char *text)
             memcpy(best, word, sizeof best);
         }
     }
-    /* A word that shares little with the only or the nearest choice was not meant as it. */
+    /* Suggests a word only if there are several, and if at most half of the given letters change. */
     bool near = strcmp(list, best) != 0 && 2 * nearest <= (int)strlen(text);
     return ax_fail(AX_ERR_USAGE, "must be %s, not %s%s%s", list, option_quote(text, quoted),
                    near ? "; the nearest is " : "", near ? best : "");
@@ -90,7 +90,7 @@ static bounds parse_range(const char *range)
     return b;
 }
 
-/* A bound in full where it is an integer that any option may hold. */
+/* Prints a bound, with all digits if it is an integer of 64 bits. */
 static const char *format_bound(double value, char out[32])
 {
     bool integer = value == floor(value) && fabs(value) < 0x1p63;
@@ -155,7 +155,8 @@ static bool is_decimal(const char *text)
     return *text == 0;
 }
 
-/* "1_000" → 1000, for the message; false if the text is no number even so. */
+/* Removes the separators from "1_000" or "1,000", for a hint in the message. False if there are none, or if
+ * the rest is not a number. */
 static bool without_underscores(const char *text, char out[40])
 {
     size_t n = 0;
@@ -301,12 +302,13 @@ static ax_status item_floats(const item *it, void *field)
 {
     double value;
     AX_TRY(item_float(it, &value));
-    if (it->n < (size_t)it->option->items) /* too many are said at the end, with their number */
+    if (it->n < (size_t)it->option->items) /* option_items_end reports too many */
         ((double *)field)[it->n] = value;
     return AX_OK;
 }
 
-/* All lists are {pointer, count}: makes room for one more element. There is room for a power of two. */
+/* Makes room for one more element in a list {pointer, count}. The capacity is `count` rounded up to a power
+ * of two, so a list is full when its count is a power of two or 0. */
 static ax_status list_grow(void **items, size_t count, size_t size)
 {
     if (count & (count - 1))

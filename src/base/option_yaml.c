@@ -1,7 +1,8 @@
-/* Options from YAML files and from key=value arguments.
+/* Reads options from YAML files and from key=value arguments.
  *
- * libyaml parses the text to a document whose nodes carry their marks; the walk below matches maps against
- * the dotted keys of the table. Anchors and aliases work; merge keys and tags mean nothing here. */
+ * libyaml parses the text into a tree of nodes, each with its line and column. The functions below walk the
+ * tree and match nested maps with the dotted keys of the table. Anchors and aliases work; merge keys and tags
+ * are not interpreted. */
 #include "option_private.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 typedef struct reader {
     ax_option_set *set;
     yaml_document_t *document;
-    const char *name; /* of the file; NULL: all values come from `place` */
+    const char *name; /* of the file; NULL: the place of every value is `place` */
     const char *place;
     const char *typed; /* the value on the command line; NULL: the text is a file */
     const char *dir;
@@ -39,7 +40,7 @@ static const char *kind(const yaml_node_t *node)
                                               : "a value";
 }
 
-/* `key:` with nothing behind it, or with YAML's words for nothing. */
+/* Whether a value is null: `key:` without a value, ~ or null. */
 static bool is_null(const yaml_node_t *node)
 {
     const char *text = scalar(node);
@@ -49,7 +50,7 @@ static bool is_null(const yaml_node_t *node)
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
-/* {path: PATH, weight: NUMBER} */
+/* Reads a map {path: PATH, weight: NUMBER}. */
 static ax_status weighted_path(reader *r, const yaml_node_t *node, const char **path, double *weight)
 {
     for (yaml_node_pair_t *pair = node->data.mapping.pairs.start; pair < node->data.mapping.pairs.top;
@@ -114,7 +115,7 @@ static ax_status read_option(reader *r, const ax_option *option, const yaml_node
 
 /* ---- maps ---------------------------------------------------------------------------------------- */
 
-/* The keys of a map that are words, in their order: equal ones stand together, the first of them first. */
+/* The scalar keys of a map, sorted by name; equal keys are in the order of the text. */
 typedef struct map_keys {
     const yaml_node_t **key;
     size_t n;
@@ -144,7 +145,7 @@ static ax_status sort_keys(reader *r, const yaml_node_t *map, map_keys *out)
     return AX_OK;
 }
 
-/* The first key of the map with this one's name. */
+/* Returns the first key of the map that has the name of `key`. */
 static const yaml_node_t *first_of(const map_keys *keys, const yaml_node_t *key)
 {
     size_t low = 0, high = keys->n;
@@ -160,7 +161,7 @@ static const yaml_node_t *first_of(const map_keys *keys, const yaml_node_t *key)
 
 static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map);
 
-/* The value of a key that names a group or, with `full` = "", the root. */
+/* Reads the value of a group, or, with `full` = "", the root of the document. */
 static ax_status read_group(reader *r, const char *full, const yaml_node_t *node)
 {
     if (node->type == YAML_MAPPING_NODE)
@@ -221,7 +222,7 @@ static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map)
 
 /* ---- documents ----------------------------------------------------------------------------------- */
 
-/* True if a tab is among the blanks that start the line. */
+/* Whether there is a tab in the indentation of the line. */
 static bool tab_indents(const char *text, size_t size, size_t line)
 {
     const char *at = text, *end = text + size;
@@ -261,7 +262,7 @@ static bool load(reader *r, yaml_parser_t *parser, yaml_document_t *document, co
     return ok;
 }
 
-/* How deep maps and lists may lie in one another: libyaml's time grows with the square of that. */
+/* Greatest nesting of maps and lists: libyaml's time grows with the square of the depth. */
 enum { NESTING_MAX = 32 };
 
 static int nesting_of(const yaml_event_t *event)
@@ -278,7 +279,8 @@ static int nesting_of(const yaml_event_t *event)
     }
 }
 
-/* True if nothing lies too deep, as far as the text is YAML. */
+/* *flat is whether maps and lists nest at most NESTING_MAX deep, up to the first syntax error; if not, an
+ * error is recorded. */
 static ax_status check_nesting(reader *r, const char *text, size_t size, bool *flat)
 {
     yaml_parser_t parser;
@@ -342,7 +344,7 @@ ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *
     return read_document(&r, "", NULL, text, size);
 }
 
-enum { FILE_MOST = 1 << 20 }; /* bytes; people write these files */
+enum { FILE_MOST = 1 << 20 }; /* bytes; these files are written by hand */
 
 ax_status ax_option_read_file(ax_option_set *set, const char *path)
 {

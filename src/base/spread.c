@@ -1,4 +1,4 @@
-/* Median, least and greatest of measurements. */
+/* Median, minimum, maximum and mean of measurements. */
 #include "axonn/base.h"
 
 #include <stdlib.h>

@@ -22,7 +22,7 @@ const char *ax_status_name(ax_status status)
 
 ax_status ax_fail(ax_status code, const char *fmt, ...)
 {
-    /* Formatted aside first: an argument may be the old message itself. */
+    /* Formats into a local buffer first, because an argument may be the old message itself. */
     char text[MESSAGE_MAX];
     va_list args;
     va_start(args, fmt);

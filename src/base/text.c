@@ -1,4 +1,4 @@
-/* Texts of bounded size, numbers for people, edit distance, version. */
+/* Appending to strings of fixed size, bytes and seconds in readable units, edit distance, version. */
 #include "axonn/base.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Threads that do not inherit that their creator is bound to a core, nor how large its stack may be. */
+/* Starts threads that may run on every processor of the process, whatever core the calling thread is bound
+ * to, with a stack of fixed size. */
 #include "axonn/base.h"
 
 #include <dirent.h>
@@ -6,9 +7,9 @@
 #include <sched.h>
 #include <stdlib.h>
 
-/* What any thread of this process may run on; empty if the system does not tell. Whoever binds some of them
- * to cores leaves none of the process's cores without a thread, so this is what they all began with. Returns
- * 0 or an errno. */
+/* Finds the processors that this process may use: the union of the affinity masks of its threads, or the
+ * empty set if /proc cannot be read. The union is what the process was given at its start, because code that
+ * binds threads to cores leaves a thread on every core. Returns 0 or an errno. */
 static int find_processors(cpu_set_t *out)
 {
     CPU_ZERO(out);

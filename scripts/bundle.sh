@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes a folder of programs for a machine of the same processors where nothing is installed: axonn, its library and
-# plugin, what judges and times devices, and the shared libraries that they need. What stays out is the C library, CUDA's
-# libraries, cuDNN's and MPI. Run them with LD_LIBRARY_PATH=DIR; scripts/test-gpu.sh does.
+# Makes a folder of programs for a machine with the same processors on which nothing is installed: axonn, its library and
+# plugin, the programs that test and time devices, and the shared libraries that they need, except the C library, CUDA,
+# cuDNN and MPI. Run the programs with LD_LIBRARY_PATH=DIR, as scripts/test-gpu.sh does.
 #   scripts/bundle.sh [DIR]          default: build-bundle
 set -euo pipefail
 cd "$(dirname "$0")/.."

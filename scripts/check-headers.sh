@@ -9,7 +9,7 @@ for header in include/axonn/*.h; do
     for compiler in gcc clang; do
         for language in c/c11 c++/c++17; do
             tried=$((tried + 1))
-            # Through a file that only includes it, so that #pragma once and guards behave as for users.
+            # Compiles a file that only includes the header, so that include guards work as for users.
             if ! printf '#include "axonn/%s"\n' "${header##*/}" |
                 "$compiler" "${flags[@]}" -x "${language%%/*}" -std="${language#*/}" -; then
                 echo "$header: does not compile alone with $compiler as ${language#*/}"

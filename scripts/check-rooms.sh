@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the order of the rooms from the #include lines: a room may use only the rooms listed for it here,
-# and the private headers of no other room. Tests may include anything. Prints file:line of each offence.
+# Checks the order of the rooms from the #include lines: a room may include only headers of the rooms listed for it here,
+# and no private headers of other rooms. Tests may include anything. Prints file:line of each offence.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -51,7 +51,7 @@ function allowed(room,   r, list) {
     return list == "" ? " none" : list
 }
 function basename_of(path) { sub(/.*\//, "", path); sub(/\.cuh?$|\.h$/, "", path); return path }
-# The room of a file of the tree, "" if the table does not know it.
+# Returns the room of a file of the tree, "" if it is in none.
 function room_of(path,   part) {
     split(path, part, "/")
     if (part[1] == "include") {
@@ -65,7 +65,7 @@ function normal(path) {
     while (gsub(/\/\.\//, "/", path) || sub(/[^\/.]+\/\.\.\//, "", path)) {}
     return path
 }
-# Where the compiler finds what `file` includes; "" for headers outside the tree.
+# Returns the path of the header that `file` includes; "" for headers outside the tree.
 function resolve(file, name, quoted,   dir, i, path) {
     dir = file
     sub(/[^\/]*$/, "", dir)

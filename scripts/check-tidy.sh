@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs clang-tidy over the library, the program and the examples, or over the given files; any finding is
-# an error (.clang-tidy). A file is looked at again only when it, a header it includes or .clang-tidy changed.
+# Runs clang-tidy over the library, the program and the examples, or over the given files; any finding is an error
+# (.clang-tidy). A file is checked again only if it, a header that it includes or .clang-tidy has changed.
 #   scripts/check-tidy.sh [FILE...]      BUILD=build-dev names the directory with compile_commands.json
-#                                        NODES=75000 bounds the states of a function that its analyzer walks through
+#                                        NODES=75000 limits the states that the analyzer explores in a function
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,7 @@ export CONFIG
 
 check_one() {
     local inputs key log
-    # What the file includes; every header where the build's own macros are needed to know.
+    # The headers that the file includes; all headers if that depends on macros of the build.
     inputs=$(gcc -MM -D_GNU_SOURCE -Iinclude -Isrc "$1" 2>/dev/null | sed 's/^[^:]*://; s/\\$//') ||
         inputs="$1 $(find include src -name '*.h')"
     # shellcheck disable=SC2086  # one word per file

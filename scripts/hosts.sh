@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Emulated hosts on this machine, to see how a program behaves across a network: each host is a network namespace
-# with its own name, address and a link of limited rate. Ranks of one host share memory; ranks of different
-# hosts talk TCP over those links. Needs root, iproute2 and Open MPI.
+# Emulates hosts on this machine, to test programs across a network. Each host is a network namespace with its own name,
+# address, and a link of limited rate. Ranks of one host share memory; ranks of different hosts use TCP over the links.
+# Needs root, iproute2 and Open MPI.
 #
 #   scripts/hosts.sh up N [RATE]          hosts axhost0 … with links of RATE each way (default 1gbit)
 #   scripts/hosts.sh run K COMMAND...     COMMAND on K ranks of each host
@@ -9,7 +9,7 @@
 #   scripts/hosts.sh rate RATE            changes the links' rate
 #   scripts/hosts.sh cut HOST | heal HOST takes a host's link down, and up again
 #   scripts/hosts.sh down
-#   scripts/hosts.sh usable               says why this machine cannot, and fails; or nothing
+#   scripts/hosts.sh usable               checks whether this machine can emulate hosts; if not, prints why and fails
 set -euo pipefail
 
 self=$(realpath "$0")
@@ -22,10 +22,10 @@ fail() {
 
 hosts() { ip netns list | sed -n "s/^\(${prefix}[0-9]*\).*/\1/p" | sort -V; }
 some_hosts() {
-    hosts | grep . || fail "there are no hosts: say '$0 up N' first"
+    hosts | grep . || fail "there are no hosts: run '$0 up N' first"
 }
 
-# Bursts of 256 kB pass at once: longer messages feel the limit.
+# Bursts of up to 256 kB are not limited; longer messages are.
 limit() {
     local host=$1 rate=$2
     ip netns exec "$host" tc qdisc replace dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
@@ -61,7 +61,7 @@ up() {
     done
 }
 
-# mpirun starts its daemon on a host by this script, as it would by ssh: HOST COMMAND...
+# mpirun calls this script instead of ssh, to start its daemon on a host: HOST COMMAND...
 enter() {
     local host=$1
     shift
@@ -93,8 +93,8 @@ usable() {
     [ "$(id -u)" -eq 0 ] || fail "emulated hosts need root"
     command -v ip tc >/dev/null || fail "emulated hosts need iproute2"
     command -v "${MPIRUN:-mpirun.openmpi}" >/dev/null || fail "emulated hosts need Open MPI"
-    unshare --net true 2>/dev/null || fail "this kernel gives no network namespaces"
-    ip link add axhosttest0 type veth peer name axhosttest1 2>/dev/null || fail "this kernel gives no virtual links"
+    unshare --net true 2>/dev/null || fail "this kernel does not allow network namespaces"
+    ip link add axhosttest0 type veth peer name axhosttest1 2>/dev/null || fail "this kernel does not allow virtual links (veth)"
     tc qdisc replace dev axhosttest0 root tbf rate 1gbit burst 256kb latency 50ms 2>/dev/null || {
         ip link delete axhosttest0
         fail "this kernel cannot limit the rate of a link (tbf)"

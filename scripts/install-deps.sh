@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that building axonn needs; with --test also those that its tests and
-# checks need. Root, or a user with sudo. Asks nothing and does nothing when all are there.
+# Installs the Debian 12 packages that building axonn needs; with --test also those that its tests and checks need. Run it
+# as root, or as a user with sudo. It asks no questions, and does nothing if all packages are installed.
 set -euo pipefail
 
 packages=(build-essential cmake ninja-build pkg-config git libpcre2-dev libutf8proc-dev libjansson-dev

@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# The main job on real input: builds axonn, trains a tokenizer and a GPT on the text files below PATH (default:
-# the C and C++ headers in /usr/include), and shows what came of it. The model is as large as pays in the time: 1.4 M
-# parameters in the five minutes that it takes on two cores, after the build. Installs what is missing on Debian 12
-# (root, or a user with sudo).
+# The main job on real input: builds axonn, trains a tokenizer and a GPT on the text files below PATH (default: the C and
+# C++ headers in /usr/include), and prints the results. The size of the model depends on the time: 1.4 M parameters for
+# the default of five minutes after the build on two cores. Installs missing packages on Debian 12 (as root, or with sudo).
 #
 #   scripts/quickstart.sh [PATH] [--seconds N] [--prompt TEXT] [--dir DIR] [--again] [key=value ...]
 #
-#   --seconds N    time for everything after the build; 300 if not given, or what a million tokens take
-#   --prompt TEXT  what the model continues at the end (for headers: "static inline int ")
-#   --dir DIR      where the run goes (default: runs/quickstart in this tree)
-#   --again        start anew where a run is finished or interrupted
+#   --seconds N    time for everything after the build (default: 300, or more if a million tokens take longer)
+#   --prompt TEXT  text that the model continues at the end (for headers e.g. "static inline int ")
+#   --dir DIR      run directory (default: runs/quickstart in this tree)
+#   --again        delete a finished or interrupted run, and start again
 #   key=value      overrides a key of examples/quickstart.yaml
 #
-# The same command continues an interrupted run, and shows the result of a finished one again.
-# AXONN=PROGRAM uses that program and builds none.
+# The same command continues an interrupted run, and prints the result of a finished one again.
+# AXONN=PROGRAM uses that program instead of building one.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -33,7 +32,7 @@ usage() {
 
 value() { [ -n "${2:-}" ] || fail "$1 needs a value (--help says which)"; }
 
-# What key=value on the command line says of a key, or a default.
+# setting KEY DEFAULT: prints the value of a key on the command line, or the default.
 setting() {
     local word found=$2
     for word in ${overrides[@]+"${overrides[@]}"}; do
@@ -42,7 +41,7 @@ setting() {
     echo "$found"
 }
 
-# An override that was not given before.
+# Adds a key=value to the overrides; fails if the key was given before.
 override() {
     local before
     before=$(setting "${1%%=*}" "")
@@ -79,26 +78,26 @@ say() { echo "$bold$*$plain"; }
 
 # The value of a key of a JSON object on stdin.
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,}\"]*\).*/\1/p"; }
-# calc FORMAT EXPRESSION
+# calc FORMAT EXPRESSION: prints the value of an awk expression.
 calc() { awk "BEGIN { printf \"$1\", $2 }"; }
 thousands() { sed -E ':a; s/^([0-9]+)([0-9]{3})/\1,\2/; ta' <<<"$1"; }
-# Of key=value lines, of each key the last.
+# Keeps the last line of each key among key=value lines.
 last_of_each() { tac | awk -F= '!seen[$1]++' | tac; }
 duration() { if [ "$1" -lt 100 ]; then echo "$1 s"; else calc "%d min %d s" "int($1 / 60), $1 % 60"; fi; }
 
-# ---- what is there already ------------------------------------------------------------------------------
+# ---- an existing run ------------------------------------------------------------------------------------
 
 settings=$dir/quickstart.settings summary=$dir/summary.txt plan=$dir/quickstart.plan
 wanted=$(printf '%s\n' "$source" ${overrides[@]+"${overrides[@]}"})
-# What the run in the directory has and this command has not (-23), or the other way round (-13).
+# Prints the settings that only the run in the directory has (-23), or that only this command has (-13).
 only() { comm "$1" <(sort "$settings") <(sort <<<"$wanted") | paste -sd ' '; }
 if [ ! -e "$settings" ]; then
-    [ -z "$(ls -A "$dir" 2>/dev/null)" ] || fail "$dir holds something else: choose another --dir"
+    [ -z "$(ls -A "$dir" 2>/dev/null)" ] || fail "$dir is not empty and holds no quick start: choose another --dir"
 elif $again; then
     rm -rf "$dir"
 elif had=$(only -23) has=$(only -13) && [ -n "$had$has" ]; then
-    fail "$dir holds a run with ${had:-no override} where this command has ${has:-none}:" \
-        "choose another --dir, or start anew with --again"
+    fail "$dir holds a run with other settings (there: ${had:-none}; here: ${has:-none}):" \
+        "choose another --dir, or start again with --again"
 elif [ -e "$summary" ]; then
     cat "$summary"
     echo
@@ -133,7 +132,8 @@ else
 fi
 SECONDS=0
 
-# A wrong override is told before anything takes time: 2. One that is right lacks its data only.
+# Reports a wrong override before anything takes time. axonn exits with 2 for a wrong configuration; a correct one fails
+# here too, but only because its data does not exist yet.
 check_overrides() {
     local words said code=0
     mapfile -t words < <(printf '%s\n' {run.dir,data.train,data.valid,data.tokenizer}="$dir/none" \
@@ -143,7 +143,7 @@ check_overrides() {
 }
 
 if [ -e "$settings" ]; then
-    echo "going on with the interrupted run in $dir (--again starts anew)"
+    echo "continuing the interrupted run in $dir (--again starts again)"
 else
     check_overrides
     mkdir -p "$dir"
@@ -156,7 +156,7 @@ data=$dir/data tokenizer=$dir/data/tokenizer
 mkdir -p "$data"
 if [ ! -e "$data/tokenizer.json" ]; then
     vocab=$(setting model.vocab 4096)
-    say "[2/6] a tokenizer of $vocab tokens from $source"
+    say "[2/6] training a tokenizer of $vocab tokens on $source"
     "$AXONN" tok train --input "$source" --vocab "$vocab" --out "$tokenizer" --json >"$data/tokenizer.json.part"
     mv "$data/tokenizer.json.part" "$data/tokenizer.json"
     files=$(field files <"$data/tokenizer.json")
@@ -164,7 +164,8 @@ if [ ! -e "$data/tokenizer.json" ]; then
         "$(calc "%.1f MB" "$(field bytes <"$data/tokenizer.json") / 1e6")"
 fi
 
-# split FRACTION: builds the data; prints the tokens for validation. What is left out was said of the tokenizer.
+# split FRACTION: builds the token files and prints the number of validation tokens. Files that are left out were logged
+# when the tokenizer was trained, so only errors are logged here.
 split() {
     AXONN_LOG=error "$AXONN" data build --input "$source" --tokenizer "$tokenizer" --out "$data/train.tok" \
         --valid "$data/valid.tok" --valid-fraction "$1" --json >/dev/null ||
@@ -172,9 +173,10 @@ split() {
     "$AXONN" data show "$data/valid.tok" --json | field tokens
 }
 
-# Files go to validation by a hash of their text, so copies of a file are on one side. Sizes of files differ much, so
-# the share of them that gives a million tokens, or less where time is short, and not far more, is searched for, for
-# a quarter of the time at most. The share starts at two dozen files or more, and is a fifth at most.
+# A hash of its text decides whether a file is for validation, so copies of a file are on the same side. The goal is a
+# million validation tokens, or fewer if time is short. File sizes differ a lot, so the fraction of files that gives a
+# little more than that is searched for, in at most a quarter of the time. The search starts with at least two dozen files
+# and stops at a fifth of them.
 build_data() {
     local low=0 high=0.2 fraction tokens goal time=${seconds:-300}
     goal=$(calc %d "$million * ($time < 1 ? 1 : $time > 300 ? 300 : $time) / 300")
@@ -197,7 +199,7 @@ build_data() {
 }
 
 if [ ! -e "$data/complete" ]; then
-    say "[3/6] tokens for training and validation"
+    say "[3/6] building token files for training and validation"
     build_data
 fi
 train_tokens=$("$AXONN" data show "$data/train.tok" --json | field tokens)
@@ -206,7 +208,7 @@ echo "$(thousands "$train_tokens") tokens to train on, $(thousands "$valid_token
 
 # ---- 4: how many steps ----------------------------------------------------------------------------------
 
-# bf16 where the kernels have instructions for it.
+# Uses bf16 if the processor has instructions for it.
 precision=fp32
 if "$AXONN" info --json | grep -q '"kernels": *{"isa": *"avx512_\(amx\|bf16\)"'; then precision=bf16; fi
 precision=$(setting train.precision $precision)
@@ -216,16 +218,16 @@ keys=("data.train=$data/train.tok" "data.valid=$data/valid.tok" "data.tokenizer=
 rows() { grep '"loss"' "$1/metrics.jsonl"; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
-# Trains with these key=value words, of each key the last.
+# Trains with these key=value words; the last one of a key counts.
 train() {
     local words
     mapfile -t words < <(printf '%s\n' "$@" | last_of_each)
     "$AXONN" train "$config" "${words[@]}"
 }
 
-# Models from small to large: layers, hidden, heads, rows of a step, learning rate. The largest is taken
-# that reads four tokens or more for each parameter in the time; examples/quickstart.yaml is the one of five minutes on
-# two cores.
+# Models from small to large: layers, hidden, heads, rows per step, learning rate. The script takes the largest one that
+# can read at least four tokens per parameter in the time. examples/quickstart.yaml has the one for five minutes on two
+# cores.
 models="2 64 2 8 8e-3
 3 96 3 8 6e-3
 4 128 4 8 4e-3
@@ -235,15 +237,15 @@ models="2 64 2 8 8e-3
 8 512 8 16 1e-3
 12 768 12 32 6e-4"
 
-# The keys of the model of this width.
+# Prints the keys of the model of this width.
 model_keys() {
     awk -v width="$1" '$2 == width {
         print "model.layers=" $1 "\nmodel.hidden=" $2 "\nmodel.heads=" $3 "\ntrain.global_batch=" $4
         print "train.micro_batch=" $4 "\noptim.lr=" $5 }' <<<"$models"
 }
 
-# The width of the largest model that pays, or the smallest's, by the products of the probe: tokens per second times
-# parameters is about the same for all models.
+# best_width WORK: prints the width of the largest model that reads four tokens per parameter, or of the smallest model.
+# WORK is tokens times parameters of the whole time, from the probe; it is about the same for all models.
 best_width() {
     awk -v work="$1" -v rows="$(($(setting model.vocab 4096) + $(setting model.seq_len 256)))" '{
         parameters = rows * $2 + 12 * $1 * $2 * $2
@@ -251,8 +253,8 @@ best_width() {
     } END { print width }' <<<"$models"
 }
 
-# Trains a few steps aside: sets step_s and per_step, seconds and tokens of a step, parameters, evals_s, seconds of an
-# evaluation between steps, and eval_s, of the one at the end.
+# Trains a few steps in another directory. Sets step_s and per_step (seconds and tokens of a step), parameters, evals_s
+# (seconds of an evaluation between steps) and eval_s (seconds of the one at the end).
 probe() {
     local probe=$dir/probe
     rm -rf "$probe"
@@ -268,11 +270,11 @@ probe() {
     rm -rf "$probe" "$dir/probe.log"
 }
 
-# Writes the plan: steps, the seconds that all will take, and the model's keys if it is not the configuration's.
+# Prints the plan: steps, expected seconds, and the model's keys if the model is not that of the configuration.
 measure() {
     local step_s per_step parameters evals_s eval_s least steps rest evals=8 size=() width
     probe
-    # A model or a rate of the user's own is not scaled.
+    # The model is not chosen if the user gave its size, the batch or the learning rate.
     if ! printf '%s\n' ${overrides[@]+"${overrides[@]}"} | grep -qE '^(model\.(layers|hidden|heads|ffn)|train\..*_batch|optim\.lr)='; then
         width=$(best_width "$(calc %.0f "$parameters * $per_step / $step_s * (${seconds:-300} - $SECONDS)")")
         mapfile -t size < <(model_keys "$width")
@@ -280,9 +282,9 @@ measure() {
     fi
     least=20
     [ -n "$seconds" ] || least=$(calc %d "$million / $per_step + 1")
-    # Looking at the loss is not to take longer than lowering it: where time is short, it is done less often.
+    # If evaluations would take a tenth of the time or more, there are only two of them.
     [ "$(calc %d "(8 * $evals_s >= 0.1 * (${seconds:-300} - $SECONDS))")" -eq 0 ] || evals=2
-    # After the steps: validation, compressors, a completion.
+    # Time after the steps: validation, compressors, a completion.
     rest=$(calc %.3f "$eval_s + ($evals + 1) * $evals_s + 1.5 + 5 * $valid_tokens / $million")
     steps=$(calc %d "(${seconds:-300} - $SECONDS - $rest) / $step_s")
     [ "$steps" -ge "$least" ] || steps=$least
@@ -297,21 +299,21 @@ measure() {
 }
 
 if [ ! -e "$plan" ]; then
-    say "[4/6] the speed of this machine"
+    say "[4/6] measuring the speed of this machine"
     measure >"$plan.part"
     mv "$plan.part" "$plan"
 fi
 planned() { sed -n "s/^$1=//p" "$plan"; }
 if [ -n "$seconds" ] && [ "$seconds" != "$(planned seconds)" ]; then
-    echo "(the interrupted run keeps its plan; with --again it starts anew and takes the $seconds s)"
+    echo "(the interrupted run keeps its plan; with --again it starts again and takes $seconds s)"
 fi
 steps=$(planned steps)
 echo "plan: $steps steps, $(thousands "$(planned tokens)") tokens at $(thousands "$(planned rate)") per second in" \
     "$precision; $(duration "$(planned estimate)") in all"
 if [ -n "$(planned seconds)" ] && [ "$(planned estimate)" -gt "$(planned seconds)" ]; then
-    echo "(longer than the $(planned seconds) s asked for: $steps steps and the validation take that)"
+    echo "(longer than the $(planned seconds) s asked for: $steps steps and the validation take that long)"
 elif [ -z "$(planned seconds)" ] && [ "$(planned estimate)" -gt 400 ]; then
-    echo "(longer than five minutes, for a million tokens; with --seconds N --again it takes N seconds)"
+    echo "(longer than five minutes, because it reads a million tokens; with --seconds N --again it takes N seconds)"
 fi
 
 # ---- 5: training ----------------------------------------------------------------------------------------
@@ -321,10 +323,10 @@ code=0
 mapfile -t size < <(planned key | sed '/^$/d')
 train ${size[@]+"${size[@]}"} run.{eval,checkpoint}_interval="$(planned interval)" "${keys[@]}" \
     "train.steps=$steps" || code=$?
-[ $code -ne 7 ] || fail "stopped; the same command goes on from where it was"
+[ $code -ne 7 ] || fail "stopped; run the same command to continue"
 [ $code -eq 0 ] || exit $code
 
-# ---- 6: what came of it ---------------------------------------------------------------------------------
+# ---- 6: the results -------------------------------------------------------------------------------------
 
 say "[6/6] validation on $(thousands "$valid_tokens") tokens, compressors, a completion"
 text() { "$AXONN" data show "$data/valid.tok" --text --tokenizer "$tokenizer"; }
@@ -345,8 +347,8 @@ summarize() {
     echo "  bits per byte    $(calc %.3f "$(field bits_per_byte <"$dir/eval.json")") axonn," \
         "$(calc %.3f "8 * $gzip / $bytes") gzip -9, $(calc %.3f "8 * $xz / $bytes") xz -9e," \
         "on the same $(calc %.1f "$bytes / 1e6") MB"
-    echo "                   (axonn looks back over $(setting model.seq_len 256) tokens of the same file," \
-        "the compressors over all files)"
+    echo "                   (axonn predicts from the last $(setting model.seq_len 256) tokens of the same file," \
+        "the compressors use all files)"
     echo "  checkpoint       $dir/$(sed 's,^,ckpt/,' "$dir/latest")"
     echo "  loss curve       $dir/loss.svg"
     echo "  completion       $AXONN generate $dir ${prompt:+--prompt \"$prompt\" }--temperature 0.7 --top-p 0.95"

@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Judges and times the device "cuda" on a machine with a GPU, from a folder that scripts/bundle.sh made: kernels against
-# the reference, layers and training runs, collectives from GPU to GPU where there are several, memcheck and racecheck of
-# steps by own kernels, rates of kernels, whole steps. What it runs has time limits, of at most 560 s in sum for a part;
-# each adds a row to the table of what passed, which is printed again at the end. cuDNN is the system's, that of
-# LD_LIBRARY_PATH, or else PyTorch's; attention is timed with it and without, and the log says which calls it takes.
-#   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts
-# Parts: tests (of kernels and layers), plans (AXONN_PLANS: the kernels, and each product with its first and its timed
-# plan), links (tests of several GPUs), sanitizer, kernels (rates), steps; and peers, if named: steps side by side with
-# PyTorch and llm.c (bench/gpu.py). Environment for it: CASE, default gpt2-1.5b; LLMC, a checkout of llm.c or a trainer
-# built from one, without which it takes no part; PLANS, what AXONN_PLANS is for axonn; PEERS, more options.
-# Environment OUT: a folder for PART.txt, what each part prints.
+# Tests and times the device "cuda" on a machine with a GPU, with the programs in a folder that scripts/bundle.sh made.
+# Each command has a time limit, at most 560 s for all commands of a part, and adds a row to a table of results, which is
+# printed again at the end. cuDNN is that of the system, of LD_LIBRARY_PATH, or of PyTorch; attention is timed with and
+# without it, and the log says which calls it supports.
+#   scripts/test-gpu.sh [DIR] [PART...]          default: build-bundle and all parts except peers
+# Parts:
+#   tests      kernels against the reference, layers, training runs
+#   plans      with AXONN_PLANS: the kernels, and each matrix product with the first and with the fastest algorithm
+#   links      collectives from GPU to GPU, if there are several
+#   sanitizer  memcheck and racecheck of steps with the plugin's own kernels
+#   kernels    rates of kernels
+#   steps      whole training steps
+#   peers      steps of axonn, PyTorch and llm.c in turns (bench/gpu.py). Environment: CASE, default gpt2-1.5b; LLMC, a
+#              checkout of llm.c or a built trainer (default: without llm.c); PLANS, AXONN_PLANS for axonn; PEERS, options
+# Environment OUT: a folder for the files PART.txt with the output of each part.
 set -uo pipefail
 dir=${1:-build-bundle}
 shift || true
@@ -26,7 +30,7 @@ log=/dev/null
 
 say() { printf '%s\n' "$@" | tee -a "$log"; }
 
-# part NAME SECONDS COMMAND…: its output, and a row of the table.
+# part NAME SECONDS COMMAND…: runs the command with a time limit, prints its output, and adds a row to the table.
 part() {
     local name=$1 limit=$2 start=$SECONDS rc row
     shift 2
@@ -39,7 +43,7 @@ part() {
     say "$row"
 }
 
-# config LAYERS HIDDEN HEADS SEQ ROWS MICRO: a model of GPT-2's kind without data.
+# config LAYERS HIDDEN HEADS SEQ ROWS MICRO: writes the configuration of a GPT-2 model without data.
 config() {
     cat >"$work/step.yaml" <<END
 model: {family: gpt2, layers: $1, hidden: $2, heads: $3, vocab: 50257, seq_len: $4}
@@ -49,15 +53,15 @@ device: cuda
 END
 }
 
-# has_cudnn: whether a device opens with it; $why: what it said if not. A model of one small layer is enough.
+# has_cudnn: whether a step of a small model runs with cuDNN; $why is its error message if not.
 has_cudnn() {
     config 1 64 1 16 1 1
     why=$(AXONN_ATTENTION=cudnn timeout 60 \
         "$dir/axonn" bench step "$work/step.yaml" --steps 1 --warm-up 1 2>&1 >/dev/null)
 }
 
-# plans: each product of a step, with cuBLASLt's first answer and with the one that is measured to be the fastest. A
-# first process fills the file; then both take turns.
+# plans: times each matrix product of a step with cuBLASLt's first algorithm and with the fastest one. A first process
+# measures algorithms and writes the plans; then both variants take turns.
 plans() {
     local bench=("$dir/axonn" bench gemm "$work/step.yaml" --json) turn
     export AXONN_PLANS=$work/plans
@@ -93,7 +97,7 @@ fi
 about=$(
     nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader
     "$dir/axonn" info | grep -E '^axonn|cuda'
-    [ "${attentions[0]}" = cudnn ] || printf 'attention by own kernels alone, for cuDNN was not opened:\n%s\n' "$why"
+    [ "${attentions[0]}" = cudnn ] || printf 'attention uses the own kernels only, because cuDNN cannot be used:\n%s\n' "$why"
 )
 say "$about"
 for what in $parts; do

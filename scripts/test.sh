@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds axonn three times (release with gcc; dev with clang, address and undefined-behaviour sanitizers; tsan), what
-# needs MPI once more with MPICH, and all once more without what a build can do without; runs the tests in each and the
-# checks of the sources. Installs what is missing on Debian 12.
-#   scripts/test.sh [--long]         --long adds the campaigns, tests with the label long
+# Builds axonn in several ways, runs the tests of each build, and the checks of the sources. The builds: release (gcc), dev
+# (clang with address and undefined-behaviour sanitizers), tsan, one with MPICH, and one without optional dependencies.
+# Installs missing packages on Debian 12.
+#   scripts/test.sh [--long]         --long adds the tests with the label long
 # Every test program and every check counts as one. The last line is
 # "N passed, N failed" or "N passed, N failed, N skipped"; the exit code is 0 if none failed.
 set -uo pipefail
@@ -22,7 +22,7 @@ passed=0 failed=0 skipped=0
 jobs=$(nproc)
 logs=build/test-logs
 
-# Tests that run code on several threads: what the thread sanitizer looks at.
+# The tests for the thread sanitizer: those that run code on several threads.
 threaded='^((comm|grid|tensor|dist|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.(build|tokenizer_train)|engine\.train_ranks)'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
@@ -30,10 +30,10 @@ export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1
 export CTEST_OUTPUT_ON_FAILURE=1
 
-# say NAME RESULT START: one line of progress.
+# say NAME RESULT START: prints a line of progress.
 say() { printf '%-28s %-34s %4d s\n' "$1" "$2" "$((SECONDS - $3))"; }
 
-# show LOG: the part of a log that says what went wrong.
+# show LOG: prints the part of a log that says what went wrong.
 show() {
     {
         grep -aE -m 12 'error|ERROR|Sanitizer|\*\*\*Failed|not found' "$1"
@@ -43,7 +43,7 @@ show() {
     echo "    whole log: $1"
 }
 
-# step NAME COMMAND…: runs it silently; one check, passed or failed.
+# step NAME COMMAND…: runs a command silently and counts it as one check.
 step() {
     local name=$1 start=$SECONDS log
     shift
@@ -61,7 +61,7 @@ step() {
 
 real() { readlink -f "$(command -v "$1")"; }
 
-# build PRESET COMPILER: configures and builds; a directory made with another compiler is made anew.
+# build PRESET COMPILER: configures and builds. Deletes the build directory first if it was made with another compiler.
 build() {
     local preset=$1 compiler=$2 dir=build had how=()
     [ "$preset" = release ] || dir=build-$preset
@@ -72,19 +72,19 @@ build() {
     cmake --preset "$preset" "${how[@]}" && cmake --build "$dir" -j "$jobs"
 }
 
-# What needs MPI, with the other library than the one that the builds above found.
+# Builds what needs MPI with MPICH.
 build_mpich() {
     cmake -S . -B build-mpich -G Ninja -DAXONN_MPI=mpicc.mpich -DAXONN_TESTS=ON &&
         cmake --build build-mpich -j "$jobs" --target mpi_tests
 }
 
-# Without what a build can do without: MPI, CUDA, tests.
+# Builds without the optional dependencies: MPI, CUDA, tests.
 build_bare() {
     cmake -S . -B build-bare -G Ninja -DCMAKE_BUILD_TYPE=None -DAXONN_MPI=off -DAXONN_CUDA=off -DAXONN_TESTS=off &&
         cmake --build build-bare -j "$jobs" && ./build-bare/axonn info >/dev/null
 }
 
-# run_tests NAME DIR CTEST-OPTION…: adds ctest's own counts.
+# run_tests NAME DIR CTEST-OPTION…: runs ctest and adds its numbers of tests to the totals.
 run_tests() {
     local name=$1 dir=$2 start=$SECONDS log result tests bad left
     shift 2

@@ -42,7 +42,7 @@ until grep -qs '"step": 1,' "$work/run/metrics.jsonl"; do
 done
 kill "$(cat "$work/run/lock")"
 ! wait $script || fail "a signal stopped it, and yet it ended well"
-grep -q "the same command goes on" "$work/log" || fail "it does not say how to go on"
+grep -q "run the same command to continue" "$work/log" || fail "it does not say how to continue"
 
 ! grep -q "integer expr" "$work/log" || fail "a sum went wrong"
 steps=$(sed -n 's/^steps=//p' "$work/run/quickstart.plan")
@@ -51,8 +51,8 @@ grep -q "^interval=$((steps / 8 + 1))$" "$work/run/quickstart.plan" || fail "not
 # Going on, to an end that is near.
 saved=$(sed 's/step-//' "$work/run/latest")
 sed -i "s/^steps=.*/steps=$((saved + 20))/" "$work/run/quickstart.plan"
-expect 0 "going on with the interrupted run" "${run[@]}" --seconds 50
-grep -q "keeps its plan; with --again it starts anew and takes the 50 s" "$work/log" || fail "the new time is ignored"
+expect 0 "continuing the interrupted run" "${run[@]}" --seconds 50
+grep -q "keeps its plan; with --again it starts again and takes 50 s" "$work/log" || fail "the new time is ignored"
 for line in "$((saved + 20)) steps" "validation loss" "gzip -9" "xz -9e" "ckpt/step-$((saved + 20))" "int main("; do
     grep -qF -- "$line" "$work/log" || fail "the summary has no \"$line\""
 done
@@ -69,9 +69,9 @@ expect 2 "did you mean model.layers?" "$root/scripts/quickstart.sh" "$root/src" 
 before=$(stat -c %y "$work/run/metrics.jsonl")
 expect 0 "was finished before" "${run[@]}"
 [ "$before" = "$(stat -c %y "$work/run/metrics.jsonl")" ] || fail "a finished run was changed"
-expect 1 "holds a run with no override where this command has optim.lr=0.1:" "${run[@]}" optim.lr=0.1
+expect 1 "holds a run with other settings (there: none; here: optim.lr=0.1):" "${run[@]}" optim.lr=0.1
 expect 1 "optim.lr is given twice, as 1 and as 2" "${run[@]}" optim.lr=1 optim.lr=2
-expect 1 "holds something else" "${run[@]}" --dir "$work"
+expect 1 "is not empty and holds no quick start" "${run[@]}" --dir "$work"
 expect 1 "is no directory" "$root/scripts/quickstart.sh" "$AXONN" --dir "$work/new"
 expect 2 "--no-such-option: unknown flag" "${run[@]}" --no-such-option
 

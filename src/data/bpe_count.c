@@ -1,9 +1,9 @@
-/* Training, first half: the distinct pieces of the training text and how often each occurs.
+/* Tokenizer training, first half: counts how often each distinct piece occurs in the training text.
  *
- * Files are read in chunks by several threads, each counting into a table of its own; the tables are added up
- * at the end. A large file must not depend on who reads it, so chunks end only where all named patterns end a
- * piece whatever follows: between an ASCII letter or digit and a line feed. The sums, and so the result of
- * training, are those of one thread. */
+ * Several threads read the files in chunks. Each thread counts into its own table; the tables are added up at
+ * the end. The counts must not depend on where a large file is cut into chunks, so a chunk ends only where
+ * every named pattern ends a piece, whatever follows: between an ASCII letter or digit and a line feed. So
+ * the counts, and the trained tokenizer, are the same for any number of threads. */
 #include "data/tok.h"
 
 #include <errno.h>
@@ -100,7 +100,7 @@ enum { CHUNK = 4 << 20, LOOK_AHEAD = 64 << 10 };
 
 typedef struct chunk {
     size_t path;
-    int64_t offset; /* -1: all of something that has no size, such as a pipe */
+    int64_t offset; /* -1: the whole of an input without a size, such as a pipe */
 } chunk;
 
 typedef struct job {
@@ -111,9 +111,9 @@ typedef struct job {
     size_t n_chunks;
     int64_t total, done; /* bytes; under `lock` */
     double reported;     /* time of the last call of progress; under `lock` */
-    atomic_size_t next;  /* chunk to do */
+    atomic_size_t next;  /* index of the next chunk to count */
     atomic_bool stop;
-    bool supplied_all; /* `next` has no more; under `lock` */
+    bool supplied_all; /* training->next has no more documents; under `lock` */
     pthread_mutex_t lock;
 } job;
 
@@ -125,7 +125,7 @@ typedef struct worker {
     bpe_table table;
     ax_buf text, normal;
     ax_status status;
-    char message[1024]; /* of a failure; messages belong to the thread that failed */
+    char message[1024]; /* of a failure: error messages belong to the thread that failed */
 } worker;
 
 static ax_status count_piece(void *arg, const char *piece, size_t n)
@@ -147,7 +147,7 @@ static ax_status count_text(worker *w, const char *text, size_t n)
             size = w->normal.size;
         }
         AX_TRY(tok_split(w->job->stage, 1, &w->matcher, run, size, count_piece, w));
-        at += valid; /* and over the byte that is not UTF-8, a piece of one byte */
+        at += valid; /* the loop then skips the byte that is not UTF-8, a piece of one byte */
     }
     return AX_OK;
 }
@@ -170,7 +170,7 @@ static ax_status advance(job *j, size_t bytes)
 
 static bool is_alnum(char c) { return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z'); }
 
-/* The first place at or after `at` where a chunk may begin; n if there is none. */
+/* Returns the first position at or after `at` where a chunk may begin; n if there is none. */
 static size_t find_cut(const char *text, size_t n, size_t at)
 {
     for (at = at ? at : 1; at < n; at++) {
@@ -184,7 +184,8 @@ static size_t find_cut(const char *text, size_t n, size_t at)
     return n;
 }
 
-/* Reads on from `offset` + what `text` holds until `want` bytes are there or the file ends. */
+/* Appends to `text`, which holds the bytes of the file from `offset` on, until it has `want` bytes or the
+ * file ends; *end says which. */
 static ax_status read_until(int fd, const char *path, int64_t offset, size_t want, ax_buf *text, bool *end)
 {
     *end = false;
@@ -202,10 +203,10 @@ static ax_status read_until(int fd, const char *path, int64_t offset, size_t wan
     return AX_OK;
 }
 
-/* A chunk is what lies between the first cut at or after its offset and the next chunk's first cut. */
+/* Counts one chunk: the text from the first cut at or after its offset to the first cut of the next chunk. */
 static ax_status count_chunk(worker *w, int fd, const char *path, int64_t offset)
 {
-    size_t before = offset > 0; /* a cut is seen from the byte before it */
+    size_t before = offset > 0; /* find_cut looks at the byte before a cut */
     bool end;
     w->text.size = 0;
     AX_TRY(read_until(fd, path, offset - (int64_t)before, before + CHUNK + LOOK_AHEAD, &w->text, &end));
@@ -244,7 +245,7 @@ static ax_status count_one(worker *w, const chunk *c)
     return status;
 }
 
-/* Documents that the caller supplies. */
+/* Counts the documents that the caller supplies through `next`. */
 static ax_status count_supplied(worker *w)
 {
     job *j = w->job;
@@ -308,7 +309,7 @@ static ax_status list_chunks(job *j)
     return AX_OK;
 }
 
-/* Runs the workers; the calling thread is the first of them. */
+/* Runs the workers; the calling thread is the first of them. Returns the first worker's error, if any. */
 static ax_status run(worker *workers, int n)
 {
     for (int i = 1; i < n; i++)

@@ -1,13 +1,15 @@
-/* Training, second half: from distinct pieces with counts to merges (read bpe_count.c first).
+/* Tokenizer training, second half: from distinct pieces with counts to merges (read bpe_count.c first).
  *
  * All pieces lie one after the other in `slots`, one slot per byte, with a border slot before, between and
  * after them. A token covers a run of slots: the first holds its id, the others NONE; the first and the last
- * hold its length, so that both neighbours are found without links. For each pair of neighbours there is its
- * count, weighted by the pieces' counts, and the list of slots where it (once) began.
+ * hold the length of the run, so that both neighbours are found without links. Each pair of adjacent tokens
+ * has a count, weighted by the counts of the pieces, and a list of the slots where it began when the slot was
+ * added; an entry is ignored if other tokens are there by now.
  *
- * A merge visits the slots of its pair only, and each visit removes a token, so that all merges together take
- * time in proportion to the text's distinct pieces, whatever their lengths and the vocabulary. The counts of
- * neighbouring pairs are summed up per neighbour first, in arrays by id, and then looked up once. */
+ * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So all
+ * merges together take time in proportion to the size of the distinct pieces, whatever their lengths and the
+ * vocabulary. How a merge changes the counts of neighbouring pairs is first summed up per neighbour, in an
+ * array indexed by id, so that each of these pairs is looked up once. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -23,23 +25,23 @@ typedef struct slot {
 typedef struct pair {
     uint64_t key; /* left << 32 | right */
     int64_t count;
-    size_t start; /* of its list, into `places` */
+    size_t start; /* start of its list in `places` */
     uint32_t n;
 } pair;
 
 typedef struct candidate {
-    int64_t count; /* when it was pushed; the pair's count may have fallen since */
+    int64_t count; /* when it was pushed; the pair's count may be lower by now */
     uint64_t key;
 } candidate;
 
-/* One new neighbour of the token a merge makes. */
+/* One occurrence of a neighbour beside the token that a merge makes. */
 typedef struct event {
-    uint32_t place; /* where the new pair begins */
+    uint32_t place; /* slot where the new pair begins */
     int32_t neighbour;
     int side;
 } event;
 
-/* What a merge does, per neighbour and side. */
+/* Sums over the events of one merge with the same neighbour, by side. */
 typedef struct tally {
     int64_t weight[2];
     size_t n[2];
@@ -47,7 +49,7 @@ typedef struct tally {
 
 typedef struct trainer {
     const ax_tokenizer_training *training;
-    bpe_table names; /* of tokens, by id: special tokens, bytes, merges */
+    bpe_table names; /* names of tokens, by id: special tokens, bytes, merges */
     json_t *merges;
     const bpe_table *words;
 
@@ -67,7 +69,7 @@ typedef struct trainer {
     event *events;
     size_t n_events, events_capacity;
     tally *tallies;   /* [vocab] */
-    int64_t *touched; /* neighbour * 2 + side, of this merge */
+    int64_t *touched; /* neighbour * 2 + side of each sum that this merge uses */
     size_t n_touched;
 } trainer;
 
@@ -93,7 +95,7 @@ static ax_status index_grow(trainer *t)
     return AX_OK;
 }
 
-/* The pair of this key, made if need be. */
+/* Finds the pair of this key, or adds it. */
 static ax_status pair_get(trainer *t, uint64_t key, pair **out)
 {
     if (!t->index || t->n_pairs > t->mask / 2)
@@ -109,7 +111,7 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
     return AX_OK;
 }
 
-/* Room for `more` places at the end of the pair's list, which moves if it is not the last one. */
+/* Moves the pair's list to the end of `places`, with room for `more` entries behind it. */
 static ax_status pair_extend(trainer *t, pair *p, size_t more)
 {
     AX_TRY(bpe_grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));
@@ -136,7 +138,7 @@ static ax_status heap_push(trainer *t, candidate c)
     return AX_OK;
 }
 
-/* Puts `c` where the top was. */
+/* Replaces the top of the heap by `c`. */
 static void heap_replace(trainer *t, candidate c)
 {
     size_t i = 0;
@@ -156,7 +158,8 @@ static void heap_pop(trainer *t)
         heap_replace(t, last);
 }
 
-/* The pair to merge next, or NULL. A count that fell since the candidate was pushed is corrected first. */
+/* Removes the most frequent pair from the heap and returns it; NULL if there is none. A candidate whose pair
+ * has become less frequent since it was pushed is first corrected. */
 static pair *best_pair(trainer *t)
 {
     while (t->n_heap) {
@@ -177,7 +180,8 @@ static pair *best_pair(trainer *t)
 
 /* ---- set-up ---- */
 
-/* Ids of the bytes, which follow the special tokens in the order of the characters that spell them. */
+/* Adds the 256 bytes to `names`, after the special tokens, in the order of the characters that spell them;
+ * byte_id gets their ids. */
 static ax_status add_bytes(trainer *t, int32_t byte_id[N_BYTES])
 {
     enum { LAST_CHARACTER = 323 };
@@ -215,7 +219,7 @@ static ax_status fill_slots(trainer *t, const int32_t byte_id[N_BYTES])
     return AX_OK;
 }
 
-/* Counts and places of the pairs of bytes: count, make room, place. */
+/* Finds the pairs of bytes: counts them, reserves their lists, then fills the lists. */
 static ax_status first_pairs(trainer *t)
 {
     size_t base = t->names.n - N_BYTES, pairs = N_BYTES * N_BYTES;
@@ -264,7 +268,7 @@ static ax_status note(trainer *t, int side, int32_t neighbour, int64_t weight, s
     return AX_OK;
 }
 
-/* Merges the tokens a, b at slot i, if they are there still, and notes their neighbours. */
+/* Merges tokens a and b at slot i, if they are still there, and records their neighbours. */
 static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab)
 {
     slot *s = t->slots;
@@ -287,7 +291,8 @@ static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab
     return AX_OK;
 }
 
-/* The pairs that neighbour x on `side` makes with the new token, and made with the old one. */
+/* Keys of the pair that neighbour x on `side` forms with the new token, and of the pair that it formed with
+ * the old one. */
 static uint64_t new_key(int32_t x, int side, int32_t ab)
 {
     return side == LEFT ? tok_pair(x, ab) : tok_pair(ab, x);
@@ -297,8 +302,8 @@ static uint64_t old_key(int32_t x, int side, int32_t a, int32_t b)
     return side == LEFT ? tok_pair(x, a) : tok_pair(b, x);
 }
 
-/* Turns the tallies into counts and lists of the new pairs. A tally's n becomes, for `place_events`, where
- * the next place goes. */
+/* Adds the sums of a merge to the counts of the new pairs, reserves their lists, and subtracts the sums from
+ * the old pairs. Afterwards n[side] of a tally is where in `places` merge_pair puts the next entry. */
 static ax_status apply_tallies(trainer *t, int32_t a, int32_t b, int32_t ab)
 {
     pair *p;
@@ -340,7 +345,7 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 {
     int32_t a = (int32_t)(p->key >> 32), b = (int32_t)(uint32_t)p->key;
     size_t start = p->start, n = p->n;
-    p->n = 0; /* its places are no more; p itself may move from here on */
+    p->n = 0; /* its list is used up; p is invalid once t->pairs grows */
     t->n_events = t->n_touched = 0;
     for (size_t k = 0; k < n; k++)
         AX_TRY(merge_at(t, t->places[start + k], a, b, ab));
@@ -354,7 +359,7 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 
 /* ---- the loop ---- */
 
-/* Records the merge and says which token it makes: a new one, or one of the same name. */
+/* Records the merge. *ab is the token that it makes: a new one, or an earlier one of the same name. */
 static ax_status name_merge(trainer *t, const pair *p, int32_t *ab)
 {
     const bpe_word *a = &t->names.words[p->key >> 32], *b = &t->names.words[(uint32_t)p->key];
@@ -469,7 +474,7 @@ static ax_status check_options(const ax_tokenizer_training *o)
     return check_specials(o);
 }
 
-/* Whether the end-of-text token is the usual one, or a given one; NULL if there is none. */
+/* Returns the end-of-text token: the one given, else <|endoftext|> if it is a special token, else NULL. */
 static const char *chosen_eos(const ax_tokenizer_training *o)
 {
     for (size_t i = 0; i < o->n_specials; i++)

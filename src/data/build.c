@@ -1,9 +1,10 @@
-/* ax_data_build: a corpus into packed token files, by several threads, in the corpus's order.
+/* ax_data_build: tokenizes a corpus into packed token files with several threads, in the corpus's order.
  *
- * Units (corpus.h) are numbered as they are handed to workers. A worker encodes its unit into the slot
- * `number % SLOTS`; whoever finds the next unit in order complete writes it. So the files do not depend on
- * the number of threads, and memory is bounded: a unit is handed out only while there is a free slot and
- * the units in flight hold less than IN_FLIGHT_BYTES of text (a single larger one goes alone). */
+ * Units (corpus.h) are numbered in the order in which workers get them. A worker encodes its unit into the
+ * slot `number % SLOTS` of a ring buffer. Whichever worker then finds the oldest unit complete writes it to
+ * the files, so these do not depend on the number of threads. Memory is bounded: a unit is handed out only if
+ * a slot is free and the units in flight hold at most IN_FLIGHT_BYTES of text; a larger unit waits until none
+ * is in flight. */
 #include "corpus.h"
 #include "hash_set.h"
 
@@ -14,7 +15,8 @@
 
 enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
 
-/* One encoded document: the ids up to `end` of its slot. */
+/* One encoded document: its ids are those of the slot up to index `end`, from the end of the document before.
+ */
 typedef struct built_document {
     size_t end;
     int64_t text_bytes;
@@ -36,23 +38,23 @@ typedef struct build {
     ax_corpus *corpus;
     ax_token_writer *train, *valid; /* valid: NULL without a split */
     int64_t counts[2];              /* documents of train and valid */
-    hash_set seen;                  /* with `dedup`: texts written so far */
+    hash_set seen;                  /* with `dedup`: hashes of the texts written so far */
     int64_t copies;                 /* documents left out because their text was seen */
-    pthread_mutex_t lock;           /* guards what follows, but a slot between hand-out and `done` */
+    pthread_mutex_t lock; /* guards the fields below, except for a slot between hand-out and `done` */
     pthread_cond_t changed;
     corpus_unit next;
-    bool more;               /* `next` is a unit that waits to be handed out */
-    int64_t issued, written; /* units */
+    bool more;               /* `next` holds a unit that is not handed out yet */
+    int64_t issued, written; /* numbers of units handed out and written */
     int64_t bytes_in_flight;
-    bool writing;     /* some worker writes slots out; it alone touches writers and progress */
-    ax_status status; /* the first failure in the corpus's order ends all */
+    bool writing;     /* a worker is writing slots: only this worker uses the writers and `progress` */
+    ax_status status; /* the first failure in the corpus's order, which stops the build */
     char *message;
     ax_data_progress progress;
     double started, told;
     slot slots[SLOTS];
 } build;
 
-/* What a worker has of its own. */
+/* State of one worker. */
 typedef struct worker {
     build *b;
     ax_encoder *encoder;
@@ -60,7 +62,8 @@ typedef struct worker {
     slot *slot; /* being filled */
 } worker;
 
-/* Uniform in [0, 1) by the text alone: neither place nor neighbours of a document decide its side. */
+/* Whether a document goes to the validation part: its hash, as a uniform number in [0, 1), is below
+ * `fraction`. So this depends on the text alone, not on its place in the corpus. */
 static bool falls_to_validation(const built_document *document, double fraction)
 {
     return (double)(document->hash >> 11) * 0x1p-53 < fraction;
@@ -137,14 +140,15 @@ static ax_status write_slot(build *b, slot *s)
     AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
     AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.to - s->unit.from;
-    if (s->ids.capacity > KEEP_IDS) /* of an unusually large document */
+    if (s->ids.capacity > KEEP_IDS) /* grown by an unusually large document */
         ax_ids_fini(&s->ids);
     if (s->documents.capacity > KEEP_IDS)
         ax_buf_fini(&s->documents);
     return tell_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
 }
 
-/* With the lock held: writes whatever is complete and next in order, the lock released meanwhile. */
+/* Writes the slots that are complete and next in order. Called with the lock held, which it releases while it
+ * writes. */
 static void write_ready(build *b)
 {
     while (!b->writing && b->status == AX_OK && b->slots[b->written % SLOTS].done) {
@@ -168,7 +172,7 @@ static void write_ready(build *b)
 
 /* ---- workers ------------------------------------------------------------------------------------- */
 
-/* With the lock held: waits for a unit that may be started; NULL when there are no more. */
+/* Waits until a unit may be started and takes it; NULL if there are no more. Called with the lock held. */
 static slot *take_unit(build *b)
 {
     while (b->more && b->status == AX_OK) {
@@ -203,7 +207,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-/* Worker 0 is the calling thread, so one thread always works even if no other can be had. */
+/* Worker 0 is the calling thread, so the build works even if no thread can be started. */
 static ax_status run_workers(build *b)
 {
     int n = b->options->threads > 0 ? b->options->threads : ax_processors(), started = 1;
@@ -235,8 +239,8 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* The text of a file would be lost to an output of its name. Token files of an earlier build may lie below a
- * directory that is read: they are left out of it as no text. */
+/* Refuses to write to an input, whose text would be lost. A token file is no input: it may lie below an input
+ * directory after an earlier build, and the corpus leaves it out because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;
@@ -293,7 +297,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     AX_TRY(open_writers(b));
     b->progress.bytes_total = b->corpus->bytes;
     b->started = ax_now();
-    b->told = b->started - 1; /* so that the first unit is told at once */
+    b->told = b->started - 1; /* so that the first unit is reported at once */
     b->more = corpus_next_unit(b->corpus, &b->next);
     AX_TRY(run_workers(b));
     AX_TRY(finish_writers(b, report));

@@ -1,11 +1,12 @@
-/* ax_data_check: what opening a source cannot afford to verify, in one pass over file and index. */
+/* ax_data_check: verifies what would take too long when a source is opened, by reading all of file and index.
+ */
 #include "source.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-enum { CHECK_CHUNK = 1 << 16 }; /* bytes hashed, or tokens judged, at a time */
+enum { CHECK_CHUNK = 1 << 16 }; /* bytes hashed, or tokens checked, at a time */
 
 static ax_status hash_body(const ax_data *data, XXH3_state_t *state)
 {
@@ -40,7 +41,8 @@ static ax_status check_body_hash(const ax_data *data)
     return AX_OK;
 }
 
-/* Documents that end among tokens at ... at+count-1 end with end_id; *document is the first not yet seen. */
+/* Checks that each document whose last token is among tokens at ... at+count-1 ends with end_id; *document is
+ * the first document that is not checked yet. */
 static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t at, int64_t count,
                             int64_t *document)
 {
@@ -61,7 +63,7 @@ static ax_status check_ends(data_starts *starts, const int32_t *tokens, int64_t 
     return AX_OK;
 }
 
-/* After check_starts, on which it relies. */
+/* Checks all tokens. check_starts must have passed: this relies on ascending document starts. */
 static ax_status check_tokens(const ax_data *data)
 {
     int32_t *buffer;
@@ -80,7 +82,8 @@ static ax_status check_tokens(const ax_data *data)
     return status;
 }
 
-/* Sequences of Megatron-LM must follow each other in the .bin, for samples are cut from it as it lies. */
+/* Checks that the sequences of Megatron-LM follow each other in the .bin, because rows are cut from the .bin
+ * without its index. */
 static ax_status check_sequences(data_starts *starts)
 {
     const ax_data *data = starts->data;
@@ -137,7 +140,7 @@ static ax_status check_starts(const ax_data *data)
     return AX_OK;
 }
 
-/* The checksum comes last: it finds everything, but what was found before it has a place. */
+/* The checksum comes last: it finds any damage, but cannot tell where, as the checks before it do. */
 ax_status ax_data_check(const ax_data *data)
 {
     for (int i = 0; i < data->parts; i++)

@@ -11,7 +11,7 @@ static void insert(uint64_t *slots, size_t capacity, uint64_t hash, bool *added)
     slots[i] = hash;
 }
 
-/* Half of the slots stay empty, so that searches are short. */
+/* Doubles the table. At most half of the slots are used, so that lookups probe few slots. */
 static ax_status grow(hash_set *set)
 {
     size_t capacity = set->capacity ? 2 * set->capacity : 1024;

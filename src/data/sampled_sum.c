@@ -8,15 +8,15 @@
 
 enum { BLOCK_BYTES = 4096, BLOCKS = 64 };
 
-/* Where block i of the n blocks of a file is: evenly spaced, the first at the start and the last at the end.
- */
+/* Returns the offset of block i of n in a file: they are evenly spaced, the first at the start and the last
+ * at the end. */
 static int64_t block_at(const data_file *file, int64_t i, int64_t n)
 {
     int64_t room = file->bytes - BLOCK_BYTES, gaps = n - 1;
     return room / gaps * i + room % gaps * i / gaps;
 }
 
-/* The whole of a short file. */
+/* Adds all bytes of a short file to the sum. */
 static ax_status sum_whole(const data_file *file, uint64_t *sum)
 {
     char *all;
@@ -36,7 +36,8 @@ static ax_status sum_file(const data_file *file, uint64_t *sum)
     *sum = XXH3_64bits_withSeed(&(uint64_t){(uint64_t)file->bytes}, sizeof(uint64_t), *sum);
     if (file->bytes <= BLOCKS * BLOCK_BYTES)
         return sum_whole(file, sum);
-    for (int64_t i = 0; i < BLOCKS; i++) /* all at once: from a cold disk they come in parallel */
+    for (int64_t i = 0; i < BLOCKS;
+         i++) /* prefetch all of them, so that a cold disk reads them in parallel */
         data_file_want(file, block_at(file, i, BLOCKS), BLOCK_BYTES);
     for (int64_t i = 0; i < BLOCKS; i++) {
         AX_TRY(data_file_read(file, block_at(file, i, BLOCKS), block, sizeof block));

@@ -1,11 +1,12 @@
-/* The size of the text behind a token source, from its tokens where its file does not say. */
+/* ax_data_text_bytes: the size of the text that a token source was made from, computed from its tokens if its
+ * file does not record it. */
 #include "source.h"
 
 #include <stdlib.h>
 
 enum { TEXT_CHUNK = 1 << 16 };
 
-/* lengths[id]: bytes that a token adds to the text; -1: the tokenizer has no such token. */
+/* Sets lengths[id] to the bytes that a token adds to the text; -1: the tokenizer has no such token. */
 static ax_status token_lengths(const ax_tokenizer *tokenizer, int32_t vocab, int32_t **out)
 {
     AX_TRY(ax_calloc((size_t)vocab, sizeof **out, out));

@@ -33,22 +33,24 @@ uint32_t tok_utf8_get(const char *text, size_t *size);
 /* Writes the character as UTF-8 and returns its length (1 to 4). */
 size_t tok_utf8_put(uint32_t c, char *out);
 
-/* The printable character that stands for a byte in the JSON files, and back (-1: none). GPT-2's choice:
- * printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order. */
+/* Maps a byte to the printable character that stands for it in the JSON files, and back (-1: the character
+ * stands for no byte). As in GPT-2: printable Latin-1 characters stand for themselves, and U+0100 and up, in
+ * order, for the other bytes. */
 uint32_t tok_byte_char(unsigned byte);
 int tok_char_byte(uint32_t c);
 /* The bytes that a name in a JSON file stands for; false if some character stands for no byte. Writes at
  * most as many bytes as the name has. */
 bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size);
 
-/* Length of the run of White_Space at the start or the end of valid UTF-8; is a word character (letter,
- * mark, digit, connector) next to this end of it? */
+/* Length in bytes of the white space (property White_Space) at the start or the end of valid UTF-8; whether
+ * the text starts or ends with a word character (letter, mark, digit, connector). */
 size_t tok_space_prefix(const char *text, size_t n);
 size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
 bool tok_ends_word(const char *text, size_t n);
 
-/* The normal form (a set of utf8proc options, 0 for none) that a file calls `name`; -1 if unknown. */
+/* Returns the normal form of this name (a set of utf8proc options; 0 is none), or -1 if the name is unknown.
+ */
 int tok_form_named(const char *name);
 /* Appends valid UTF-8 to `out`, normalized. */
 AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out);
@@ -57,21 +59,22 @@ AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_b
 
 enum { TOK_MAX_STAGES = 8 };
 
-/* One cut of the text: matches are pieces, and so is what lies between them unless `drop_gaps`. */
+/* One step of cutting text into pieces: each match of the pattern is a piece, and so is the text between two
+ * matches, unless `drop_gaps`. */
 typedef struct tok_stage {
     pcre2_code *code;
-    char *pattern; /* as the file has it */
+    char *pattern; /* as written in the file */
     bool drop_gaps;
 } tok_stage;
 
-/* The pattern of this name (gpt2, llama3, qwen2), or NULL. */
+/* Returns the pattern of this name (gpt2, llama3, qwen2), or NULL. */
 const char *tok_pattern_named(const char *name);
 /* Compiles a pattern written for Hugging Face tokenizers' engine (Oniguruma, Ruby syntax) so that PCRE2 gives
  * the same matches, or refuses it: AX_ERR_DATA. */
 AX_MUST_CHECK ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps);
 void tok_stage_fini(tok_stage *stage);
 
-/* What one thread needs to match. */
+/* Per-thread state for matching. */
 typedef struct tok_matcher {
     pcre2_match_data *match;
     pcre2_match_context *context;
@@ -107,7 +110,7 @@ typedef struct tok_added {
     size_t size;
 } tok_added;
 
-/* Added tokens as a tree of bytes; a node's children are linked by `sibling`. */
+/* A trie over the bytes of added tokens; the children of a node are linked by `sibling`. */
 typedef struct tok_node {
     int32_t child, sibling, added; /* -1: none */
     unsigned char byte;
@@ -143,40 +146,41 @@ struct ax_tokenizer {
 
     tok_added *added;
     size_t n_added;
-    tok_tree raw_tree, normal_tree; /* added tokens sought before and after normalization */
+    tok_tree raw_tree, normal_tree; /* added tokens to match before and after normalization */
 
-    ax_ids before, after; /* the template */
+    ax_ids before, after; /* ids that the template puts before and after the text */
     int32_t eos;
     uint64_t hash;
 };
 
-/* Makes a tokenizer of the texts of its files, of which it takes ownership even if it fails; config may be
- * NULL. `where` is for messages. */
+/* Builds a tokenizer from the texts of its two files. Takes ownership of both, even on failure; config may be
+ * NULL. `where` names the file in messages. */
 AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_size, char *config,
                                   size_t config_size, ax_tokenizer **out);
-/* Its parts: normalizer, pre_tokenizer, post_processor, decoder. */
+/* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);
-/* What a field is, for messages: "null", "a string", … */
+/* Returns what a JSON value is, for messages: "null", "a string", … */
 const char *tok_json_kind(const json_t *value);
 
-/* The text of a tokenizer.json. `pattern` is a name for tok_pattern_named (qwen2 brings NFC);
- * vocab: object name -> id; merges: array; added: array of added tokens. */
+/* Writes a tokenizer.json into *text, which the caller frees. `pattern` is a name for tok_pattern_named
+ * (qwen2 also sets the normalizer NFC); vocab: object name -> id; merges: array; added: array of added
+ * tokens. */
 AX_MUST_CHECK ax_status tok_write_json(const char *pattern, bool prefix_space, json_t *vocab, json_t *merges,
                                        json_t *added, char **text, size_t *size);
-/* One entry of `added_tokens`; NULL if out of memory. */
+/* Makes one entry of `added_tokens`; NULL if out of memory. */
 json_t *tok_added_json(int32_t id, const char *content, bool special);
-/* The text of a tokenizer_config.json; eos may be NULL. */
+/* Writes a tokenizer_config.json into *text, which the caller frees; eos may be NULL. */
 AX_MUST_CHECK ax_status tok_write_config(const char *eos, char **text, size_t *size);
 /* Loads vocab.json and merges.txt of `dir`. */
 AX_MUST_CHECK ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out);
 
 AX_MUST_CHECK ax_status tok_ids_reserve(ax_ids *ids, size_t extra);
-/* The model's token of exactly these bytes, or -1. */
+/* Returns the id of the model's token of exactly these bytes, or -1. */
 int32_t tok_find(const ax_tokenizer *tok, const char *bytes, size_t n);
 
 AX_MUST_CHECK ax_status tok_tree_init(tok_tree *tree, const tok_added *added, size_t n, bool normalized);
 void tok_tree_fini(tok_tree *tree);
-/* The longest added token that starts the text, or -1. */
+/* Returns the index of the longest added token that the text starts with, or -1. */
 int32_t tok_tree_match(const tok_tree *tree, const char *text, size_t n);
 
 /* ---- merging ------------------------------------------------------------------------------------- */
@@ -186,7 +190,7 @@ static inline uint64_t tok_pair(int32_t left, int32_t right)
     return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* The rule that merges a pair, or NULL. */
+/* Returns the rule that merges a pair, or NULL. */
 static inline const tok_rule *tok_rule_find(const ax_tokenizer *tok, uint64_t pair)
 {
     uint64_t i = (pair * UINT64_C(0x9E3779B97F4A7C15)) >> tok->rules_shift;
@@ -198,7 +202,7 @@ static inline const tok_rule *tok_rule_find(const ax_tokenizer *tok, uint64_t pa
     }
 }
 
-/* Scratch of one thread for long pieces. */
+/* Per-thread scratch memory for merging long pieces. */
 typedef struct tok_merger {
     int32_t *id;
     uint32_t *prev, *next;
@@ -213,14 +217,14 @@ AX_MUST_CHECK ax_status tok_merge(const ax_tokenizer *tok, tok_merger *merger, c
                                   ax_ids *out);
 
 struct ax_encoder;
-/* Bytes met so far that are not part of valid UTF-8, or that no token stands for. */
+/* Counts of the bytes encoded so far that are not valid UTF-8, or that no token stands for. */
 int64_t tok_encoder_invalid(const struct ax_encoder *encoder);
 int64_t tok_encoder_unknown(const struct ax_encoder *encoder);
 const ax_tokenizer *tok_encoder_tokenizer(const struct ax_encoder *encoder);
 
 /* ---- training ------------------------------------------------------------------------------------ */
 
-/* Makes room for `need` elements in *(T **)array, which holds *capacity of them. */
+/* Grows *(T **)array to at least `need` elements of `size` bytes; it has room for *capacity. */
 AX_MUST_CHECK ax_status bpe_grow(void *array, size_t *capacity, size_t need, size_t size);
 
 /* Distinct byte strings, numbered in the order of their first appearance, each with a count. */
@@ -237,12 +241,13 @@ typedef struct bpe_table {
     uint64_t *slots; /* open addressing: hash << 32 | number + 1; 0 is empty */
     size_t mask;     /* slots - 1 */
 } bpe_table;
-/* Adds `count` to a string's count; *number (if not NULL) tells which it is. */
+/* Adds `count` to a string's count, and the string if it is new; *number (may be NULL) is the string's
+ * number. */
 AX_MUST_CHECK ax_status bpe_table_add(bpe_table *table, const char *bytes, size_t n, int64_t count,
                                       size_t *number);
 void bpe_table_fini(bpe_table *table);
 
-/* Counts the pieces of two bytes or more of all documents. */
+/* Counts the pieces of all documents that have two bytes or more; shorter ones have nothing to merge. */
 AX_MUST_CHECK ax_status bpe_count(const ax_tokenizer_training *training, const tok_stage *stage, int form,
                                   bpe_table *out);
 

@@ -1,4 +1,4 @@
-/* Round trip: does a document come back, and how much shorter was it? */
+/* The round trip of a document: encodes and decodes it, compares the result, and counts tokens. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -21,7 +21,8 @@ static ax_status count_used(const ax_tokenizer *tok, const ax_ids *ids, ax_token
     return AX_OK;
 }
 
-/* The document as it is to come back: normalized between invalid bytes, behind the prefix space. */
+/* Appends the text that decoding must return: the prefix space, if the tokenizer adds one, and the document,
+ * normalized between the bytes that are not valid UTF-8. */
 static ax_status expected_text(const ax_tokenizer *tok, const char *text, size_t n, ax_buf *out)
 {
     if (tok->prefix_space && n && text[0] != ' ')

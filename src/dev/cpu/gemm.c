@@ -63,7 +63,7 @@ typedef struct packing {
     int width; /* of the panels */
     ax_cpu_pack_fn *pack;
     int64_t pieces, steps;     /* `pieces` are spread evenly over `steps` */
-    int64_t rest;              /* remainder of that division so far */
+    int64_t rest;              /* accumulated remainder of that division */
     int64_t requested, packed; /* pieces that were prefetched, and that were packed */
 } packing;
 

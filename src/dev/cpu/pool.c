@@ -44,7 +44,7 @@ typedef struct worker {
 
 struct ax_cpu_pool {
     _Alignas(LINES) _Atomic uint64_t ticket;               /* parts << 32 | taken */
-    _Alignas(LINES) _Atomic uint64_t left[OWN_PARTS / 64]; /* bit i of word w: nobody has part 64·w + i */
+    _Alignas(LINES) _Atomic uint64_t left[OWN_PARTS / 64]; /* bit i of word w: part 64·w + i is not taken */
     _Alignas(LINES) _Atomic uint32_t done;
     _Alignas(LINES) atomic_int sleepers; /* workers waiting for `work` */
     _Alignas(LINES) atomic_bool waiting; /* the caller waits for `finished` */

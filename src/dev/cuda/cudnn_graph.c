@@ -76,7 +76,7 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 
 /* ---- tables -------------------------------------------------------------------------------------- */
 
-/* The layouts of tensors: their dims, of which array in memory. */
+/* The layouts of tensors: [dims of the tensor] of [dims of the array in memory]. */
 typedef enum layout {
     QUERIES, /* [b,h,t,d] of [b,t,H,d] */
     KEYS,    /* [b,g,t,d] of [b,t,G,d] */

@@ -22,7 +22,7 @@ enum {
     ALL = BIT(AX_DTYPE_COUNT) - 1
 };
 
-static ax_status take(const char *kernel, const char *field, ax_dtype dtype, unsigned legal)
+static ax_status check_dtype(const char *kernel, const char *field, ax_dtype dtype, unsigned legal)
 {
     AX_CHECK((unsigned)dtype < AX_DTYPE_COUNT && (legal & BIT(dtype)), AX_ERR_USAGE,
              "kernel %s does not take %s as its %s", kernel, ax_dtype_name(dtype), field);
@@ -100,7 +100,7 @@ static double drop_flops(const ax_attention_dropout *drop) { return drop->p > 0 
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-static double pass(const ax_operand *list, size_t n, ax_operand_fn *each, void *user)
+static double pass_operands(const ax_operand *list, size_t n, ax_operand_fn *each, void *user)
 {
     double bytes = 0;
     for (size_t i = 0; i < n; i++) {
@@ -125,7 +125,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
                                    {u->v, u->n, u->n, dtype, AX_READ_WRITE},
                                    {u->g, u->n, u->n, dtype, AX_READ},
                                    {u->copy, u->n, u->n, copy_dtype, AX_WRITE}};
-        bytes += pass(list, AX_COUNT(list), each, user);
+        bytes += pass_operands(list, AX_COUNT(list), each, user);
     }
     return bytes;
 }
@@ -160,7 +160,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
         const ax_##kernel##_args *a = args;                                                                  \
         const ax_operand list[] = {__VA_ARGS__};                                                             \
         _Static_assert(sizeof list > 0, "kernel " #kernel " has no operands");                               \
-        return pass(list, AX_COUNT(list), each, user) + (table);                                             \
+        return pass_operands(list, AX_COUNT(list), each, user) + (table);                                    \
     }                                                                                                        \
     static const kernel_row kernel##_row = {#kernel,           sizeof(ax_##kernel##_args),                   \
                                             END(kernel, last), kernel##_check,                               \
@@ -170,7 +170,7 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
 
 #define END(kernel, last)                                                                                    \
     (offsetof(ax_##kernel##_args, last) + sizeof(((const ax_##kernel##_args *)NULL)->last))
-#define TAKES(field, legal) AX_TRY(take(name, #field, a->field, legal))
+#define TAKES(field, legal) AX_TRY(check_dtype(name, #field, a->field, legal))
 #define NO_DTYPE (void)0 /* the kernel has no dtype field */
 #define TABLE pass_table(a->table, a->arrays, T, a->copy_dtype, each, user)
 

@@ -12,7 +12,7 @@
  * p and ds are computed in registers from a strip of scores, and stored in the form in which the matmuls read
  * them: in units along queries for dv and dk, along keys for dq. Without pairs of bf16 both forms are the
  * same. AMX reads left operands along k only, so there p and ds are right operands instead: dvT += doT·p, dkT
- * += qT·ds ("turned").
+ * += qT·ds (transposes_sums).
  *
  * dk and dv of a block of keys are complete when its loop ends. dq is summed over the blocks of keys: in
  * place if it is fp32, else in scratch. If scratch does not hold all queries of the group, dq is computed in
@@ -32,14 +32,14 @@ typedef struct attend_grad {
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
     float *q_room, *dout_room; /* for q and dout as left operands */
-    float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if turned */
+    float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if transposes_sums */
     float *s, *dp;             /* of a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_LD] */
     float *p, *ds;             /* units along queries, at offset units_at */
     float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
-    float *dk, *dv;            /* [GRAD_KEYS, d], or if turned [d, GRAD_LD] */
+    float *dk, *dv;            /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
     float *dq;                 /* row 0 of the current head; rows are dq_ld apart */
     int64_t dq_ld;
-    head_rows soon[5]; /* to prefetch for the next item */
+    head_rows next_rows[5]; /* to prefetch for the next item */
 } attend_grad;
 
 #ifdef AX_SIMD_BF16
@@ -58,15 +58,16 @@ INLINE void put_pairs(vf a, vf b, float *pairs, uint16_t *row_a, uint16_t *row_b
 #endif
 
 /* Whether dvT and dkT are computed instead of dv and dk (AMX). */
-INLINE bool turned(const attend_grad *t) { return t->of.gm->grain > 1; }
+INLINE bool transposes_sums(const attend_grad *t) { return t->of.gm->grain > 1; }
 
 /* Returns the offset in p and ds of the unit that begins with query i, for key c. The arrays are
- * [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if turned. */
+ * [GRAD_QUERIES / pair, GRAD_LD], or panels of keys if transposes_sums. */
 INLINE int64_t units_at(const attend_grad *t, int64_t i, int64_t c)
 {
     const ax_cpu_gemm *gm = t->of.gm;
     int64_t u = i / gm->pair, wide = gm->vectors * W;
-    return turned(t) ? c / wide * wide * (GRAD_QUERIES / gm->pair) + u * wide + c % wide : u * GRAD_LD + c;
+    return transposes_sums(t) ? c / wide * wide * (GRAD_QUERIES / gm->pair) + u * wide + c % wide
+                              : u * GRAD_LD + c;
 }
 
 /* Stores p and ds of n rows, from row i of the block on, at column c: as units along queries and, for pairs,
@@ -103,14 +104,14 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
     span see[N], all;
     for (int k = 0; k < N; k++) {
         int64_t row = (f->b * t->g->heads + f->h) * t->g->q_len + f->q0 + i + r + k;
-        see[k] = seen(f, i + r + k);
+        see[k] = seen_columns(f, i + r + k);
         bool any = see[k].lo < see[k].hi;
         lse[k] = vset(any ? (float)(((const float *)t->g->lse)[row] * -LOG2E) : 0);
         delta[k] = vset(any ? -((const float *)t->g->delta)[row] * (float)t->g->scale : 0);
     }
     all = seen_by_all(see, N);
     if (drops)
-        keep_rows(f, i + r, N, c0, c1);
+        dropout_rows(f, i + r, N, c0, c1);
     for (int64_t c = c0; c < c1; c += W) {
         vf p[N], ds[N];
         UNROLL
@@ -127,8 +128,8 @@ INLINE void grad_rows(const attend_grad *t, int64_t i, int64_t r, int64_t c0, in
             }
             ds[k] = weight * vfma(slope, scale, delta[k]);
             if (c < all.lo || c + W > all.hi) {
-                p[k] = shown(p[k], c, see[k].lo, see[k].hi, 0);
-                ds[k] = shown(ds[k], c, see[k].lo, see[k].hi, 0);
+                p[k] = mask_columns(p[k], c, see[k].lo, see[k].hi, 0);
+                ds[k] = mask_columns(ds[k], c, see[k].lo, see[k].hi, 0);
             }
         }
         put_units_of_rows(t, i + r, N, c, p, ds);
@@ -149,7 +150,7 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
         strip_times_panels(gm, strip_of(&t->dout, i), t->v, keys, lo, hi, du, 0, du, rows, t->dp, GRAD_LD,
                            false);
     }
-    if (turned(t)) /* the matmul reads whole strips */
+    if (transposes_sums(t)) /* the matmul reads whole strips */
         rows = gm->rows;
     int64_t end = ax_round_up(ax_max(0, ax_min(f->q0 + i + rows - f->j0, f->keys)), step);
     int64_t c0 = lo < hi ? lo / step * step : end, c1 = lo < hi ? ax_round_up(hi, step) : end;
@@ -164,7 +165,7 @@ INLINE void grad_strip(const attend_grad *t, int64_t i, bool drops)
 }
 
 /* dvT += doT·p, dkT += qT·ds. */
-INLINE void grad_add_turned(const attend_grad *t)
+INLINE void grad_add_transposed(const attend_grad *t)
 {
     const attend *f = &t->of;
     const ax_cpu_gemm *gm = f->gm;
@@ -220,7 +221,7 @@ INLINE void grad_add_dq(const attend_grad *t)
 
 /* Prefetches, at a strip of queries on the diagonal, the rows of dk and dv that will be written; in the last
  * block of keys also those of dq, and what the next item reads first. */
-INLINE void grad_ask(const attend_grad *t, int64_t i)
+INLINE void grad_prefetch(const attend_grad *t, int64_t i)
 {
     const ax_attention_grad_args *g = t->g;
     const attend *f = &t->of;
@@ -229,16 +230,16 @@ INLINE void grad_ask(const attend_grad *t, int64_t i)
         return;
     int64_t at = key_row(f->a, f->b, f->h, f->j0) * size;
     head_rows sums = {(const char *)g->dk + at, g->kv_heads * row, row, f->keys};
-    ask_rows(&sums, r, r + f->gm->rows);
+    prefetch_rows(&sums, r, r + f->gm->rows);
     sums.at = (const char *)g->dv + at;
-    ask_rows(&sums, r, r + f->gm->rows);
+    prefetch_rows(&sums, r, r + f->gm->rows);
     if (f->j0 + f->keys < g->q_len)
         return;
     head_rows dq = {(const char *)g->dq + ((f->b * g->q_len + f->j0) * g->heads + f->h) * row, g->heads * row,
                     row, f->keys};
-    ask_rows(&dq, r, r + f->gm->rows);
+    prefetch_rows(&dq, r, r + f->gm->rows);
     for (int n = 0; n < 5; n++)
-        ask_rows(&t->soon[n], r, r + f->gm->rows);
+        prefetch_rows(&t->next_rows[n], r, r + f->gm->rows);
 }
 
 /* Adds the contributions of the current block of queries and the current block of keys. */
@@ -246,10 +247,10 @@ INLINE void grad_block(const attend_grad *t, bool drops)
 {
     for (int64_t i = 0; i < t->of.rows; i += t->of.gm->rows) {
         grad_strip(t, i, drops);
-        grad_ask(t, i);
+        grad_prefetch(t, i);
     }
-    if (t->make_dkv && turned(t))
-        grad_add_turned(t);
+    if (t->make_dkv && transposes_sums(t))
+        grad_add_transposed(t);
     else if (t->make_dkv)
         grad_add_dkv(t);
     if (t->make_dq)
@@ -276,7 +277,7 @@ INLINE void grad_queries(attend_grad *t, int64_t heads, int64_t q_from, int64_t 
             const char *q = (const char *)g->q + at * size, *dout = (const char *)g->dout + at * size;
             f->q = left_rows(f->gm, q, size, ld, f->rows, d, t->q_room);
             t->dout = left_rows(f->gm, dout, size, ld, f->rows, d, t->dout_room);
-            if (t->make_dkv && turned(t)) {
+            if (t->make_dkv && transposes_sums(t)) {
                 f->gm->pack_a(q, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->q_cols);
                 f->gm->pack_a(dout, ld, false, d, f->rows, 0, ax_cpu_units(f->gm, f->rows), t->dout_cols);
             } else if (t->make_dkv) {
@@ -313,8 +314,8 @@ INLINE void grad_store(void *to, int64_t at, int64_t to_ld, const float *from, i
 }
 
 /* Stores as grad_store, from transposed sums [d, GRAD_LD]. */
-INLINE void grad_store_turned(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows, int64_t d,
-                              vtype type)
+INLINE void grad_store_transposed(void *to, int64_t at, int64_t to_ld, const float *from, int64_t rows,
+                                  int64_t d, vtype type)
 {
     for (int64_t r = 0; r < rows; r += W)
         for (int64_t c = 0; c < d; c += W) {
@@ -336,14 +337,14 @@ INLINE void grad_pass_keys(attend_grad *t, int64_t dq_head, bool drops)
     int64_t d = f->d, ld = g->kv_heads * d;
     for (int64_t j0 = 0; j0 < g->q_len; j0 += GRAD_KEYS) {
         grad_keys(t, j0);
-        int64_t keys = turned(t) ? GRAD_LD : f->keys;
+        int64_t keys = transposes_sums(t) ? GRAD_LD : f->keys;
         memset(t->dk, 0, (size_t)(keys * d) * 4);
         memset(t->dv, 0, (size_t)(keys * d) * 4);
         grad_queries(t, g->heads / g->kv_heads, 0, g->q_len, dq_head, drops);
         int64_t at = key_row(f->a, f->b, f->h, j0);
-        if (turned(t)) {
-            grad_store_turned(g->dk, at, ld, t->dk, f->keys, d, f->type);
-            grad_store_turned(g->dv, at, ld, t->dv, f->keys, d, f->type);
+        if (transposes_sums(t)) {
+            grad_store_transposed(g->dk, at, ld, t->dk, f->keys, d, f->type);
+            grad_store_transposed(g->dv, at, ld, t->dv, f->keys, d, f->type);
         } else {
             grad_store(g->dk, at, ld, t->dk, f->keys, d, f->type);
             grad_store(g->dv, at, ld, t->dv, f->keys, d, f->type);
@@ -399,19 +400,19 @@ INLINE void grad_start(const attend_grad *t)
 }
 
 /* Sets what to prefetch for an item: the first rows that it reads. */
-INLINE void grad_soon(attend_grad *t, int64_t item)
+INLINE void grad_rows_of_item(attend_grad *t, int64_t item)
 {
     const ax_attention_grad_args *g = t->g;
     int64_t size = vsize(t->of.type), row = t->of.d * size, n = ax_min(g->q_len, GRAD_KEYS);
     int64_t batch = item / g->kv_heads * g->q_len, head = item % g->kv_heads;
     const void *of_heads[] = {g->dout, g->o, g->q}, *of_keys[] = {g->k, g->v};
     for (int i = 0; i < 3; i++)
-        t->soon[i] = (head_rows){(const char *)of_heads[i] +
-                                     (batch * g->heads + head * (g->heads / g->kv_heads)) * row,
-                                 g->heads * row, row, n};
+        t->next_rows[i] = (head_rows){(const char *)of_heads[i] +
+                                          (batch * g->heads + head * (g->heads / g->kv_heads)) * row,
+                                      g->heads * row, row, n};
     for (int i = 0; i < 2; i++)
-        t->soon[3 + i] = (head_rows){(const char *)of_keys[i] + (batch * g->kv_heads + head) * row,
-                                     g->kv_heads * row, row, n};
+        t->next_rows[3 + i] = (head_rows){(const char *)of_keys[i] + (batch * g->kv_heads + head) * row,
+                                          g->kv_heads * row, row, n};
 }
 
 INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t next, char *scratch, bool drops,
@@ -428,23 +429,23 @@ INLINE void grad_item(const ax_attention_grad_args *g, int64_t item, int64_t nex
     f->d_units = ax_cpu_units(f->gm, d);
     f->b = item / g->kv_heads;
     f->h = item % g->kv_heads * group;
-    grad_soon(&t, next);
+    grad_rows_of_item(&t, next);
     float **const packed_keys[] = {&f->k, &t.v, &t.k_rows}, **const sums[] = {&t.dk, &t.dv};
     float **const packed_queries[] = {&t.q_room, &t.dout_room, &t.q_cols, &t.dout_cols};
     float **const strips[] = {&t.s, &t.dp}, **const scores[] = {&t.p, &t.ds};
     for (int i = 0; i < 3; i++)
-        *packed_keys[i] = carve(&scratch, GRAD_KEYS * wide * 4);
+        *packed_keys[i] = scratch_alloc(&scratch, GRAD_KEYS * wide * 4);
     for (int i = 0; i < 4; i++)
-        *packed_queries[i] = carve(&scratch, GRAD_QUERIES * wide * 4);
+        *packed_queries[i] = scratch_alloc(&scratch, GRAD_QUERIES * wide * 4);
     for (int i = 0; i < 2; i++)
-        *sums[i] = carve(&scratch, GRAD_LD * d * 4);
+        *sums[i] = scratch_alloc(&scratch, GRAD_LD * d * 4);
     for (int i = 0; i < 2; i++)
-        *strips[i] = carve(&scratch, f->gm->rows * GRAD_LD * 4);
+        *strips[i] = scratch_alloc(&scratch, f->gm->rows * GRAD_LD * 4);
     for (int i = 0; i < 2; i++)
-        *scores[i] = carve(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
+        *scores[i] = scratch_alloc(&scratch, GRAD_QUERIES / f->gm->pair * GRAD_LD * 4);
     if (drops)
-        f->kept = carve(&scratch, AT_ONCE * BLOCK_LD * 4);
-    t.ds_rows = f->pairs ? carve(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
+        f->kept = scratch_alloc(&scratch, AT_ONCE * BLOCK_LD * 4);
+    t.ds_rows = f->pairs ? scratch_alloc(&scratch, GRAD_QUERIES * GRAD_LD * 2) : t.ds;
     grad_start(&t);
     t.make_dkv = true;
     if (type == VF32) {
@@ -479,9 +480,9 @@ INLINE void grad_items(const ax_attention_grad_args *g, int64_t lo, int64_t hi, 
         grad_item(g, item, item + 1 < hi ? item + 1 : item, scratch, drops, type);
 }
 
-/* Not inlined, for the same reason as attention_dropping. */
-__attribute__((noinline)) static void attention_grad_dropping(const ax_attention_grad_args *g, int64_t lo,
-                                                              int64_t hi, void *scratch)
+/* Not inlined, for the same reason as attention_with_dropout. */
+__attribute__((noinline)) static void attention_grad_with_dropout(const ax_attention_grad_args *g, int64_t lo,
+                                                                  int64_t hi, void *scratch)
 {
     BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch, true);
 }
@@ -491,7 +492,7 @@ static void attention_grad(const void *args, int64_t lo, int64_t hi, void *scrat
     const ax_attention_grad_args *g = args;
     ax_cpu_begin(gemm_of(vtype_of(g->dtype)));
     if (g->drop.p > 0)
-        attention_grad_dropping(g, lo, hi, scratch);
+        attention_grad_with_dropout(g, lo, hi, scratch);
     else
         BY_VTYPE(grad_items, g->dtype, g, lo, hi, scratch, false);
     ax_cpu_end(gemm_of(vtype_of(g->dtype)));

@@ -27,7 +27,7 @@
 enum { QUERIES = AX_CPU_ATTENTION_QUERIES, BLOCK_KEYS = 512, BLOCK_LD = BLOCK_KEYS + 16 };
 
 /* Allocates `bytes` from scratch memory, in whole cache lines. */
-INLINE void *carve(char **scratch, int64_t bytes)
+INLINE void *scratch_alloc(char **scratch, int64_t bytes)
 {
     void *p = *scratch;
     *scratch += (bytes + 63) / 64 * 64;
@@ -37,7 +37,7 @@ INLINE void *carve(char **scratch, int64_t bytes)
 static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* Lanes are columns c, c+1, … Keeps x in columns lo … hi-1 and replaces the others by `hidden`. */
-INLINE vf shown(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
+INLINE vf mask_columns(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
 {
     vf lane = vload(lane_numbers);
     x = vless(lane, vset((float)(lo - c)), vset(hidden), x);
@@ -45,7 +45,7 @@ INLINE vf shown(vf x, int64_t c, int64_t lo, int64_t hi, float hidden)
 }
 
 /* Stores weights in the type that the matmul reads: fp32, or bf16 if `pairs` (subnormals become 0). */
-INLINE void put_weights(bool pairs, float *row, int64_t c, vf p)
+INLINE void store_weights(bool pairs, float *row, int64_t c, vf p)
 {
 #ifdef AX_SIMD_BF16
     if (pairs) {
@@ -145,7 +145,7 @@ typedef struct head_rows {
 } head_rows;
 
 /* Prefetches rows r0 … r1-1 into the L2 cache. */
-INLINE void ask_rows(const head_rows *x, int64_t r0, int64_t r1)
+INLINE void prefetch_rows(const head_rows *x, int64_t r0, int64_t r1)
 {
     for (int64_t r = r0; r < ax_min(r1, x->n); r++)
         for (int64_t byte = 0; byte < x->bytes; byte += LINE)
@@ -163,12 +163,12 @@ typedef struct attend {
     bool pairs;
     int64_t b, h, q0, rows, j0, keys, d, d_units;
     left q;
-    float *k, *v;      /* packed */
-    float *o;          /* [QUERIES, d] */
-    float *m, *l;      /* running maximum (in powers of two) and sum per query */
-    float *s;          /* the strip's scores, then its weights */
-    float *kept;       /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
-    head_rows soon[3]; /* to prefetch for the next item */
+    float *k, *v;           /* packed */
+    float *o;               /* [QUERIES, d] */
+    float *m, *l;           /* running maximum (in powers of two) and sum per query */
+    float *s;               /* the strip's scores, then its weights */
+    float *kept;            /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
+    head_rows next_rows[3]; /* to prefetch for the next item */
 } attend;
 
 /* Query i of the item sees the keys *lo … result-1. */
@@ -203,7 +203,7 @@ typedef struct span {
     int64_t lo, hi;
 } span;
 
-INLINE span seen(const attend *t, int64_t i)
+INLINE span seen_columns(const attend *t, int64_t i)
 {
     if (i >= t->rows)
         return (span){0, 0};
@@ -221,16 +221,16 @@ INLINE span seen_by_all(const span *rows, int n)
 }
 
 /* Computes dropout's factors for n rows, from row i of the item on, and columns c0 … c1-1 of the block. */
-INLINE void keep_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t c1)
+INLINE void dropout_rows(const attend *t, int64_t i, int n, int64_t c0, int64_t c1)
 {
     const ax_attention_args *a = t->a;
     for (int k = 0; k < n; k++)
-        keep_factors(&a->drop, t->b * a->q_len + t->q0 + i + k, t->h, a->kv_len, t->j0 + c0, t->j0 + c1,
-                     t->kept + k * BLOCK_LD + c0);
+        dropout_factors(&a->drop, t->b * a->q_len + t->q0 + i + k, t->h, a->kv_len, t->j0 + c0, t->j0 + c1,
+                        t->kept + k * BLOCK_LD + c0);
 }
 
 /* Sets a new maximum of row i and rescales its sums o and l to it. */
-INLINE void shrink_row(const attend *t, int64_t i, float now)
+INLINE void rescale_row(const attend *t, int64_t i, float now)
 {
     float before = t->m[i], shrink = exp2f(before - now);
     t->m[i] = now;
@@ -249,7 +249,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
     span see[AT_ONCE], all;
     vf most[AT_ONCE], sum[AT_ONCE], base[AT_ONCE];
     for (int k = 0; k < n; k++) {
-        see[k] = seen(t, i + r + k);
+        see[k] = seen_columns(t, i + r + k);
         most[k] = vset(-INFINITY);
         sum[k] = vset(0);
     }
@@ -259,7 +259,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
         for (int k = 0; k < n; k++) {
             vf x = vload(s + k * BLOCK_LD + c);
             if (c < all.lo || c + W > all.hi) {
-                x = shown(x, c, see[k].lo, see[k].hi, -INFINITY);
+                x = mask_columns(x, c, see[k].lo, see[k].hi, -INFINITY);
                 vstore(s + k * BLOCK_LD + c, x);
             }
             most[k] = vmax(x, most[k]);
@@ -269,12 +269,12 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
     for (int k = 0; k < n; k++) {
         float now = vhmax(most[k]) * scale;
         if (now > t->m[i + r + k])
-            shrink_row(t, i + r + k, now);
+            rescale_row(t, i + r + k, now);
         now = t->m[i + r + k];
         base[k] = vset(now > -INFINITY ? -now : 0);
     }
     if (drops)
-        keep_rows(t, i + r, n, c0, c1);
+        dropout_rows(t, i + r, n, c0, c1);
     for (int64_t c = c0; c < c1; c += W) {
         vf p[AT_ONCE];
         UNROLL
@@ -286,7 +286,7 @@ INLINE void softmax_rows(const attend *t, int64_t i, int64_t r, int n, int64_t c
             sum[k] = sum[k] + p[k];
             if (drops)
                 p[k] = p[k] * vload(t->kept + k * BLOCK_LD + c);
-            put_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
+            store_weights(t->pairs, s + k * BLOCK_LD, c, p[k]);
         }
     }
     UNROLL
@@ -333,7 +333,7 @@ INLINE int64_t key_row(const ax_attention_args *a, int64_t b, int64_t h, int64_t
 }
 
 /* Sets batch, head and queries of work item `item`. */
-INLINE void attend_at(attend *t, int64_t item)
+INLINE void set_item(attend *t, int64_t item)
 {
     const ax_attention_args *a = t->a;
     int64_t blocks = (a->q_len + QUERIES - 1) / QUERIES;
@@ -351,7 +351,7 @@ INLINE const char *query_row(const attend *t, int64_t size)
 
 /* Sets what to prefetch for an item: its queries, and the keys and values that the item before it does not
  * use. */
-INLINE void attend_soon(const attend *t, int64_t size, head_rows out[3])
+INLINE void rows_of_item(const attend *t, int64_t size, head_rows out[3])
 {
     const ax_attention_args *a = t->a;
     int64_t row = t->d * size, first = ax_min(a->kv_len, t->q0 ? a->q_offset + t->q0 : 0),
@@ -367,20 +367,20 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
 {
     int64_t d = a->head_dim, size = vsize(type);
     attend t = {.a = a, .type = type, .d = d, .gm = gemm_of(type)};
-    attend_at(&t, next);
-    attend_soon(&t, size, t.soon);
-    attend_at(&t, item);
+    set_item(&t, next);
+    rows_of_item(&t, size, t.next_rows);
+    set_item(&t, item);
     t.pairs = t.gm->pair == 2;
     t.d_units = ax_cpu_units(t.gm, d);
-    float *room = carve(&scratch, QUERIES * t.d_units * 4);
-    t.k = carve(&scratch, BLOCK_KEYS * t.d_units * 4);
-    t.v = carve(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
-    t.o = carve(&scratch, QUERIES * d * 4);
-    t.s = carve(&scratch, t.gm->rows * BLOCK_LD * 4);
-    t.m = carve(&scratch, QUERIES * 4);
-    t.l = carve(&scratch, QUERIES * 4);
+    float *room = scratch_alloc(&scratch, QUERIES * t.d_units * 4);
+    t.k = scratch_alloc(&scratch, BLOCK_KEYS * t.d_units * 4);
+    t.v = scratch_alloc(&scratch, BLOCK_KEYS * ((d + W - 1) / W * W) * 4);
+    t.o = scratch_alloc(&scratch, QUERIES * d * 4);
+    t.s = scratch_alloc(&scratch, t.gm->rows * BLOCK_LD * 4);
+    t.m = scratch_alloc(&scratch, QUERIES * 4);
+    t.l = scratch_alloc(&scratch, QUERIES * 4);
     if (drops)
-        t.kept = carve(&scratch, AT_ONCE * BLOCK_LD * 4);
+        t.kept = scratch_alloc(&scratch, AT_ONCE * BLOCK_LD * 4);
     memset(t.o, 0, (size_t)(t.rows * d) * 4);
     for (int64_t i = 0; i < QUERIES; i++) {
         t.m[i] = -INFINITY;
@@ -399,7 +399,7 @@ INLINE void attend_item(const ax_attention_args *a, int64_t item, int64_t next, 
         for (int64_t i = 0; i < t.rows; i += t.gm->rows) {
             attend_strip(&t, i, drops);
             for (int n = 0; n < 3 && t.j0 == 0; n++)
-                ask_rows(&t.soon[n], i, i + t.gm->rows);
+                prefetch_rows(&t.next_rows[n], i, i + t.gm->rows);
         }
     }
     attend_store(&t);
@@ -482,14 +482,14 @@ INLINE void attend_keys(query_head *h, int n, int64_t keys, int64_t there, int64
     head_rows k = {(const char *)a->k + h->kv * size, ld * size, bytes, there}, v = k;
     v.at = (const char *)a->v + h->kv * size;
     for (int64_t j = 0; j < keys; j += W) {
-        ask_rows(&k, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
+        prefetch_rows(&k, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
         for (int r = 0; r < n; r++)
             query_scores(&h[r], j, keys, ld, whole);
     }
     for (int r = 0; r < n; r++)
         softmax_rows(&h[r].t, 0, 0, 1, 0, ax_round_up(keys, W), false);
     for (int64_t j = 0; j < keys; j += W) {
-        ask_rows(&v, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
+        prefetch_rows(&v, j + KEYS_AHEAD, j + KEYS_AHEAD + W);
         for (int r = 0; r < n; r++)
             query_values(&h[r], j, ax_min(j + W, keys), ld, whole);
     }
@@ -507,8 +507,8 @@ INLINE void attend_query(const ax_attention_args *a, int64_t b, int64_t first, i
         m[r] = -INFINITY;
         h[r].t = (attend){.a = a, .b = b, .q0 = i, .type = type, .d = d, .h = first + r, .rows = 1};
         h[r].t.m = &m[r], h[r].t.l = &l[r];
-        h[r].t.o = carve(&scratch, row * 4), h[r].t.s = carve(&scratch, BLOCK_LD * 4);
-        h[r].q = carve(&scratch, row * 4);
+        h[r].t.o = scratch_alloc(&scratch, row * 4), h[r].t.s = scratch_alloc(&scratch, BLOCK_LD * 4);
+        h[r].q = scratch_alloc(&scratch, row * 4);
         memset(h[r].t.o, 0, (size_t)row * 4);
         for (int64_t c = 0; c < d; c += W)
             vstore(h[r].q + c, vget(a->q, ((b * a->q_len + i) * a->heads + first + r) * d + c, d - c, type));
@@ -555,8 +555,8 @@ INLINE void attend_range(const ax_attention_args *a, int64_t lo, int64_t hi, cha
 }
 
 /* Not inlined, so that the code without dropout is compiled as if there were no dropout. */
-__attribute__((noinline)) static void attention_dropping(const ax_attention_args *a, int64_t lo, int64_t hi,
-                                                         void *scratch)
+__attribute__((noinline)) static void attention_with_dropout(const ax_attention_args *a, int64_t lo,
+                                                             int64_t hi, void *scratch)
 {
     BY_VTYPE(attend_items, a->dtype, a, lo, hi, scratch, true);
 }
@@ -566,7 +566,7 @@ static void attention(const void *args, int64_t lo, int64_t hi, void *scratch)
     const ax_attention_args *a = args;
     ax_cpu_begin(gemm_of(vtype_of(a->dtype)));
     if (a->drop.p > 0)
-        attention_dropping(a, lo, hi, scratch);
+        attention_with_dropout(a, lo, hi, scratch);
     else
         BY_VTYPE(attend_range, a->dtype, a, lo, hi, scratch);
     ax_cpu_end(gemm_of(vtype_of(a->dtype)));

@@ -119,12 +119,12 @@ static ax_status run_update(ax_stream *stream, int64_t n, const ax_update_number
 }
 
 /* Whether the kernels of cpu can round copies of the weights to this type. */
-static bool copy_here(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
+static bool supports_copy(int64_t copied, ax_dtype dtype) { return !copied || dtype != AX_F64; }
 
 static ax_status adamw(ax_stream *stream, const void *args)
 {
     const ax_adamw_args *a = args;
-    if (a->dtype == AX_F64 || !copy_here(a->copied, a->copy_dtype))
+    if (a->dtype == AX_F64 || !supports_copy(a->copied, a->copy_dtype))
         return run_ref(stream, AX_K_adamw, args);
     return run_update(stream, a->n, a->numbers,
                       (update){isa_kernel(stream, AX_K_adamw), args, a->array, a->arrays});
@@ -133,7 +133,7 @@ static ax_status adamw(ax_stream *stream, const void *args)
 static ax_status sgd(ax_stream *stream, const void *args)
 {
     const ax_sgd_args *a = args;
-    if (a->dtype == AX_F64 || !copy_here(a->copied, a->copy_dtype))
+    if (a->dtype == AX_F64 || !supports_copy(a->copied, a->copy_dtype))
         return run_ref(stream, AX_K_sgd, args);
     return run_update(stream, a->n, a->numbers,
                       (update){isa_kernel(stream, AX_K_sgd), args, a->array, a->arrays});

@@ -14,7 +14,7 @@
 #define V64_AND _mm512_and_si512
 #define V64_OR _mm512_or_si512
 #define V64_XOR _mm512_xor_si512
-INLINE vi spread(uint64_t x) { return _mm512_set1_epi64((int64_t)x); }
+INLINE vi broadcast64(uint64_t x) { return _mm512_set1_epi64((int64_t)x); }
 INLINE vi lane_blocks(void) { return _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7); }
 INLINE void store_words(uint32_t *out, vi x) { _mm512_storeu_si512(out, x); }
 #else
@@ -22,22 +22,22 @@ INLINE void store_words(uint32_t *out, vi x) { _mm512_storeu_si512(out, x); }
 #define V64_AND _mm256_and_si256
 #define V64_OR _mm256_or_si256
 #define V64_XOR _mm256_xor_si256
-INLINE vi spread(uint64_t x) { return _mm256_set1_epi64x((int64_t)x); }
+INLINE vi broadcast64(uint64_t x) { return _mm256_set1_epi64x((int64_t)x); }
 INLINE vi lane_blocks(void) { return _mm256_setr_epi64x(0, 2, 1, 3); }
 INLINE void store_words(uint32_t *out, vi x) { _mm256_storeu_si256((__m256i *)(void *)out, x); }
 #endif
 INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t out[2 * W])
 {
-    const vi low = spread(0xffffffff), m0 = spread(0xD2511F53), m1 = spread(0xCD9E8D57);
-    vi counter = V64(add_epi64)(spread(block), lane_blocks());
+    const vi low = broadcast64(0xffffffff), m0 = broadcast64(0xD2511F53), m1 = broadcast64(0xCD9E8D57);
+    vi counter = V64(add_epi64)(broadcast64(block), lane_blocks());
     vi c0 = V64_AND(counter, low), c1 = V64(srli_epi64)(counter, 32);
-    vi c2 = spread(stream & 0xffffffff), c3 = spread(stream >> 32);
+    vi c2 = broadcast64(stream & 0xffffffff), c3 = broadcast64(stream >> 32);
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     UNROLL
     for (int round = 0; round < 10; round++) {
         vi a = V64(mul_epu32)(c0, m0), b = V64(mul_epu32)(c2, m1);
-        c0 = V64_XOR(V64_XOR(V64(srli_epi64)(b, 32), c1), spread(k0));
-        c2 = V64_XOR(V64_XOR(V64(srli_epi64)(a, 32), c3), spread(k1));
+        c0 = V64_XOR(V64_XOR(V64(srli_epi64)(b, 32), c1), broadcast64(k0));
+        c2 = V64_XOR(V64_XOR(V64(srli_epi64)(a, 32), c3), broadcast64(k1));
         c1 = V64_AND(b, low);
         c3 = V64_AND(a, low);
         k0 += 0x9E3779B9u;
@@ -57,8 +57,8 @@ INLINE void random_words(uint64_t key, uint64_t stream, uint64_t block, uint32_t
 
 /* Computes dropout's factors (0 or 1/(1-p)) for keys j0 … j1-1 of a query; j0 is a multiple of 4. Writes a
  * multiple of two vectors to `out`. */
-INLINE void keep_factors(const ax_attention_dropout *drop, int64_t row, int64_t head, int64_t keys,
-                         int64_t j0, int64_t j1, float *out)
+INLINE void dropout_factors(const ax_attention_dropout *drop, int64_t row, int64_t head, int64_t keys,
+                            int64_t j0, int64_t j1, float *out)
 {
     const ax_batch_numbers now = drop->now ? *drop->now : (ax_batch_numbers){0};
     const int32_t below = (int32_t)ax_attention_drop_below(drop->p);

@@ -110,7 +110,7 @@ __global__ void move_rows(const entry *in, int n, int shift, const int *starts, 
 }
 
 /* Thread block (i, s): if a run of equal ids begins at i, adds it up in the columns of strip s. */
-template <class T> struct adding {
+template <class T> struct add_runs_call {
     typedef accum_t<T> A;
     const T *dy;
     A *dtable;
@@ -118,7 +118,7 @@ template <class T> struct adding {
     int64_t cols;
     int n, count;
 };
-template <int N, class T> __global__ void add_runs(adding<T> s)
+template <int N, class T> __global__ void add_runs(add_runs_call<T> s)
 {
     typedef accum_t<T> A;
     int i = blockIdx.x, id = s.sorted[i].id;
@@ -163,7 +163,7 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
     const int N = width<A>::value;
     AX_TRY(each<1>(stream, n, false, entries_of{a->ids, first, a->first, a->count, row0}));
     AX_TRY(sort_by_id(stream, first, second, starts, n, a->count, &sorted));
-    adding<T> s = {dy, (A *)a->dtable, sorted, a->cols, n, (int)a->count};
+    add_runs_call<T> s = {dy, (A *)a->dtable, sorted, a->cols, n, (int)a->count};
     if (a->cols % N == 0 && aligned({dy, a->dtable}))
         return run(stream, add_runs<N, T>, dim3((unsigned)n, (unsigned)ax_ceil_div(a->cols, BLOCK * N)),
                    BLOCK, 0, s);
@@ -173,9 +173,9 @@ ax_status embedding_grad(ax_stream *stream, const ax_embedding_grad_args *a, int
 /* ---- boxes --------------------------------------------------------------------------------------- */
 
 /* The four indices of element `at` of an n0 x n1 x n2 x n3 box. */
-struct place4 {
+struct index4 {
     int64_t i, j, k, l;
-    __device__ place4(const int64_t n[4], int64_t at)
+    __device__ index4(const int64_t n[4], int64_t at)
     {
         l = at % n[3];
         k = at / n[3] % n[2];
@@ -193,7 +193,7 @@ template <class U> struct copy_box {
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            place4 p(a.n, item);
+            index4 p(a.n, item);
             ((U *)a.y)[p.in(a.y_stride)] = ((const U *)a.x)[p.in(a.x_stride)];
         }
     }
@@ -205,7 +205,7 @@ template <class T> struct add_box {
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            place4 p(a.n, item);
+            index4 p(a.n, item);
             T *y = (T *)a.y + p.in(a.y_stride);
             *y = narrow<T, A>::of(widen<A>(*y) + widen<A>(((const T *)a.x)[p.in(a.x_stride)]));
         }
@@ -241,7 +241,7 @@ template <class A> struct init_normal {
     template <int N> __device__ void run(int64_t at) const
     {
         for (int64_t item = at; item < at + N; item++) {
-            place4 p(a.n, item);
+            index4 p(a.n, item);
             int64_t row = ((a.lo[0] + p.i) * a.extent[1] + a.lo[1] + p.j) * a.extent[2] + a.lo[2] + p.k;
             uint64_t index = (uint64_t)(row * a.extent[3] + a.lo[3] + p.l), which = index % 4;
             float z[4];

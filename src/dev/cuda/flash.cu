@@ -30,7 +30,8 @@ template <class T> struct rows_of {
  * apart, so that 8 consecutive rows use different banks. Rows before `begin` or from `end` on, and columns
  * from d on, are zeros. */
 template <class T, int D, int COUNT>
-__device__ inline void fetch(T *to, const rows_of<T> &from, int64_t first, int64_t begin, int64_t end)
+__device__ inline void copy_rows_async(T *to, const rows_of<T> &from, int64_t first, int64_t begin,
+                                       int64_t end)
 {
     const int low = (int)(begin > first ? begin - first : 0),
               high = (int)(end - first < COUNT ? end - first : COUNT);
@@ -103,10 +104,10 @@ __device__ inline void write_rows(const fragment_c (&c)[D / 8], T *to, int64_t s
 }
 
 /* The range of keys that a query sees: first … last. */
-struct seen {
+struct key_range {
     int64_t first, last;
-    __device__ seen(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len, int64_t q_offset,
-                    int64_t kv_len)
+    __device__ key_range(const int32_t *doc_start, int64_t b, int64_t i, int64_t q_len, int64_t q_offset,
+                         int64_t kv_len)
     {
         first = doc_start && i < q_len && doc_start[b * q_len + i] > 0 ? doc_start[b * q_len + i] : 0;
         last = i < q_len ? (q_offset + i < kv_len - 1 ? q_offset + i : kv_len - 1) : -1;
@@ -121,10 +122,10 @@ __device__ inline int clamped(int64_t x, int low, int high)
 
 /* The keys that a query sees in the tile of `keys` keys from j0 on: low … high, relative to the lane's first
  * key. */
-struct part {
+struct visible_part {
     int low, high;
     bool some; /* some of the tile is masked */
-    __device__ part(const seen &all, int64_t j0, int keys)
+    __device__ visible_part(const key_range &all, int64_t j0, int keys)
     {
         int mine = threadIdx.x % 4 * 2;
         low = clamped(all.first - j0, 0, keys), high = clamped(all.last - j0, -1, keys - 1);
@@ -163,12 +164,13 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64
 
 /* The random numbers of dropout for one head and one sequence. Kernels without dropout are separate instances
  * of the templates, compiled as if there were no dropout. */
-struct dropping {
+struct dropout_state {
     uint64_t key, step;
     uint64_t first, stride; /* Philox block of key 0 of query 0; blocks from one query to the next */
     uint32_t below;
     float scale;
-    __device__ dropping(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len, int64_t keys)
+    __device__ dropout_state(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len,
+                             int64_t keys)
         : key(drop.key), step(drop.now ? drop.now->step : 0),
           first(ax_attention_drop_block(&drop, drop.now ? drop.now->first_row : 0, b * q_len, h, keys)),
           stride((uint64_t)(drop.heads * ((keys + 3) / 4))), below(ax_attention_drop_below(drop.p)),
@@ -196,7 +198,7 @@ __device__ inline void exchange(uint32_t &a, uint32_t &b, int bit)
 /* Computes dropout's factors for a fragment whose rows are queries i and i+8, and whose columns are the 8
  * keys from j on. A lane needs two adjacent keys of both queries. It draws four keys of one query, and
  * exchanges two with its neighbour. */
-__device__ inline void keep_rows(const dropping &drop, int64_t i, int64_t j, float (&keep)[4])
+__device__ inline void dropout_rows(const dropout_state &drop, int64_t i, int64_t j, float (&keep)[4])
 {
     uint32_t words[4];
     drop.draw(i + (threadIdx.x & 1) * 8, j + (threadIdx.x & 2) * 2, words);
@@ -210,7 +212,7 @@ __device__ inline void keep_rows(const dropping &drop, int64_t i, int64_t j, flo
 /* Computes dropout's factors for a fragment whose rows are keys j … j+15 of the warp, and whose columns are
  * the 8 queries from i on. Four lanes with adjacent keys need the same four Philox blocks: each computes one,
  * and a 4 x 4 transposition distributes the words. */
-__device__ inline void keep_columns(const dropping &drop, int64_t i, int64_t j, float (&keep)[4])
+__device__ inline void dropout_columns(const dropout_state &drop, int64_t i, int64_t j, float (&keep)[4])
 {
     const int lane = threadIdx.x % WARP, mine = lane / 4 % 4;
     uint32_t words[4];
@@ -248,31 +250,31 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
     const rows_of<T> q = {(const T *)a.q + (b * a.q_len * a.heads + h) * d, (int)a.heads * d, d};
     const rows_of<T> k = {(const T *)a.k + keys, (int)key_stride, d},
                      v = {(const T *)a.v + keys, (int)key_stride, d};
-    const seen mine[2] = {{a.doc_start, b, row, a.q_len, a.q_offset, a.kv_len},
-                          {a.doc_start, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
+    const key_range mine[2] = {{a.doc_start, b, row, a.q_len, a.q_offset, a.kv_len},
+                               {a.doc_start, b, row + 8, a.q_len, a.q_offset, a.kv_len}};
     const int64_t last = a.q_offset + (i0 + TILE < a.q_len ? i0 + TILE : a.q_len),
                   end = last < a.kv_len ? last : a.kv_len;
     const float scale = (float)a.scale * log2_e;
-    const dropping drop = {a.drop, b, h, a.q_len, a.kv_len};
+    const dropout_state drop = {a.drop, b, h, a.q_len, a.kv_len};
     fragment_c o[D / 8] = {};
     float max[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
     int64_t j0 = begin / TILE * TILE;
-    fetch<T, D, TILE>(m.q, q, i0, 0, a.q_len);
-    fetch<T, D, TILE>(m.k[0], k, j0, begin, end);
-    fetch<T, D, TILE>(m.v[0], v, j0, begin, end);
+    copy_rows_async<T, D, TILE>(m.q, q, i0, 0, a.q_len);
+    copy_rows_async<T, D, TILE>(m.k[0], k, j0, begin, end);
+    copy_rows_async<T, D, TILE>(m.v[0], v, j0, begin, end);
     commit_copies();
     for (int stage = 0; j0 < end; j0 += TILE, stage ^= 1) {
         if (j0 + TILE < end) {
-            fetch<T, D, TILE>(m.k[stage ^ 1], k, j0 + TILE, 0, end);
-            fetch<T, D, TILE>(m.v[stage ^ 1], v, j0 + TILE, 0, end);
+            copy_rows_async<T, D, TILE>(m.k[stage ^ 1], k, j0 + TILE, 0, end);
+            copy_rows_async<T, D, TILE>(m.v[stage ^ 1], v, j0 + TILE, 0, end);
         }
         commit_copies();
         wait_copies<1>();
         __syncthreads();
         fragment_c p[TILE / 8] = {};
         rows_times_rows<T, D>(p, m.q + warp * 16 * (D + 8), m.k[stage]);
-        const part of[2] = {{mine[0], j0, TILE}, {mine[1], j0, TILE}};
+        const visible_part of[2] = {{mine[0], j0, TILE}, {mine[1], j0, TILE}};
         if (__any_sync(0xffffffffu, of[0].some || of[1].some)) {
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++)
@@ -311,7 +313,7 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
 #pragma unroll
             for (int n = 0; n < TILE / 8; n++) {
                 float keep[4];
-                keep_rows(drop, row, j0 + n * 8, keep);
+                dropout_rows(drop, row, j0 + n * 8, keep);
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     p[n].v[e] *= keep[e];
@@ -337,16 +339,16 @@ template <class T, int D, bool DROP> __global__ void __launch_bounds__(THREADS) 
 /* ---- gradient ------------------------------------------------------------------------------------ */
 
 /* The number of keys (or queries) of the other tile: as many as registers allow beside the sums. */
-template <int D> struct partners {
+template <int D> struct other_rows {
     enum { value = D > 64 ? 32 : 64 };
 };
 
 /* Shared memory. `own`: the block's tile, q and dout (or k and v). `other`: the tiles that it loops over, k
  * and v (or q and dout), twice, so that one is copied while the other is used. */
 template <class T, int D> struct gradient_shared {
-    T own[2][TILE * (D + 8)], other[2][2][partners<D>::value * (D + 8)];
-    float lse[2][partners<D>::value], delta[2][partners<D>::value]; /* of the queries in `other` */
-    int32_t first[2][partners<D>::value];
+    T own[2][TILE * (D + 8)], other[2][2][other_rows<D>::value * (D + 8)];
+    float lse[2][other_rows<D>::value], delta[2][other_rows<D>::value]; /* of the queries in `other` */
+    int32_t first[2][other_rows<D>::value];
 };
 
 struct backward {
@@ -372,7 +374,7 @@ __device__ inline float delta_of(const rows_of<T> &dout, const rows_of<T> &o, in
 template <class T, int D, bool DROP>
 __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
 {
-    enum { KEYS = partners<D>::value };
+    enum { KEYS = other_rows<D>::value };
     const ax_attention_grad_args &a = s.a;
     gradient_shared<T, D> &m = *(gradient_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -385,17 +387,17 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     const rows_of<T> o = {(const T *)a.o + queries, (int)a.heads * d, d};
     const rows_of<T> k = {(const T *)a.k + keys, (int)a.kv_heads * d, d},
                      v = {(const T *)a.v + keys, (int)a.kv_heads * d, d};
-    const seen mine[2] = {{a.doc_start, b, row, a.q_len, 0, a.q_len},
-                          {a.doc_start, b, row + 8, a.q_len, 0, a.q_len}};
+    const key_range mine[2] = {{a.doc_start, b, row, a.q_len, 0, a.q_len},
+                               {a.doc_start, b, row + 8, a.q_len, 0, a.q_len}};
     const int64_t end = i0 + TILE < a.q_len ? i0 + TILE : a.q_len;
     const float scale = (float)a.scale * log2_e;
     const int64_t begin = first_seen(a.doc_start, b, i0, a.q_len);
-    const dropping drop = {a.drop, b, h, a.q_len, a.q_len};
+    const dropout_state drop = {a.drop, b, h, a.q_len, a.q_len};
     int64_t j0 = begin / KEYS * KEYS;
-    fetch<T, D, TILE>(m.own[0], q, i0, 0, a.q_len);
-    fetch<T, D, TILE>(m.own[1], dout, i0, 0, a.q_len);
-    fetch<T, D, KEYS>(m.other[0][0], k, j0, begin, end);
-    fetch<T, D, KEYS>(m.other[0][1], v, j0, begin, end);
+    copy_rows_async<T, D, TILE>(m.own[0], q, i0, 0, a.q_len);
+    copy_rows_async<T, D, TILE>(m.own[1], dout, i0, 0, a.q_len);
+    copy_rows_async<T, D, KEYS>(m.other[0][0], k, j0, begin, end);
+    copy_rows_async<T, D, KEYS>(m.other[0][1], v, j0, begin, end);
     commit_copies();
     float delta[2], lse[2];
 #pragma unroll
@@ -409,8 +411,8 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
     fragment_c dq[D / 8] = {};
     for (int stage = 0; j0 < end; j0 += KEYS, stage ^= 1) {
         if (j0 + KEYS < end) {
-            fetch<T, D, KEYS>(m.other[stage ^ 1][0], k, j0 + KEYS, 0, end);
-            fetch<T, D, KEYS>(m.other[stage ^ 1][1], v, j0 + KEYS, 0, end);
+            copy_rows_async<T, D, KEYS>(m.other[stage ^ 1][0], k, j0 + KEYS, 0, end);
+            copy_rows_async<T, D, KEYS>(m.other[stage ^ 1][1], v, j0 + KEYS, 0, end);
         }
         commit_copies();
         wait_copies<1>();
@@ -418,13 +420,13 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
         fragment_c p[KEYS / 8] = {}, dp[KEYS / 8] = {};
         rows_times_rows<T, D>(p, m.own[0] + warp * 16 * (D + 8), m.other[stage][0]);
         rows_times_rows<T, D>(dp, m.own[1] + warp * 16 * (D + 8), m.other[stage][1]);
-        const part of[2] = {{mine[0], j0, KEYS}, {mine[1], j0, KEYS}};
+        const visible_part of[2] = {{mine[0], j0, KEYS}, {mine[1], j0, KEYS}};
         const bool partly = __any_sync(0xffffffffu, of[0].some || of[1].some);
         if (DROP)
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) {
                 float keep[4];
-                keep_rows(drop, row, j0 + n * 8, keep);
+                dropout_rows(drop, row, j0 + n * 8, keep);
 #pragma unroll
                 for (int e = 0; e < 4; e++)
                     dp[n].v[e] *= keep[e];
@@ -454,7 +456,7 @@ __global__ void __launch_bounds__(THREADS) flash_query_grad_kernel(backward s)
 template <class T, int D, bool DROP>
 __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
 {
-    enum { QUERIES = partners<D>::value };
+    enum { QUERIES = other_rows<D>::value };
     const ax_attention_grad_args &a = s.a;
     gradient_shared<T, D> &m = *(gradient_shared<T, D> *)dynamic_shared();
     const int d = (int)a.head_dim, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -467,18 +469,18 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
                   tiles = (seeing - begin + QUERIES - 1) / QUERIES;
     const float scale = (float)a.scale * log2_e;
     fragment_c dk[D / 8] = {}, dv[D / 8] = {};
-    fetch<T, D, TILE>(m.own[0], k, j0, 0, a.q_len);
-    fetch<T, D, TILE>(m.own[1], v, j0, 0, a.q_len);
+    copy_rows_async<T, D, TILE>(m.own[0], k, j0, 0, a.q_len);
+    copy_rows_async<T, D, TILE>(m.own[1], v, j0, 0, a.q_len);
     const int64_t all = group * tiles;
     int64_t h_next = g * group, i_next = begin, h0 = g * group, i0 = begin;
     for (int64_t at = 0; at <= all; at++) { /* copies tile `at`, computes with tile at - 1 */
         if (at < all) {
             const int stage = at % 2;
             int64_t queries = (b * a.q_len * a.heads + h_next) * d;
-            fetch<T, D, QUERIES>(m.other[stage][0], {(const T *)a.q + queries, (int)a.heads * d, d}, i_next,
-                                 0, a.q_len);
-            fetch<T, D, QUERIES>(m.other[stage][1], {(const T *)a.dout + queries, (int)a.heads * d, d},
-                                 i_next, 0, a.q_len);
+            copy_rows_async<T, D, QUERIES>(m.other[stage][0], {(const T *)a.q + queries, (int)a.heads * d, d},
+                                           i_next, 0, a.q_len);
+            copy_rows_async<T, D, QUERIES>(
+                m.other[stage][1], {(const T *)a.dout + queries, (int)a.heads * d, d}, i_next, 0, a.q_len);
             if (threadIdx.x < QUERIES) {
                 int64_t i = i_next + threadIdx.x, stats = (b * a.heads + h_next) * a.q_len + i;
                 bool there = i < a.q_len;
@@ -508,14 +510,14 @@ __global__ void __launch_bounds__(THREADS) flash_key_grad_kernel(backward s)
         rows_times_rows<T, D>(ds, m.own[1] + warp * 16 * (D + 8), dout);
         /* Query i0 + n sees key `row` if row - i0 <= n < q_len - i0, and if its document starts at the key or
          * before. */
-        const dropping drop = {a.drop, b, h0, a.q_len, a.q_len};
+        const dropout_state drop = {a.drop, b, h0, a.q_len, a.q_len};
         const int low = clamped(row - i0, -8, QUERIES) - lane % 4 * 2,
                   high = clamped(a.q_len - i0, 0, QUERIES) - lane % 4 * 2, key = (int)row;
 #pragma unroll
         for (int n = 0; n < QUERIES / 8; n++) {
             float keep[4] = {1, 1, 1, 1};
             if (DROP)
-                keep_columns(drop, i0 + n * 8, j0 + warp * 16, keep);
+                dropout_columns(drop, i0 + n * 8, j0 + warp * 16, keep);
 #pragma unroll
             for (int right = 0; right < 2; right++) {
                 const int at_query = n * 8 + right, i = at_query + lane % 4 * 2;

@@ -128,7 +128,7 @@ inline bool aligned(std::initializer_list<const void *> addresses)
 
 /* Whether the rows of these arrays, which have the same length, have the same alignment to 16 bytes: then one
  * along_row can move through all of them. */
-inline bool alike(std::initializer_list<const void *> addresses)
+inline bool same_alignment(std::initializer_list<const void *> addresses)
 {
     for (const void *address : addresses)
         if ((uintptr_t)address % 16 != (uintptr_t)*addresses.begin() % 16)

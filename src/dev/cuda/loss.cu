@@ -48,10 +48,10 @@ template <class T> struct add_exponentials {
             *sum += exponential(v.v[i] - max);
     }
 };
-template <class T> struct summing {
+template <class T> struct sum_call {
     ax_ce_sum_args a;
 };
-template <class T> __global__ void sum_kernel(summing<T> s)
+template <class T> __global__ void sum_kernel(sum_call<T> s)
 {
     typedef accum_t<T> A;
     int64_t r = blockIdx.x;
@@ -67,10 +67,10 @@ template <class T> __global__ void sum_kernel(summing<T> s)
 }
 
 /* Launched with one block, so that the total is summed in a fixed order. */
-template <class A> struct losing {
+template <class A> struct loss_call {
     ax_ce_loss_args a;
 };
-template <class A> __global__ void loss_kernel(losing<A> s)
+template <class A> __global__ void loss_kernel(loss_call<A> s)
 {
     double total = 0;
     for (int64_t r = threadIdx.x; r < s.a.rows; r += ROW_BLOCK) {
@@ -105,7 +105,7 @@ __global__ void class_targets_kernel(ax_class_targets_args a)
     }
 }
 
-template <class T> struct subtract {
+template <class T> struct grad_of_row {
     typedef accum_t<T> A;
     T *x;
     A scale, max, inverse;
@@ -122,17 +122,17 @@ template <class T> struct subtract {
         write<T, A, N>(x, at, v);
     }
 };
-template <class T> struct logit_grad {
+template <class T> struct grad_call {
     ax_ce_grad_args a;
 };
-template <class T> __global__ void grad_kernel(logit_grad<T> s)
+template <class T> __global__ void grad_kernel(grad_call<T> s)
 {
     typedef accum_t<T> A;
     int64_t r = blockIdx.x;
     T *x = (T *)s.a.logits + r * s.a.ld;
     double scale = s.a.scale * (s.a.now ? s.a.now->loss_scale : 1);
-    subtract<T> f = {x, s.a.targets[r] >= 0 ? (A)scale : (A)0, ((const A *)s.a.max)[r],
-                     1 / ((const A *)s.a.sum)[r], target_column(s.a.targets, r, s.a.first, s.a.vocab)};
+    grad_of_row<T> f = {x, s.a.targets[r] >= 0 ? (A)scale : (A)0, ((const A *)s.a.max)[r],
+                        1 / ((const A *)s.a.sum)[r], target_column(s.a.targets, r, s.a.first, s.a.vocab)};
     along_row((const T *)x, s.a.vocab, threadIdx.x, ROW_BLOCK, f);
 }
 
@@ -153,7 +153,7 @@ ax_status ax_cuda_ce_sum(ax_stream *stream, const void *args)
     const ax_ce_sum_args *a = (const ax_ce_sum_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return run(stream, sum_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, summing<T>{*a});
+        return run(stream, sum_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, sum_call<T>{*a});
     });
 }
 
@@ -162,7 +162,7 @@ ax_status ax_cuda_ce_loss(ax_stream *stream, const void *args)
     const ax_ce_loss_args *a = (const ax_ce_loss_args *)args;
     return by_accum(a->dtype, [&](auto t) {
         typedef decltype(t) A;
-        return run(stream, loss_kernel<A>, 1, ROW_BLOCK, 0, losing<A>{*a});
+        return run(stream, loss_kernel<A>, 1, ROW_BLOCK, 0, loss_call<A>{*a});
     });
 }
 
@@ -171,7 +171,7 @@ ax_status ax_cuda_ce_grad(ax_stream *stream, const void *args)
     const ax_ce_grad_args *a = (const ax_ce_grad_args *)args;
     return by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return run(stream, grad_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, logit_grad<T>{*a});
+        return run(stream, grad_kernel<T>, (unsigned)a->rows, ROW_BLOCK, 0, grad_call<T>{*a});
     });
 }
 

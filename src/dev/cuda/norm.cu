@@ -100,7 +100,7 @@ struct rows_of_norm {
 };
 
 /* Returns x = a + b rounded to T, and stores it; returns a if there is no b. */
-template <class T, int N, class A> __device__ inline pack<A, N> take_sum(const ax_norm_args &a, int64_t at)
+template <class T, int N, class A> __device__ inline pack<A, N> load_sum(const ax_norm_args &a, int64_t at)
 {
     pack<A, N> x = read<T, A, N>(a.a, at);
     if (!a.b)
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(MOST) norm_kernel(rows_of_norm s)
     A sum[1] = {0}, m2[1] = {0};
     if (STATS) {
         for (int64_t c = first; c < a.cols; c += step) {
-            pack<A, N> v = take_sum<T, N, A>(a, row + c);
+            pack<A, N> v = load_sum<T, N, A>(a, row + c);
             if (c == first)
                 held = v;
             for (int i = 0; i < N; i++)

@@ -115,7 +115,7 @@ template <class T> struct add {
 };
 
 /* Sets each row of c to the bias (or to zeros), or adds the bias to it if `accumulate`. */
-template <class C, class A> struct spread {
+template <class C, class A> struct fill_rows {
     void *c;
     const A *bias; /* or NULL */
     int64_t cols, ld;
@@ -229,7 +229,7 @@ template <class T> __global__ void sumsq_kernel(const T *x, int64_t n, int64_t c
         part[blockIdx.x] = sum;
 }
 
-template <class T> struct differ {
+template <class T> struct add_squared_errors {
     typedef accum_t<T> A;
     const T *x, *target;
     T *dx;
@@ -249,17 +249,18 @@ template <class T> struct differ {
     }
 };
 
-template <class T> struct squared {
+template <class T> struct squared_error_call {
     ax_squared_error_args a;
 };
-template <class T> __global__ void squared_error_kernel(squared<T> s, bool wide, int64_t chunk, double *part)
+template <class T>
+__global__ void squared_error_kernel(squared_error_call<T> s, bool wide, int64_t chunk, double *part)
 {
     int64_t first = blockIdx.x * chunk, count = s.a.n - first < chunk ? s.a.n - first : chunk;
     const T *x = (const T *)s.a.x + first;
     double sum = 0, scale = s.a.scale * (s.a.now ? s.a.now->loss_scale : 1);
     along_rows(wide, x, count, threadIdx.x, blockDim.x,
-               differ<T>{x, (const T *)s.a.target + first, s.a.dx ? (T *)s.a.dx + first : (T *)0,
-                         (accum_t<T>)scale, &sum});
+               add_squared_errors<T>{x, (const T *)s.a.target + first, s.a.dx ? (T *)s.a.dx + first : (T *)0,
+                                     (accum_t<T>)scale, &sum});
     sum = over_block<plus>(sum, 0.0);
     if (threadIdx.x == 0)
         part[blockIdx.x] = sum;
@@ -296,7 +297,7 @@ ax_status ax_cuda_spread_rows(ax_stream *stream, const ax_gemm_args *g)
             typedef decltype(c) C;
             typedef decltype(t) A;
             return each<1>(stream, g->m * g->n, false,
-                           spread<C, A>{g->c, (const A *)g->bias, g->n, g->ldc, g->accumulate});
+                           fill_rows<C, A>{g->c, (const A *)g->bias, g->n, g->ldc, g->accumulate});
         });
     });
 }
@@ -396,11 +397,11 @@ ax_status ax_cuda_squared_error(ax_stream *stream, const void *args)
     const ax_squared_error_args *a = (const ax_squared_error_args *)args;
     double *part = (double *)ax_cuda_of(stream)->scratch;
     int64_t chunk = chunk_of(a->n), chunks = ax_ceil_div(a->n, chunk);
-    bool wide = alike({a->x, a->target, a->dx ? a->dx : a->x});
+    bool wide = same_alignment({a->x, a->target, a->dx ? a->dx : a->x});
     AX_TRY(by_activation(a->dtype, [&](auto t) {
         typedef decltype(t) T;
-        return run(stream, squared_error_kernel<T>, (unsigned)chunks, BLOCK, 0, squared<T>{*a}, wide, chunk,
-                   part);
+        return run(stream, squared_error_kernel<T>, (unsigned)chunks, BLOCK, 0, squared_error_call<T>{*a},
+                   wide, chunk, part);
     }));
     return run(stream, sum_parts, 1, BLOCK, 0, part, chunks, true, a->total);
 }

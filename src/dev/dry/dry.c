@@ -62,7 +62,7 @@ static void dry_free(ax_device *dev, void *memory, size_t bytes)
     (void)bytes;
 }
 
-static void show_copy(const ax_device *dev, const void *device, size_t bytes, ax_access access)
+static void observe_copy(const ax_device *dev, const void *device, size_t bytes, ax_access access)
 {
     if (dev->observe)
         dev->observe(dev->observe_user, &(ax_operand){device, (int64_t)bytes, (int64_t)bytes, AX_U8, access},
@@ -72,20 +72,20 @@ static void show_copy(const ax_device *dev, const void *device, size_t bytes, ax
 static ax_status dry_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)
 {
     (void)host;
-    show_copy(stream->dev, device, bytes, AX_WRITE);
+    observe_copy(stream->dev, device, bytes, AX_WRITE);
     return AX_OK;
 }
 
 /* Copies zeros, since nothing was computed: for example a loss, a norm, or a token. */
 static ax_status dry_copy_out(ax_stream *stream, void *host, const void *device, size_t bytes)
 {
-    show_copy(stream->dev, device, bytes, AX_READ);
+    observe_copy(stream->dev, device, bytes, AX_READ);
     if (bytes)
         memset(host, 0, bytes);
     return AX_OK;
 }
 
-static void gather(void *user, const ax_operand *operand)
+static void collect_operand(void *user, const ax_operand *operand)
 {
     dry_memory *memory = user;
     if (memory->operands == memory->room) {
@@ -107,7 +107,7 @@ static ax_status dry_launch(ax_stream *stream, ax_kernel kernel, const void *arg
     if (!dev->observe)
         return AX_OK;
     memory->operands = 0;
-    ax_kernel_operands(kernel, args, gather, memory);
+    ax_kernel_operands(kernel, args, collect_operand, memory);
     AX_CHECK(!memory->full, AX_ERR_MEMORY, "no memory to list the operands of kernel %s",
              ax_kernel_name(kernel));
     dev->observe(dev->observe_user, memory->operand, memory->operands);

@@ -93,8 +93,7 @@ INLINE void pack_panels(const ax_cpu_gemm *gm, const void *src, int64_t size, in
     }
 }
 
-/* A left operand of many strips: the first strip, and the bytes per row by which the other strips are
- * further. */
+/* A left operand of many strips: the first strip; the strip at row i is i·step bytes after it. */
 typedef struct left {
     ax_cpu_rows rows;
     int64_t step;

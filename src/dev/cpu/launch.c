@@ -171,7 +171,8 @@ static ax_status norm_grad(ax_stream *stream, const void *args)
                      (double)(a->rows * a->cols));
 }
 
-/* *out is the sum of what a kernel makes of chunks of `n` elements, whose size depends on n alone. */
+/* Runs a kernel that sums over n elements, chunk by chunk, and stores the total in *out. The size of the
+ * chunks depends on n only, so the order of additions does not depend on the number of threads. */
 static ax_status sum_chunks(ax_stream *stream, ax_kernel kernel, const void *args, int64_t n, double *out)
 {
     ax_cpu_chunks s = {args, ax_max(4096, ax_round_up(ax_ceil_div(n, AX_CPU_PARTIALS), 4096)),

@@ -80,7 +80,7 @@ ax_status ax_cudnn_set(const ax_cudnn *lib, descriptor of, cudnnBackendAttribute
 typedef enum layout {
     QUERIES, /* [b,h,t,d] of [b,t,H,d] */
     KEYS,    /* [b,g,t,d] of [b,t,G,d] */
-    KEYS_T,  /* the same as [b,g,d,t] */
+    KEYS_T,  /* [b,g,d,t] of [b,t,G,d] */
     ROWS,    /* [b,h,t,d], dense */
     SCORES,  /* [b,h,t,t] */
     SCORES_T,

@@ -1,5 +1,5 @@
-/* Listing the files of a corpus, handing out their documents one by one, and telling of what was left out;
- * reading them is corpus_read.c. */
+/* Lists the files of a corpus, hands out their documents one by one, and reports what is left out;
+ * corpus_read.c reads the files. */
 #include "corpus.h"
 #include "source.h"
 
@@ -18,7 +18,7 @@ static void file_fini(corpus_file *file)
     free(file->path);
 }
 
-/* Takes over `file`. */
+/* Adds a file and takes ownership of `file`. */
 static ax_status add_file(ax_corpus *corpus, corpus_file file)
 {
     if (corpus->n == corpus->capacity) {
@@ -53,7 +53,7 @@ static bool is_included(const ax_corpus_options *options, const char *name)
     return !options->n_include;
 }
 
-/* Counts a file as left out and lets the user know. */
+/* Counts a file as left out, and warns of the first ten. */
 static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
 {
     enum { TOLD = 10 };
@@ -65,7 +65,7 @@ static void drop_file(ax_corpus *corpus, int64_t file, const char *why)
     corpus->dropped_bytes += corpus->files[file].bytes;
 }
 
-/* Of a file below a directory, which is read as text if nothing tells otherwise. */
+/* Returns the format of a file below a directory: text, unless suffix or first bytes tell otherwise. */
 static ax_data_format format_below(const char *path)
 {
     char head[DATA_HEAD_BYTES];
@@ -85,7 +85,7 @@ static ax_status ignore_document(void *user, const char *text, size_t bytes)
     return AX_OK;
 }
 
-/* Leaves out a .json file that seems to have an object on each line if its first line is no document. */
+/* Leaves out a .json file that was taken for JSONL, if its first line is no document. */
 static ax_status check_guess(ax_corpus *corpus, int64_t i)
 {
     corpus_file *file = &corpus->files[i];
@@ -103,7 +103,8 @@ static ax_status check_guess(ax_corpus *corpus, int64_t i)
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
 
-/* Takes over `path`. What cannot be looked at is counted and left out: a tree may hold anything. */
+/* Adds what `path` names and takes ownership of `path`. An entry that cannot be accessed is counted and left
+ * out, because a directory tree may hold anything. */
 static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
 {
     struct stat info;
@@ -293,7 +294,7 @@ ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
 
 /* ---- one by one ---------------------------------------------------------------------------------- */
 
-/* Documents of the present unit wait in `pending`, each behind its length. */
+/* Appends a document to `pending`, which holds the documents of the current unit, each behind its length. */
 static ax_status keep_document(void *user, const char *text, size_t bytes)
 {
     ax_corpus *corpus = user;

@@ -1,5 +1,5 @@
-/* Documents in JSON: the lines of a JSONL file, the elements of an array of objects, or objects that are
- * spread over lines. */
+/* Reads documents in JSON: the lines of a JSONL file, the elements of an array of objects, or objects that
+ * are spread over lines. */
 #include "axonn/json.h"
 #include "corpus.h"
 
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* U+FFFF, which no text holds, takes the place of what is no Unicode. */
+/* Replaces a character that is not valid Unicode: U+FFFF, a noncharacter that text does not contain. */
 #define NO_CHARACTER "\xef\xbf\xbf"
 
 static ax_status fail_at(const corpus_records *r, int64_t offset)
@@ -18,7 +18,7 @@ static ax_status fail_at(const corpus_records *r, int64_t offset)
 
 /* ---- Unicode ------------------------------------------------------------------------------------- */
 
-/* The code of \uXXXX at `at`, -1 if that does not stand there. */
+/* Returns the code of the escape \uXXXX at `at`, or -1 if there is none. */
 static int escaped_code(const char *at, const char *end)
 {
     int code = 0;
@@ -36,7 +36,7 @@ static int escaped_code(const char *at, const char *end)
 static bool is_high(int code) { return code >= 0xD800 && code < 0xDC00; }
 static bool is_low(int code) { return code >= 0xDC00 && code < 0xE000; }
 
-/* Bytes of the character or escape at `at`; *broken if it is a lone surrogate or no UTF-8. */
+/* Returns the bytes of the character or escape at `at`; *broken if it is a lone surrogate or not UTF-8. */
 static size_t character_size(const char *at, const char *end, bool *broken)
 {
     int code = escaped_code(at, end);
@@ -55,7 +55,8 @@ static size_t character_size(const char *at, const char *end, bool *broken)
     return n > 0 ? (size_t)n : 1;
 }
 
-/* Appends the record with NO_CHARACTER for each character of whatever is no Unicode, so that columns stay. */
+/* Appends the record with its invalid Unicode replaced: one NO_CHARACTER for each byte, so
+ * that columns in messages stay the same. */
 static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
 {
     const char *end = text + bytes;
@@ -71,8 +72,8 @@ static ax_status replace_broken(const char *text, size_t bytes, ax_buf *out)
     return AX_OK;
 }
 
-/* Parses a record; *broken if parts of it are no Unicode and were replaced. `place`: as in ax_json_parse_at.
- */
+/* Parses a record; *broken if it has invalid Unicode, which is then replaced. `place`: as in
+ * ax_json_parse_at. */
 static ax_status parse_record(const ax_json_place *place, const char *text, size_t bytes, json_t **object,
                               bool *broken)
 {
@@ -132,7 +133,7 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
         if (r->guessed)
             return AX_OK;
         ax_json_place place =
-            corpus_place(r->file, offset); /* costs reading the file: for the message alone */
+            corpus_place(r->file, offset); /* reads the file up to there: for the message only */
         AX_TRY(parse_record(&place, text, bytes, &object, &broken));
     }
     ax_status status = take_text(r, json_object_get(object, r->key), broken, offset);
@@ -162,8 +163,7 @@ ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, i
     return AX_OK;
 }
 
-/* ---- arrays and objects ----------------------------------------------------------------------------------
- */
+/* ---- arrays and objects -------------------------------------------------------------------------- */
 
 static const char *skip_blanks(const char *at, const char *end)
 {
@@ -172,7 +172,8 @@ static const char *skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* Behind the object or array at `at`; other values end before a comma or a bracket. */
+/* Returns the byte after the object or array at `at`. Any other value ends before the next comma or closing
+ * bracket. */
 static const char *skip_element(const char *at, const char *end)
 {
     bool quoted = false;
@@ -191,7 +192,8 @@ static const char *skip_element(const char *at, const char *end)
     return at < end ? at : end;
 }
 
-/* What stands between and behind elements: *at is moved to the next element, or to the end of the text. */
+/* Moves *at from the end of an element to the next element, or, at the end of the array, to the end of the
+ * text. */
 static ax_status skip_separator(const corpus_records *r, const char *text, int64_t offset, const char **at,
                                 const char *end)
 {

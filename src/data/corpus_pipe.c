@@ -1,4 +1,5 @@
-/* Pipes as inputs: /dev/stdin, process substitution, named pipes. What they give is copied to a file. */
+/* Pipes as inputs: /dev/stdin, process substitution, named pipes. Their bytes are copied to a temporary file.
+ */
 #include "corpus.h"
 #include "source.h"
 
@@ -23,7 +24,7 @@ static ax_status create_copy(const char *path, int *fd)
     return AX_OK;
 }
 
-/* Waits until there is something to read, or for the end. */
+/* Waits until there are bytes to read, or the pipe ends. */
 static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progress_fn progress, void *user)
 {
     enum { PATIENCE_MS = 100 };
@@ -36,7 +37,8 @@ static ax_status wait_for_bytes(int fd, const corpus_file *file, ax_data_progres
     return AX_OK;
 }
 
-/* The first bytes of the pipe, if `n`, say more than the NUL does. */
+/* Fails because of a NUL byte at `offset`. `head` are the first n bytes of the pipe, which may tell its
+ * format; n is 0 if they are no longer at hand. */
 static ax_status refuse_nul(const corpus_file *file, const char *head, size_t n, int64_t offset)
 {
     ax_status status = data_refuse_nul(file->path, head, n, offset);
@@ -52,7 +54,7 @@ static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progres
         AX_CHECK(n > 0 || errno == EINTR, AX_ERR_DATA, "cannot read %s: %s", file->path, strerror(errno));
         if (n < 0)
             continue;
-        const char *zero = memchr(chunk, 0, (size_t)n); /* what never ends, as /dev/zero, holds one too */
+        const char *zero = memchr(chunk, 0, (size_t)n); /* ends endless devices such as /dev/zero */
         if (zero)
             return refuse_nul(file, chunk, file->bytes ? 0 : (size_t)n, file->bytes + (zero - chunk));
         AX_TRY(

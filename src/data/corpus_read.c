@@ -1,6 +1,6 @@
-/* Reading units of a corpus. A text file is one document and one unit, for cutting it could change its
- * tokens; a JSONL file is cut by bytes, and a unit owns the lines that start in it, so that units of one file
- * can be read in parallel without knowing of each other. Other JSON is one unit. */
+/* Reads units of a corpus. A text file is one document and one unit, because cutting it could change its
+ * tokens. A JSONL file is cut into ranges of bytes, and a unit owns the lines that start in its range, so
+ * that units of one file can be read in parallel and independently. A file of other JSON is one unit. */
 #include "corpus.h"
 #include "source.h"
 
@@ -57,7 +57,7 @@ ax_status corpus_append_range(int fd, const char *path, int64_t offset, int64_t 
 
 /* ---- lines --------------------------------------------------------------------------------------- */
 
-/* Bytes of the byte order mark that the text begins with. */
+/* Returns the length of the byte order mark at the start of the text, or 0. */
 static size_t bom_size(const char *text, size_t bytes)
 {
     size_t n = strlen(DATA_BOM);
@@ -91,7 +91,8 @@ long long corpus_line_number(const corpus_file *file, int64_t offset)
     return corpus_place(file, offset).line;
 }
 
-/* The lines that start in [from, to): the text from the first such line to the end of the last. */
+/* Appends the bytes that contain the lines that start in [from, to): those lines are buf->data + *first up to
+ * the end of `buf`. */
 static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, ax_buf *buf, size_t *first)
 {
     int64_t start = ax_max(unit->from - 1, 0);
@@ -119,7 +120,9 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 
 /* ---- units --------------------------------------------------------------------------------------- */
 
-/* Trees may hold anything; but a file of which a part was taken is not silently cut. */
+/* Whether a file that cannot be used is left out with a warning. Directory trees may hold anything, so their
+ * files are; but once a part of a file has been used, a failure is an error, or the file would be cut
+ * silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

@@ -1,5 +1,5 @@
-/* Reading token files. They are read and never mapped: a mapped file that somebody shortens kills the process
- * that touches it, while a read that comes up short is an error with the file's name. */
+/* Reads token files with pread, never with mmap: a mapped file that is truncated kills the process that
+ * touches it, while a short read becomes an error with the file's name. */
 #include "source.h"
 
 #include <errno.h>
@@ -9,8 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* O_NONBLOCK: a named pipe, which is refused then, is not waited for. A data set may have more files than the
- * limit that shells set by habit; up to the hard limit it is ours. */
+/* Opens a file for reading. O_NONBLOCK keeps open from waiting for the writer of a named pipe, which the
+ * caller refuses. A data set may have more shards than the soft limit of open files, so that limit is raised
+ * to the hard limit when it is reached. */
 static int open_file(const char *path)
 {
     struct rlimit limit;
@@ -71,7 +72,7 @@ void data_file_want(const data_file *file, int64_t offset, int64_t bytes)
 ax_status data_window_get(data_window *w, int64_t i, int64_t *out)
 {
     if (i < w->first || i >= w->first + w->count) {
-        /* Behind the window for who goes forward, before it for who goes back. */
+        /* Fills the window from i on if the caller goes forward, and up to i if it goes backward. */
         int64_t first = i < w->first ? ax_max(i - DATA_WINDOW + 1, 0) : i;
         int64_t count = ax_min(DATA_WINDOW, w->n - first);
         w->count = 0;

@@ -1,4 +1,4 @@
-/* Telling formats apart: by first bytes where a format has a magic, else by suffix and neighbours. */
+/* Detects formats: by first bytes if a format has a magic, else by suffix and by the files beside it. */
 #include "source.h"
 
 #include <errno.h>
@@ -76,8 +76,8 @@ ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n
     return AX_OK;
 }
 
-/* What to do about a format that people have and this program does not read, after "it"; NULL: none of them.
- */
+/* Returns what to do about a common format that this program does not read, worded to follow the file's name;
+ * NULL if it is none of these. */
 static const char *known_advice(const char *head, size_t n)
 {
     static const struct {
@@ -100,7 +100,7 @@ static const char *known_advice(const char *head, size_t n)
     return NULL;
 }
 
-/* The same of bytes that hold a NUL: UTF-16 has many. */
+/* known_advice for bytes with a NUL, which may also be UTF-16. */
 static const char *binary_advice(const char *head, size_t n)
 {
     if (n >= 2 && (!memcmp(head, "\xff\xfe", 2) || !memcmp(head, "\xfe\xff", 2)))
@@ -138,7 +138,8 @@ ax_data_format data_json_format(const char *head, size_t n, bool complete)
         return *inside == '{' || *inside == ']' ? AX_DATA_JSON : AX_DATA_TEXT;
     if (*at != '{' || (*inside != '"' && *inside != '}'))
         return AX_DATA_TEXT;
-    /* Objects on a line each end with it; an object that is spread over lines does not. */
+    /* If the first line ends with }, its object ends there, and each line holds one (JSONL). Else the object
+     * is spread over lines (JSON). */
     size_t line = strcspn(at, "\n");
     bool whole = at[line] || complete;
     while (line && strchr(blanks, at[line - 1]))
@@ -179,7 +180,7 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
         *out = AX_DATA_TREE;
         return AX_OK;
     }
-    if (!stat(path, &info) && !S_ISREG(info.st_mode)) { /* a pipe: what is read of it here would be gone */
+    if (!stat(path, &info) && !S_ISREG(info.st_mode)) { /* a pipe: bytes read here could not be read again */
         *out = AX_DATA_PIPE;
         return AX_OK;
     }

@@ -1,4 +1,5 @@
-/* ax_data_prepare: whatever the configuration names as data becomes a token file, tokenized at most once. */
+/* ax_data_prepare: turns what the configuration names as data into a token file, and tokenizes text only
+ * once. */
 #include "corpus.h"
 #include "source.h"
 
@@ -7,10 +8,10 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { CACHE_VERSION = 2 }; /* raised when the same inputs would give another file */
+enum { CACHE_VERSION = 2 }; /* to be raised when the same inputs give another file */
 
-/* Fingerprint of what the token file depends on: names, sizes and times of the inputs (of a pipe, its bytes),
- * how they are read, and the tokenizer. */
+/* Hashes what the token file depends on: names, sizes and times of the inputs (the bytes of a pipe), how they
+ * are read, and the tokenizer. */
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
@@ -32,7 +33,7 @@ static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokeni
     return AX_OK;
 }
 
-/* cache_dir/NAME-0123456789abcdef.tok, NAME being the last part of `real`. */
+/* Makes the path cache_dir/NAME-0123456789abcdef.tok, where NAME is the last component of `real`. */
 static ax_status cache_path(const char *real, const char *cache_dir, uint64_t print, char **out)
 {
     const char *slash = data_is_pattern(real) ? NULL : strrchr(real, '/');
@@ -95,7 +96,7 @@ ax_status ax_data_prepare(const char *path, const ax_data_build_options *how, co
              path);
     AX_CHECK(how->tokenizer, AX_ERR_USAGE,
              "%s holds text: set data.tokenizer, or name a token file made of it", path);
-    char *real = realpath(path, NULL); /* NULL: a pipe without a name */
+    char *real = realpath(path, NULL); /* NULL: a pattern, or a pipe without a name */
     ax_status status = prepare_text(real ? real : path, how, cache_dir, token_path);
     free(real);
     if (status != AX_OK) {

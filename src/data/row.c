@@ -1,15 +1,15 @@
-/* Rows of a token source: copying and checking tokens, masking targets and marking documents.
- * Letters as in axonn/data.h; `a` is the place in the source of a row's first token. */
+/* Rows of a token source: copies and checks tokens, masks targets and marks documents. Letters as in
+ * axonn/data.h; `a` is the index in the source of a row's first token. */
 #include "source.h"
 
 #include <string.h>
 
-/* Largest and smallest token seen, so that one comparison judges a whole copy. */
+/* Smallest and largest token of a copy, so that one comparison checks all of its tokens. */
 typedef struct token_range {
     int64_t low, high;
 } token_range;
 
-enum { STAGE_BYTES = 8192 }; /* read at a time, into the stack */
+enum { STAGE_BYTES = 8192 }; /* read at a time, into a buffer on the stack */
 
 #define COPY_TOKENS(type)                                                                                    \
     do {                                                                                                     \
@@ -23,8 +23,8 @@ enum { STAGE_BYTES = 8192 }; /* read at a time, into the stack */
         range = (token_range){(int64_t)low, (int64_t)high};                                                  \
     } while (0)
 
-/* Copies count > 0 tokens. Widths are those of the formats: u8, u16, u32 or i32 (whose negative values are
- * beyond every limit when read unsigned), i64. */
+/* Copies count > 0 tokens and returns their range. Widths are those of the formats: u8, u16, u32 or i32 (read
+ * as unsigned, where negative values exceed any vocabulary), i64. */
 static token_range copy_tokens(const char *raw, int width, int64_t count, int32_t *out)
 {
     token_range range;
@@ -78,7 +78,7 @@ void data_want_tokens(const ax_data *data, int64_t first, int64_t end)
     data_file_want(&data->main, data->tokens_at + first * w, (end - first) * w);
 }
 
-/* Some token of those copied is outside the vocabulary: finds the first and says where it is. */
+/* Fails because one of these tokens is outside the vocabulary: finds the first such token and its offset. */
 static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
 {
     int w = data->info.token_bytes;
@@ -114,8 +114,9 @@ ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int3
     return count ? checked_copy(data, first, count, out) : AX_OK;
 }
 
-/* Without an index a document ends with each end token, and with the source. Finds document `index`, and how
- * many there are up to it; -1: how many there are. */
+/* Scans a source without an index, where a document ends with each end token and at the end of the source.
+ * Finds document `index` and sets *count to its number, from 1; with index -1 only sets *count to the number
+ * of documents. */
 static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *first, int64_t *end,
                                 int64_t *count)
 {
@@ -151,7 +152,8 @@ ax_status ax_data_count_documents(const ax_data *data, int64_t *count)
     return AX_OK;
 }
 
-/* The shard that holds document *index, of which it then is the number; *at is the place of the shard. */
+/* Returns the shard that holds document *index. *index becomes the document's index in that shard, and *at
+ * the index in the source of the shard's first token. */
 static const ax_data *find_document(const ax_data *data, int64_t *index, int64_t *at)
 {
     int i = 0;
@@ -191,7 +193,7 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
     return ax_ceil_div(ax_max(data->info.tokens - 1, 0), shape->seq_len);
 }
 
-/* Places from ... end-1 of a row belong to the document that starts at `from`. */
+/* Marks positions from ... end-1 of a row: they belong to the document that starts at position `from`. */
 static void assign_places(const ax_rows *row, int64_t from, int64_t end)
 {
     for (int64_t t = from; t < end; t++) {
@@ -200,7 +202,8 @@ static void assign_places(const ax_rows *row, int64_t from, int64_t end)
     }
 }
 
-/* A document starts at place `start`, 1 ... T, the one before it at *from. */
+/* Starts a document at position `start` of a row, 1 ... T: ends the document that starts at *from, and masks
+ * the target that would be the new document's first token. */
 static void start_document(const ax_rows *row, int64_t start, int64_t *from)
 {
     row->targets[start - 1] = -1;
@@ -208,9 +211,9 @@ static void start_document(const ax_rows *row, int64_t start, int64_t *from)
     *from = start;
 }
 
-/* Marks the documents that start in (a, end] of one file, whose token a is at place `at` of the row, by the
- * index and counts them in *found; with `row` NULL it only counts. *from is the start of the last document so
- * far, as a place of the row. */
+/* Uses the index of one file to mark the documents that start in (a, end], where token a of the file is at
+ * position `at` of the row, and adds their number to *found; with `row` NULL it only counts. *from is the
+ * position in the row of the last document start so far. */
 static ax_status mark_file(const ax_data *data, int64_t a, int64_t end, int64_t at, const ax_rows *row,
                            int64_t *from, int64_t *found)
 {
@@ -233,7 +236,7 @@ static ax_status mark_file(const ax_data *data, int64_t a, int64_t end, int64_t 
     return AX_OK;
 }
 
-/* The same for a source that may have shards, each of which begins with a document. */
+/* mark_file for a source that may have shards; each shard begins with a document. */
 static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, const ax_rows *row, int64_t *from,
                               int64_t *found)
 {
@@ -248,7 +251,8 @@ static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, const
     return AX_OK;
 }
 
-/* The same for a source without index, from the row's own tokens: a document starts after each end_id. */
+/* The same for a source without an index, by the tokens of the row: a document starts after each end_id.
+ * Returns the number of documents. */
 static int64_t mark_scanned(const ax_data *data, int64_t count, const ax_rows *row, int64_t *from)
 {
     int64_t found = 0;
@@ -267,7 +271,7 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
              "%s has %lld rows of %lld: there is no %lld", data->path, (long long)ax_data_rows(data, shape),
              (long long)T, (long long)row);
-    /* Predictions: one per input that has a successor; fewer than T in the last row only. */
+    /* Targets before masking: one per input that has a successor; fewer than T in the last row only. */
     int64_t predictions = ax_min(T, data->info.tokens - 1 - a), masked = 0, from = 0;
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,
                   out->position + line * T};

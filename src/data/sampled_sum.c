@@ -36,8 +36,7 @@ static ax_status sum_file(const data_file *file, uint64_t *sum)
     *sum = XXH3_64bits_withSeed(&(uint64_t){(uint64_t)file->bytes}, sizeof(uint64_t), *sum);
     if (file->bytes <= BLOCKS * BLOCK_BYTES)
         return sum_whole(file, sum);
-    for (int64_t i = 0; i < BLOCKS;
-         i++) /* prefetch all of them, so that a cold disk reads them in parallel */
+    for (int64_t i = 0; i < BLOCKS; i++) /* prefetch, so that a cold disk reads in parallel */
         data_file_want(file, block_at(file, i, BLOCKS), BLOCK_BYTES);
     for (int64_t i = 0; i < BLOCKS; i++) {
         AX_TRY(data_file_read(file, block_at(file, i, BLOCKS), block, sizeof block));

@@ -8,7 +8,7 @@
 
 typedef struct source {
     ax_data *data;
-    double weight; /* of all weights together: they sum to 1 */
+    double weight; /* normalized: the weights of all sources sum to 1 */
     int64_t samples, count;
     uint64_t key;
 } source;
@@ -24,7 +24,7 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* total: samples taken so far from all sources */
     source *sources;
-    pick *picks; /* of the present batch */
+    pick *picks; /* of the current batch */
 };
 
 static ax_status set_weights(ax_sampler *s, const double *weights)
@@ -138,7 +138,8 @@ static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
     return AX_OK;
 }
 
-/* Picks are made before any row is read, so that a rank which reads few rows still counts all targets. */
+/* Chooses all samples before any row is read, so that a rank that reads only some rows still counts the
+ * targets of all. */
 ax_status ax_sampler_next_part(ax_sampler *s, int64_t first, int64_t end, int64_t *targets)
 {
     AX_TRY(check_rows(s, first, end));
@@ -164,7 +165,7 @@ ax_status ax_sampler_read(const ax_sampler *s, int64_t first, int64_t end, const
 {
     AX_TRY(check_rows(s, first, end));
     int64_t T = s->shape.seq_len;
-    for (int64_t r = first; r < end; r++) { /* all at once: from a cold disk rows come in parallel */
+    for (int64_t r = first; r < end; r++) { /* prefetch, so that a cold disk reads in parallel */
         const pick *p = &s->picks[r];
         data_want_tokens(s->sources[p->source].data, p->sample * T, p->sample * T + T + 1);
     }

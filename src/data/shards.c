@@ -1,5 +1,5 @@
-/* Token files in shards: a directory or a pattern names them, and they are read as if they stood one behind
- * another in one file. A source of shards is an ax_data whose `part` are the opened files. */
+/* Token files in shards: named by a directory or a pattern, and read as if they were one file, in byte order
+ * of their paths. A source of shards is an ax_data whose `part` holds the opened files. */
 #include "source.h"
 
 #include <dirent.h>
@@ -18,7 +18,7 @@ void data_names_fini(data_names *names)
     *names = (data_names){0};
 }
 
-/* Takes over `path`. */
+/* Adds a path and takes ownership of it. */
 static ax_status add_name(data_names *names, char *path)
 {
     if ((names->n & (names->n - 1)) == 0) { /* full at each power of two */
@@ -38,8 +38,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* NAME.idx of a Megatron data set stands for the same tokens as NAME.bin, which byte order puts right before
- * it. */
+/* Whether `path` is NAME.idx of a Megatron-LM data set and `before`, the path before it in byte order, is
+ * NAME.bin: they are the same tokens. */
 static bool is_index_of(const char *path, const char *before)
 {
     size_t n = strlen(path);
@@ -87,12 +87,12 @@ ax_status data_match(const char *pattern, data_names *out)
     return status;
 }
 
-/* What lies in a directory and below: token files, of which some are known as such by more than their suffix,
- * and others. */
+/* The contents of a directory tree: paths of token files, how many of these are certain by their first bytes
+ * and not only by suffix, and the path of one other file. */
 typedef struct content {
     data_names tokens;
     size_t sure;
-    char *other; /* the path of one */
+    char *other; /* NULL: there is no other file */
 } content;
 
 static ax_status list_dir(const char *dir, content *c);
@@ -103,7 +103,8 @@ static bool is_link(const char *path)
     return !lstat(path, &info) && S_ISLNK(info.st_mode);
 }
 
-/* Takes over `path`. Links to directories are not followed, as in trees of text. */
+/* Adds an entry to *c and takes ownership of `path`. Links to directories are not followed, as in trees of
+ * text. */
 static ax_status look_at(content *c, char *path)
 {
     ax_data_format format = AX_DATA_TREE;
@@ -141,7 +142,8 @@ static ax_status list_dir(const char *dir, content *c)
     return status;
 }
 
-/* The token files of a directory and those below it; none if it holds text. */
+/* Lists the token files in a directory and below it. A directory with other files too counts as text and
+ * gives none, unless some of its files are certainly token files: that is an error. */
 static ax_status list_tokens(const char *dir, data_names *out)
 {
     content c = {0};
@@ -172,7 +174,7 @@ ax_status data_list(const char *path, data_names *out)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Shards of one source agree in what their tokens mean. */
+/* Checks that two shards have one format and come from one tokenizer. */
 static ax_status check_alike(const ax_data *a, const ax_data *b)
 {
     const ax_data_info *x = &a->info, *y = &b->info;
@@ -186,7 +188,7 @@ static ax_status check_alike(const ax_data *a, const ax_data *b)
     return AX_OK;
 }
 
-/* Adds what one more shard holds to what its source says of itself. */
+/* Adds the numbers of one more shard to those of its source. */
 static void add_info(ax_data *data, const ax_data *part)
 {
     const ax_data_info *more = &part->info;
@@ -207,7 +209,7 @@ static void add_info(ax_data *data, const ax_data *part)
 
 ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id)
 {
-    AX_TRY(ax_calloc(names->n + 1, sizeof(ax_data *), &data->part)); /* ends with NULL, for who closes it */
+    AX_TRY(ax_calloc(names->n + 1, sizeof(ax_data *), &data->part)); /* NULL-terminated, for ax_data_close */
     AX_TRY(ax_calloc(names->n + 1, sizeof *data->part_at, &data->part_at));
     for (size_t i = 0; i < names->n; i++) {
         AX_TRY(data_open_file(names->path[i], end_id, &data->part[i]));
@@ -235,7 +237,7 @@ int data_part_of(const ax_data *data, int64_t token)
 bool data_next_stretch(const ax_data *data, int64_t first, int64_t end, data_stretch *s)
 {
     int i = s->part ? s->index + 1 : data_part_of(data, first);
-    while (i < data->parts && data->part_at[i + 1] <= first) /* empty ones */
+    while (i < data->parts && data->part_at[i + 1] <= first) /* skip empty shards */
         i++;
     if (i >= data->parts || data->part_at[i] >= end)
         return false;

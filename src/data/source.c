@@ -1,4 +1,4 @@
-/* Opening token sources: each format becomes an array of tokens in a file and a way to find its documents. */
+/* Opens token sources: maps each format to an array of tokens in a file and a way to find its documents. */
 #include "source.h"
 
 #include <stdio.h>
@@ -61,7 +61,7 @@ ax_status data_starts_find(data_starts *s, int64_t pos, int64_t *document)
     return AX_OK;
 }
 
-/* Reads every coarse_step-th start; damage that would lead outside the file is found here. */
+/* Reads every coarse_step-th document start; finds damage that would lead outside of the file. */
 static ax_status read_coarse(ax_data *data)
 {
     int64_t documents = data->info.documents, tokens = data->info.tokens, last = 0;
@@ -84,7 +84,7 @@ static ax_status read_coarse(ax_data *data)
 
 /* ---- formats ------------------------------------------------------------------------------------- */
 
-/* What the header's own checksum does not cover must be zero. */
+/* Checks that the bytes that the header's checksum does not cover are zero. */
 static ax_status check_zeros(const ax_data *data, const tok_header *h)
 {
     size_t i = 0;
@@ -166,7 +166,8 @@ static ax_status open_nanogpt(ax_data *data)
     return AX_OK;
 }
 
-/* Bytes of a token by the dtype codes of Megatron-LM's index; 0 for those that are no token ids. */
+/* Returns the bytes of a token for a dtype code of Megatron-LM's index; 0 for types that token ids do not
+ * have. */
 static int megatron_width(int code)
 {
     switch (code) {
@@ -204,7 +205,7 @@ static ax_status read_megatron_header(const data_file *side, megatron_header *ou
     return AX_OK;
 }
 
-/* The documents cover all sequences, and the last sequence ends where the tokens do. */
+/* Checks that the documents cover all sequences and that the last sequence ends with the .bin file. */
 static ax_status check_megatron_ends(const ax_data *data, int64_t bounds)
 {
     const data_file *side = &data->side;
@@ -254,7 +255,8 @@ static ax_status open_megatron(ax_data *data)
     return check_megatron_ends(data, h.bounds);
 }
 
-/* Trailing empty documents start at the end, where no sequence has an offset; they hold nothing. */
+/* Drops empty documents at the end of a Megatron-LM index: they start after the last sequence, which has no
+ * offset to look up. */
 static ax_status drop_empty_tail(ax_data *data)
 {
     data_starts starts;
@@ -262,7 +264,7 @@ static ax_status drop_empty_tail(ax_data *data)
     if (data->index_kind != INDEX_MEGATRON)
         return AX_OK;
     data_starts_begin(&starts, data);
-    starts.index.first = starts.index.n; /* from the end on */
+    starts.index.first = starts.index.n; /* so that the first lookup fills the window backward from the end */
     while (data->info.documents > 0) {
         AX_TRY(data_window_get(&starts.index, data->info.documents - 1, &sequence));
         if (sequence != data->sequences)

@@ -1,4 +1,4 @@
-/* The inside of a token source, shared by the files that open, read and check it. Read axonn/data.h first. */
+/* Internals of a token source, shared by the files that open, read and check it. Read axonn/data.h first. */
 #ifndef AXONN_DATA_SOURCE_H
 #define AXONN_DATA_SOURCE_H
 
@@ -24,7 +24,7 @@ enum { TOK_HEADER_BYTES = 256, TOK_VERSION = 1, LLMC_HEADER_BYTES = 1024, MEGATR
 #define MEGATRON_MAGIC "MMIDIDX\0"
 enum { LLMC_MAGIC = 20240520, LLMC32_MAGIC = 20240801, LLMC_EVAL_MAGIC = 20240522 };
 
-/* XXH3-64 of a header without its last field but one, the hash itself. */
+/* Returns the XXH3-64 of the bytes before header_hash. */
 uint64_t tok_header_hash(const tok_header *header);
 
 /* A file open for reading, and its size when it was opened. */
@@ -34,16 +34,17 @@ typedef struct data_file {
     int64_t bytes;
 } data_file;
 
-/* AX_ERR_DATA: it cannot be opened, or is no regular file. */
+/* Opens a file for reading. AX_ERR_DATA: it cannot be opened, or is not a regular file. */
 AX_MUST_CHECK ax_status data_file_open(const char *path, data_file *out);
 void data_file_close(data_file *file);
-/* Reads all these bytes. AX_ERR_DATA: the file cannot be read, or has become shorter. Thread-safe. */
+/* Reads exactly `bytes` bytes. AX_ERR_DATA: the file cannot be read, or has become shorter. Thread-safe. */
 AX_MUST_CHECK ax_status data_file_read(const data_file *file, int64_t offset, void *out, int64_t bytes);
-/* Asks the system to read the bytes into its cache, without waiting. */
+/* Prefetches bytes: asks the system to read them into its cache, without waiting. */
 void data_file_want(const data_file *file, int64_t offset, int64_t bytes);
 
-/* An array of n 64-bit integers in a file from offset `at` on, of which a stretch is in memory. Lives on the
- * stack of who goes through the array; get reads value i, 0 <= i < n. */
+/* An array of n 64-bit integers in a file, from offset `at` on, of which one window is in memory.
+ * data_window_get returns value i, 0 <= i < n, and moves the window if needed. Lives on the stack of the
+ * caller that goes through the array. */
 enum { DATA_WINDOW = 128 };
 typedef struct data_window {
     const data_file *file;
@@ -59,19 +60,19 @@ typedef enum data_index_kind {
     INDEX_MEGATRON /* i64 first sequence of each document [D+1], i64 byte offset of each sequence */
 } data_index_kind;
 
-/* At most this many document starts are kept in memory, evenly spaced, so that looking up a document reads
- * one short stretch of the index and not a block per step of a bisection. */
+/* At most this many document starts are kept in memory, evenly spaced. A lookup then reads one short part of
+ * the index, and not one block for each step of a binary search. */
 enum { COARSE_MAX = 4096 };
 
-/* Paths; the caller releases them with data_names_fini. */
+/* A list of paths; the caller releases it with data_names_fini. */
 typedef struct data_names {
     char **path;
     size_t n;
 } data_names;
 
 struct ax_data {
-    /* Of a source of shards (shards.c): the opened files, closed by a NULL, and the place of each one's first
-     * token. Of what follows it has path, info, limit and index_kind. */
+    /* For a source of shards (shards.c): the opened files, NULL-terminated, and the index of the first token
+     * of each. Of the fields below, such a source has only path, info, limit and index_kind. */
     int parts; /* 0: a source of one file */
     ax_data **part;
     int64_t *part_at;
@@ -89,59 +90,61 @@ struct ax_data {
     int64_t coarse_n, coarse_step;
 };
 
-/* The starts of the documents of a source that has an index, as one goes through them. */
+/* Reads the document starts of a source that has an index, fastest in ascending order. */
 typedef struct data_starts {
     const ax_data *data;
     data_window index, offsets;
 } data_starts;
 void data_starts_begin(data_starts *starts, const ax_data *data);
-/* First token of document d, 0 <= d <= D; D gives N, and so does a damaged entry. */
+/* *start is the first token of document d, 0 <= d <= D. It is N for d = D and for a damaged entry. */
 AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t *start);
-/* The document that holds token `pos`, 0 <= pos < N. */
+/* *document is the document that holds token `pos`, 0 <= pos < N. */
 AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
 
-/* Tokens as they stand in the file, whatever their values; ax_data_tokens also judges them. */
+/* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
 AX_MUST_CHECK ax_status data_read_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
-/* Asks the system to read tokens first ... end-1 into its cache, without waiting. */
+/* Prefetches tokens first ... end-1: asks the system to read them into its cache, without waiting. */
 void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 
-/* What lies of tokens first ... end-1 in one shard: its tokens from ... to-1, which stand `at` tokens behind
- * `first`. */
+/* The part of tokens first ... end-1 that is in one shard: the shard's tokens from ... to-1, the first of
+ * which is token first + at. */
 typedef struct data_stretch {
     const ax_data *part; /* NULL before the first */
     int index;
     int64_t from, to, at;
 } data_stretch;
 
-/* The next stretch of first ... end-1, of which the source has shards. */
+/* Moves to the next stretch of tokens first ... end-1 of a source of shards; false if there is none. A zeroed
+ * stretch is before the first one. */
 bool data_next_stretch(const ax_data *data, int64_t first, int64_t end, data_stretch *stretch);
-/* The shard that holds a token. */
+/* Returns the index of the shard that holds a token. */
 int data_part_of(const ax_data *data, int64_t token);
 
-/* The files that a path means: those that a pattern matches or the token files of a directory, in byte order,
- * or none where it means itself. AX_ERR_DATA: a pattern that nothing matches, a directory with token files
- * and others. */
+/* Lists the files that a path stands for, in byte order: those that match a pattern, or the token files of a
+ * directory; none if the path stands for itself. AX_ERR_DATA: nothing matches the pattern, or a directory has
+ * token files and others. */
 AX_MUST_CHECK ax_status data_list(const char *path, data_names *out);
-/* The files that a pattern matches. */
+/* Lists the files that match a pattern. AX_ERR_DATA: there are none. */
 AX_MUST_CHECK ax_status data_match(const char *pattern, data_names *out);
 void data_names_fini(data_names *names);
-/* Whether a path is a pattern as the shell's: it holds * ? or [ and nothing is there under that very name. */
+/* Whether a path is a shell pattern: it contains * ? or [, and there is no file of this very name. */
 bool data_is_pattern(const char *path);
 
-/* ax_data_detect of a file, or of what two files' names begin with. */
+/* ax_data_detect for a single file or directory, or the common prefix of a Megatron-LM data set. */
 AX_MUST_CHECK ax_status data_detect_file(const char *path, ax_data_format *out);
 
-/* A source of one file, and the shards of a source; `data` is closed by the caller whatever the result. */
+/* Opens a source of one file, or the shards of a source; the caller closes `data` in any case. */
 AX_MUST_CHECK ax_status data_open_file(const char *path, int64_t end_id, ax_data **out);
 AX_MUST_CHECK ax_status data_open_parts(ax_data *data, const data_names *names, int64_t end_id);
 
-/* The .idx and .bin of a Megatron data set from either of them or their common prefix; the caller frees. */
+/* Makes the .idx and .bin paths of a Megatron-LM data set from either path or their common prefix; the caller
+ * frees. */
 AX_MUST_CHECK ax_status data_megatron_paths(const char *path, char **idx, char **bin);
 
-/* The checksum of two files behind each other. */
+/* Combines two checksums, in this order, into one. */
 uint64_t data_sum_add(uint64_t sum, uint64_t more);
-/* Checksum of the lengths of a source's files and of blocks sampled from them, never 0; `side` may be empty.
- */
+/* Sets *out to a checksum of the lengths of a source's files and of blocks sampled from them, never 0; `side`
+ * may be empty. */
 AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file *side, uint64_t *out);
 
 /* The byte order mark that some programs put before UTF-8. */
@@ -149,17 +152,18 @@ AX_MUST_CHECK ax_status data_sampled_sum(const data_file *main, const data_file 
 
 bool data_has_suffix(const char *path, const char *suffix);
 
-/* What a file of text holds whose name says no more than .json, or nothing, by its first n bytes; `complete`
- * if these are all: an array of objects or objects that are spread over lines (AX_DATA_JSON), an object on
- * each line (AX_DATA_JSONL), or text. */
+/* Detects the format of a .json file or of a pipe by its first n bytes, which are all of it if `complete`:
+ * AX_DATA_JSON for an array of objects or objects that are spread over lines, AX_DATA_JSONL for an object on
+ * each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
-/* Why a file that holds a NUL byte is no text, after "it"; `head` are its first n bytes. */
+/* Returns why a file that contains a NUL byte is no text, worded to follow "it"; `head` are its first n
+ * bytes. */
 const char *data_not_text(const char *head, size_t n);
-/* Fails with that, and says what to do about it; the first NUL is at `offset`. */
+/* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`, and says what to do about it. */
 AX_MUST_CHECK ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset);
 
-/* The first bytes of a file, enough to tell formats apart; *n is how many. */
+/* Reads the first bytes of a file, enough to detect its format; *n is how many. */
 enum { DATA_HEAD_BYTES = 4096 };
 AX_MUST_CHECK ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n);
 

@@ -1,5 +1,5 @@
-/* Writing packed token files (axonn/data.h): tokens stream to a file aside, document starts to a second,
- * nameless one that is appended at the end, so memory does not grow with the corpus. */
+/* Writes packed token files (axonn/data.h). Tokens are streamed to a temporary file, and document starts to a
+ * second, unlinked one that is appended at the end, so memory does not grow with the corpus. */
 #include "source.h"
 
 #include <errno.h>
@@ -17,11 +17,12 @@ struct ax_token_writer {
     int fd, index_fd;
     tok_header header;
     XXH3_state_t *hash;
-    size_t used, index_used; /* of the two buffers */
+    size_t used, index_used; /* bytes used of the two buffers */
     char *buffer, *index_buffer;
 };
 
-/* A file of a name that no other writer uses; the caller frees the name and closes. */
+/* Creates a temporary file beside `path`, of a name that no other writer uses; the caller frees *name and
+ * closes *fd. */
 static ax_status create_aside(const char *path, const char *suffix, char **name, int *fd)
 {
     size_t n = strlen(path) + 64;
@@ -40,7 +41,7 @@ static ax_status create_aside(const char *path, const char *suffix, char **name,
     return status;
 }
 
-/* The body is hashed in the order of the file. */
+/* Appends to the body and updates its hash, so the body has to be written in the order of the file. */
 static ax_status write_body(ax_token_writer *w, const void *data, size_t bytes)
 {
     XXH3_64bits_update(w->hash, data, bytes);
@@ -143,7 +144,7 @@ static ax_status append_index(ax_token_writer *w)
     h->index_at = TOK_HEADER_BYTES + (h->tokens * h->token_bytes + 7) / 8 * 8;
     AX_TRY(write_body(w, zero, h->index_at - TOK_HEADER_BYTES - h->tokens * h->token_bytes));
     size_t kept = w->index_used, spilled = (size_t)(h->documents + 1) * 8 - kept;
-    for (size_t at = 0; at < spilled; at += WRITE_BUFFER) { /* spilled in whole buffers */
+    for (size_t at = 0; at < spilled; at += WRITE_BUFFER) { /* only whole buffers are spilled */
         AX_TRY(ax_pread_all(w->index_fd, w->buffer, WRITE_BUFFER, (int64_t)at, w->path));
         AX_TRY(write_body(w, w->buffer, WRITE_BUFFER));
     }

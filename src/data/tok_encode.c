@@ -1,6 +1,6 @@
-/* Encoding: a document is cut at bytes that are not UTF-8, then at added tokens, normalized, cut at added
- * tokens that are sought in normalized text, cut into pieces by the patterns; each piece is looked up in a
- * cache or merged. */
+/* Encodes documents. A document is cut at bytes that are not UTF-8, then at added tokens; the text between is
+ * normalized, cut at the added tokens that are matched in normalized text, and cut into pieces by the
+ * patterns. Each piece is looked up in a cache, or else its bytes are merged. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-/* One line of the cache, a cache line of the processor: text repeats its pieces, and nearly all are short. */
+/* One entry of the piece cache, the size of a processor's cache line. A cache helps because text repeats its
+ * pieces, and nearly all are short. */
 enum { LINE_KEY = 32, LINE_IDS = 7, CACHE_LINES = 1 << 16 };
 typedef struct cache_line {
     int32_t ids[LINE_IDS];
@@ -22,10 +23,10 @@ struct ax_encoder {
     const ax_tokenizer *tok;
     tok_matcher matcher;
     tok_merger merger;
-    cache_line *cache; /* [CACHE_LINES], by hash; a new piece takes the line of an old one */
+    cache_line *cache; /* [CACHE_LINES], indexed by hash; a new piece replaces the one that has its entry */
     ax_buf normal, spaced;
     int64_t invalid;
-    unsigned flags; /* of the call in progress */
+    unsigned flags; /* of the current call */
     ax_ids *out;
 };
 
@@ -96,7 +97,7 @@ static ax_status encode_piece(void *arg, const char *piece, size_t n)
     return AX_OK;
 }
 
-/* Text without added tokens. `fresh`: it starts the document, or follows an added token. */
+/* Encodes text without added tokens. `fresh`: it starts the document, or follows an added token. */
 static ax_status encode_text(ax_encoder *e, const char *text, size_t n, bool fresh)
 {
     const ax_tokenizer *tok = e->tok;
@@ -112,7 +113,7 @@ static ax_status encode_text(ax_encoder *e, const char *text, size_t n, bool fre
 
 static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, bool fresh);
 
-/* Text in which added tokens that match it as it stands have been found. */
+/* Encodes text that is already cut at the added tokens that match before normalization. */
 static ax_status encode_section(ax_encoder *e, const char *text, size_t n, bool fresh)
 {
     if (!e->tok->form)
@@ -122,8 +123,8 @@ static ax_status encode_section(ax_encoder *e, const char *text, size_t n, bool 
     return encode_normalized(e, e->normal.data, e->normal.size, fresh);
 }
 
-/* Widens a match of `a` at [*begin, *end) by the white space it claims, but not below `floor`; false if it
- * must be a word of its own and is not. */
+/* Extends a match of `a` at [*begin, *end) by the white space that the token takes with it (lstrip, rstrip),
+ * but not below `floor`. False if the token has to be a word of its own (single_word) and is not. */
 static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t floor, size_t *begin,
                          size_t *end)
 {
@@ -136,7 +137,7 @@ static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t 
     return true;
 }
 
-/* The next match at or after *at, which moves past it; false if there is none. */
+/* Finds the next match at or after *at, which moves past it; false if there is none. */
 static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *text, size_t n, size_t floor,
                        size_t *at, int32_t *id, size_t *begin, size_t *end)
 {
@@ -163,7 +164,8 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
 
 typedef ax_status (*section_fn)(ax_encoder *e, const char *text, size_t n, bool fresh);
 
-/* Cuts valid UTF-8 at the added tokens of `tree`: the longest at the leftmost place. */
+/* Cuts valid UTF-8 at the added tokens of `tree`, the longest match at the leftmost position first. Appends
+ * their ids and calls `section` for the text between them. */
 static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text, size_t n, bool fresh,
                            section_fn section)
 {

@@ -1,5 +1,5 @@
-/* From tokenizer.json and tokenizer_config.json to an ax_tokenizer: vocabulary, merges, added tokens. The
- * parts around the model are tok_parts.c's. */
+/* Loads tokenizer.json and tokenizer_config.json into an ax_tokenizer: vocabulary, merges, added tokens.
+ * tok_parts.c reads the parts around the model. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -148,7 +148,8 @@ static ax_status init_rules(ax_tokenizer *tok, size_t n)
     return AX_OK;
 }
 
-/* The two names of a merge, "a b" or ["a", "b"], NUL-terminated one after the other in `names`. */
+/* Appends the two names of a merge, "a b" or ["a", "b"], to `names`, each NUL-terminated; *right is the
+ * second. */
 static ax_status merge_names(const loader *l, size_t rank, const json_t *merge, ax_buf *names,
                              const char **right)
 {
@@ -211,7 +212,7 @@ static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges
 
 /* ---- model ---- */
 
-/* Fields whose values other than null, false, 0 and "" would need another algorithm. */
+/* Refuses fields that ask for another algorithm, unless their value is null, false, 0 or "". */
 static ax_status refuse_variants(const loader *l, const json_t *model)
 {
     static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
@@ -272,7 +273,7 @@ static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
     if (!known)
         AX_TRY(set_piece(l, a->id, content, content, strlen(content)));
     else if (tok->pieces[a->id].in_model && strlen(content) != tok->pieces[a->id].size) {
-        /* An added token's name is its text, whatever bytes its characters might spell. */
+        /* The name of an added token is its text: its characters are not those that stand for bytes. */
         tok->pieces[a->id].size = 0;
         tok->pieces[a->id].in_model = false;
         AX_TRY(set_piece(l, a->id, content, content, strlen(content)));
@@ -390,7 +391,7 @@ ax_status tok_parse(const char *where, char *json, size_t json_size, char *confi
     return status;
 }
 
-/* tokenizer_config.json beside `json_path`; none is fine. */
+/* Reads tokenizer_config.json of `dir`; *text is NULL if there is none. */
 static ax_status read_config(const char *dir, char **text, size_t *size)
 {
     char *path;

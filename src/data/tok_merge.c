@@ -1,6 +1,6 @@
-/* Merging the bytes of one piece by the rules: lowest rank first, the leftmost among equals, until no rule
- * applies. Short pieces, which are nearly all, by scanning a small array; long ones with a heap over a linked
- * list, in O(n log n), so that a megabyte of one letter costs no more than any other megabyte. */
+/* Merges the bytes of one piece by the rules: lowest rank first, the leftmost among equals, until no rule
+ * applies. Short pieces, which are nearly all, are merged by scanning a small array. Long ones are merged
+ * with a heap over a linked list in O(n log n), so that even a megabyte of one letter is not slow. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -17,8 +17,8 @@ void tok_merger_fini(tok_merger *m)
     *m = (tok_merger){0};
 }
 
-/* The piece's bytes as ids into id[n]; how many they are. Bytes the vocabulary lacks become unk_token (one
- * for a run of them, if they are to be fused) or nothing. */
+/* Writes the ids of the piece's bytes to id[n] and returns their number. A byte that is not in the vocabulary
+ * becomes unk_token (with fuse_unk, a run of them becomes one), or nothing if there is no unk_token. */
 static size_t byte_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
 {
     size_t count = 0;
@@ -36,7 +36,8 @@ static size_t byte_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece
     return count;
 }
 
-/* What merging id[i] with id[i + 1] has to offer: the rule's rank and result; no rule ranks last. */
+/* Looks up the rule that merges id[i] with id[i + 1], and sets its rank and result; the rank is INT32_MAX if
+ * there is no rule. */
 static void offer(const ax_tokenizer *tok, const int32_t *id, size_t i, int32_t *rank, int32_t *to)
 {
     const tok_rule *rule = tok_rule_find(tok, tok_pair(id[i], id[i + 1]));
@@ -85,7 +86,7 @@ static ax_status reserve(tok_merger *m, size_t n)
     return AX_OK;
 }
 
-/* Heap entries are rank << 32 | position, so that the smallest is the one to apply. */
+/* Heap entries are rank << 32 | position, so the smallest entry is the next merge. */
 static void heap_push(uint64_t *heap, size_t *n, uint64_t entry)
 {
     size_t i = (*n)++;
@@ -125,10 +126,10 @@ static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *
     AX_TRY(reserve(m, n));
     n = byte_ids(tok, m, piece, n, m->id);
     for (size_t i = 0; i < n; i++) {
-        m->prev[i] = (uint32_t)i - 1; /* of the first: never followed */
+        m->prev[i] = (uint32_t)i - 1; /* not used for the first */
         m->next[i] = (uint32_t)i + 1;
     }
-    /* At most n - 1 entries to begin with, and two more for each of at most n - 1 merges. */
+    /* The heap gets at most n - 1 entries here, and two for each of at most n - 1 merges. */
     size_t n_heap = 0;
     for (size_t i = 0; i < n; i++)
         push_at(tok, m, n, (uint32_t)i, &n_heap);
@@ -137,7 +138,7 @@ static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *
         uint32_t at = (uint32_t)entry;
         const tok_rule *rule = m->id[at] == GONE ? NULL : rule_at(tok, m, n, at);
         if (!rule || (uint32_t)rule->rank != entry >> 32)
-            continue; /* a neighbour was merged away since */
+            continue; /* out of date: the pair has changed since */
         uint32_t gone = m->next[at];
         m->id[at] = rule->id;
         m->id[gone] = GONE;

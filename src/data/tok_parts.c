@@ -1,5 +1,5 @@
-/* The parts of a tokenizer.json around its model: normalizer, pre_tokenizer, post_processor and decoder. What
- * is not byte-level, or not implemented, is refused with the field's name. */
+/* Reads the parts of a tokenizer.json around its model: normalizer, pre_tokenizer, post_processor and
+ * decoder. Refuses what is not byte-level or not implemented here, and names the field. */
 #include "data/tok.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ const char *tok_json_kind(const json_t *value)
     return kinds[json_typeof(value)];
 }
 
-/* The "type" of a part; NULL for a part that is null or missing. */
+/* *type is the "type" of a part, or NULL for a part that is null or missing. */
 static ax_status part_type(const char *where, const char *field, const json_t *part, const char **type)
 {
     *type = NULL;
@@ -26,7 +26,7 @@ static ax_status part_type(const char *where, const char *field, const json_t *p
     return AX_OK;
 }
 
-/* The members of a part of type Sequence. */
+/* *members is the array of members of a part of type Sequence. */
 static ax_status sequence_members(const char *where, const char *field, const json_t *part, const char *key,
                                   const json_t **members)
 {
@@ -67,7 +67,7 @@ static ax_status add_stage(const char *where, const char *pattern, bool drop_gap
     return status;
 }
 
-/* A literal as a regular expression. */
+/* Appends a regular expression that matches the literal text. */
 static ax_status quote(const char *literal, ax_buf *out)
 {
     for (const char *p = literal; *p; p++)
@@ -75,8 +75,8 @@ static ax_status quote(const char *literal, ax_buf *out)
     return AX_OK;
 }
 
-/* Split: every match is a piece, and so is what lies between (Isolated); or, with `invert` and Removed, what
- * lies between is dropped. */
+/* Reads a Split. Isolated: each match is a piece, and so is the text between two matches. Removed with
+ * `invert`: the text between matches is dropped. */
 static ax_status parse_split(const char *where, const json_t *part, ax_tokenizer *tok)
 {
     const json_t *pattern = json_object_get(part, "pattern");
@@ -187,7 +187,7 @@ static ax_status parse_post_processor(const char *where, const json_t *part, ax_
 {
     const char *type;
     AX_TRY(part_type(where, "post_processor", part, &type));
-    if (!type || !strcmp(type, "ByteLevel")) /* which only trims offsets */
+    if (!type || !strcmp(type, "ByteLevel")) /* ByteLevel only trims offsets */
         return AX_OK;
     if (!strcmp(type, "Sequence")) {
         const json_t *members, *member;

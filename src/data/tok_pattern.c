@@ -1,8 +1,9 @@
-/* Patterns: from the regular expression of a tokenizer.json to PCRE2, and cutting text into pieces with it.
+/* Patterns: translates the regular expressions of a tokenizer.json to PCRE2, and cuts text into pieces with
+ * them.
  *
- * The files are written for Oniguruma in Ruby syntax. The patterns of the field mean the same in PCRE2 with
- * UTF and UCP, but for \s (PCRE2 adds U+180E), which is therefore spelled out, and for a few constructs that
- * read differently or not at all, which are refused rather than guessed. */
+ * The files are written for Oniguruma in Ruby syntax. With UTF and UCP, PCRE2 gives the patterns of published
+ * tokenizers the same meaning, except that its \s includes U+180E: \s is translated to an explicit class. A
+ * few constructs that PCRE2 reads differently, or not at all, are refused. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -24,7 +25,7 @@ const char *tok_pattern_named(const char *name)
     return NULL;
 }
 
-/* White_Space and its complement as members of a class. */
+/* The property White_Space, and its complement, as members of a class. */
 #define SPACES                                                                                               \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
     "3000}"
@@ -32,7 +33,7 @@ const char *tok_pattern_named(const char *name)
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"                 \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
-/* Translates the escape at *p, which it steps over. */
+/* Translates the escape at *p and moves *p past it. */
 static ax_status translate_escape(const char *pattern, const char **p, bool in_class, ax_buf *out)
 {
     char c = (*p)[1];
@@ -58,7 +59,7 @@ static ax_status translate_escape(const char *pattern, const char **p, bool in_c
     return AX_OK;
 }
 
-/* What stands outside of classes and means something else in Ruby syntax. */
+/* Refuses constructs outside of classes that mean something else in Ruby syntax. */
 static ax_status refuse_dialect(const char *pattern, const char *p)
 {
     if (p[0] == '(' && p[1] == '?') {
@@ -130,7 +131,7 @@ ax_status tok_stage_init(tok_stage *stage, const char *pattern, bool drop_gaps)
     if (status == AX_OK)
         status = ax_strdup(pattern, &stage->pattern);
     if (status == AX_OK)
-        pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE); /* without it matching is slower, no more */
+        pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE); /* if this fails, matching is only slower */
     return status;
 }
 
@@ -160,8 +161,8 @@ void tok_matcher_fini(tok_matcher *matcher)
     *matcher = (tok_matcher){0};
 }
 
-/* The next match at or after `from`; *end is 0 if there is none. An empty match cuts nothing and is skipped.
- */
+/* Finds the next match at or after `from`, other than empty matches, which cut nothing; *end is 0 if there is
+ * none. */
 static ax_status next_match(const tok_stage *stage, tok_matcher *m, const char *text, size_t n, size_t from,
                             size_t *begin, size_t *end)
 {

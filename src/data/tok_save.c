@@ -1,6 +1,6 @@
-/* Writing tokenizer.json and tokenizer_config.json from parts, in the layout that Hugging Face `tokenizers`
- * writes; and GPT-2's older pair of files, vocab.json and merges.txt, which is read by writing the new one.
- */
+/* Writes tokenizer.json and tokenizer_config.json from their parts, in the layout of Hugging Face
+ * `tokenizers`. Also loads GPT-2's older pair of files, vocab.json and merges.txt, by converting them to a
+ * tokenizer.json. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static json_t *byte_level(bool prefix_space, bool use_regex)
 
 static json_t *pre_tokenizer(const char *pattern, bool prefix_space)
 {
-    if (!strcmp(pattern, "gpt2")) /* ByteLevel's own */
+    if (!strcmp(pattern, "gpt2")) /* the pattern of ByteLevel itself */
         return byte_level(prefix_space, true);
     return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
                      "Split", "pattern", "Regex", tok_pattern_named(pattern), "behavior", "Isolated",
@@ -63,7 +63,7 @@ ax_status tok_write_config(const char *eos, char **text, size_t *size)
 
 /* ---- vocab.json and merges.txt ---- */
 
-/* The lines of merges.txt, but for its version line. */
+/* Appends the lines of merges.txt to `merges`, without its version line. */
 static ax_status read_merges(const char *path, json_t *merges)
 {
     char *text, *rest = NULL;
@@ -79,7 +79,8 @@ static ax_status read_merges(const char *path, json_t *merges)
     return status;
 }
 
-/* The pattern is not in these files: it is known to be GPT-2's only if the class says so, or says nothing. */
+/* Checks that the pattern is GPT-2's. These files do not hold it, so it is GPT-2's if the config names the
+ * class of GPT-2's tokenizer, or no class. */
 static ax_status check_class(const char *path, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));

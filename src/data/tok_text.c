@@ -1,13 +1,13 @@
-/* Bytes and characters: UTF-8, white space, normal forms, and the alphabet in which JSON files spell bytes.
- */
+/* Bytes and characters: UTF-8, white space, normal forms, and the characters that stand for bytes in JSON
+ * files. */
 #include "data/tok.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-/* Length of the UTF-8 sequence at p, of at most n bytes; 0 if it is not one (RFC 3629, table 3-7 of the
- * Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF). */
+/* Returns the length of the UTF-8 sequence at p, of at most n bytes; 0 if it is not valid (RFC 3629, table
+ * 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above U+10FFFF). */
 static size_t sequence_length(const unsigned char *p, size_t n)
 {
     if (p[0] < 0x80)
@@ -108,7 +108,7 @@ static bool is_space(uint32_t c)
            c == 0x3000;
 }
 
-/* Start of the last character of valid UTF-8, n > 0. */
+/* Returns where the last character of valid UTF-8 starts, n > 0. */
 static size_t last_character(const char *text, size_t n)
 {
     do
@@ -184,7 +184,7 @@ int tok_form_named(const char *name)
     return -1;
 }
 
-/* First byte at or after i that is not ASCII, or n. */
+/* Returns the index of the first byte at or after i that is not ASCII, or n. */
 static size_t find_wide(const char *text, size_t i, size_t n)
 {
     while (i < n && (unsigned char)text[i] < 0x80)
@@ -192,15 +192,15 @@ static size_t find_wide(const char *text, size_t i, size_t n)
     return i;
 }
 
-/* ASCII is its own normal form, and a normal form never reaches back over an ASCII character: a stretch from
- * one ASCII character to the next can be normalized by itself. So only the stretches that hold wider
- * characters are, merged where few ASCII bytes lie between them; the rest is copied. */
+/* Normalizes the stretches of text that hold non-ASCII characters, and copies the rest. ASCII is its own
+ * normal form, and normalization does not change what is before an ASCII character, so text from one ASCII
+ * character to the next can be normalized by itself. Stretches with few ASCII bytes between are merged. */
 ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
 {
     enum { MERGE_WITHIN = 32 };
     for (size_t i = 0; i < n;) {
         size_t begin = form ? find_wide(text, i, n) : n, end = begin;
-        begin -= begin > i && begin < n; /* with the character that a mark may combine with */
+        begin -= begin > i && begin < n; /* with the ASCII character before, which a mark may combine with */
         AX_TRY(ax_buf_add(out, text + i, begin - i));
         for (size_t wide = end; wide < n && wide - end <= MERGE_WITHIN; wide = find_wide(text, end, n))
             for (end = wide; end < n && (unsigned char)text[end] >= 0x80;)

@@ -1,4 +1,4 @@
-/* The tokenizer's tables and the questions about it; the tree of added tokens; decoding. */
+/* Lookups in the tokenizer's tables; the trie of added tokens; decoding. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -113,7 +113,7 @@ bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id)
     return id >= 0 && id < tok->n_ids && tok->pieces[id].special;
 }
 
-/* The child of `node` (-1: the root) for a byte, or -1. */
+/* Returns the child of `node` (-1: the root) for a byte, or -1. */
 static int32_t tree_step(const tok_tree *tree, int32_t node, unsigned char byte)
 {
     if (node < 0)
@@ -185,7 +185,7 @@ void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flag
     *decoder = (ax_decoder){.tok = tok, .flags = flags};
 }
 
-/* How many bytes at the end of the text may be the start of a UTF-8 sequence that is not complete. */
+/* Returns how many bytes at the end of the text may be the start of a UTF-8 sequence that is not complete. */
 static size_t incomplete_suffix(const char *text, size_t n)
 {
     for (size_t back = 1; back <= 3 && back <= n; back++) {
@@ -198,7 +198,8 @@ static size_t incomplete_suffix(const char *text, size_t n)
         size_t len = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
         if (back >= len)
             return 0;
-        /* Could it still become valid? Complete it with the least and the greatest continuation. */
+        /* The sequence can still become valid if it is valid with the lowest or with the highest continuation
+         * bytes. */
         char least[4], most[4];
         memcpy(least, p, back);
         memcpy(most, p, back);
@@ -215,7 +216,7 @@ ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out)
     size_t start = out->size - decoder->n_held;
     ax_status status = ax_decode(decoder->tok, &id, 1, decoder->flags, out);
     if (status != AX_OK) {
-        out->size = start; /* what was held stays held */
+        out->size = start; /* the held bytes stay held */
         return status;
     }
     decoder->n_held = incomplete_suffix(out->data + start, out->size - start);

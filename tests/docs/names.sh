@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks that the documents name what exists:
 #   - every relative link of every document leads to a file;
-#   - every path below src/, include/, tests/, scripts/, bench/, examples/, docs/ or cmake/ between backquotes exists;
+#   - every path below src/, include/, tests/, scripts/, bench/, examples/, docs/ or cmake/ between backquotes exists,
+#     and so does every source file that is named without its folder (`device.c`, `cuda/device.c`);
 #   - every ax_… and AX_… is a word of src or include (in docs/glossary.md without the last column, which has the names
 #     of older versions);
 #   - every `name()` in docs/architecture.md and docs/guide is a function that a file named on the page defines;
@@ -31,6 +32,7 @@ code_of() { # PAGE [blocks]
 
 # ---- links and paths ----------------------------------------------------------------------------------------------
 
+find src include tests scripts bench examples docs -type f | sed 's|^|/|' >"$dir/sources"
 documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md docs/guide/*.md docs/decisions/*.md)
 for page in "${documents[@]}"; do
   while IFS= read -r target; do
@@ -47,6 +49,9 @@ for page in "${present[@]}"; do
     [[ -e $path ]] || report "$page" "there is no $path"
   done < <(code_of "$page" | grep -oE '(^|[ (=])(src|include|tests|scripts|bench|examples|docs|cmake)/[A-Za-z0-9_./-]+[A-Za-z0-9_/-]([^*<A-Za-z0-9_./-]|$)' |
     grep -oE '[a-z]+/[A-Za-z0-9_./-]+[A-Za-z0-9_/-]' | sort -u)
+  while IFS= read -r name; do
+    grep -qE "/${name//./\\.}\$" "$dir/sources" || report "$page" "there is no $name"
+  done < <(code_of "$page" | grep -xE '[a-z0-9_/]+\.(c|h|cu|cuh|cpp|def|sh|py)' | sort -u)
 done
 
 # ---- names --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-/* What the files of the checkpoint room share. Read axonn/ckpt.h first. */
+/* Shared by the files of src/ckpt. Read axonn/ckpt.h first. */
 #ifndef AXONN_CKPT_PRIVATE_H
 #define AXONN_CKPT_PRIVATE_H
 
@@ -9,14 +9,14 @@
 
 /* ---- path.c ---- */
 
-/* A path from a format; the caller frees. */
+/* Formats a path; the caller frees *out. */
 ax_status ckpt_path(char **out, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Whether `dir` has the file. */
+/* Whether `dir` holds a file of this name. */
 bool ckpt_has(const char *dir, const char *name);
 
 /* ---- convert.c: elements, and boxes cut into pieces ---- */
 
-/* True if values of one dtype can be converted into the other. */
+/* Whether values of one dtype can be converted to the other. */
 bool ckpt_convertible(ax_dtype from, ax_dtype to);
 /* dst[i·dst_stride] = src[i·src_stride], i < n; strides in elements. The dtypes are convertible. */
 void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
@@ -25,20 +25,20 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols);
 
-/* Cuts the box of extents n[] into sub-boxes of at most `limit` elements, each contiguous in row-major order
- * and following the one before. */
+/* Goes through a box of extents n[] in pieces: sub-boxes of at most `limit` elements, each contiguous in the
+ * row-major order of the box and following the one before. */
 typedef struct ckpt_pieces {
     int ndim, split; /* dims before `split` advance by 1, those after it are whole */
     int64_t extent[AX_ST_MAX_DIMS], chunk;
     bool done;
     int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS]; /* the current piece */
-    int64_t first, count;                          /* its place and size in elements */
+    int64_t first, count;                          /* its offset in the box and its size, in elements */
 } ckpt_pieces;
 void ckpt_pieces_begin(ckpt_pieces *pieces, int ndim, const int64_t *n, int64_t limit);
 bool ckpt_pieces_next(ckpt_pieces *pieces);
 
-/* Σ over the sub-box of mix(global index, bits), where [lo, lo + n) is a box of an array of extents `dim` and
- * `data` is dense. */
+/* Returns the checksum of a box, Σ over its elements of mix(global index, bits). The box is [lo, lo + n) of
+ * an array of extents `dim`; `data` is dense. */
 uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *lo, const int64_t *n,
                        const void *data);
 
@@ -46,9 +46,9 @@ uint64_t ckpt_checksum(ax_dtype dtype, int ndim, const int64_t *dim, const int64
 
 typedef struct st_file {
     char *path;
-    int fd;       /* -1 until needed */
-    bool written; /* through this handle, and not synced since */
-    int64_t data; /* where the arrays begin */
+    int fd;       /* -1: not open yet */
+    bool written; /* written through this handle and not synced since */
+    int64_t data; /* offset of the first array */
     int64_t size; /* of the file */
 } st_file;
 
@@ -56,37 +56,37 @@ struct ax_st {
     int n, files;
     ax_st_array *array; /* ascending by key; keys are owned */
     st_file *file;
-    char *index; /* path of the index, or NULL */
+    char *index; /* path of the index; NULL: one file without an index */
     bool planned;
     ax_region staging;
 };
 
-enum { ST_HEADER_MAX = 100000000 }; /* as the reference implementation */
+enum { ST_HEADER_MAX = 100000000 }; /* limit of the reference implementation */
 
-/* A row for each dtype of the format. */
+/* The dtypes of safetensors, one row each. */
 typedef struct st_dtype {
     const char *name;
     int bits;
-    ax_dtype dtype; /* AX_DTYPE_COUNT: not one of ours */
+    ax_dtype dtype; /* AX_DTYPE_COUNT: none of axonn's */
 } st_dtype;
 const st_dtype *st_dtype_find(const char *name);
 const st_dtype *st_dtype_of(ax_dtype dtype);
-/* "[2, 3]"; the room that any shape needs. */
+/* Prints a shape as "[2, 3]"; ST_SHAPE_TEXT is enough for any shape. */
 enum { ST_SHAPE_TEXT = 22 * AX_ST_MAX_DIMS + 3 };
 char *st_shape_print(int ndim, const int64_t *dim, char out[ST_SHAPE_TEXT]);
 
-/* Adds the arrays of `path`, checked, to the store as its next file. */
+/* Reads and checks the header of `path`, and adds its arrays to the store as those of its next file. */
 ax_status st_header_read(ax_st *st, const char *path);
-/* The header of file `file` of a planned store, padded, with its length in front. */
+/* Appends the header of file `file` of a planned store: the length, then the padded JSON. */
 ax_status st_header_print(const ax_st *st, int file, ax_buf *out);
 /* Sorts the arrays by key; AX_ERR_DATA if one is there twice. */
 ax_status st_sort(ax_st *st);
-/* Bytes of an array as they are. */
+/* Reads `bytes` bytes of an array from its byte `first` on, without conversion. */
 ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t bytes, void *out);
 /* Opens STEM.safetensors or the shards of STEM's index in `dir`. */
 ax_status st_open_dir(const char *dir, const char *stem, ax_st **out);
 ax_status st_file_open(ax_st *st, int file);
-/* The index of a planned store as JSON. */
+/* Appends the index of a planned store as JSON. */
 ax_status st_index_print(const ax_st *st, ax_buf *out);
 
 /* ---- sum.c ---- */
@@ -108,22 +108,24 @@ typedef struct ckpt_items {
     ckpt_item *item;
 } ckpt_items;
 
-/* The master weights at their places in model files. */
+/* Lists the master weights with their places in model files. */
 ax_status ckpt_items_model(const ax_param_set *set, ckpt_items *out);
-/* "master."+name (if asked for) and "SLOT."+name, each the whole of an array. */
+/* Lists the optimizer state as "SLOT."+name and, with `master`, the master weights as "master."+name, each as
+ * a whole array. */
 ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_names, bool master,
                               ckpt_items *out);
 void ckpt_items_fini(ckpt_items *items);
-/* The store that holds them; floats as `dtype` (AX_DTYPE_COUNT: their own). AX_ERR_USAGE if the places in an
- * array do not tile it. */
+/* Plans the store that holds the items, as `dtype` (AX_DTYPE_COUNT: in their own dtypes). AX_ERR_USAGE if the
+ * items of one array do not tile it. */
 ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *dir, const char *stem,
                           int64_t shard_bytes, ax_st **out);
-/* This rank's part. Not collective. */
+/* Write and read this rank's boxes. Not collective. */
 ax_status ckpt_items_write(ax_ctx *ctx, const ckpt_items *items, ax_st *st);
 ax_status ckpt_items_read(ax_ctx *ctx, const ckpt_items *items, ax_st *st, const ax_ckpt_rules *rules);
-/* The file's array for a key, which may lack or have the prefix (NULL: none), or NULL. */
+/* Finds the array of a key, or of the key with `prefix` (may be NULL) added or removed; NULL if there is
+ * none. */
 const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix);
-/* sums[i] of item i over all ranks. Collective along the grid. */
+/* Sets sums[i] to the checksum of item i over all ranks. Collective along the grid. */
 ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *sums);
 
 /* ---- manifest.c ---- */
@@ -149,27 +151,27 @@ ax_status manifest_write(const char *dir, const manifest *m);
 ax_status manifest_read(const char *dir, manifest *out);
 void manifest_fini(manifest *m);
 #define MANIFEST "training/manifest.json"
-/* The end of the name of a checkpoint that is being replaced: .step-N.was */
+/* The suffix of a checkpoint that is being replaced: .step-N.was */
 #define CKPT_WAS ".was"
-/* XXH3-64 of a whole file and its size. */
+/* Computes the XXH3-64 of a whole file, and its size. */
 ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash);
-/* AX_ERR_DATA if the file is not as the manifest says. */
+/* Compares size and checksum of a file with the manifest. AX_ERR_DATA if they differ. */
 ax_status manifest_check_file(const char *dir, const manifest_file *f);
 
 /* ---- diff_names.c ---- */
 
-/* Gives the rows from `first` on, which are of training/, the names that the manifest of `dir` has for the
- * weights in model files. */
+/* Renames the rows from `first` on, which are those of training/: a parameter's name becomes the key of its
+ * weights in model files, as in the manifest of `dir`. */
 ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir);
 /* Sorts the rows from `first` on by key. */
 void ckpt_sort_rows(ax_ckpt_diff *diff, int first);
 
 /* ---- find.c: names in a run directory ---- */
 
-/* N of "step-N", or -1. */
+/* Returns N of "step-N", or -1. */
 int64_t ckpt_step_of(const char *name);
-/* Moves a checkpoint out of sight before deleting it, so that a kill leaves nothing half-deleted that looks
- * whole. `name` is relative to RUN/ckpt. */
+/* Deletes RUN/ckpt/`name`. First renames it to a hidden name, so that after a kill no half-deleted checkpoint
+ * looks whole. */
 ax_status ckpt_delete(const char *run_dir, const char *name);
 
 #endif

@@ -1,4 +1,5 @@
-/* Elements of one dtype into another, transposition, boxes cut into pieces, and the checksum of a box. */
+/* Converts elements between dtypes, transposes, cuts boxes into pieces, and computes the checksum of a box.
+ */
 #include "ckpt.h"
 
 #include <string.h>
@@ -13,7 +14,7 @@ bool ckpt_convertible(ax_dtype from, ax_dtype to)
     return from < AX_DTYPE_COUNT && to < AX_DTYPE_COUNT && (from == to || (is_float(from) && is_float(to)));
 }
 
-/* The same bits, whatever they mean: NaN payloads and integers survive. */
+/* Copies elements bit by bit, so that integers and the payloads of NaNs are preserved. */
 static void copy_bits(size_t size, void *dst, int64_t ds, const void *src, int64_t ss, int64_t n)
 {
     if (ds == 1 && ss == 1) {
@@ -105,7 +106,7 @@ void ckpt_convert(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype sr
 void ckpt_transpose(ax_dtype dst_dtype, void *dst, int64_t dst_stride, ax_dtype src_dtype, const void *src,
                     int64_t src_stride, int64_t rows, int64_t cols)
 {
-    enum { TILE = 32 }; /* columns at a time: their cache lines of dst serve the next rows too */
+    enum { TILE = 32 }; /* columns at a time, so that the next rows write to the same cache lines of dst */
     size_t ds = ax_dtype_size(dst_dtype), ss = ax_dtype_size(src_dtype);
     for (int64_t j = 0; j < cols; j += TILE)
         for (int64_t i = 0; i < rows; i++)
@@ -171,8 +172,8 @@ static uint64_t element_bits(size_t size, const void *data, int64_t i)
     }
 }
 
-/* A bijection of the 64-bit words for each index (xor-shift-multiply steps), so that no single changed
- * element leaves the sum as it was. */
+/* Hashes an element with its index. For each index this is a bijection of 64-bit words (xor-shift-multiply
+ * steps), so a change of any single element changes the sum. */
 static inline uint64_t mix(uint64_t index, uint64_t bits)
 {
     uint64_t h = bits ^ (index + 1) * UINT64_C(0x9E3779B97F4A7C15);

@@ -1,4 +1,4 @@
-/* Two models or checkpoints, array by array and configuration member by member. */
+/* Compares two models or checkpoints: arrays, and members of their config.json. */
 #include "ckpt.h"
 
 #include <math.h>
@@ -44,7 +44,7 @@ static ax_status add_row(ax_ckpt_diff *diff, ax_ckpt_diff_kind kind, const char 
 
 /* ---- arrays -------------------------------------------------------------------------------------- */
 
-/* Bits first: -0 and 0 differ, equal NaNs do not. */
+/* Counts values that differ. -0 and 0 differ; two NaNs are equal. */
 static void compare_doubles(const double *a, const double *b, int64_t n, ax_ckpt_diff_row *row)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -52,7 +52,7 @@ static void compare_doubles(const double *a, const double *b, int64_t n, ax_ckpt
         if (same || (isnan(a[i]) && isnan(b[i])))
             continue;
         double diff = fabs(a[i] - b[i]), largest = fmax(fabs(a[i]), fabs(b[i]));
-        if (isnan(diff)) /* one is NaN, or infinities of both signs */
+        if (isnan(diff)) /* only one is NaN */
             diff = INFINITY;
         row->differing++;
         row->max_abs = fmax(row->max_abs, diff);
@@ -80,7 +80,7 @@ static void compare_words(ax_dtype dtype, size_t size, const char *a, const char
         if (!memcmp(a + (size_t)i * size, b + (size_t)i * size, size))
             continue;
         row->differing++;
-        if (dtype == AX_DTYPE_COUNT) { /* not numbers of ours */
+        if (dtype == AX_DTYPE_COUNT) { /* a dtype whose values cannot be read as numbers here */
             row->max_abs = row->max_rel = INFINITY;
             continue;
         }
@@ -133,8 +133,8 @@ static ax_status compare_arrays(differ *d, ax_st *sa, const ax_st_array *a, ax_s
     return AX_OK;
 }
 
-/* The array of `sb` with that key, or with the key that lacks or has a prefix if `sa` has none of that name.
- */
+/* Finds the array of `sb` that corresponds to array `key` of `sa`: of the same key, or of the key with a
+ * prefix added or removed, if `sa` has no array of that name. */
 static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_st *sb, const char *key)
 {
     const ax_st_array *found = ax_st_find(sb, key);
@@ -145,7 +145,8 @@ static const ax_st_array *find_array(const differ *d, const ax_st *sa, const ax_
     return found;
 }
 
-/* The arrays of `sa`, with those of `sb` that `used` is set for; then the others of `sb`. */
+/* Adds a row for each array of `sa`, compared with its counterpart in `sb`, and one for each other array of
+ * `sb`. used[j] is whether array j of `sb` was compared. */
 static ax_status add_arrays(differ *d, ax_st *sa, ax_st *sb, const char *prefix, bool *used)
 {
     ax_ckpt_diff_row *row;
@@ -168,7 +169,7 @@ static ax_status add_arrays(differ *d, ax_st *sa, ax_st *sb, const char *prefix,
     return AX_OK;
 }
 
-/* Adds rows in ascending order of keys. */
+/* Adds the rows of two stores, in ascending order of keys. */
 static ax_status compare_stores(differ *d, ax_st *sa, ax_st *sb, const char *prefix)
 {
     bool *used;
@@ -235,7 +236,7 @@ static ax_status compare_configs(ax_ckpt_diff *diff, const char *a, const char *
 
 /* ---- two arrays of one model --------------------------------------------------------------------- */
 
-/* Both as the type of the first: a copy in other precision is not the same. */
+/* Compares the bits of two arrays of one dtype and shape; *same becomes false if any differ. */
 static ax_status compare_values(ax_st *st, const ax_st_array *a, const ax_st_array *b, char *chunk,
                                 bool *same)
 {
@@ -272,7 +273,8 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
 
 /* ---- both sides ---------------------------------------------------------------------------------- */
 
-/* What is compared may be damaged: only a run's newest checkpoint is chosen by verifying. */
+/* Finds the path to compare. A checkpoint is not verified, because damaged ones may be compared too; of a
+ * run, the newest checkpoint that verifies is chosen. */
 static ax_status locate(const char *path, char **out)
 {
     return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)

@@ -1,6 +1,6 @@
-/* The state of optimizers is stored by the parameters' own names. In a comparison its rows have the names
- * that the weights have in model files, as the manifest gives them: parameters that share an array share a
- * row. */
+/* Names for the rows of optimizer state in a comparison. Checkpoints store the state under parameter names;
+ * the rows are named by the keys that the weights have in model files, which the manifest records. Parameters
+ * that share an array share a row. */
 #include "ckpt.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #define TRAINING "training/"
 
-/* "training/SLOT.PARAMETER" as "training/SLOT.KEY", where the manifest has a key for the parameter. */
+/* Renames "training/SLOT.PARAMETER" to "training/SLOT.KEY" if the manifest has a key for the parameter. */
 static ax_status rename_row(ax_ckpt_diff_row *row, const json_t *params)
 {
     const char *slot = row->key + strlen(TRAINING), *dot = strchr(slot, '.');
@@ -35,7 +35,8 @@ void ckpt_sort_rows(ax_ckpt_diff *diff, int first)
         qsort(diff->row + first, (size_t)(diff->n - first), sizeof *diff->row, by_key);
 }
 
-/* Rows of which both were compared, or neither could be for the same reason. */
+/* Adds `row` to `into` if they have the same key, and both were compared or both are missing on the same
+ * side; else returns false. */
 static bool join(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
 {
     bool compared = into->kind <= AX_DIFF_VALUES && row->kind <= AX_DIFF_VALUES;
@@ -68,7 +69,7 @@ ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir)
 {
     manifest m;
     ax_status status = manifest_read(dir, &m);
-    if (status != AX_OK) /* a damaged one is no reason not to compare */
+    if (status != AX_OK) /* with a damaged manifest the rows keep their names */
         return status == AX_ERR_DATA ? AX_OK : status;
     for (int i = first; i < diff->n && status == AX_OK; i++)
         status = rename_row(&diff->row[i], m.params);

@@ -1,4 +1,4 @@
-/* Names and states in a run directory: which checkpoints there are, which verify, which one is meant. */
+/* The checkpoints of a run directory: lists, verifies, deletes and chooses them. */
 #include "ckpt.h"
 
 #include <dirent.h>
@@ -59,7 +59,7 @@ static ax_status info_fill(ax_ckpt_info *info, bool verify)
     return status == AX_ERR_DATA ? ax_strdup(ax_error_message(), &info->damage) : status;
 }
 
-/* The name in RUN/latest, or "" */
+/* Reads the name in RUN/latest; "" if there is none. */
 static void read_latest(const char *run_dir, char out[64])
 {
     char *path, *text = NULL;
@@ -158,7 +158,8 @@ ax_status ckpt_delete(const char *run_dir, const char *name)
     return status;
 }
 
-/* ".step-N.was" was to be replaced by another step-N, which may not have come. */
+/* Whether a name is ".step-N.was" and there is no step-N (`final`): a save was interrupted while it replaced
+ * step-N. */
 static bool is_orphan(const char *name, const char *final)
 {
     size_t n = strlen(name), end = strlen(CKPT_WAS);
@@ -187,7 +188,7 @@ ax_status ax_ckpt_clean(const char *run_dir) { return each_entry(run_dir, clean_
 
 /* ---- choosing ------------------------------------------------------------------------------------ */
 
-/* The reason why `dir` does not verify, as an error. */
+/* Verifies checkpoint `dir`; the error says what is wrong. */
 static ax_status verify_dir(const char *dir)
 {
     manifest m;
@@ -197,8 +198,8 @@ static ax_status verify_dir(const char *dir)
     return status;
 }
 
-/* The newest of the list that verifies. *gone: the run has removed one of them meanwhile, to make room for a
- * newer one. */
+/* *dir becomes the newest checkpoint of the list that verifies; NULL if the list is empty. *gone is set if
+ * one of the list no longer exists: the run has removed it after it saved a newer one. */
 static ax_status choose(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
     ax_status status = AX_OK;
@@ -221,7 +222,7 @@ static ax_status choose(const ax_ckpt_list *list, const char *run_dir, char **di
                      list->n, run_dir, ax_error_message());
 }
 
-/* `latest` names a checkpoint that is there. */
+/* Whether `latest` names a checkpoint that exists. */
 static bool latest_is_there(const char *run_dir)
 {
     char name[64] = "", *path;
@@ -235,13 +236,13 @@ static bool latest_is_there(const char *run_dir)
 
 ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
 {
-    enum { ATTEMPTS = 100 }; /* a run that saves faster than its checkpoints are read is told as it looks */
+    enum { ATTEMPTS = 100 }; /* against a run that removes checkpoints faster than they can be verified */
     *dir = NULL;
     ax_status status = AX_OK;
     for (int i = 0; i < ATTEMPTS && !*dir; i++) {
         ax_ckpt_list *list;
         AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
-        bool gone = !list->n && latest_is_there(run_dir); /* it came while the directory was read */
+        bool gone = !list->n && latest_is_there(run_dir); /* it was saved while the directory was read */
         status = choose(list, run_dir, dir, &gone);
         ax_ckpt_list_destroy(&list);
         if (!gone)
@@ -250,7 +251,8 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
     return status;
 }
 
-/* A checkpoint that verifies, or the newest of a run; *dir stays NULL if it is neither. */
+/* Finds a checkpoint: `path` itself, which must verify, or the newest one of the run `path`. *dir is NULL if
+ * `path` is neither. */
 static ax_status find_in(const char *path, char **dir)
 {
     *dir = NULL;

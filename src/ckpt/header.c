@@ -69,7 +69,7 @@ static ax_status read_shape(ax_st_array *a, const json_t *shape, int bits, const
 {
     AX_CHECK(json_is_array(shape) && json_array_size(shape) <= AX_ST_MAX_DIMS, AX_ERR_DATA,
              "%s: %s: \"shape\" is not a list of at most %d extents", path, a->key, AX_ST_MAX_DIMS);
-    int64_t total = bits; /* in bits, as if no extent were 0: a 0 must not hide that the others overflow */
+    int64_t total = bits; /* extents of 0 count as 1 here: a 0 must not hide an overflow */
     bool empty = false;
     a->ndim = (int)json_array_size(shape);
     for (int d = 0; d < a->ndim; d++) {
@@ -120,7 +120,7 @@ static int by_offset(const void *x, const void *y)
                                   : (a->bytes > b->bytes) - (a->bytes < b->bytes);
 }
 
-/* The arrays cover [0, room) one after the other. */
+/* Checks that the arrays cover [0, room) without gaps and overlaps. */
 static ax_status check_cover(ax_st_array *array, int n, int64_t room, const char *path)
 {
     qsort(array, (size_t)n, sizeof *array, by_offset);
@@ -238,7 +238,8 @@ static int array_by_offset(const void *x, const void *y)
     return by_offset(*(ax_st_array *const *)x, *(ax_st_array *const *)y);
 }
 
-/* One entry; key order as the reference writes it, which no reader needs. */
+/* Makes the entry of an array. Its members are in the order of the reference implementation, which no reader
+ * relies on. */
 static json_t *entry_json(const ax_st_array *a, int64_t data)
 {
     json_t *shape = json_array();

@@ -24,7 +24,7 @@ static ax_status items_alloc(ckpt_items *items, int n)
     return ax_calloc((size_t)n, sizeof *items->item, &items->item);
 }
 
-/* The whole of an array of the parameter's own extents. */
+/* Adds an item that is a whole array of the tensor's shape. */
 static ax_status add_whole(ckpt_items *items, const ax_param *p, const ax_tensor *tensor, const char *prefix)
 {
     ckpt_item *it = &items->item[items->n];
@@ -92,21 +92,21 @@ ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_n
 
 /* ---- places -------------------------------------------------------------------------------------- */
 
-/* The dim of the parameter that lies along dim `d` of the file's array. */
+/* Returns the dim of the tensor that corresponds to dim `d` of the file's array. */
 static int turned(const ckpt_item *it, int d)
 {
     static const int swapped[AX_MAX_DIMS] = {1, 0, 2, 3};
     return it->place.transpose ? swapped[d] : d;
 }
 
-/* Extents of the item in the file's dim order. */
+/* Gets the extents of the item in the order of the file's dims. */
 static void file_extents(const ckpt_item *it, int64_t n[AX_MAX_DIMS])
 {
     for (int d = 0; d < it->place.ndim; d++)
         n[d] = it->tensor.dim[turned(it, d)];
 }
 
-/* A box of the tensor as a box of the file's array. */
+/* Converts a box of the tensor to a box of the file's array. */
 static void place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, int64_t *file_lo,
                       int64_t *file_n)
 {
@@ -141,7 +141,7 @@ static bool boxes_overlap(const ckpt_item *a, const ckpt_item *b)
     return true;
 }
 
-/* Items of one key agree on its array and tile it; `first` is the first of them. */
+/* Checks that the items of one key agree on its array and tile it. */
 static ax_status check_tiles(const ckpt_items *items, const int *group, int n)
 {
     const ckpt_item *first = &items->item[group[0]];
@@ -247,7 +247,8 @@ typedef struct mover {
     uint64_t sum;
 } mover;
 
-/* One contiguous piece [lo, lo + n) of the tensor, at `memory` on the device. */
+/* Reads, writes or sums one contiguous piece of the tensor, [lo, lo + p->n), which is at `memory` on the
+ * device. */
 static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a, direction way, char *memory,
                             const int64_t *lo, const ckpt_pieces *p)
 {
@@ -267,7 +268,7 @@ static ax_status move_piece(mover *m, const ckpt_item *it, const ax_st_array *a,
     return ax_st_write(m->st, a, file_lo, file_n, it->place.transpose, t->dtype, m->staging);
 }
 
-/* This rank's box of the item, piece by piece. */
+/* Reads, writes or sums this rank's box of the item, piece by piece. */
 static ax_status move_item(mover *m, const ckpt_item *it, const ax_st_array *a, direction way)
 {
     const ax_grid *grid = m->ctx->grid;
@@ -316,7 +317,6 @@ ax_status ckpt_items_checksum(ax_ctx *ctx, const ckpt_items *items, uint64_t *su
 
 /* ---- matching foreign files ---------------------------------------------------------------------- */
 
-/* The file's array for a key, which may lack or have the family's prefix. */
 const ax_st_array *ckpt_find_array(const ax_st *st, const char *key, const char *prefix)
 {
     const ax_st_array *a = ax_st_find(st, key);
@@ -343,7 +343,7 @@ static bool ignored(const char *key, const ax_ckpt_rules *rules)
 
 enum { MISMATCHES_SHOWN = 20 };
 
-/* Adds a line to the list of mismatches, of which the first few are shown. */
+/* Counts a mismatch and, for the first MISMATCHES_SHOWN, adds a line to `text`. */
 static void complain(ax_buf *text, int *count, const char *fmt, ...) AX_PRINTF(3, 4);
 static void complain(ax_buf *text, int *count, const char *fmt, ...)
 {
@@ -353,7 +353,7 @@ static void complain(ax_buf *text, int *count, const char *fmt, ...)
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
     if (++*count <= MISMATCHES_SHOWN && ax_buf_printf(text, "\n  %s", line) != AX_OK)
-        return; /* without memory the count alone is told */
+        return; /* out of memory: the line is lost, the count is not */
 }
 
 static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,

@@ -1,5 +1,5 @@
-/* training/manifest.json: what every file of a checkpoint must be. JSON whose last member is the XXH3-64 of
- * all text before it, so that the manifest vouches for itself too. */
+/* training/manifest.json: size and checksum of every file of a checkpoint. The last member of the JSON is the
+ * XXH3-64 of all text before it, so that damage of the manifest is found too. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -66,7 +66,7 @@ static json_t *to_json(const manifest *m)
                      files, "params", m->params);
 }
 
-/* What must follow the text: its closing member. */
+/* Prints the closing member that must follow the text, with the checksum of the text. */
 static void seal(const void *text, size_t size, char out[SEAL_SIZE])
 {
     snprintf(out, SEAL_SIZE, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, size));
@@ -116,7 +116,7 @@ static bool parse_hex(const json_t *value, uint64_t *out)
     return !*end;
 }
 
-/* A relative path that does not lead out of the checkpoint. */
+/* Whether a name is a relative path that stays inside the checkpoint. */
 static bool is_inside(const char *name)
 {
     if (!*name || *name == '/')
@@ -166,7 +166,7 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
 static ax_status parse(const char *text, size_t size, const char *path, manifest *out)
 {
     char end[SEAL_SIZE];
-    seal("", 0, end); /* for its length */
+    seal("", 0, end); /* to get its length */
     size_t tail = strlen(end);
     AX_CHECK(size > tail, AX_ERR_DATA, "%s is cut off", path);
     seal(text, size - tail, end);
@@ -207,7 +207,7 @@ ax_status manifest_check_file(const char *dir, const manifest_file *f)
         status = ax_fail(AX_ERR_DATA, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
         status = ax_fail(AX_ERR_DATA, "%s is not a regular file", path);
-    else if (info.st_size != f->bytes) /* without reading it */
+    else if (info.st_size != f->bytes) /* found without reading the file */
         status = ax_fail(AX_ERR_DATA, "%s has %lld bytes, the manifest says %lld", path,
                          (long long)info.st_size, (long long)f->bytes);
     else

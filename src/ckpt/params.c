@@ -1,4 +1,4 @@
-/* Parameters and optimizer state against model files and checkpoints. */
+/* Writes and reads parameters and optimizer state: model files and checkpoints. */
 #include "ckpt.h"
 
 #include <stdlib.h>
@@ -6,7 +6,8 @@
 
 /* ---- model files --------------------------------------------------------------------------------- */
 
-/* One rank makes the files, all write their boxes, and no rank leaves before all is on disk. */
+/* Rank 0 creates the files, then all ranks write their boxes. No rank returns before everything is on disk.
+ */
 static ax_status write_items(ax_ctx *ctx, const ckpt_items *items, ax_st *st)
 {
     ax_status status = ax_comm_rank(ctx->world) ? AX_OK : ax_st_make(st);
@@ -73,7 +74,8 @@ static bool has_master(const ax_st *st)
     return false;
 }
 
-/* Optimizer state and, where the model files hold rounded values, the master weights. */
+/* Reads the optimizer state, and the master weights if they are stored beside it because the model files hold
+ * rounded values; *master is whether they were. */
 static ax_status load_training(ax_param_set *set, const char *dir, const char *const *slot_names,
                                bool *master)
 {
@@ -112,7 +114,7 @@ static ax_status load_all(ax_param_set *set, const char *dir, const char *const 
     return master ? AX_OK : load_model(set, dir, rules);
 }
 
-/* Every parameter has the values that were saved, however they were cut then and are cut now. */
+/* Checks that every parameter has the values that were saved. The checksums do not depend on the grid. */
 static ax_status compare_checksums(const ax_param_set *set, const manifest *m, const char *dir,
                                    const uint64_t *sums)
 {
@@ -123,7 +125,7 @@ static ax_status compare_checksums(const ax_param_set *set, const manifest *m, c
         const char *sum = json_string_value(json_object_get(entry, "sum"));
         AX_CHECK(dtype && sum, AX_ERR_DATA, "%s: its manifest does not know parameter %s", dir, p->name);
         if (strcmp(dtype, ax_dtype_name(p->master.dtype)))
-            continue; /* converted: other bits */
+            continue; /* converted to another dtype, so its bits differ */
         AX_CHECK(strtoull(sum, NULL, 16) == sums[i], AX_ERR_DATA,
                  "%s: parameter %s was read, but its values are not those that were saved", dir, p->name);
     }

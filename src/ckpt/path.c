@@ -1,4 +1,4 @@
-/* Paths from formats, and what a directory has. */
+/* Formats paths, and looks for files in directories. */
 #include "ckpt.h"
 
 #include <stdio.h>

@@ -1,11 +1,11 @@
-/* Saving a checkpoint. The phases, each ending with an agreement of all ranks:
+/* Saves a checkpoint in four phases. All ranks agree on the result of each before the next:
  *
- *   prepare  rank 0 makes RUN/ckpt/.step-N.tmp with all files at their full size
+ *   prepare  rank 0 creates RUN/ckpt/.step-N.tmp with all files at their full size
  *   write    every rank writes its boxes and syncs what it wrote; parameters are summed for the manifest
- *   hash     the files are read back and hashed, dealt out over the ranks
+ *   hash     the files are read back and hashed; each rank hashes some of them
  *   publish  rank 0 writes the manifest, syncs, renames to step-N, replaces `latest`, removes old ones
  *
- * The rename is the moment at which the checkpoint exists. */
+ * The checkpoint exists from the rename on. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -22,13 +22,13 @@ typedef struct saver {
     ax_ctx *ctx;
     char *root, *aside, *training, *final, *was, *latest_new, *latest; /* paths; root is RUN/ckpt */
     ckpt_items model_items, optim_items;
-    ax_st *model, *optim; /* optim NULL: nothing to keep */
+    ax_st *model, *optim; /* optim NULL: there is no such state */
     uint64_t *sums;       /* of the parameters */
     uint64_t *hashes;     /* of the files of both stores, in order */
     manifest m;
-    bool named;    /* it has its name */
-    bool replaced; /* and the one that had the name before lies aside */
-    bool moved;    /* the one that has the name lies at `was`: a file system that cannot exchange */
+    bool named;    /* the checkpoint has its final name */
+    bool replaced; /* named, and the older checkpoint of this step is now at `aside` */
+    bool moved;    /* the older checkpoint of this step is at `was`: the file system cannot exchange names */
 } saver;
 
 static void saver_fini(saver *s)
@@ -98,7 +98,8 @@ static ax_status check_args(const ax_ckpt_save_args *a)
     return AX_OK;
 }
 
-/* What the checkpoint will occupy: every file rounded up to blocks, and room for directories and manifest. */
+/* Estimates the space that the checkpoint needs: every file rounded up to blocks, and directories and
+ * manifest. */
 static int64_t bytes_needed(const saver *s)
 {
     enum { BLOCK = 4096, PER_PARAMETER = 256 };
@@ -117,7 +118,7 @@ static ax_status check_space(const saver *s)
     char needs[32], has[32];
     int64_t needed = bytes_needed(s);
     if (statvfs(s->root, &info))
-        return AX_OK; /* unknown: the writes will tell */
+        return AX_OK; /* unknown: a full disk then fails the writes */
     double available = (double)info.f_bavail * (double)info.f_frsize;
     AX_CHECK((double)needed <= available, AX_ERR_DATA,
              "no space in %s: the checkpoint needs %s (%lld bytes) beside the others, %s are free", s->root,
@@ -137,7 +138,7 @@ static ax_status write_synced(const char *path, const void *data, size_t size)
     return status;
 }
 
-/* A small file of the checkpoint, and its line in the manifest. */
+/* Writes a small file of the checkpoint and adds it to the manifest. */
 static ax_status add_file(saver *s, const char *name, const void *data, size_t size)
 {
     char *path;
@@ -152,7 +153,8 @@ static ax_status add_file(saver *s, const char *name, const void *data, size_t s
     return status;
 }
 
-/* Saves count up in a run, so that "newest" is known without clocks, even after a step back. */
+/* Returns one more than the highest serial number of the run. Serial numbers tell which checkpoint is newest
+ * without clocks, also if the run went back to an earlier step. */
 static ax_status next_serial(const char *run_dir, int64_t *out)
 {
     ax_ckpt_list *list;
@@ -186,7 +188,7 @@ static ax_status prepare(saver *s)
     AX_TRY(check_space(s));
     AX_TRY(next_serial(a->run_dir, &s->m.serial));
     int n = snprintf(name, sizeof name, "step-%lld\n", (long long)a->step);
-    AX_TRY(write_synced(s->latest_new, name, (size_t)n)); /* now, so that publishing needs no space */
+    AX_TRY(write_synced(s->latest_new, name, (size_t)n)); /* now, so that publish needs no space for it */
     return make_files(s);
 }
 
@@ -270,9 +272,9 @@ static ax_status move(const char *from, const char *to)
     return AX_OK;
 }
 
-/* Gives the checkpoint its name: in one step even where an older one of the same step has it. Where the file
- * system cannot exchange two names the older one lies at `was` for a moment; ax_ckpt_clean brings it back if
- * that moment was the last. */
+/* Gives the checkpoint its final name, in one step even if an older checkpoint of the same step has that
+ * name: the two exchange their names. If the file system cannot do that, the older one is first renamed to
+ * `was`. After a kill between these two renames, ax_ckpt_clean gives it its name back. */
 static ax_status take_name(saver *s)
 {
     bool other = ax_path_exists(s->final);
@@ -287,7 +289,8 @@ static ax_status take_name(saver *s)
     return ax_dir_sync(s->root);
 }
 
-/* Takes the name away again: what cannot be made to last was not saved. */
+/* Undoes take_name: if a step after it failed, the checkpoint might not survive a crash and does not count as
+ * saved. */
 static void give_name_back(const saver *s)
 {
     bool failed =
@@ -317,8 +320,8 @@ static ax_status publish(saver *s)
     AX_TRY(take_name(s));
     AX_CHECK(!rename(s->latest_new, s->latest), AX_ERR_DATA, "cannot rename %s to %s: %s", s->latest_new,
              s->latest, strerror(errno));
-    /* The checkpoint is safe: it is found by its serial, whatever `latest` says, and what cannot be removed
-     * now is removed next time. */
+    /* The checkpoint is safe from here on, so errors are only warnings: it is found by its serial number,
+     * whatever `latest` says, and the next save removes what cannot be removed now. */
     ax_status status = ax_dir_sync(a->run_dir);
     if (status == AX_OK && a->keep_latest > 0)
         status = prune(a);
@@ -345,7 +348,7 @@ static ax_status save(saver *s)
     return ax_comm_agree(ctx->world, first ? publish(s) : AX_OK);
 }
 
-/* Nothing of a failed checkpoint stays; the message keeps its reason. */
+/* Removes everything of a failed checkpoint; its reason stays the thread's error message. */
 static void undo(saver *s)
 {
     char reason[1024];

@@ -1,5 +1,5 @@
-/* A store: one safetensors file, or the shards of a directory with their index. Opening and planning; boxes
- * are read and written in store_io.c, headers in header.c. */
+/* Opens and plans stores: one safetensors file, or the shards of a directory with their index. store_io.c
+ * reads and writes boxes; header.c reads and writes headers. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -92,7 +92,8 @@ ax_status st_file_open(ax_st *st, int file)
 
 static bool plain_name(const char *name) { return name[0] && name[0] != '.' && !strchr(name, '/'); }
 
-/* Every key of the index lies in the shard that it names, and every key of a shard is in the index. */
+/* Checks that every key of the index is in the shard that the index names, and that every key of a shard is
+ * in the index. */
 static ax_status check_index(const ax_st *st, const json_t *map)
 {
     for (int i = 0; i < st->n; i++) {
@@ -208,7 +209,8 @@ ax_status ax_st_open(const char *path, ax_st **out)
 
 /* ---- planning ------------------------------------------------------------------------------------ */
 
-/* Within a file wider elements come first, so that all are aligned; then by key, as the reference does. */
+/* Orders the arrays of a file: larger elements first, so that all are aligned, then by key, as the reference
+ * implementation does. */
 static int by_file_order(const void *x, const void *y)
 {
     const ax_st_array *a = x, *b = y;
@@ -218,7 +220,8 @@ static int by_file_order(const void *x, const void *y)
     return sa != sb ? (sa > sb ? -1 : 1) : strcmp(a->key, b->key);
 }
 
-/* Copies the rows, sizes them and deals them out to shards in order; *shards is how many there are. */
+/* Copies the arrays, computes their sizes and assigns them to shards in order; *shards is the number of
+ * shards. */
 static ax_status deal_arrays(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
 {
     int64_t filled = 0;
@@ -259,8 +262,8 @@ static ax_status name_files(ax_st *st, const char *dir, const char *stem, int sh
     return shards > 1 ? ckpt_path(&st->index, "%s/%s.safetensors.index.json", dir, stem) : AX_OK;
 }
 
-/* Gives each array its place. The header's length does not depend on where the arrays begin, as it counts
- * from there. */
+/* Gives each array its offset. Offsets in the header count from the end of the header, so its length does not
+ * depend on itself. */
 static ax_status place_arrays(ax_st *st)
 {
     qsort(st->array, (size_t)st->n, sizeof *st->array, by_file_order);

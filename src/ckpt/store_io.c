@@ -1,5 +1,5 @@
-/* Boxes of arrays from and to files. A box is cut into pieces that fit a staging buffer; a piece is read or
- * written in runs, the stretches that are contiguous in the file. */
+/* Reads and writes boxes of arrays. A box is cut into pieces that fit the staging buffer; a piece is read or
+ * written in runs, each contiguous in the file. */
 #include "ckpt.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@ typedef struct box {
     int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS];
 } box;
 
-/* Moves the sub-box between the file and `data`, where it lies dense in the file's dtype. */
+/* Reads or writes the sub-box; in `data` it is dense and in the file's dtype. */
 static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *data, bool writing)
 {
     const st_file *f = &st->file[a->file];
@@ -20,7 +20,7 @@ static ax_status move_runs(ax_st *st, const ax_st_array *a, const box *b, char *
     int d = a->ndim; /* dims from d on are one run */
     while (d > 0 && (d == a->ndim || b->n[d] == a->dim[d]))
         run *= b->n[--d];
-    ckpt_pieces at; /* of one run each: the odometer over the dims before d */
+    ckpt_pieces at; /* one run each: goes through the indices of the dims before d */
     ckpt_pieces_begin(&at, d, b->n, 1);
     while (ckpt_pieces_next(&at)) {
         int64_t index = 0;
@@ -55,7 +55,8 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
     return AX_OK;
 }
 
-/* Between a piece in the file's dtype, dense, and the whole box at `data` in the caller's. */
+/* Converts between the piece at `staged`, dense in the file's dtype, and its place in the box at `data`, in
+ * the caller's dtype. */
 static void convert_piece(const ckpt_pieces *p, ax_dtype file_dtype, char *staged, bool transpose,
                           ax_dtype dtype, char *data, bool writing)
 {
@@ -136,12 +137,13 @@ ax_status st_read_raw(ax_st *st, const ax_st_array *a, int64_t first, int64_t by
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-/* The whole size at once: a full disk is found before anything is written, and the file is contiguous. Where
- * the file system cannot reserve, the size is set and a full disk shows when the arrays are written. */
+/* Reserves the whole size at once, so that a full disk is found before anything is written, and the file is
+ * contiguous. If the file system cannot reserve space, only sets the size; a full disk then fails the writes.
+ */
 static ax_status reserve(const st_file *f)
 {
     int failed, error;
-    do { /* signals come while a run saves: they are often why it does */
+    do { /* retry: a signal is often the reason why a run saves */
         failed = fallocate(f->fd, 0, 0, f->size);
         error = errno;
     } while (failed && error == EINTR);

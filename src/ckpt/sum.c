@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-/* The halves are summed apart: a sum of signed words must not overflow. */
+/* Sums the two 32-bit halves of each word separately, because the all-reduce adds signed 64-bit words, which
+ * must not overflow. */
 ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n)
 {
     if (ax_comm_size(ctx->world) == 1 || n == 0)

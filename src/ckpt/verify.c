@@ -1,4 +1,4 @@
-/* Every file of a checkpoint against its manifest, all faults told. */
+/* Compares every file of a checkpoint with its manifest, and reports all faults. */
 #include "ckpt.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ void ax_ckpt_report_destroy(ax_ckpt_report **report)
     *report = NULL;
 }
 
-/* Turns damage, the calling thread's last error, into a line of the report. */
+/* Adds the calling thread's error message to the report, as a fault of `file`. */
 static ax_status add_fault(ax_ckpt_report *r, const char *file)
 {
     ax_ckpt_fault *grown = realloc(r->fault, ((size_t)r->n + 1) * sizeof *grown);
@@ -48,7 +48,7 @@ static ax_status verify_files(const char *dir, ax_ckpt_report *r)
     return status;
 }
 
-/* A model from elsewhere: the tables of its files must hold together. */
+/* Checks a model directory without a manifest: headers, sizes and index must agree. */
 static ax_status verify_structure(const char *path, ax_ckpt_report *r)
 {
     ax_st *st;

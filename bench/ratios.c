@@ -257,7 +257,7 @@ static void measure_case(bench *b, int d, bench_case *c)
 
 static double ratio(const bench *b, const bench_case *c, int d) { return c->best[d] / b->best[d][c->of]; }
 
-static bool judged(const bench *b, const bench_case *c, int d)
+static bool has_floor(const bench *b, const bench_case *c, int d)
 {
     return b->dev[d] && c->floor[d] > 0 && (b->vectors || !c->vectors);
 }
@@ -267,7 +267,7 @@ static int below(const bench *b)
     int n = 0;
     for (int i = 0; i < b->cases; i++)
         for (int d = 0; d < 2; d++)
-            n += judged(b, &b->all[i], d) && ratio(b, &b->all[i], d) < b->all[i].floor[d];
+            n += has_floor(b, &b->all[i], d) && ratio(b, &b->all[i], d) < b->all[i].floor[d];
     return n;
 }
 
@@ -277,7 +277,7 @@ static void measure(bench *b)
         for (int d = 0; d < 2 && b->dev[d]; d++) {
             measure_ceilings(b, d);
             for (int i = 0; i < b->cases; i++)
-                if (judged(b, &b->all[i], d))
+                if (has_floor(b, &b->all[i], d))
                     measure_case(b, d, &b->all[i]);
         }
 }
@@ -294,7 +294,7 @@ static void print_table(const bench *b)
     printf("\n%-42s %-10s %8s %6s %6s\n", "case", "of", "threads", "ratio", "floor");
     for (int i = 0; i < b->cases; i++)
         for (int d = 0; d < 2; d++)
-            if (judged(b, &b->all[i], d)) {
+            if (has_floor(b, &b->all[i], d)) {
                 const bench_case *c = &b->all[i];
                 printf("%-42s %-10s %8d %6.2f %6.2f%s\n", c->name, ceiling_names[c->of], b->dev[d]->threads,
                        ratio(b, c, d), c->floor[d], ratio(b, c, d) < c->floor[d] ? "  below" : "");
@@ -307,7 +307,7 @@ static void complain(const bench *b)
     for (int i = 0; i < b->cases; i++)
         for (int d = 0; d < 2; d++) {
             const bench_case *c = &b->all[i];
-            if (judged(b, c, d) && ratio(b, c, d) < c->floor[d])
+            if (has_floor(b, c, d) && ratio(b, c, d) < c->floor[d])
                 fprintf(
                     stderr,
                     "bench_ratios: %s on %d thread%s reaches %.3f of the device's %s, %.0f %% less than the "

@@ -132,7 +132,8 @@ static ax_status default_dir(const char *path, char **out)
     return status;
 }
 
-/* The rates of dropout that no key sets are model.dropout; one of the command line comes before a file's. */
+/* Sets each dropout rate whose key is not given to model.dropout. If model.dropout is on the command line, it
+ * also overrides the keys of the file. */
 static void spread_dropout(ax_config *cfg)
 {
     const double rate = cfg->model.dropout;

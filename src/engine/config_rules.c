@@ -95,7 +95,7 @@ static void check_schedule(ax_config *cfg)
 
 /* ---- the grid ------------------------------------------------------------------------------------ */
 
-/* "grid.x" */
+/* Prints the key of an axis, such as "grid.x". */
 static const char *axis_key(ax_axis axis, char out[16])
 {
     snprintf(out, 16, "grid.%s", ax_axis_name(axis));

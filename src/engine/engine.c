@@ -328,10 +328,10 @@ ax_status ax_rows_none(void *source, int64_t first, int64_t end, const ax_rows *
     return AX_OK;
 }
 
-/* Runs each task twice on the dry device. The first run teaches the order in which weights are acquired, and
- * its memory is forgotten. The second run is recorded; all micro-batches need the same memory. Of a step the
- * last micro-batch is recorded. If the real step has several, it is one that is not also the first: adding to
- * gradients takes memory that setting them does not. */
+/* Runs each task twice on the dry device: the first time to learn in which order weights are acquired, the
+ * second time to record the memory. One micro-batch is enough, because all need the same memory: the last one
+ * of a step. If the real step has several, it must not also be the first one, because adding to gradients
+ * needs memory that setting them does not. */
 static ax_status dry_run_tasks(ax_engine *e)
 {
     double loss;

@@ -53,7 +53,7 @@ static ax_status allocate(ax_run *run)
     AX_TRY(ax_run_average_peak(run));
     ax_memory_restart_peak();
     AX_TRY(ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine));
-    AX_TRY(ax_run_find_axes(run)); /* after the model is built, which may factor an axis */
+    AX_TRY(ax_run_find_axes(run)); /* after the model is built, which may split x into two factors */
     return AX_OK;
 }
 

@@ -347,7 +347,7 @@ static void fill_unknown_checksums(const ax_run *run, const json_t *state)
     json_decref(now);
 }
 
-/* Runs of earlier versions had one rate of dropout and did not apply it to attention. */
+/* Converts the state of earlier versions, which had one dropout rate and did not apply it to attention. */
 static void split_dropout(const json_t *state)
 {
     json_t *saved = json_object_get(state, "settings"), *rate = json_object_get(saved, "model.dropout");

@@ -53,7 +53,7 @@ static void set_ends(const char *path, const char *value)
 }
 
 /* generation_config.json overrides config.json; each may have one id or a list. */
-static void ends_where_the_model_says(void **state)
+static void generation_stops_at_end_tokens(void **state)
 {
     (void)state;
     char list[128];
@@ -140,7 +140,7 @@ static void prompts_from_standard_input(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends_where_the_model_says),
+        cmocka_unit_test(generation_stops_at_end_tokens),
         cmocka_unit_test(prompts_from_standard_input),
     };
     return cmocka_run_group_tests_name("cli.generate", tests, set_up, tear_down);

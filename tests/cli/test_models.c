@@ -370,7 +370,7 @@ static void eval_is_what_training_reported(void **state)
 
 /* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
 /* Data without targets is an error, pipes are read, and --text-key works. */
-static void eval_of_what_there_is(void **state)
+static void eval_input_formats(void **state)
 {
     (void)state;
     fails(4, "there is no text in", ": >empty.txt; " AXONN " eval run --data empty.txt");
@@ -408,7 +408,7 @@ static void eval_interrupted(void **state)
 /* With a NaN in the last norm's weights, JSON output has null for numbers that are not finite, and the verb
  * fails. */
 /* Too little memory is reported before anything is allocated. */
-static void memory_is_asked_for_first(void **state)
+static void memory_is_checked_first(void **state)
 {
     (void)state;
     if (SANITIZED) /* a sanitizer reserves more address space than any limit */
@@ -418,7 +418,7 @@ static void memory_is_asked_for_first(void **state)
 }
 
 /* A run replaces its checkpoints while it trains; evaluating it takes the newest one that exists. */
-static void runs_that_go_on(void **state)
+static void eval_of_a_run_in_training(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -465,7 +465,7 @@ static void models_that_are_not_finite(void **state)
 
 /* ---- MODEL --------------------------------------------------------------------------------------- */
 
-static void models_that_are_none(void **state)
+static void invalid_models(void **state)
 {
     (void)state;
     static const char *const verbs[] = {"generate %s --tokens 1", "logits %s --tokens 1 --json",
@@ -581,11 +581,11 @@ int main(void)
         cmocka_unit_test(prompts_are_text),
         cmocka_unit_test(logits_of_given_weights),
         cmocka_unit_test(eval_is_what_training_reported),
-        cmocka_unit_test(eval_of_what_there_is),
+        cmocka_unit_test(eval_input_formats),
         cmocka_unit_test(eval_interrupted),
-        cmocka_unit_test(models_that_are_none),
-        cmocka_unit_test(memory_is_asked_for_first),
-        cmocka_unit_test(runs_that_go_on),
+        cmocka_unit_test(invalid_models),
+        cmocka_unit_test(memory_is_checked_first),
+        cmocka_unit_test(eval_of_a_run_in_training),
         cmocka_unit_test(models_that_are_not_finite),
         cmocka_unit_test(selftest),
     };

@@ -134,7 +134,7 @@ static void installation(void **state)
     ax_buf_fini(&out);
 }
 
-static void a_log_level_that_is_none_is_told(void **state)
+static void an_unknown_log_level_is_reported(void **state)
 {
     ax_buf out = {0};
     (void)state;
@@ -192,7 +192,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exit_codes_and_messages),
         cmocka_unit_test(streams),
-        cmocka_unit_test(a_log_level_that_is_none_is_told),
+        cmocka_unit_test(an_unknown_log_level_is_reported),
         cmocka_unit_test(every_verb_has_help),
         cmocka_unit_test(completion),
         cmocka_unit_test(installation),

@@ -167,7 +167,7 @@ static void pipes_and_nothing(void **state)
 }
 
 /* The message about a file that is not text says what kind of file it is. */
-static void files_that_are_no_text(void **state)
+static void files_that_are_not_text(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -238,7 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(encode_and_decode),          cmocka_unit_test(check_tokenizer),
         cmocka_unit_test(build_show_check),           cmocka_unit_test(missing_input),
-        cmocka_unit_test(pipes_and_nothing),          cmocka_unit_test(files_that_are_no_text),
+        cmocka_unit_test(pipes_and_nothing),          cmocka_unit_test(files_that_are_not_text),
         cmocka_unit_test(documents_without_an_index), cmocka_unit_test(interrupted),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

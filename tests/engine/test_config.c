@@ -125,7 +125,7 @@ static void unreadable_text(void **state)
 }
 
 /* data.train is required only for training. */
-static void use(void **state)
+static void data_is_required_for_training_only(void **state)
 {
     (void)state;
     static const char *const text = "model: {family: gpt2}\n";
@@ -253,7 +253,7 @@ static void ranges_fit_types(void **state)
 
 /* Finding the nearest legal batch takes less than the bound, in CPU time of this thread. A linear search
  * would take ten times that. */
-static void large_batches_are_answered_soon(void **state)
+static void nearest_batches_are_found_quickly(void **state)
 {
     (void)state;
     ax_config c;
@@ -284,14 +284,14 @@ int main(void)
         cmocka_unit_test(contract_defaults),
         cmocka_unit_test(rules_over_keys),
         cmocka_unit_test(unreadable_text),
-        cmocka_unit_test(use),
+        cmocka_unit_test(data_is_required_for_training_only),
         cmocka_unit_test(rates_of_dropout),
         cmocka_unit_test(missing_file),
         cmocka_unit_test(dump_loads_back),
         cmocka_unit_test(warmups),
         cmocka_unit_test(strategies_are_those_of_the_table),
         cmocka_unit_test(ranges_fit_types),
-        cmocka_unit_test(large_batches_are_answered_soon),
+        cmocka_unit_test(nearest_batches_are_found_quickly),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

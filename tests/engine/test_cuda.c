@@ -78,7 +78,7 @@ static void ranks_share_a_gpu(void **state)
     eq_free(&one);
 }
 
-static void memory_is_the_gpus(void **state)
+static void memory_is_that_of_the_gpu(void **state)
 {
     const size_t size = 64 << 20;
     ax_device *dev;
@@ -137,7 +137,7 @@ static void launches_are_in_order(void **state)
 }
 
 /* NaN stays NaN, and large numbers stay finite. */
-static void nothing_is_hidden(void **state)
+static void nan_and_large_numbers_are_kept(void **state)
 {
     enum { T = 40, N = 4 };
     static const int64_t widths[] = {16, 5}; /* with and without tensor cores */
@@ -238,7 +238,7 @@ static ax_status steps_of_two_micro_batches(ax_engine *engine, ax_ctx *ctx, bool
 /* Within a step, from the first micro-batch to the update, the host waits for nothing but the result, which
  * is ready before the update is done. Launches that repeat become graphs, with the same results
  * as without. */
-static void the_host_waits_for_results_alone(void **state)
+static void the_host_waits_for_results_only(void **state)
 {
     (void)state;
     ax_device *dev;
@@ -292,13 +292,11 @@ static void the_host_waits_for_results_alone(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_host_waits_for_results_alone),
-                                       cmocka_unit_test(layers_equal_the_reference),
-                                       cmocka_unit_test(training_equals_the_reference),
-                                       cmocka_unit_test(ranks_share_a_gpu),
-                                       cmocka_unit_test(memory_is_the_gpus),
-                                       cmocka_unit_test(launches_are_in_order),
-                                       cmocka_unit_test(nothing_is_hidden)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_host_waits_for_results_only), cmocka_unit_test(layers_equal_the_reference),
+        cmocka_unit_test(training_equals_the_reference),   cmocka_unit_test(ranks_share_a_gpu),
+        cmocka_unit_test(memory_is_that_of_the_gpu),       cmocka_unit_test(launches_are_in_order),
+        cmocka_unit_test(nan_and_large_numbers_are_kept)};
     if (ax_device_absent("cuda")) {
         printf("cuda: %s\n", ax_device_absent("cuda"));
         return getenv("AXONN_PLUGINS") ? 1 : 77; /* an emulated GPU is always there */

@@ -155,7 +155,7 @@ static void a_scale_that_is_too_large_is_halved(void **state)
 }
 
 /* At its minimum the scale is not lowered any more, and the result still reports the overflow. */
-static void overflow_at_the_least_scale_is_told(void **state)
+static void overflow_at_the_smallest_scale_is_reported(void **state)
 {
     (void)state;
     scaling s = scaled((ax_grid_size){1, 1, 1, 1, 1}, 4, true);
@@ -279,7 +279,7 @@ static ax_status skip_rank(ax_comm *world, void *arg)
     return status;
 }
 
-static void what_is_not_finite_changes_nothing(void **state)
+static void nonfinite_steps_change_nothing(void **state)
 {
     (void)state;
     static const skip_case cases[] = {{"cpu", {1, 1, 1, 1, 1}, AX_BF16, 0},
@@ -296,7 +296,7 @@ static void what_is_not_finite_changes_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_scale_that_is_too_large_is_halved),
-                                       cmocka_unit_test(overflow_at_the_least_scale_is_told),
-                                       cmocka_unit_test(what_is_not_finite_changes_nothing)};
+                                       cmocka_unit_test(overflow_at_the_smallest_scale_is_reported),
+                                       cmocka_unit_test(nonfinite_steps_change_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,7 +147,7 @@ static ax_status refused(job *j)
 
 static ax_status refused_rank(ax_comm *world, void *arg) { return with_model(world, arg, refused); }
 
-static void what_cannot_be_is_refused(void **state)
+static void invalid_input_is_refused(void **state)
 {
     (void)state;
     static const setup setups[] = {{"tiny", "cpu", {1, 1, 1, 1, 1}, AX_F32, 0},
@@ -197,7 +197,7 @@ static void tokens_are_timed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_cache_changes_nothing),
-                                       cmocka_unit_test(what_cannot_be_is_refused),
+                                       cmocka_unit_test(invalid_input_is_refused),
                                        cmocka_unit_test(tokens_are_timed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

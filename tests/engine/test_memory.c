@@ -355,7 +355,7 @@ static void the_plan_is_what_is_measured(void **state)
 }
 
 /* A model of the maximum depth is planned quickly: no part of the plan takes quadratic time. */
-static void the_deepest_model_is_planned_soon(void **state)
+static void the_deepest_model_is_planned_quickly(void **state)
 {
     (void)state;
     training t = {0};
@@ -381,8 +381,9 @@ static int tear_down(void **state) { return chdir("/") || ax_remove_tree(*state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_allocates_nothing), cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
-        cmocka_unit_test(the_plan_is_what_is_measured), cmocka_unit_test(the_deepest_model_is_planned_soon)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_step_allocates_nothing),
+                                       cmocka_unit_test(a_step_on_a_grid_allocates_nothing),
+                                       cmocka_unit_test(the_plan_is_what_is_measured),
+                                       cmocka_unit_test(the_deepest_model_is_planned_quickly)};
     return cmocka_run_group_tests_name("engine.memory", tests, set_up, tear_down);
 }

@@ -275,7 +275,7 @@ static void micro_batches_do_not_matter(void **state)
 /* Compares 16-bit training on cpu with the error that rounding to 16 bits causes on the reference device: the
  * losses of cpu may differ from the fp32 reference at most twice as much as those of the 16-bit reference,
  * over all steps. */
-static double judge_gap(ax_dtype compute)
+static double check_gap(ax_dtype compute)
 {
     setup exact = base, rounded = base, fast = base;
     exact.device = rounded.device = "ref";
@@ -299,7 +299,7 @@ static double judge_gap(ax_dtype compute)
 static void sixteen_bits_stay_within_twice_the_reference_gap(void **state)
 {
     (void)state;
-    double bf16 = judge_gap(AX_BF16), fp16 = judge_gap(AX_F16);
+    double bf16 = check_gap(AX_BF16), fp16 = check_gap(AX_F16);
     assert_true(fp16 < bf16); /* fp16 has three more bits of precision */
 }
 

@@ -233,7 +233,7 @@ static void keys_that_contradict_the_model(void **state)
 }
 
 /* A short trial of a configuration with a long warm-up. */
-static void warm_up_beyond_the_end(void **state)
+static void warm_up_longer_than_the_run(void **state)
 {
     (void)state;
     sh("rm -rf run");
@@ -349,7 +349,7 @@ static void a_read_only_disk(void **state)
 /* ---- memory -------------------------------------------------------------------------------------- */
 
 /* Too little memory is reported before anything is allocated, with settings that would fit. */
-static void more_memory_than_there_is(void **state)
+static void too_little_memory(void **state)
 {
     (void)state;
     sh("rm -rf run");
@@ -409,12 +409,12 @@ int main(void)
         cmocka_unit_test(evaluation_of_a_part),
         cmocka_unit_test(from_an_existing_model),
         cmocka_unit_test(keys_that_contradict_the_model),
-        cmocka_unit_test(warm_up_beyond_the_end),
+        cmocka_unit_test(warm_up_longer_than_the_run),
         cmocka_unit_test(inputs_that_are_missing),
         cmocka_unit_test(a_file_cannot_grow),
         cmocka_unit_test(a_full_disk),
         cmocka_unit_test(a_read_only_disk),
-        cmocka_unit_test(more_memory_than_there_is),
+        cmocka_unit_test(too_little_memory),
     };
     return cmocka_run_group_tests_name("engine.train", tests, set_up, tear_down);
 }

@@ -100,7 +100,7 @@ static void every_grid_trains_as_one_rank(void **state)
 }
 
 /* The first object of metrics.jsonl describes the run; each step has the bytes that it transferred. */
-static void metrics_tell_of_ranks(void **state)
+static void metrics_describe_the_ranks(void **state)
 {
     (void)state;
     row rows[MAX_STEPS];
@@ -191,7 +191,7 @@ static void refused(int code, const char *said, const char *keys)
     free(log);
 }
 
-static void mistakes_are_told_once(void **state)
+static void mistakes_are_reported_once(void **state)
 {
     (void)state;
     sh("rm -rf run");
@@ -321,11 +321,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_grid_trains_as_one_rank),
-        cmocka_unit_test(metrics_tell_of_ranks),
+        cmocka_unit_test(metrics_describe_the_ranks),
         cmocka_unit_test(traces_are_written),
         cmocka_unit_test(text_is_tokenized_once),
         cmocka_unit_test(a_run_that_changes_its_grid),
-        cmocka_unit_test(mistakes_are_told_once),
+        cmocka_unit_test(mistakes_are_reported_once),
         cmocka_unit_test(a_rank_without_the_checkpoint),
         cmocka_unit_test(limits_of_one_process),
         cmocka_unit_test(a_directory_in_use),

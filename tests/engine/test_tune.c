@@ -186,7 +186,7 @@ static void a_head_that_is_the_table_is_tied(void **state)
 /* ---- mistakes ------------------------------------------------------------------------------------ */
 
 /* Invalid keys, keys that contradict the model, and files that do not fit it are all reported at once. */
-static void mistakes_are_told_together(void **state)
+static void mistakes_are_reported_together(void **state)
 {
     (void)state;
     sh("rm -rf run");
@@ -223,7 +223,7 @@ int main(void)
         cmocka_unit_test(files_are_copied_along),
         cmocka_unit_test(a_head_that_differs_is_untied),
         cmocka_unit_test(a_head_that_is_the_table_is_tied),
-        cmocka_unit_test(mistakes_are_told_together),
+        cmocka_unit_test(mistakes_are_reported_together),
     };
     return cmocka_run_group_tests_name("engine.tune", tests, set_up, scratch_teardown);
 }

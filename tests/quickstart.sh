@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# scripts/quickstart.sh with a tiny model on the sources of this tree: a run that is interrupted and continued,
-# the result shown again, refusals. With `time`: that --seconds 15 is kept, on an idle machine.
+# scripts/quickstart.sh with a tiny model on the sources of this tree: a run is interrupted and continued, its result is
+# printed again, and wrong commands are refused. With `time`: checks on an idle machine that --seconds 15 is kept.
 #   tests/quickstart.sh AXONN [time]
 set -euo pipefail
 
@@ -16,7 +16,7 @@ fail() {
     cat "$work/log" >&2
     exit 1
 }
-# expect CODE TEXT COMMAND...: its exit code, and that it says TEXT.
+# expect CODE TEXT COMMAND...: the command must end with this exit code and print TEXT.
 expect() {
     local code=0 wanted=$1 text=$2
     shift 2
@@ -33,7 +33,7 @@ if [ "${2:-}" = time ]; then
     exit
 fi
 
-# The first minute of it is interrupted in training.
+# Starts a run and interrupts it during training.
 "${run[@]}" >"$work/log" 2>&1 &
 script=$!
 until grep -qs '"step": 1,' "$work/run/metrics.jsonl"; do
@@ -41,14 +41,14 @@ until grep -qs '"step": 1,' "$work/run/metrics.jsonl"; do
     sleep 0.05
 done
 kill "$(cat "$work/run/lock")"
-! wait $script || fail "a signal stopped it, and yet it ended well"
+! wait $script || fail "a signal stopped it, but its exit code is 0"
 grep -q "run the same command to continue" "$work/log" || fail "it does not say how to continue"
 
-! grep -q "integer expr" "$work/log" || fail "a sum went wrong"
+! grep -q "integer expr" "$work/log" || fail "a calculation failed"
 steps=$(sed -n 's/^steps=//p' "$work/run/quickstart.plan")
 grep -q "^interval=$((steps / 8 + 1))$" "$work/run/quickstart.plan" || fail "not eight evaluations, with time enough"
 
-# Going on, to an end that is near.
+# Continues the run, with only 20 more steps.
 saved=$(sed 's/step-//' "$work/run/latest")
 sed -i "s/^steps=.*/steps=$((saved + 20))/" "$work/run/quickstart.plan"
 expect 0 "continuing the interrupted run" "${run[@]}" --seconds 50
@@ -61,11 +61,11 @@ grep -q "^<svg" "$work/run/loss.svg" || fail "loss.svg is no picture"
 [ "$(wc -c <"$work/text")" -eq "$(sed 's/.*"bytes":\([0-9]*\).*/\1/' "$work/run/eval.json")" ] ||
     fail "the compressors' text is not what was evaluated"
 
-# A wrong key is told before anything is made.
+# A wrong key is reported before anything is created.
 expect 2 "did you mean model.layers?" "$root/scripts/quickstart.sh" "$root/src" --dir "$work/wrong" model.layer=3
 [ ! -e "$work/wrong" ] || fail "a refused command made a directory"
 
-# A finished run is shown; another one, or something else, is not overwritten.
+# The result of a finished run is printed again. A run with other settings, or another directory, is not overwritten.
 before=$(stat -c %y "$work/run/metrics.jsonl")
 expect 0 "was finished before" "${run[@]}"
 [ "$before" = "$(stat -c %y "$work/run/metrics.jsonl")" ] || fail "a finished run was changed"
@@ -75,12 +75,11 @@ expect 1 "is not empty and holds no quick start" "${run[@]}" --dir "$work"
 expect 1 "is no directory" "$root/scripts/quickstart.sh" "$AXONN" --dir "$work/new"
 expect 2 "--no-such-option: unknown flag" "${run[@]}" --no-such-option
 
-# No time at all, less than anything takes on the fastest machine: it says so, and looks at the loss no oftener
-# than at half of the steps.
+# With no time at all the script says that it takes longer, and evaluates only twice.
 expect 0 "longer than the 0 s asked for: 20 steps" "${run[@]}" --seconds 0 --again
 grep -q "^interval=11" "$work/run/quickstart.plan" || fail "evaluations outlast the training"
 
-# The model is made for the time: the smallest in none. Files and their copies are on one side of the split.
+# The model fits the time: with no time it is the smallest one. A file and its copies are on the same side of the split.
 mkdir "$work/twice"
 cp -r "$root/src/base" "$work/twice/a"
 cp -r "$root/src/base" "$work/twice/b"

@@ -211,15 +211,14 @@ static ax_status choose(const ax_ckpt_list *list, const char *run_dir, char **di
         else if (status == AX_ERR_DATA && !ax_path_exists(info->dir))
             *gone = true;
         else if (status == AX_ERR_DATA)
-            ax_log(AX_LOG_WARN, "passing over damaged checkpoint %s: %s", info->dir, ax_error_message());
+            ax_log(AX_LOG_WARN, "skipping damaged checkpoint %s: %s", info->dir, ax_error_message());
     }
     return status != AX_ERR_DATA
                ? status
-               : ax_fail(
-                     AX_ERR_DATA,
-                     "none of the %d checkpoints in %s/ckpt verifies, the last reason being: %s; to start "
-                     "anew, set train.resume=none or move them away",
-                     list->n, run_dir, ax_error_message());
+               : ax_fail(AX_ERR_DATA,
+                         "none of the %d checkpoints in %s/ckpt verifies (the last one: %s); to start "
+                         "anew, set train.resume=none or move them away",
+                         list->n, run_dir, ax_error_message());
 }
 
 /* Whether `latest` names a checkpoint that exists. */

@@ -136,7 +136,7 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
     AX_CHECK(!json_unpack((json_t *)root, "{s:I, s:I, s:I, s:f, s:o, s:o}", "version", &version, "step",
                           &step, "serial", &serial, "time", &out->time, "files", &files, "params", &params) &&
                  json_is_object(files) && json_is_object(params),
-             AX_ERR_DATA, "%s lacks a member", path);
+             AX_ERR_DATA, "%s is damaged: a member is missing or of the wrong type", path);
     AX_CHECK(version == VERSION, AX_ERR_DATA, "%s has version %lld; this program reads %d", path,
              (long long)version, VERSION);
     AX_CHECK(step >= 0 && serial >= 0 && serial < INT64_MAX, AX_ERR_DATA,

@@ -123,7 +123,7 @@ static ax_status compare_checksums(const ax_param_set *set, const manifest *m, c
         const json_t *entry = json_object_get(m->params, p->name);
         const char *dtype = json_string_value(json_object_get(entry, "dtype"));
         const char *sum = json_string_value(json_object_get(entry, "sum"));
-        AX_CHECK(dtype && sum, AX_ERR_DATA, "%s: its manifest does not know parameter %s", dir, p->name);
+        AX_CHECK(dtype && sum, AX_ERR_DATA, "%s: its manifest has no parameter %s", dir, p->name);
         if (strcmp(dtype, ax_dtype_name(p->master.dtype)))
             continue; /* converted to another dtype, so its bits differ */
         AX_CHECK(strtoull(sum, NULL, 16) == sums[i], AX_ERR_DATA,

@@ -89,7 +89,7 @@ static ax_status check_args(const ax_ckpt_save_args *a)
     json_decref(state);
     AX_CHECK(object, AX_ERR_USAGE, "the state of a checkpoint is not a JSON object: %s",
              parsed ? "it is another value" : ax_error_message());
-    AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint of step %lld", (long long)a->step);
+    AX_CHECK(a->step >= 0, AX_ERR_USAGE, "a checkpoint cannot have step %lld", (long long)a->step);
     for (int i = 0; i < a->n_files; i++) {
         const char *name = a->files[i].name;
         AX_CHECK(name[0] && name[0] != '.' && !strchr(name, '/') && strcmp(name, "training"), AX_ERR_USAGE,
@@ -298,7 +298,8 @@ static void give_name_back(const saver *s)
     if (s->moved && !failed)
         failed = rename(s->was, s->final);
     if (failed)
-        ax_log(AX_LOG_WARN, "%s stays, though it may not survive a crash: %s", s->final, strerror(errno));
+        ax_log(AX_LOG_WARN, "%s could not be removed after its save failed, and may not survive a crash: %s",
+               s->final, strerror(errno));
 }
 
 static ax_status prune(const ax_ckpt_save_args *a)
@@ -356,7 +357,7 @@ static void undo(saver *s)
     snprintf(reason, sizeof reason, "%s", ax_error_message());
     give_name_back(s);
     if (ax_remove_tree(s->aside) != AX_OK)
-        ax_log(AX_LOG_WARN, "%s stays until the next start: %s", s->aside, ax_error_message());
+        ax_log(AX_LOG_WARN, "%s remains until the next start removes it: %s", s->aside, ax_error_message());
     unlink(s->latest_new);
     (void)ax_fail(AX_ERR_DATA, "%s", reason);
     if (shared)

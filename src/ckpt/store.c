@@ -229,7 +229,7 @@ static ax_status deal_arrays(ax_st *st, const ax_st_array *arrays, int n, int64_
     for (int i = 0; i < n; i++) {
         ax_st_array *a = &st->array[i];
         const st_dtype *dtype = st_dtype_of(arrays[i].dtype);
-        AX_CHECK(dtype, AX_ERR_USAGE, "%s: its dtype has no place in safetensors", arrays[i].key);
+        AX_CHECK(dtype, AX_ERR_USAGE, "%s: safetensors has no such dtype", arrays[i].key);
         *a = arrays[i];
         char *key;
         AX_TRY(ax_strdup(arrays[i].key, &key));

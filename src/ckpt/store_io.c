@@ -161,7 +161,7 @@ static ax_status reserve(const st_file *f)
 static ax_status make_file(ax_st *st, int file)
 {
     st_file *f = &st->file[file];
-    AX_CHECK(f->fd < 0, AX_ERR_USAGE, "%s is made already", f->path);
+    AX_CHECK(f->fd < 0, AX_ERR_USAGE, "%s has been created already", f->path);
     f->fd = open(f->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     AX_CHECK(f->fd >= 0, AX_ERR_DATA, "cannot create %s: %s", f->path, strerror(errno));
     f->written = true;

@@ -52,7 +52,7 @@ ax_status ax_path_join(const char *dir, const char *name, char **out)
 static ax_status fail_size(const char *path, int64_t most)
 {
     char text[32];
-    return ax_fail(AX_ERR_DATA, "%s holds more than %s: is it the file that was meant?", path,
+    return ax_fail(AX_ERR_DATA, "%s is larger than %s: is it the right file?", path,
                    ax_format_bytes((double)most, text));
 }
 
@@ -177,7 +177,8 @@ ax_status ax_pread_all(int fd, void *data, size_t size, int64_t offset, const ch
         if (n < 0 && errno == EINTR)
             continue;
         AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
-        AX_CHECK(n > 0, AX_ERR_DATA, "%s ends %zu bytes early at offset %lld", path, size, (long long)offset);
+        AX_CHECK(n > 0, AX_ERR_DATA, "%s is truncated: %zu bytes are missing at offset %lld", path, size,
+                 (long long)offset);
         p += n;
         size -= (size_t)n;
         offset += n;
@@ -223,7 +224,7 @@ ax_status ax_file_to_replace(const char *path, char **out)
         return AX_OK;
     }
     AX_CHECK(lstat(path, &info) || !S_ISLNK(info.st_mode), AX_ERR_DATA,
-             "cannot create %s: it is a symbolic link to nothing", path);
+             "cannot create %s: it is a symbolic link whose target does not exist", path);
     return ax_strdup(path, out);
 }
 
@@ -270,7 +271,7 @@ ax_status ax_mkdirs(const char *path)
         if (mkdir(copy, 0777) && errno != EEXIST)
             status = ax_fail(AX_ERR_DATA, "cannot create directory %s: %s", copy, strerror(errno));
         else if (!ax_path_is_dir(copy))
-            status = ax_fail(AX_ERR_DATA, "%s is in the way: it is not a directory", copy);
+            status = ax_fail(AX_ERR_DATA, "%s exists and is not a directory", copy);
         *p = keep;
         if (!keep)
             break;

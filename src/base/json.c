@@ -206,8 +206,8 @@ static ax_status fail(const source *s, const json_error_t *error)
                        (long long)at.column, why);
     if (at.line == 1)
         return ax_fail(AX_ERR_DATA, "not valid JSON: %s (column %lld)", why, (long long)at.column);
-    return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %lld of it, column %lld)", why, (long long)at.line,
-                   (long long)at.column);
+    return ax_fail(AX_ERR_DATA, "not valid JSON: %s (line %lld of the text, column %lld)", why,
+                   (long long)at.line, (long long)at.column);
 }
 
 static ax_status parse_rewritten(const source *s, size_t flags, json_t **out)

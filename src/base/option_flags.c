@@ -65,8 +65,7 @@ static void report_no_value(scan *s, const ax_option *option)
     const char *next = s->at < s->n ? s->args[s->at] : NULL;
     char hint[96] = "";
     if (next && looks_like_flag(s, next) && next[2] && !named(s, next)) {
-        snprintf(hint, sizeof hint, "; one that begins with dashes is given as --%s=%.40s", option->key,
-                 next);
+        snprintf(hint, sizeof hint, "; write values that begin with dashes as --%s=%.40s", option->key, next);
         s->at++;
     }
     option_report(s->set, PLACE, option->key, "needs a value (%s)%s", option->help, hint);

@@ -293,7 +293,7 @@ static ax_status check_nesting(reader *r, const char *text, size_t size, bool *f
         more = event.type != YAML_STREAM_END_EVENT;
         if (depth > NESTING_MAX)
             option_report(r->set, place_of(r, event.start_mark), NULL,
-                          "maps and lists lie more than %d deep in one another here", NESTING_MAX);
+                          "maps and lists are nested more than %d deep here", NESTING_MAX);
         yaml_event_delete(&event);
     }
     yaml_parser_delete(&parser);

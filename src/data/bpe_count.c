@@ -55,8 +55,9 @@ static ax_status rehash(bpe_table *t)
 static ax_status add_word(bpe_table *t, size_t slot, const char *bytes, size_t n, uint32_t hash,
                           int64_t count)
 {
-    AX_CHECK(n <= UINT32_MAX && t->n < UINT32_MAX - 1, AX_ERR_DATA,
-             "the training text has more distinct pieces, or longer ones, than 32 bits number");
+    AX_CHECK(
+        n <= UINT32_MAX && t->n < UINT32_MAX - 1, AX_ERR_DATA,
+        "the training text has too many distinct pieces (2^32), or a piece of 4 GiB or more: use less text");
     AX_TRY(bpe_grow(&t->words, &t->capacity, t->n + 1, sizeof *t->words));
     AX_TRY(bpe_grow(&t->bytes, &t->bytes_capacity, t->bytes_size + n, 1));
     memcpy(t->bytes + t->bytes_size, bytes, n);

@@ -205,7 +205,7 @@ static ax_status fill_slots(trainer *t, const int32_t byte_id[N_BYTES])
     const bpe_table *words = t->words;
     t->n_slots = words->bytes_size + words->n + 1;
     AX_CHECK(t->n_slots < UINT32_MAX, AX_ERR_DATA,
-             "the training text has %zu bytes of distinct pieces, more than 32 bits number: use less of it",
+             "the training text has %zu bytes of distinct pieces; at most 2^32 are supported: use less text",
              words->bytes_size);
     AX_TRY(ax_calloc(t->n_slots, sizeof *t->slots, &t->slots));
     slot *s = t->slots;

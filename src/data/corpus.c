@@ -155,7 +155,7 @@ static ax_status add_file_of(ax_corpus *corpus, const char *input, ax_data_forma
 {
     struct stat info;
     char *path;
-    AX_CHECK(!stat(input, &info), AX_ERR_DATA, "cannot look at %s: %s", input, strerror(errno));
+    AX_CHECK(!stat(input, &info), AX_ERR_DATA, "cannot access %s: %s", input, strerror(errno));
     AX_TRY(ax_strdup(input, &path));
     corpus_file file = file_on_disk(path, &info, format);
     file.named = true;
@@ -212,7 +212,7 @@ static ax_status list_files(ax_corpus *corpus, const ax_corpus_options *options,
         AX_TRY(add_input(corpus, options, options->inputs[i], progress, user));
     AX_CHECK(corpus->n, AX_ERR_DATA, "no files to read%s%s%s",
              options->n_inputs ? " in " : ": no input was given", options->n_inputs ? options->inputs[0] : "",
-             options->n_include ? ": do the patterns for names fit?" : "");
+             options->n_include ? ": does --include match any name?" : "");
     return AX_OK;
 }
 
@@ -272,11 +272,9 @@ ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit, const corpus_o
         return AX_OK;
     long long line = corpus_line_number(file, omitted->first);
     AX_CHECK(!too_many, AX_ERR_DATA,
-             "%lld lines have no usable \"%s\" so far, and --bad-lines (data.bad_lines) allows %lld: in "
-             "%s:%lld it "
-             "is %s",
-             (long long)corpus->bad_lines, corpus->text_key, (long long)corpus->bad_limit, file->path, line,
-             omitted->record_why);
+             "%s:%lld: \"%s\" is %s; such lines so far: %lld, allowed: %lld (--bad-lines, data.bad_lines)",
+             file->path, line, corpus->text_key, omitted->record_why, (long long)corpus->bad_lines,
+             (long long)corpus->bad_limit);
     ax_log(AX_LOG_WARN, "left out %s:%lld: \"%s\" is %s (further ones are only counted)", file->path, line,
            corpus->text_key, omitted->record_why);
     return AX_OK;

@@ -211,7 +211,7 @@ static ax_status skip_separator(const corpus_records *r, const char *text, int64
     return ax_fail(AX_ERR_DATA, "%s:%lld:%lld: not valid JSON: %s", place.path, (long long)place.line,
                    (long long)place.column,
                    p == end    ? "the array has no end: is the file complete?"
-                   : *p == ']' ? "there is more behind the end of the array"
+                   : *p == ']' ? "there is more text after the end of the array"
                                : "a comma or the end of the array is wanted here");
 }
 

@@ -109,8 +109,8 @@ static ax_status checked_copy(const ax_data *data, int64_t first, int64_t count,
 ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out)
 {
     AX_CHECK(first >= 0 && count >= 0 && first <= data->info.tokens - count, AX_ERR_USAGE,
-             "%s has %lld tokens: there are no %lld from %lld on", data->path, (long long)data->info.tokens,
-             (long long)count, (long long)first);
+             "%s has %lld tokens; %lld from token %lld on were asked for", data->path,
+             (long long)data->info.tokens, (long long)count, (long long)first);
     return count ? checked_copy(data, first, count, out) : AX_OK;
 }
 
@@ -269,8 +269,8 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
 {
     int64_t T = shape->seq_len, a = row * T;
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
-             "%s has %lld rows of %lld: there is no %lld", data->path, (long long)ax_data_rows(data, shape),
-             (long long)T, (long long)row);
+             "%s has %lld rows of %lld: there is no row %lld", data->path,
+             (long long)ax_data_rows(data, shape), (long long)T, (long long)row);
     /* Targets before masking: one per input that has a successor; fewer than T in the last row only. */
     int64_t predictions = ax_min(T, data->info.tokens - 1 - a), masked = 0, from = 0;
     ax_rows to = {out->tokens + line * T, out->targets + line * T, out->doc_start + line * T,

@@ -32,7 +32,7 @@ static ax_status set_weights(ax_sampler *s, const double *weights)
     double sum = 0;
     for (int i = 0; i < s->n; i++) {
         double w = weights ? weights[i] : (double)s->sources[i].samples;
-        AX_CHECK(w > 0 && isfinite(w), AX_ERR_USAGE, "the weight of %s is %g; weights are above zero",
+        AX_CHECK(w > 0 && isfinite(w), AX_ERR_USAGE, "the weight of %s is %g; weights must be greater than 0",
                  ax_data_path(s->sources[i].data), w);
         s->sources[i].weight = w;
         sum += w;
@@ -133,7 +133,7 @@ static int64_t ordered_sample(const ax_sampler *s, const source *from)
 static ax_status check_rows(const ax_sampler *s, int64_t first, int64_t end)
 {
     AX_CHECK(first >= 0 && first <= end && end <= s->batch, AX_ERR_USAGE,
-             "rows %lld ... %lld of a batch of %lld", (long long)first, (long long)end - 1,
+             "rows %lld ... %lld are not within the batch of %lld rows", (long long)first, (long long)end - 1,
              (long long)s->batch);
     return AX_OK;
 }

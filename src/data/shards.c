@@ -151,8 +151,8 @@ static ax_status list_tokens(const char *dir, data_names *out)
     ax_status status = list_dir(dir, &c);
     if (status == AX_OK && c.sure && c.other)
         status = ax_fail(AX_ERR_DATA,
-                         "%s holds token files (%s) and other files (%s): name the ones that are meant, for "
-                         "example by a pattern, %s/*.tok",
+                         "%s holds token files (%s) and other files (%s): name the files to read, for "
+                         "example with the pattern %s/*.tok",
                          dir, c.tokens.path[0], c.other, dir);
     if (status == AX_OK && !c.other && c.tokens.n) {
         sort_names(&c.tokens);
@@ -179,7 +179,7 @@ static ax_status check_alike(const ax_data *a, const ax_data *b)
 {
     const ax_data_info *x = &a->info, *y = &b->info;
     AX_CHECK(x->format == y->format, AX_ERR_DATA,
-             "%s holds %s, but %s beside it %s: shards are of one format", b->path,
+             "%s holds %s, but %s holds %s: all shards must have the same format", b->path,
              ax_data_format_name(y->format), a->path, ax_data_format_name(x->format));
     AX_CHECK(x->vocab == y->vocab && x->end_id == y->end_id &&
                  (x->tokenizer_hash == y->tokenizer_hash || !x->tokenizer_hash || !y->tokenizer_hash),

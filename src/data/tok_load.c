@@ -174,7 +174,7 @@ static ax_status merge_names(const loader *l, size_t rank, const json_t *merge, 
 static ax_status vocab_id(const loader *l, size_t rank, const json_t *vocab, const char *name, int32_t *id)
 {
     const json_t *value = json_object_get(vocab, name);
-    AX_CHECK(value, AX_ERR_DATA, "%s: model.merges[%zu] wants the token \"%s\", which model.vocab lacks",
+    AX_CHECK(value, AX_ERR_DATA, "%s: model.merges[%zu] needs the token \"%s\", which is not in model.vocab",
              l->where, rank, name);
     *id = (int32_t)json_integer_value(value);
     return AX_OK;

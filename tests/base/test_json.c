@@ -154,7 +154,7 @@ static void what_is_no_json_is_refused(void **state)
     json_t *root;
     static const char twice[] = "{\"a\": 1e999,\n\"a\": 2}";
     assert_int_equal(ax_json_parse(NULL, twice, strlen(twice), JSON_REJECT_DUPLICATES, &root), AX_ERR_DATA);
-    assert_non_null(strstr(ax_error_message(), "(line 2 of it, column 1)"));
+    assert_non_null(strstr(ax_error_message(), "(line 2 of the text, column 1)"));
     assert_int_equal(ax_json_read_file("no/such.json", 0, &root), AX_ERR_DATA);
     assert_non_null(strstr(ax_error_message(), "no/such.json"));
 }

@@ -311,9 +311,9 @@ static void hostile_texts_are_answered_soon(void **state)
         int n;
         bool numbered;
     } cases[] = {
-        {"", "[", "t.yaml:1:33: maps and lists lie more than 32 deep", 200000, false},
-        {"model: ", "{a: ", "maps and lists lie more than 32 deep", 100000, false},
-        {"", "- ", "maps and lists lie more than 32 deep", 200000, false},
+        {"", "[", "t.yaml:1:33: maps and lists are nested more than 32 deep", 200000, false},
+        {"model: ", "{a: ", "maps and lists are nested more than 32 deep", 100000, false},
+        {"", "- ", "maps and lists are nested more than 32 deep", 200000, false},
         {"", "key%d: 1\n", "40000 errors, the first 50 of them", 40000, true},
         {"", "key%d: 1\nmodel: {}\n", "39999 errors, the first 50 of them", 20000, true},
         {"", "model: {}\n", "39999 errors, the first 50 of them", 40000, false},
@@ -371,8 +371,7 @@ static void endless_files(void **state)
     size_t size;
     assert_int_equal(ax_option_set_create(table, AX_COUNT(table), &s, &set), AX_OK);
     assert_int_equal(ax_option_read_file(set, "/dev/zero"), AX_ERR_DATA);
-    assert_string_equal(ax_error_message(),
-                        "/dev/zero holds more than 1.0 MiB: is it the file that was meant?");
+    assert_string_equal(ax_error_message(), "/dev/zero is larger than 1.0 MiB: is it the right file?");
     assert_int_equal(ax_file_read_most("/dev/zero", 100, &data, &size), AX_ERR_DATA);
     assert_null(data);
     ax_option_set_destroy(&set);
@@ -507,8 +506,8 @@ static void flag_errors(void **state)
         "3 errors:\n"
         "  command line: --josn: unknown flag; did you mean --json?\n"
         "  command line: --max-tokens: given twice, as \"1\" and as \"2\"; keep one\n"
-        "  command line: --tokens: needs a value (the prompt as token ids); one that begins with "
-        "dashes is given as --tokens=--x");
+        "  command line: --tokens: needs a value (the prompt as token ids); write values that begin with "
+        "dashes as --tokens=--x");
     ax_option_fini(flags, AX_COUNT(flags), &a);
     assert_int_equal(READ_FLAGS(&a, "m", "--qqqqqqq"), AX_ERR_USAGE);
     assert_string_equal(ax_error_message(), "command line: --qqqqqqq: unknown flag; there are --max-tokens, "

@@ -126,7 +126,7 @@ static void train(void **state)
         "2>errors");
     assert_true(number(o, "step") == 1);
     json_decref(o);
-    fails(4, "keyed.jsonl:91 it is null",
+    fails(4, "keyed.jsonl:91: \"body\" is null",
           AXONN
           " train small.yaml data.train=keyed.jsonl data.text_key=body data.bad_lines=0 run.dir=keyed2");
     fails(4, "(--text-key, or data.text_key, names another member)",
@@ -386,7 +386,8 @@ static void eval_input_formats(void **state)
     o = json_of("%s" AXONN " eval run --data body.jsonl --text-key body --json", lines);
     assert_int_equal(json_integer_value(json_object_get(o, "bytes")), 6);
     json_decref(o);
-    fails(4, "body.jsonl:2 it is null", AXONN " eval run --data body.jsonl --text-key body --bad-lines 0");
+    fails(4, "body.jsonl:2: \"body\" is null",
+          AXONN " eval run --data body.jsonl --text-key body --bad-lines 0");
     fails(4, "an object with a string \"text\"", AXONN " eval run --data body.jsonl");
 }
 

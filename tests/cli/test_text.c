@@ -161,7 +161,7 @@ static void pipes_and_nothing(void **state)
                  "%s /dev/stdin --bad-lines 0 2>&1",
                  readers[i]);
         assert_int_equal(shell(command, &out), 4);
-        assert_contains(out.data, "/dev/stdin:2 it is null");
+        assert_contains(out.data, "/dev/stdin:2: \"text\" is null");
     }
     ax_buf_fini(&out);
 }

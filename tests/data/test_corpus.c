@@ -238,9 +238,9 @@ static void bad_lines(void **state)
         "{\"text\": \"\\ud800\\ud800\"}\n";
     const char *path = put_text(s, "a.jsonl", text);
     expect_documents(path, "|a|pair \xf0\x9f\x98\x80 \\ud800|\xef\xbf\xbf|b");
-    expect_failure(path, 4, "5 lines have no usable \"text\" so far");
-    expect_failure(path, 0, "a.jsonl:2 it is null");
-    expect_bad(put_text(s, "b.jsonl", "{\"text\":\"\\udead\"}"), "b.jsonl:1 it is not valid Unicode");
+    expect_failure(path, 4, "such lines so far: 5, allowed: 4");
+    expect_failure(path, 0, "a.jsonl:2: \"text\" is null");
+    expect_bad(put_text(s, "b.jsonl", "{\"text\":\"\\udead\"}"), "b.jsonl:1: \"text\" is not valid Unicode");
     expect_failure(put_text(s, "c.jsonl", "{\"text\": null}\n"), 1, "there is no text in");
     expect_bad(put_text(s, "d.jsonl", "{\"text\": \"\\ud800\", \"x\": }"), "d.jsonl:1:25: not valid JSON");
     ax_corpus *corpus;

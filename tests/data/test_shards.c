@@ -237,7 +237,8 @@ static void refused(void **state)
     FAILS(AX_ERR_DATA, "no file matches", ax_data_open(in_scratch(s, "d/*.bin"), -1, &data));
     FAILS(AX_ERR_DATA, "README holds text", ax_data_open(in_scratch(s, "d/[Rp]*"), -1, &data));
     put_nanogpt(s, "d/x.bin", 0, 5);
-    FAILS(AX_ERR_DATA, "shards are of one format", ax_data_open(in_scratch(s, "d/*.[bt]*"), -1, &data));
+    FAILS(AX_ERR_DATA, "all shards must have the same format",
+          ax_data_open(in_scratch(s, "d/*.[bt]*"), -1, &data));
     ax_token_writer *w;
     OK(ax_token_writer_create(in_scratch(s, "d/z.tok"), VOCAB, END, 0x13, &w));
     OK(ax_token_writer_add(w, &(int32_t){1}, 1, 1));

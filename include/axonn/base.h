@@ -127,8 +127,6 @@ typedef struct ax_region {
     size_t bytes; /* usable */
 } ax_region;
 AX_MUST_CHECK ax_status ax_region_create(size_t bytes, ax_region *out);
-/* Address space only: any access faults. For planning without memory. */
-AX_MUST_CHECK ax_status ax_region_reserve(size_t bytes, ax_region *out);
 void ax_region_destroy(ax_region *region);
 
 /* ---- files --------------------------------------------------------------------------------------- */
@@ -230,8 +228,6 @@ uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
  * Elements 4k … 4k+3 share one Philox block. */
 float ax_rng_uniform(uint64_t key, uint64_t index);
 float ax_rng_normal(uint64_t key, uint64_t index);
-/* The normals of elements 4·block … 4·block+3, for the price of one Philox block. */
-void ax_rng_normal_block(uint64_t key, uint64_t block, float out[4]);
 
 /* A keyed permutation of 0 … n-1 in O(1) memory (a four-round-plus Feistel network with cycle walking):
  * returns the image of `index`. A bijection for every key. n > 0, index < n. */

@@ -50,9 +50,6 @@ int ax_st_count(const ax_st *st);
 const ax_st_array *ax_st_at(const ax_st *st, int index);
 /* The array of that key, or NULL. */
 const ax_st_array *ax_st_find(const ax_st *st, const char *key);
-/* Path of file `file`, and how many files there are. */
-const char *ax_st_path(const ax_st *st, int file);
-int ax_st_files(const ax_st *st);
 /* Bytes of all files, headers and index included. */
 int64_t ax_st_bytes(const ax_st *st);
 /* Elements of an array. */

@@ -118,12 +118,6 @@ AX_MUST_CHECK ax_status ax_data_document(const ax_data *data, int64_t index, int
  * neither an index nor an end_id. */
 AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *count);
 
-/* Bytes of the text that a source was made from, for bits per byte: as its file says, or else the sum of what
- * its tokens stand for, special tokens left out; this reads the whole source once. AX_ERR_DATA: a token that
- * the tokenizer does not have. */
-AX_MUST_CHECK ax_status ax_data_text_bytes(const ax_data *data, const ax_tokenizer *tokenizer,
-                                           int64_t *bytes);
-
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 /* Where rows go: four arrays [rows, T], all owned by the caller, none NULL. */

@@ -99,8 +99,6 @@ int64_t ax_tensor_global_count(const ax_tensor *tensor);
 /* True on exactly one rank of each group that holds the same box (coordinate 0 on all axes not in the
  * layout). */
 bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor);
-/* How many ranks hold each element. */
-int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor);
 
 /* Copy a global host array (dtype of the tensor, dense) to the ranks' boxes, and back. The tensor must have
  * memory. For tests, small tables and reference computations. scatter: sets padding to zero; along partial
@@ -149,10 +147,6 @@ void ax_frame_forget(ax_frame *frame);
 AX_MUST_CHECK ax_status ax_frame_plan_create(const ax_frame *frame, ax_frame_plan **out);
 void ax_frame_plan_destroy(ax_frame_plan **plan);
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan);
-/* Bounds of ax_frame_plan_bytes. Upper: the bytes of all allocations of the largest task, without sharing.
- * Lower: the most bytes in use at one time. */
-size_t ax_frame_plan_unshared(const ax_frame_plan *plan);
-size_t ax_frame_plan_lower_bound(const ax_frame_plan *plan);
 
 ax_ctx *ax_frame_ctx(const ax_frame *frame);
 /* Starts a task: invalidates all memory allocated before, and empties the stack. The frame borrows `batch`,
@@ -182,11 +176,10 @@ AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_
 enum { AX_FRAME_HOST = 4096 };
 AX_MUST_CHECK ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out);
 
-/* Whether ax_frame_save saves now: true in AX_MODE_TRAIN, except in segments that backward recomputes. */
-bool ax_frame_saving(const ax_frame *frame);
 /* Whether the task began in AX_MODE_TRAIN, which turns dropout on. */
 bool ax_frame_training(const ax_frame *frame);
-/* Turns saving on or off; returns the previous state. */
+/* Turns ax_frame_save on or off; returns the previous state. On when a task begins in AX_MODE_TRAIN; off in
+ * segments that backward recomputes. */
 bool ax_frame_set_saving(ax_frame *frame, bool saving);
 /* save: pushes a view on the stack; does nothing if the frame is not saving. restore: pops the top view;
  * backward restores in the reverse order of saving. AX_ERR_INTERNAL if the stack is empty. */

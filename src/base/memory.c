@@ -74,7 +74,7 @@ void ax_buf_fini(ax_buf *buf)
     *buf = (ax_buf){0};
 }
 
-static ax_status region_map(size_t bytes, int protection, ax_region *out)
+ax_status ax_region_create(size_t bytes, ax_region *out)
 {
     size_t usable = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), PAGE);
     char *whole =
@@ -83,9 +83,7 @@ static ax_status region_map(size_t bytes, int protection, ax_region *out)
     AX_CHECK(whole != MAP_FAILED, AX_ERR_MEMORY, "cannot map %s of memory",
              ax_format_bytes((double)bytes, text));
     *out = (ax_region){whole + PAGE, usable};
-    if (protection == PROT_NONE)
-        return AX_OK;
-    if (mprotect(out->base, usable, protection)) {
+    if (mprotect(out->base, usable, PROT_READ | PROT_WRITE)) {
         ax_region_destroy(out);
         return ax_fail(AX_ERR_MEMORY, "cannot get %s of memory", ax_format_bytes((double)bytes, text));
     }
@@ -93,12 +91,6 @@ static ax_status region_map(size_t bytes, int protection, ax_region *out)
         madvise(out->base, usable, MADV_HUGEPAGE);
     return AX_OK;
 }
-
-ax_status ax_region_create(size_t bytes, ax_region *out)
-{
-    return region_map(bytes, PROT_READ | PROT_WRITE, out);
-}
-ax_status ax_region_reserve(size_t bytes, ax_region *out) { return region_map(bytes, PROT_NONE, out); }
 
 void ax_region_destroy(ax_region *region)
 {

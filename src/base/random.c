@@ -19,8 +19,6 @@ uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index)
 
 float ax_rng_uniform(uint64_t key, uint64_t index) { return ax_philox_uniform(key, 0, index); }
 
-void ax_rng_normal_block(uint64_t key, uint64_t block, float out[4]) { ax_philox_normals(key, block, out); }
-
 float ax_rng_normal(uint64_t key, uint64_t index)
 {
     float block[4];

@@ -32,8 +32,6 @@ void ax_st_close(ax_st **st)
 
 int ax_st_count(const ax_st *st) { return st->n; }
 const ax_st_array *ax_st_at(const ax_st *st, int index) { return &st->array[index]; }
-const char *ax_st_path(const ax_st *st, int file) { return st->file[file].path; }
-int ax_st_files(const ax_st *st) { return st->files; }
 
 int64_t ax_st_elements(const ax_st_array *array)
 {

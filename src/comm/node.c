@@ -302,5 +302,3 @@ int64_t ax_node_foreign(ax_node *node)
 }
 
 void *ax_node_at(const ax_node *node, int rank, int64_t offset) { return node->peer[rank].base + offset; }
-
-int ax_node_size(const ax_node *node) { return node->size; }

@@ -46,7 +46,6 @@ int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
 int64_t ax_node_foreign(ax_node *node);
 /* The address in this process of an offset in a rank's heap. */
 void *ax_node_at(const ax_node *node, int rank, int64_t offset);
-int ax_node_size(const ax_node *node);
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 

@@ -111,7 +111,6 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame) { return frame->ctx; }
 const ax_batch *ax_frame_batch(const ax_frame *frame) { return frame->batch; }
 const char *ax_frame_task_name(const ax_frame *frame) { return frame->name; }
 size_t ax_frame_high_water(const ax_frame *frame) { return frame->high_water; }
-bool ax_frame_saving(const ax_frame *frame) { return frame->saving; }
 bool ax_frame_training(const ax_frame *frame) { return frame->training; }
 
 bool ax_frame_set_saving(ax_frame *frame, bool saving)

@@ -21,7 +21,7 @@ typedef struct ax_frame_task {
 } ax_frame_task;
 
 struct ax_frame_plan {
-    size_t bytes, unshared, lower_bound;
+    size_t bytes;
     int tasks;
     ax_frame_task *task;
 };

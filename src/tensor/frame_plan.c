@@ -121,8 +121,9 @@ static void give_back(holes *h, size_t begin, size_t end)
     }
 }
 
-static ax_status pack_by_time(const ax_frame_task *task, ax_frame_alloc_record *const *ended)
+static ax_status pack_by_time(const ax_frame_task *task, ax_frame_alloc_record **ended)
 {
+    qsort(ended, (size_t)task->n, sizeof *ended, sooner_dead);
     holes h = {.n = 1};
     AX_TRY(ax_calloc((size_t)task->n + 1, sizeof *h.hole, &h.hole));
     h.hole[0].end = SIZE_MAX;
@@ -137,30 +138,12 @@ static ax_status pack_by_time(const ax_frame_task *task, ax_frame_alloc_record *
 
 /* ---- plans --------------------------------------------------------------------------------------- */
 
-/* Adds to the plan's sum of sizes, and raises its lower bound to the most bytes alive at any operation.
- * Allocations are in order of birth, so the maximum is reached at one of the births; `ended` has them in
- * order of last use. */
-static void measure(const ax_frame_task *task, ax_frame_alloc_record *const *ended, ax_frame_plan *plan)
-{
-    size_t unshared = 0, alive = 0;
-    for (int i = 0, dead = 0; i < task->n; i++) {
-        unshared += task->alloc[i].bytes;
-        alive += task->alloc[i].bytes;
-        for (; ended[dead]->last < task->alloc[i].birth; dead++)
-            alive -= ended[dead]->bytes;
-        plan->lower_bound = (size_t)ax_max((int64_t)plan->lower_bound, (int64_t)alive);
-    }
-    plan->unshared = (size_t)ax_max((int64_t)plan->unshared, (int64_t)unshared);
-}
-
 /* `order` and `other` have room for the task's allocations. */
 static ax_status pack(ax_frame_task *task, ax_frame_plan *plan, ax_frame_alloc_record **order,
                       ax_frame_alloc_record **other)
 {
     for (int i = 0; i < task->n; i++)
         order[i] = &task->alloc[i];
-    qsort(order, (size_t)task->n, sizeof *order, sooner_dead);
-    measure(task, order, plan);
     if (task->n > BY_SIZE_MOST)
         AX_TRY(pack_by_time(task, order));
     else
@@ -216,5 +199,3 @@ void ax_frame_plan_destroy(ax_frame_plan **plan)
 }
 
 size_t ax_frame_plan_bytes(const ax_frame_plan *plan) { return plan->bytes; }
-size_t ax_frame_plan_unshared(const ax_frame_plan *plan) { return plan->unshared; }
-size_t ax_frame_plan_lower_bound(const ax_frame_plan *plan) { return plan->lower_bound; }

@@ -159,12 +159,6 @@ bool ax_tensor_is_primary(const ax_grid *grid, const ax_tensor *tensor)
     return is_primary(grid, tensor, ax_grid_rank(grid));
 }
 
-int ax_tensor_replicas(const ax_grid *grid, const ax_tensor *tensor)
-{
-    ax_axisset used = ax_layout_split_axes(&tensor->layout, tensor->ndim) | tensor->layout.partial;
-    return ax_grid_ranks(grid) / ax_grid_group_size(grid, used);
-}
-
 /* ---- global host arrays -------------------------------------------------------------------------- */
 
 /* Called by for_rows for each contiguous row of a box, with the row's element offsets in the global array and

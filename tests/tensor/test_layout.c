@@ -168,7 +168,7 @@ static void splits_are_balanced_in_units(void **state)
 
 /* ---- boxes and global arrays --------------------------------------------------------------------- */
 
-/* Exactly ax_tensor_replicas ranks hold each element, and one of them is primary. */
+/* Together the ranks hold each element as often as the axes that do not split it allow. */
 static ax_status boxes_cover(const ax_grid *grid, const ax_tensor *t)
 {
     int64_t held = 0;
@@ -179,8 +179,8 @@ static ax_status boxes_cover(const ax_grid *grid, const ax_tensor *t)
             n *= box.n[d];
         held += n;
     }
-    int partial = ax_grid_group_size(grid, t->layout.partial);
-    EXPECT(held == ax_tensor_global_count(t) * ax_tensor_replicas(grid, t) * partial);
+    int split = ax_grid_group_size(grid, ax_layout_split_axes(&t->layout, t->ndim));
+    EXPECT(held == ax_tensor_global_count(t) * (ax_grid_ranks(grid) / split));
     return AX_OK;
 }
 

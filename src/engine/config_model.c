@@ -1,7 +1,12 @@
 /* Rules between configuration keys and the files that some of them name. */
 #include "config_private.h"
 
+#include "axonn/data.h"
 #include "axonn/engine.h"
+
+#include <string.h>
+
+enum { MISSING_MOST = 20 }; /* paths of one key that are reported */
 
 /* A key that both the user and the model's config.json may set. */
 typedef struct shape_key {
@@ -80,6 +85,42 @@ static ax_status check_tokenizer(ax_config *c)
         config_check_tokenizer(c, ax_tokenizer_vocab_size(tokenizer));
     ax_tokenizer_destroy(&tokenizer);
     return AX_OK;
+}
+
+static bool check_path(ax_config *c, const char *key, const char *path, bool exists)
+{
+    if (!exists)
+        ax_option_error(c->set, key, "there is no %s", path);
+    return exists;
+}
+
+/* A path of data need not be a file: it may be a pattern, or the common prefix of Megatron-LM's two files. */
+static bool data_exists(const char *path)
+{
+    ax_data_format format;
+    return ax_path_exists(path) || ax_data_detect(path, &format) == AX_OK;
+}
+
+static void check_data_paths(ax_config *c, const char *key, const ax_paths *paths)
+{
+    int missing = 0;
+    for (size_t i = 0; i < paths->count && missing < MISSING_MOST; i++)
+        missing += !check_path(c, key, paths->items[i].path, data_exists(paths->items[i].path));
+}
+
+void config_check_paths(ax_config *c)
+{
+    const char *from = c->model.from, *tokenizer = c->data.tokenizer, *resume = c->train.resume;
+    bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
+    if (from)
+        check_path(c, "model.from", from, ax_path_exists(from));
+    check_data_paths(c, "data.train", &c->data.train);
+    check_data_paths(c, "data.valid", &c->data.valid);
+    if (tokenizer)
+        check_path(c, "data.tokenizer", tokenizer, ax_path_exists(tokenizer));
+    /* A run that exists may have checkpoints of its own, and then does not need this one any more. */
+    if (named && !(c->run.dir && ax_path_exists(c->run.dir)))
+        check_path(c, "train.resume", resume, ax_path_exists(resume));
 }
 
 ax_status config_check_files(ax_config *c)

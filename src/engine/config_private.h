@@ -14,6 +14,8 @@ void config_check(ax_config *cfg);
 void config_merge_model(ax_config *cfg, const ax_model_config *model);
 /* Checks that a tokenizer of `size` tokens fits into the model's vocabulary. */
 void config_check_tokenizer(ax_config *cfg, int32_t size);
+/* Checks that all paths to read from exist. */
+void config_check_paths(ax_config *cfg);
 /* Checks model.from and data.tokenizer as above, if these keys are valid. For a configuration with other
  * errors, so that all errors are reported together. */
 ax_status config_check_files(ax_config *cfg);

@@ -10,54 +10,17 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-/* Adds a line to `missing` if the key's path does not exist. */
-static ax_status check_path(const ax_config *c, const char *key, const char *path, ax_buf *missing)
-{
-    if (!path || ax_path_exists(path))
-        return AX_OK;
-    return ax_buf_printf(missing, "%s%s: %s: there is no %s", missing->size ? "\n  " : "",
-                         ax_option_place(c->set, key), key, path);
-}
-
-/* Does so for paths of data. Such a path need not be a file: it may be a pattern, or the common prefix of
- * Megatron-LM's two files. ax_data_detect knows. */
-static ax_status check_data_paths(const ax_config *c, const char *key, const ax_paths *paths, ax_buf *missing)
-{
-    ax_data_format format;
-    for (size_t i = 0; i < paths->count; i++) {
-        const char *path = paths->items[i].path;
-        if (!ax_path_exists(path) && ax_data_detect(path, &format) != AX_OK)
-            AX_TRY(check_path(c, key, path, missing));
-    }
-    return AX_OK;
-}
-
-static ax_status list_missing(const ax_config *c, ax_buf *missing)
-{
-    const char *resume = c->train.resume;
-    bool named = strcmp(resume, "auto") != 0 && strcmp(resume, "none") != 0;
-    AX_TRY(check_path(c, "model.from", c->model.from, missing));
-    AX_TRY(check_data_paths(c, "data.train", &c->data.train, missing));
-    AX_TRY(check_data_paths(c, "data.valid", &c->data.valid, missing));
-    AX_TRY(check_path(c, "data.tokenizer", c->data.tokenizer, missing));
-    /* A run that exists may have checkpoints of its own, and then does not need this one any more. */
-    return named && !ax_path_exists(c->run.dir) ? check_path(c, "train.resume", resume, missing) : AX_OK;
-}
-
 /* Checks that the device is available and that all paths to read from exist, before anything is created. */
 ax_status ax_run_find_inputs(ax_run *run)
 {
-    ax_buf missing = {0};
+    ax_option_set *set = run->config->set;
     const char *absent = ax_device_absent(run->config->device);
     if (absent)
-        ax_option_error(run->config->set, "device", "\"%s\" cannot be used here: %s", run->config->device,
-                        absent);
-    AX_TRY(ax_option_finish(run->config->set));
-    ax_status status = list_missing(run->config, &missing);
-    if (status == AX_OK && missing.size)
-        status = ax_fail(AX_ERR_DATA, "%s", missing.data);
-    ax_buf_fini(&missing);
-    return status;
+        ax_option_error(set, "device", "\"%s\" cannot be used here: %s", run->config->device, absent);
+    AX_TRY(ax_option_finish(set));
+    config_check_paths(run->config);
+    ax_status status = ax_option_finish(set);
+    return status == AX_ERR_USAGE ? ax_fail(AX_ERR_DATA, "%s", ax_error_message()) : status;
 }
 
 ax_status ax_run_lock(ax_run *run)

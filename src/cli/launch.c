@@ -186,6 +186,19 @@ static bool stack_is_small(void)
     return !getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur < 1 << 20;
 }
 
+/* Whether a signal ended the job before the ranks could stop by themselves. Ranks of a verb without a stop
+ * signal fail in whatever they do when the launcher ends, for example because their standard input is closed.
+ */
+static bool ended_by_signal(const cli_job *job)
+{
+    const cli_note *note = &job->note;
+    if (!job->signal)
+        return false;
+    if (!job->stop)
+        return !note->ended || note->code;
+    return !note->ended && (!note->heard || job->unheard || job->at_once);
+}
+
 /* Returns the result of the job, from rank 0's note if there is one, else from the launcher's status. Ranks
  * print their own errors. If a signal ended a rank, MPICH's launcher returns the signal's number, Open MPI's
  * and the shell 128 + the number. */
@@ -196,7 +209,7 @@ static ax_status job_result(const cli_job *job)
     int status = job->status, noted = note->ended ? note->code : -1;
     int code = noted > 0 ? noted : WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
-    if (job->signal && !note->ended && (!note->heard || job->unheard || job->at_once))
+    if (ended_by_signal(job))
         return fail_by_signal(job);
     if (note->pid && !note->ended && WIFSIGNALED(status)) /* most likely by end_if_gone of job.c */
         return ax_fail(AX_ERR_COMM, "rank 0 ended, but the launcher did not: some hosts may be out of reach");

@@ -263,6 +263,15 @@ static void inputs_that_are_missing(void **state)
     assert_null(strstr(log, "memory:"));
     free(log);
     assert_false(ax_path_exists("run"));
+    /* Of a long list the first twenty are named. */
+    char many[1024] = BASE_KEYS "data.train=[no-0";
+    for (int i = 1; i < 50; i++)
+        ax_text_add(many, sizeof many, ",no-%d", i);
+    ax_text_add(many, sizeof many, "]");
+    log = log_after(4, many);
+    assert_non_null(strstr(log, "/no-19"));
+    assert_null(strstr(log, "/no-20"));
+    free(log);
 }
 
 /* ---- disks --------------------------------------------------------------------------------------- */

@@ -199,6 +199,15 @@ took=$((($(date +%s%N) - begin) / 1000000))
 ((took < 15000)) || die "a rank that does not answer was waited for $took ms"
 kill -KILL "$stopped" 2>/dev/null
 none_left
+# Ranks that read an input which stays open: the launcher closes it when a signal comes, which is no end of the text.
+sleep 30 | "$axonn" eval two --data /dev/stdin --ranks 2 >out 2>log &
+long=$!
+sleep 1
+kill -TERM $long
+wait $long
+code=$?
+[[ $code == 143 ]] || die "ranks that wait for their input: exit code $code"
+none_left
 # A launcher that hangs: no rank acknowledges the signal, so the supervisor ends the job.
 rm -rf run
 "$axonn" train a.yaml --ranks 2 grid.z=2 2>log &

@@ -10,7 +10,7 @@
 
 /* Returns the number in file dir/name: of the first line that begins with `key` ("": of any line), after the
  * key. -1 if there is none, as for the limit "max". */
-static int64_t number_in(const char *dir, const char *name, const char *key)
+static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;
     int64_t found = -1;
@@ -28,24 +28,24 @@ static int64_t number_in(const char *dir, const char *name, const char *key)
 
 /* Returns how much the control group in `dir` can still allocate: its limit less its usage, where cached
  * files that the kernel can drop do not count as used. INT64_MAX if it has no limit. */
-static int64_t room_of(const char *dir, const char *limit, const char *usage, const char *cached)
+static int64_t room_in_group(const char *dir, const char *limit, const char *usage, const char *cached)
 {
-    int64_t most = number_in(dir, limit, ""), used = number_in(dir, usage, "");
+    int64_t most = read_number(dir, limit, ""), used = read_number(dir, usage, "");
     if (most < 0 || used < 0)
         return INT64_MAX;
-    used -= ax_max(number_in(dir, "memory.stat", cached), 0);
+    used -= ax_max(read_number(dir, "memory.stat", cached), 0);
     return ax_max(most - ax_max(used, 0), 0);
 }
 
-/* Returns the minimum of room_of over this group and its ancestors up to the root. */
-static int64_t room_below(const char *root, char *group, const char *limit, const char *usage,
-                          const char *cached)
+/* Returns the minimum of room_in_group over this group and its ancestors up to the root. */
+static int64_t room_in_ancestors(const char *root, char *group, const char *limit, const char *usage,
+                                 const char *cached)
 {
     char dir[4200];
-    int64_t least = room_of(root, limit, usage, cached);
+    int64_t least = room_in_group(root, limit, usage, cached);
     for (char *end; (end = strrchr(group, '/')); *end = 0) {
         snprintf(dir, sizeof dir, "%s%s", root, group);
-        least = ax_min(least, room_of(dir, limit, usage, cached));
+        least = ax_min(least, room_in_group(dir, limit, usage, cached));
     }
     return least;
 }
@@ -64,11 +64,11 @@ static int64_t room_of_groups(void)
         *group++ = 0;
         group[strcspn(group, "\n")] = 0;
         if (!strcmp(controllers, ":"))
-            least = ax_min(
-                least, room_below("/sys/fs/cgroup", group, "memory.max", "memory.current", "inactive_file "));
+            least = ax_min(least, room_in_ancestors("/sys/fs/cgroup", group, "memory.max", "memory.current",
+                                                    "inactive_file "));
         else if (strstr(controllers, "memory"))
-            least = ax_min(least, room_below("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes",
-                                             "memory.usage_in_bytes", "total_inactive_file "));
+            least = ax_min(least, room_in_ancestors("/sys/fs/cgroup/memory", group, "memory.limit_in_bytes",
+                                                    "memory.usage_in_bytes", "total_inactive_file "));
     }
     if (file)
         fclose(file);

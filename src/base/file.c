@@ -22,7 +22,7 @@ bool ax_path_is_dir(const char *path)
 
 /* Writes the directory of `path` to `out`, with all links resolved, and returns the last component of `path`.
  * NULL if the directory does not exist or the path is too long. */
-static const char *entry_of(const char *path, char out[PATH_MAX])
+static const char *resolve_entry(const char *path, char out[PATH_MAX])
 {
     char dir[PATH_MAX];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -35,7 +35,7 @@ static const char *entry_of(const char *path, char out[PATH_MAX])
 bool ax_path_same(const char *a, const char *b)
 {
     char dir_a[PATH_MAX], dir_b[PATH_MAX];
-    const char *name_a = entry_of(a, dir_a), *name_b = entry_of(b, dir_b);
+    const char *name_a = resolve_entry(a, dir_a), *name_b = resolve_entry(b, dir_b);
     return name_a && name_b ? !strcmp(name_a, name_b) && !strcmp(dir_a, dir_b) : !strcmp(a, b);
 }
 
@@ -228,7 +228,7 @@ ax_status ax_file_to_replace(const char *path, char **out)
     return ax_strdup(path, out);
 }
 
-static ax_status replace(const char *path, const void *data, size_t size)
+static ax_status write_and_rename(const char *path, const void *data, size_t size)
 {
     size_t n = strlen(path) + 32;
     char *aside;
@@ -253,7 +253,7 @@ ax_status ax_file_write_atomic(const char *path, const void *data, size_t size)
 {
     char *to;
     AX_TRY(ax_file_to_replace(path, &to));
-    ax_status status = replace(to, data, size);
+    ax_status status = write_and_rename(to, data, size);
     free(to);
     return status;
 }

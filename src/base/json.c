@@ -183,7 +183,7 @@ static const char *find_error(const source *s, const json_error_t *error)
 }
 
 /* Advances line and column of a place over the characters from `at` to `to`. */
-static void advance(ax_json_place *place, const char *at, const char *to)
+static void advance_place(ax_json_place *place, const char *at, const char *to)
 {
     for (; at < to; at++) {
         place->column += (*at & 0xC0) != 0x80; /* the first byte of a character */
@@ -194,13 +194,13 @@ static void advance(ax_json_place *place, const char *at, const char *to)
     }
 }
 
-static ax_status fail(const source *s, const json_error_t *error)
+static ax_status fail_parse(const source *s, const json_error_t *error)
 {
     ax_json_place at = s->place ? *s->place : (ax_json_place){NULL, 1, 1};
     const char *why = json_error_code(error) == json_error_null_character
                           ? "the character \\u0000 is not allowed in strings here"
                           : error->text;
-    advance(&at, s->text, find_error(s, error));
+    advance_place(&at, s->text, find_error(s, error));
     if (at.path)
         return ax_fail(AX_ERR_DATA, "%s:%lld:%lld: not valid JSON: %s", at.path, (long long)at.line,
                        (long long)at.column, why);
@@ -217,7 +217,7 @@ static ax_status parse_rewritten(const source *s, size_t flags, json_t **out)
     ax_status status = rewrite_numbers(s->text, s->size, s->write_number, &rewritten);
     if (status == AX_OK &&
         !(*out = json_loadb(rewritten.data ? rewritten.data : "", rewritten.size, flags, &error)))
-        status = fail(s, &error);
+        status = fail_parse(s, &error);
     ax_buf_fini(&rewritten);
     return status;
 }

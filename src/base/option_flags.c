@@ -22,7 +22,7 @@ static bool looks_like_flag(const scan *s, const char *text)
 }
 
 /* Stores a value given for an option. Options that take many values append to their list. */
-static ax_status take(scan *s, const ax_option *option, const char *text)
+static ax_status store_value(scan *s, const ax_option *option, const char *text)
 {
     option_field field = {{0}};
     char *target = s->set->target + option->offset;
@@ -48,7 +48,7 @@ static ax_status take(scan *s, const ax_option *option, const char *text)
 }
 
 /* Returns the option that the text "--name", "--no-name" or "--name=VALUE" names, or NULL. */
-static const ax_option *named(const scan *s, const char *text)
+static const ax_option *find_named(const scan *s, const char *text)
 {
     const char *name = text + 2;
     const ax_option *option = option_find(s->set, name, strcspn(name, "="));
@@ -64,20 +64,20 @@ static void report_no_value(scan *s, const ax_option *option)
 {
     const char *next = s->at < s->n ? s->args[s->at] : NULL;
     char hint[96] = "";
-    if (next && looks_like_flag(s, next) && next[2] && !named(s, next)) {
+    if (next && looks_like_flag(s, next) && next[2] && !find_named(s, next)) {
         snprintf(hint, sizeof hint, "; write values that begin with dashes as --%s=%.40s", option->key, next);
         s->at++;
     }
     option_report(s->set, PLACE, option->key, "needs a value (%s)%s", option->help, hint);
 }
 
-static ax_status take_values(scan *s, const ax_option *option, const char *attached)
+static ax_status store_values(scan *s, const ax_option *option, const char *attached)
 {
     if (attached)
-        return take(s, option, attached);
+        return store_value(s, option, attached);
     size_t taken = 0;
     while (s->at < s->n && !looks_like_flag(s, s->args[s->at]) && (!taken || option_takes_many(option))) {
-        AX_TRY(take(s, option, s->args[s->at++]));
+        AX_TRY(store_value(s, option, s->args[s->at++]));
         taken++;
     }
     if (!taken)
@@ -92,12 +92,12 @@ static ax_status read_flag(scan *s, const char *text)
     const char *attached = name[n] ? name + n + 1 : NULL;
     const ax_option *option = option_find(s->set, name, n);
     if (option && option->type != AX_OPT_BOOL)
-        return take_values(s, option, attached);
+        return store_values(s, option, attached);
     if (option)
-        return take(s, option, attached ? attached : "true");
-    option = named(s, text);
+        return store_value(s, option, attached ? attached : "true");
+    option = find_named(s, text);
     if (option)
-        return take(s, option, "false");
+        return store_value(s, option, "false");
     char *key;
     AX_TRY(ax_strndup(name, n, &key));
     option_unknown(s->set, PLACE, key);
@@ -112,7 +112,7 @@ static ax_status read_positional(scan *s, const char *text)
         if (!ax_option_is_positional(option))
             continue;
         s->positional += !option_takes_many(option);
-        return take(s, option, text);
+        return store_value(s, option, text);
     }
     char quoted[80];
     option_report(s->set, PLACE, NULL, "unexpected argument %s", option_quote(text, quoted));

@@ -33,7 +33,7 @@ static const char *scalar(const yaml_node_t *node)
     return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
 }
 
-static const char *kind(const yaml_node_t *node)
+static const char *kind_of(const yaml_node_t *node)
 {
     return node->type == YAML_MAPPING_NODE    ? "a map"
            : node->type == YAML_SEQUENCE_NODE ? "a list"
@@ -78,7 +78,7 @@ static ax_status read_item(reader *r, const ax_option *option, const yaml_node_t
     double weight = 0;
     if (node->type == YAML_MAPPING_NODE && option->type == AX_OPT_PATHS)
         AX_TRY(weighted_path(r, node, &text, &weight));
-    AX_CHECK(text, AX_ERR_USAGE, "must be %s, not %s", option_type_phrase(option), kind(node));
+    AX_CHECK(text, AX_ERR_USAGE, "must be %s, not %s", option_type_phrase(option), kind_of(node));
     AX_CHECK(!is_null(node), AX_ERR_USAGE, "has no value; remove the line to keep the default");
     AX_CHECK(strlen(text) == (node->type == YAML_SCALAR_NODE ? node->data.scalar.length : strlen(text)),
              AX_ERR_USAGE, "the value holds a NUL character");
@@ -146,7 +146,7 @@ static ax_status sort_keys(reader *r, const yaml_node_t *map, map_keys *out)
 }
 
 /* Returns the first key of the map that has the name of `key`. */
-static const yaml_node_t *first_of(const map_keys *keys, const yaml_node_t *key)
+static const yaml_node_t *find_first(const map_keys *keys, const yaml_node_t *key)
 {
     size_t low = 0, high = keys->n;
     while (low < high) {
@@ -171,7 +171,7 @@ static ax_status read_group(reader *r, const char *full, const yaml_node_t *node
     ax_buf names = {0};
     option_list_group(r->set, full, &names);
     option_report(r->set, place_of(r, node->start_mark), *full ? full : NULL,
-                  "must be a map of keys (%s), not %s", names.data, kind(node));
+                  "must be a map of keys (%s), not %s", names.data, kind_of(node));
     ax_buf_fini(&names);
     return AX_OK;
 }
@@ -187,7 +187,7 @@ static ax_status read_pair(reader *r, const char *prefix, const map_keys *keys, 
         return AX_OK;
     }
     snprintf(full, sizeof full, "%s%s%s", prefix, *prefix ? "." : "", name);
-    const yaml_node_t *first = first_of(keys, key);
+    const yaml_node_t *first = find_first(keys, key);
     if (first != key) {
         option_report(r->set, place, full, "duplicate key; it is given first in line %zu",
                       first->start_mark.line + 1);
@@ -254,7 +254,8 @@ static void report_syntax(reader *r, const yaml_parser_t *parser, const char *te
         option_report(r->set, place_of(r, mark), NULL, "not valid YAML: %s%s", parser->problem, context);
 }
 
-static bool load(reader *r, yaml_parser_t *parser, yaml_document_t *document, const char *text, size_t size)
+static bool load_document(reader *r, yaml_parser_t *parser, yaml_document_t *document, const char *text,
+                          size_t size)
 {
     bool ok = yaml_parser_load(parser, document);
     if (!ok)
@@ -316,14 +317,14 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, size);
     r->document = &document;
     ax_status status = AX_OK;
-    if (load(r, &parser, &document, text, size)) {
+    if (load_document(r, &parser, &document, text, size)) {
         const yaml_node_t *root = yaml_document_get_root_node(&document);
         r->set->broken |= !root || (!option && !*prefix && root->type != YAML_MAPPING_NODE);
         if (!root)
             option_report(r->set, r->name ? r->name : r->place, NULL, "there is nothing in it");
         else
             status = option ? read_option(r, option, root) : read_group(r, prefix, root);
-        if (root && status == AX_OK && load(r, &parser, &more, text, size)) {
+        if (root && status == AX_OK && load_document(r, &parser, &more, text, size)) {
             const yaml_node_t *second = yaml_document_get_root_node(&more);
             if (second)
                 option_report(r->set, place_of(r, second->start_mark), NULL,

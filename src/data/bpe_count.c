@@ -153,7 +153,7 @@ static ax_status count_text(worker *w, const char *text, size_t n)
     return AX_OK;
 }
 
-static ax_status advance(job *j, size_t bytes)
+static ax_status add_progress(job *j, size_t bytes)
 {
     const ax_tokenizer_training *t = j->training;
     bool go_on = true;
@@ -220,7 +220,7 @@ static ax_status count_chunk(worker *w, int fd, const char *path, int64_t offset
         AX_TRY(read_until(fd, path, offset - (int64_t)before, 2 * w->text.size, &w->text, &end));
     }
     AX_TRY(count_text(w, w->text.data + from, to - from));
-    return advance(w->job, to - from);
+    return add_progress(w->job, to - from);
 }
 
 static ax_status count_stream(worker *w, const char *path)
@@ -231,7 +231,7 @@ static ax_status count_stream(worker *w, const char *path)
     ax_status status = count_text(w, text, n);
     free(text);
     AX_TRY(status);
-    return advance(w->job, n);
+    return add_progress(w->job, n);
 }
 
 static ax_status count_one(worker *w, const chunk *c)
@@ -265,7 +265,7 @@ static ax_status count_supplied(worker *w)
         if (end)
             break;
         AX_TRY(count_text(w, w->text.data, w->text.size));
-        AX_TRY(advance(j, w->text.size));
+        AX_TRY(add_progress(j, w->text.size));
     }
     return AX_OK;
 }
@@ -311,7 +311,7 @@ static ax_status list_chunks(job *j)
 }
 
 /* Runs the workers; the calling thread is the first of them. Returns the first worker's error, if any. */
-static ax_status run(worker *workers, int n)
+static ax_status run_workers(worker *workers, int n)
 {
     for (int i = 1; i < n; i++)
         workers[i].started = !ax_thread_start(&workers[i].thread, work, &workers[i]);
@@ -325,7 +325,7 @@ static ax_status run(worker *workers, int n)
     return AX_OK;
 }
 
-static ax_status add_up(worker *workers, int n, bpe_table *out)
+static ax_status sum_tables(worker *workers, int n, bpe_table *out)
 {
     *out = workers[0].table;
     workers[0].table = (bpe_table){0};
@@ -339,16 +339,16 @@ static ax_status add_up(worker *workers, int n, bpe_table *out)
     return AX_OK;
 }
 
-static ax_status count_with(job *j, int threads, bpe_table *out)
+static ax_status count_in_threads(job *j, int threads, bpe_table *out)
 {
     worker *workers;
     AX_TRY(list_chunks(j));
     AX_TRY(ax_calloc((size_t)threads, sizeof *workers, &workers));
     for (int i = 0; i < threads; i++)
         workers[i].job = j;
-    ax_status status = run(workers, threads);
+    ax_status status = run_workers(workers, threads);
     if (status == AX_OK)
-        status = add_up(workers, threads, out);
+        status = sum_tables(workers, threads, out);
     for (int i = 0; i < threads; i++) {
         tok_matcher_fini(&workers[i].matcher);
         bpe_table_fini(&workers[i].table);
@@ -364,7 +364,7 @@ ax_status bpe_count(const ax_tokenizer_training *training, const tok_stage *stag
     job j = {.training = training, .stage = stage, .form = form};
     pthread_mutex_init(&j.lock, NULL);
     *out = (bpe_table){0};
-    ax_status status = count_with(&j, training->threads > 0 ? training->threads : ax_processors(), out);
+    ax_status status = count_in_threads(&j, training->threads > 0 ? training->threads : ax_processors(), out);
     if (status != AX_OK)
         bpe_table_fini(out);
     pthread_mutex_destroy(&j.lock);

@@ -123,7 +123,7 @@ static ax_status pair_extend(trainer *t, pair *p, size_t more)
 
 /* ---- heap of candidates: most frequent first, among equals the smallest pair of ids ---- */
 
-static bool better(candidate a, candidate b)
+static bool comes_first(candidate a, candidate b)
 {
     return a.count != b.count ? a.count > b.count : a.key < b.key;
 }
@@ -132,7 +132,7 @@ static ax_status heap_push(trainer *t, candidate c)
 {
     AX_TRY(bpe_grow(&t->heap, &t->heap_capacity, t->n_heap + 1, sizeof *t->heap));
     size_t i = t->n_heap++;
-    for (size_t up; i && better(c, t->heap[up = (i - 1) / 2]); i = up)
+    for (size_t up; i && comes_first(c, t->heap[up = (i - 1) / 2]); i = up)
         t->heap[i] = t->heap[up];
     t->heap[i] = c;
     return AX_OK;
@@ -143,8 +143,8 @@ static void heap_replace(trainer *t, candidate c)
 {
     size_t i = 0;
     for (size_t down; (down = 2 * i + 1) < t->n_heap; i = down) {
-        down += down + 1 < t->n_heap && better(t->heap[down + 1], t->heap[down]);
-        if (!better(t->heap[down], c))
+        down += down + 1 < t->n_heap && comes_first(t->heap[down + 1], t->heap[down]);
+        if (!comes_first(t->heap[down], c))
             break;
         t->heap[i] = t->heap[down];
     }
@@ -220,7 +220,7 @@ static ax_status fill_slots(trainer *t, const int32_t byte_id[N_BYTES])
 }
 
 /* Finds the pairs of bytes: counts them, reserves their lists, then fills the lists. */
-static ax_status first_pairs(trainer *t)
+static ax_status find_byte_pairs(trainer *t)
 {
     size_t base = t->names.n - N_BYTES, pairs = N_BYTES * N_BYTES;
     size_t *n;
@@ -257,7 +257,7 @@ static ax_status first_pairs(trainer *t)
 
 /* ---- one merge ---- */
 
-static ax_status note(trainer *t, int side, int32_t neighbour, int64_t weight, size_t place)
+static ax_status record_neighbour(trainer *t, int side, int32_t neighbour, int64_t weight, size_t place)
 {
     tally *sum = &t->tallies[neighbour];
     if (!sum->n[side]++)
@@ -281,10 +281,10 @@ static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab
     int64_t weight = t->words->words[s[i].word].count;
     if (s[i - 1].id != BORDER) {
         size_t before = i - s[i - 1].span;
-        AX_TRY(note(t, LEFT, s[before].id, weight, before));
+        AX_TRY(record_neighbour(t, LEFT, s[before].id, weight, before));
     }
     if (s[after].id != BORDER)
-        AX_TRY(note(t, RIGHT, s[after].id, weight, i));
+        AX_TRY(record_neighbour(t, RIGHT, s[after].id, weight, i));
     s[j].id = NONE;
     s[i].id = ab;
     s[i].span = s[after - 1].span = (uint32_t)(after - i);
@@ -360,7 +360,7 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 /* ---- the loop ---- */
 
 /* Records the merge. *ab is the token that it makes: a new one, or an earlier one of the same name. */
-static ax_status name_merge(trainer *t, const pair *p, int32_t *ab)
+static ax_status record_merge(trainer *t, const pair *p, int32_t *ab)
 {
     const bpe_word *a = &t->names.words[p->key >> 32], *b = &t->names.words[(uint32_t)p->key];
     ax_buf name = {0};
@@ -398,7 +398,7 @@ static ax_status merge_all(trainer *t)
         pair *p = best_pair(t);
         if (!p)
             break;
-        AX_TRY(name_merge(t, p, &ab));
+        AX_TRY(record_merge(t, p, &ab));
         AX_TRY(merge_pair(t, p, ab));
         if (ax_now() - reported > 0.1) {
             reported = ax_now();
@@ -424,7 +424,7 @@ static ax_status train(trainer *t)
     AX_TRY(ax_calloc(vocab, sizeof *t->tallies, &t->tallies));
     AX_TRY(ax_calloc(2 * vocab, sizeof *t->touched, &t->touched));
     AX_TRY(fill_slots(t, byte_id));
-    AX_TRY(first_pairs(t));
+    AX_TRY(find_byte_pairs(t));
     return merge_all(t);
 }
 

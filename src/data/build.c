@@ -122,7 +122,7 @@ static ax_status write_documents(build *b, const slot *s)
     return AX_OK;
 }
 
-static bool tell_progress(build *b, bool always)
+static bool report_progress(build *b, bool always)
 {
     double now = ax_now();
     if (!b->options->progress || (!always && now - b->told < 0.1))
@@ -144,7 +144,7 @@ static ax_status write_slot(build *b, slot *s)
         ax_ids_fini(&s->ids);
     if (s->documents.capacity > KEEP_IDS)
         ax_buf_fini(&s->documents);
-    return tell_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
+    return report_progress(b, false) ? AX_OK : ax_fail(AX_ERR_SIGNAL, "building was stopped");
 }
 
 /* Writes the slots that are complete and next in order. Called with the lock held, which it releases while it
@@ -305,7 +305,7 @@ static ax_status build_with(build *b, ax_data_build_report *report)
     report->skipped = b->corpus->skipped;
     report->copies = b->copies;
     report->bad_lines = b->corpus->bad_lines;
-    tell_progress(b, true);
+    report_progress(b, true);
     return AX_OK;
 }
 

@@ -86,7 +86,7 @@ static ax_status ignore_document(void *user, const char *text, size_t bytes)
 }
 
 /* Leaves out a .json file that was taken for JSONL, if its first line is no document. */
-static ax_status check_guess(ax_corpus *corpus, int64_t i)
+static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 {
     corpus_file *file = &corpus->files[i];
     corpus_omitted omitted;
@@ -117,7 +117,7 @@ static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, 
         status = walk(corpus, options, path);
     } else if (S_ISREG(info.st_mode) && is_included(options, name)) {
         AX_TRY(add_file(corpus, file_on_disk(path, &info, format_below(path))));
-        return check_guess(corpus, corpus->n - 1);
+        return check_jsonl_guess(corpus, corpus->n - 1);
     }
     free(path);
     return status;
@@ -150,8 +150,8 @@ static int compare_paths(const void *a, const void *b)
     return strcmp(((const corpus_file *)a)->path, ((const corpus_file *)b)->path);
 }
 
-static ax_status add_file_of(ax_corpus *corpus, const char *input, ax_data_format format,
-                             ax_data_progress_fn progress, void *user)
+static ax_status add_input_file(ax_corpus *corpus, const char *input, ax_data_format format,
+                                ax_data_progress_fn progress, void *user)
 {
     struct stat info;
     char *path;
@@ -184,7 +184,7 @@ static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_progres
     AX_TRY(data_detect_file(input, &format));
     AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA, "%s holds tokens already (%s); text is wanted here",
              input, ax_data_format_name(format));
-    return add_file_of(corpus, input, format, progress, user);
+    return add_input_file(corpus, input, format, progress, user);
 }
 
 static ax_status add_input(ax_corpus *corpus, const ax_corpus_options *options, const char *input,

@@ -91,7 +91,7 @@ static ax_status parse_record(const ax_json_place *place, const char *text, size
 
 /* ---- records ------------------------------------------------------------------------------------- */
 
-static ax_status omit(corpus_records *r, int64_t offset, const char *why)
+static ax_status omit_record(corpus_records *r, int64_t offset, const char *why)
 {
     if (!r->omitted->records++) {
         r->omitted->first = offset;
@@ -103,7 +103,7 @@ static ax_status omit(corpus_records *r, int64_t offset, const char *why)
 static ax_status take_text(corpus_records *r, const json_t *text, bool broken, int64_t offset)
 {
     if (json_is_null(text))
-        return omit(r, offset, "null");
+        return omit_record(r, offset, "null");
     if (!json_is_string(text) && r->guessed) {
         r->omitted->file_why = "is JSON whose first record has no text (--text-key names its member)";
         return AX_OK;
@@ -119,7 +119,7 @@ static ax_status take_text(corpus_records *r, const json_t *text, bool broken, i
     const char *bytes = json_string_value(text);
     size_t n = json_string_length(text);
     if (broken && memmem(bytes, n, NO_CHARACTER, strlen(NO_CHARACTER)))
-        return omit(r, offset, "not valid Unicode");
+        return omit_record(r, offset, "not valid Unicode");
     return n ? r->take(r->user, bytes, n) : AX_OK;
 }
 

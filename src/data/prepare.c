@@ -56,8 +56,8 @@ static bool is_usable(const char *path, const ax_tokenizer *tokenizer)
     return usable;
 }
 
-static ax_status locate(const ax_corpus *corpus, const char *real, const ax_tokenizer *tokenizer,
-                        const char *cache_dir, char **out)
+static ax_status find_cache_path(const ax_corpus *corpus, const char *real, const ax_tokenizer *tokenizer,
+                                 const char *cache_dir, char **out)
 {
     uint64_t print = 0;
     AX_TRY(fingerprint(corpus, tokenizer, &print));
@@ -73,7 +73,7 @@ static ax_status prepare_text(const char *real, const ax_data_build_options *how
     options.corpus.n_inputs = 1;
     AX_TRY(ax_mkdirs(cache_dir));
     AX_TRY(corpus_create(&options.corpus, how->progress, how->user, &corpus));
-    ax_status status = locate(corpus, real, how->tokenizer, cache_dir, out);
+    ax_status status = find_cache_path(corpus, real, how->tokenizer, cache_dir, out);
     if (status != AX_OK || is_usable(*out, how->tokenizer)) {
         ax_corpus_destroy(&corpus);
         return status;

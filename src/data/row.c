@@ -194,7 +194,7 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape)
 }
 
 /* Marks positions from ... end-1 of a row: they belong to the document that starts at position `from`. */
-static void assign_places(const ax_rows *row, int64_t from, int64_t end)
+static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
 {
     for (int64_t t = from; t < end; t++) {
         row->doc_start[t] = (int32_t)from;
@@ -207,7 +207,7 @@ static void assign_places(const ax_rows *row, int64_t from, int64_t end)
 static void start_document(const ax_rows *row, int64_t start, int64_t *from)
 {
     row->targets[start - 1] = -1;
-    assign_places(row, *from, start);
+    assign_positions(row, *from, start);
     *from = start;
 }
 
@@ -286,7 +286,7 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
         AX_TRY(mark_indexed(data, a, a + predictions, &to, &from, &masked));
     else if (shape->mask_documents && data->info.end_id >= 0)
         masked = mark_scanned(data, predictions, &to, &from);
-    assign_places(&to, from, T);
+    assign_positions(&to, from, T);
     if (targets)
         *targets = predictions - masked;
     return AX_OK;

@@ -91,7 +91,7 @@ ax_status data_match(const char *pattern, data_names *out)
  * and not only by suffix, and the path of one other file. */
 typedef struct content {
     data_names tokens;
-    size_t sure;
+    size_t certain;
     char *other; /* NULL: there is no other file */
 } content;
 
@@ -105,7 +105,7 @@ static bool is_link(const char *path)
 
 /* Adds an entry to *c and takes ownership of `path`. Links to directories are not followed, as in trees of
  * text. */
-static ax_status look_at(content *c, char *path)
+static ax_status add_entry(content *c, char *path)
 {
     ax_data_format format = AX_DATA_TREE;
     if (ax_path_is_dir(path)) {
@@ -120,7 +120,7 @@ static ax_status look_at(content *c, char *path)
         c->other = path;
         return AX_OK;
     }
-    c->sure += data_detect_file(path, &format) == AX_OK && format != AX_DATA_NANOGPT;
+    c->certain += data_detect_file(path, &format) == AX_OK && format != AX_DATA_NANOGPT;
     return add_name(&c->tokens, path);
 }
 
@@ -136,7 +136,7 @@ static ax_status list_dir(const char *dir, content *c)
             continue;
         status = ax_path_join(dir, entry->d_name, &path);
         if (status == AX_OK)
-            status = look_at(c, path);
+            status = add_entry(c, path);
     }
     closedir(stream);
     return status;
@@ -149,7 +149,7 @@ static ax_status list_tokens(const char *dir, data_names *out)
     content c = {0};
     *out = (data_names){0};
     ax_status status = list_dir(dir, &c);
-    if (status == AX_OK && c.sure && c.other)
+    if (status == AX_OK && c.certain && c.other)
         status = ax_fail(AX_ERR_DATA,
                          "%s holds token files (%s) and other files (%s): name the files to read, for "
                          "example with the pattern %s/*.tok",

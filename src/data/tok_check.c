@@ -37,7 +37,7 @@ static ax_status expected_text(const ax_tokenizer *tok, const char *text, size_t
     return AX_OK;
 }
 
-static bool same(const ax_buf *a, const char *text, size_t n)
+static bool equals(const ax_buf *a, const char *text, size_t n)
 {
     return a->size == n && (!n || !memcmp(a->data, text, n));
 }
@@ -58,10 +58,10 @@ static ax_status compare(const ax_tokenizer *tok, const ax_ids *ids, const char 
 {
     AX_TRY(count_used(tok, ids, report));
     AX_TRY(ax_decode(tok, ids->data, ids->size, 0, back));
-    if (same(back, text, n))
+    if (equals(back, text, n))
         return AX_OK;
     AX_TRY(expected_text(tok, text, n, expected));
-    if (same(back, expected->data, expected->size))
+    if (equals(back, expected->data, expected->size))
         report->normalized++;
     else
         record_failure(back, expected, report);

@@ -38,7 +38,7 @@ static size_t byte_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece
 
 /* Looks up the rule that merges id[i] with id[i + 1], and sets its rank and result; the rank is INT32_MAX if
  * there is no rule. */
-static void offer(const ax_tokenizer *tok, const int32_t *id, size_t i, int32_t *rank, int32_t *to)
+static void look_up_rule(const ax_tokenizer *tok, const int32_t *id, size_t i, int32_t *rank, int32_t *to)
 {
     const tok_rule *rule = tok_rule_find(tok, tok_pair(id[i], id[i + 1]));
     rank[i] = rule ? rule->rank : INT32_MAX;
@@ -50,7 +50,7 @@ static ax_status merge_short(const ax_tokenizer *tok, tok_merger *m, const char 
     int32_t id[SHORT], rank[SHORT], to[SHORT];
     n = byte_ids(tok, m, piece, n, id);
     for (size_t i = 0; i + 1 < n; i++)
-        offer(tok, id, i, rank, to);
+        look_up_rule(tok, id, i, rank, to);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
@@ -64,9 +64,9 @@ static ax_status merge_short(const ax_tokenizer *tok, tok_merger *m, const char 
         memmove(rank + best + 1, rank + best + 2, tail);
         memmove(to + best + 1, to + best + 2, tail);
         if (best)
-            offer(tok, id, best - 1, rank, to);
+            look_up_rule(tok, id, best - 1, rank, to);
         if (best + 1 < n)
-            offer(tok, id, best, rank, to);
+            look_up_rule(tok, id, best, rank, to);
     }
     return ax_ids_add(out, id, n);
 }

@@ -68,7 +68,7 @@ static ax_status add_stage(const char *where, const char *pattern, bool drop_gap
 }
 
 /* Appends a regular expression that matches the literal text. */
-static ax_status quote(const char *literal, ax_buf *out)
+static ax_status add_quoted(const char *literal, ax_buf *out)
 {
     for (const char *p = literal; *p; p++)
         AX_TRY(ax_buf_printf(out, strchr("\\^$.[]|()?*+{}-&#", *p) ? "\\%c" : "%c", *p));
@@ -93,7 +93,7 @@ static ax_status parse_split(const char *where, const json_t *part, ax_tokenizer
     if (regex)
         return add_stage(where, regex, removed, tok);
     ax_buf quoted = {0};
-    ax_status status = quote(literal, &quoted);
+    ax_status status = add_quoted(literal, &quoted);
     if (status == AX_OK)
         status = add_stage(where, quoted.data ? quoted.data : "", removed, tok);
     ax_buf_fini(&quoted);

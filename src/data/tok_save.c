@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ax_status take_dump(json_t *root, char **text, size_t *size)
+static ax_status dump_and_release(json_t *root, char **text, size_t *size)
 {
     *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
@@ -43,11 +43,11 @@ ax_status tok_write_json(const char *pattern, bool prefix_space, json_t *vocab, 
     json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:O, s:O}", "type", "BPE", "dropout",
                               "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
                               "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges", merges);
-    return take_dump(json_pack("{s:s, s:n, s:n, s:O, s:o, s:o, s:n, s:o, s:o}", "version", "1.0",
-                               "truncation", "padding", "added_tokens", added, "normalizer", normalizer,
-                               "pre_tokenizer", pre_tokenizer(pattern, prefix_space), "post_processor",
-                               "decoder", byte_level(true, true), "model", model),
-                     text, size);
+    return dump_and_release(json_pack("{s:s, s:n, s:n, s:O, s:o, s:o, s:n, s:o, s:o}", "version", "1.0",
+                                      "truncation", "padding", "added_tokens", added, "normalizer",
+                                      normalizer, "pre_tokenizer", pre_tokenizer(pattern, prefix_space),
+                                      "post_processor", "decoder", byte_level(true, true), "model", model),
+                            text, size);
 }
 
 ax_status tok_write_config(const char *eos, char **text, size_t *size)
@@ -58,7 +58,7 @@ ax_status tok_write_config(const char *eos, char **text, size_t *size)
         json_decref(root);
         root = NULL;
     }
-    return take_dump(root, text, size);
+    return dump_and_release(root, text, size);
 }
 
 /* ---- vocab.json and merges.txt ---- */

@@ -163,7 +163,7 @@ static ax_status sync_parent(const char *path)
     return status;
 }
 
-static ax_status complete(ax_token_writer *w)
+static ax_status finish_file(ax_token_writer *w)
 {
     tok_header *h = &w->header;
     AX_CHECK(h->documents, AX_ERR_DATA, "no documents: there is nothing to write to %s", w->path);
@@ -183,7 +183,7 @@ static ax_status complete(ax_token_writer *w)
 ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info)
 {
     ax_token_writer *w = *writer;
-    ax_status status = complete(w);
+    ax_status status = finish_file(w);
     const tok_header *h = &w->header;
     if (status == AX_OK && info)
         *info = (ax_data_info){.format = AX_DATA_TOK,

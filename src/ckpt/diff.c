@@ -275,7 +275,7 @@ ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b, co
 
 /* Finds the path to compare. A checkpoint is not verified, because damaged ones may be compared too; of a
  * run, the newest checkpoint that verifies is chosen. */
-static ax_status locate(const char *path, char **out)
+static ax_status find_source(const char *path, char **out)
 {
     return !ax_path_is_dir(path) || ckpt_has(path, MANIFEST) ? ax_strdup(path, out)
                                                              : ax_ckpt_find_model(path, out);
@@ -346,9 +346,9 @@ ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *p
     differ d = {.prefixes = prefixes, .n_prefixes = n_prefixes};
     *out = NULL;
     AX_TRY(ax_calloc(1, sizeof *d.diff, &d.diff));
-    ax_status status = locate(a, &pa);
+    ax_status status = find_source(a, &pa);
     if (status == AX_OK)
-        status = locate(b, &pb);
+        status = find_source(b, &pb);
     if (status == AX_OK)
         status = compare(&d, pa, pb);
     free(pa);

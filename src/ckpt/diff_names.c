@@ -37,7 +37,7 @@ void ckpt_sort_rows(ax_ckpt_diff *diff, int first)
 
 /* Adds `row` to `into` if they have the same key, and both were compared or both are missing on the same
  * side; else returns false. */
-static bool join(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
+static bool merge_into(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
 {
     bool compared = into->kind <= AX_DIFF_VALUES && row->kind <= AX_DIFF_VALUES;
     bool missing = into->kind >= AX_DIFF_ONLY_A && into->kind == row->kind;
@@ -51,12 +51,12 @@ static bool join(ax_ckpt_diff_row *into, const ax_ckpt_diff_row *row)
     return true;
 }
 
-static void join_rows(ax_ckpt_diff *diff, int first)
+static void merge_rows(ax_ckpt_diff *diff, int first)
 {
     int kept = first;
     for (int i = first; i < diff->n; i++) {
         ax_ckpt_diff_row *row = &diff->row[i];
-        if (kept > first && join(&diff->row[kept - 1], row)) {
+        if (kept > first && merge_into(&diff->row[kept - 1], row)) {
             free(row->key);
             continue;
         }
@@ -76,6 +76,6 @@ ax_status ckpt_name_rows(ax_ckpt_diff *diff, int first, const char *dir)
     manifest_fini(&m);
     if (status == AX_OK)
         ckpt_sort_rows(diff, first);
-    join_rows(diff, first);
+    merge_rows(diff, first);
     return status;
 }

@@ -200,7 +200,7 @@ static ax_status verify_dir(const char *dir)
 
 /* *dir becomes the newest checkpoint of the list that verifies; NULL if the list is empty. *gone is set if
  * one of the list no longer exists: the run has removed it after it saved a newer one. */
-static ax_status choose(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
+static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
     ax_status status = AX_OK;
     for (int i = 0; i < list->n && !*dir && (status == AX_OK || status == AX_ERR_DATA); i++) {
@@ -242,7 +242,7 @@ ax_status ax_ckpt_find_latest(const char *run_dir, char **dir)
         ax_ckpt_list *list;
         AX_TRY(ax_ckpt_list_create(run_dir, false, &list));
         bool gone = !list->n && latest_is_there(run_dir); /* it was saved while the directory was read */
-        status = choose(list, run_dir, dir, &gone);
+        status = choose_newest(list, run_dir, dir, &gone);
         ax_ckpt_list_destroy(&list);
         if (!gone)
             break;

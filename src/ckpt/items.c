@@ -93,7 +93,7 @@ ax_status ckpt_items_training(const ax_param_set *set, const char *const *slot_n
 /* ---- places -------------------------------------------------------------------------------------- */
 
 /* Returns the dim of the tensor that corresponds to dim `d` of the file's array. */
-static int turned(const ckpt_item *it, int d)
+static int tensor_dim(const ckpt_item *it, int d)
 {
     static const int swapped[AX_MAX_DIMS] = {1, 0, 2, 3};
     return it->place.transpose ? swapped[d] : d;
@@ -103,7 +103,7 @@ static int turned(const ckpt_item *it, int d)
 static void file_extents(const ckpt_item *it, int64_t n[AX_MAX_DIMS])
 {
     for (int d = 0; d < it->place.ndim; d++)
-        n[d] = it->tensor.dim[turned(it, d)];
+        n[d] = it->tensor.dim[tensor_dim(it, d)];
 }
 
 /* Converts a box of the tensor to a box of the file's array. */
@@ -111,8 +111,8 @@ static void place_box(const ckpt_item *it, const int64_t *lo, const int64_t *n, 
                       int64_t *file_n)
 {
     for (int d = 0; d < it->place.ndim; d++) {
-        file_lo[d] = it->place.lo[d] + lo[turned(it, d)];
-        file_n[d] = n[turned(it, d)];
+        file_lo[d] = it->place.lo[d] + lo[tensor_dim(it, d)];
+        file_n[d] = n[tensor_dim(it, d)];
     }
 }
 
@@ -192,7 +192,7 @@ static ax_status group_keys(const ckpt_items *items, keyed *order, int *group, b
     return AX_OK;
 }
 
-static void describe(const ckpt_items *items, const bool *leads, ax_dtype dtype, ax_st_array *out, int *n)
+static void list_arrays(const ckpt_items *items, const bool *leads, ax_dtype dtype, ax_st_array *out, int *n)
 {
     *n = 0;
     for (int i = 0; i < items->n; i++) {
@@ -226,7 +226,7 @@ ax_status ckpt_items_plan(const ckpt_items *items, ax_dtype dtype, const char *d
     if (status == AX_OK)
         status = group_keys(items, order, group, leads);
     if (status == AX_OK) {
-        describe(items, leads, dtype, arrays, &n);
+        list_arrays(items, leads, dtype, arrays, &n);
         status = ax_st_plan(dir, stem, arrays, n, shard_bytes, out);
     }
     free(order);
@@ -344,8 +344,8 @@ static bool ignored(const char *key, const ax_ckpt_rules *rules)
 enum { MISMATCHES_SHOWN = 20 };
 
 /* Counts a mismatch and, for the first MISMATCHES_SHOWN, adds a line to `text`. */
-static void complain(ax_buf *text, int *count, const char *fmt, ...) AX_PRINTF(3, 4);
-static void complain(ax_buf *text, int *count, const char *fmt, ...)
+static void add_mismatch(ax_buf *text, int *count, const char *fmt, ...) AX_PRINTF(3, 4);
+static void add_mismatch(ax_buf *text, int *count, const char *fmt, ...)
 {
     char line[512];
     va_list args;
@@ -364,21 +364,21 @@ static void match_items(const ckpt_items *items, const ax_st *st, const ax_ckpt_
         const ckpt_item *it = &items->item[i];
         const ax_st_array *a = found[i] = ckpt_find_array(st, it->key, rules ? rules->prefix : NULL);
         if (!a) {
-            complain(text, count, "%s is missing (parameter %s)", it->key, it->name);
+            add_mismatch(text, count, "%s is missing (parameter %s)", it->key, it->name);
             continue;
         }
         used[a - st->array] = true;
         if (a->ndim != it->place.ndim || memcmp(a->dim, it->place.dim, (size_t)a->ndim * sizeof *a->dim))
-            complain(text, count, "%s has shape %s; the model needs %s", a->key,
-                     st_shape_print(a->ndim, a->dim, has),
-                     st_shape_print(it->place.ndim, it->place.dim, wants));
+            add_mismatch(text, count, "%s has shape %s; the model needs %s", a->key,
+                         st_shape_print(a->ndim, a->dim, has),
+                         st_shape_print(it->place.ndim, it->place.dim, wants));
         else if (!ckpt_convertible(a->dtype, it->tensor.dtype))
-            complain(text, count, "%s is %s, which cannot be read as %s", a->key, a->dtype_name,
-                     ax_dtype_name(it->tensor.dtype));
+            add_mismatch(text, count, "%s is %s, which cannot be read as %s", a->key, a->dtype_name,
+                         ax_dtype_name(it->tensor.dtype));
     }
     for (int i = 0; i < st->n; i++)
         if (!used[i] && !ignored(st->array[i].key, rules))
-            complain(text, count, "%s belongs to no parameter", st->array[i].key);
+            add_mismatch(text, count, "%s belongs to no parameter", st->array[i].key);
 }
 
 static ax_status match(const ckpt_items *items, const ax_st *st, const ax_ckpt_rules *rules,

@@ -67,7 +67,7 @@ static json_t *to_json(const manifest *m)
 }
 
 /* Prints the closing member that must follow the text, with the checksum of the text. */
-static void seal(const void *text, size_t size, char out[SEAL_SIZE])
+static void print_seal(const void *text, size_t size, char out[SEAL_SIZE])
 {
     snprintf(out, SEAL_SIZE, ",\n  \"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, size));
 }
@@ -80,7 +80,7 @@ ax_status manifest_write(const char *dir, const manifest *m)
     AX_CHECK(text, AX_ERR_MEMORY, "%s: no memory for the manifest", dir);
     size_t body = strlen(text) - 2; /* without "\n}" */
     char end[SEAL_SIZE], *path = NULL;
-    seal(text, body, end);
+    print_seal(text, body, end);
     ax_buf whole = {0};
     ax_status status = ax_buf_add(&whole, text, body);
     if (status == AX_OK)
@@ -166,10 +166,10 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
 static ax_status parse(const char *text, size_t size, const char *path, manifest *out)
 {
     char end[SEAL_SIZE];
-    seal("", 0, end); /* to get its length */
+    print_seal("", 0, end); /* to get its length */
     size_t tail = strlen(end);
     AX_CHECK(size > tail, AX_ERR_DATA, "%s is cut off", path);
-    seal(text, size - tail, end);
+    print_seal(text, size - tail, end);
     AX_CHECK(!memcmp(text + size - tail, end, tail), AX_ERR_DATA, "%s is damaged: its own checksum differs",
              path);
     json_t *root;

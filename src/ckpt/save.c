@@ -253,7 +253,7 @@ static ax_status list_params(saver *s)
     return AX_OK;
 }
 
-static ax_status complete(saver *s)
+static ax_status write_manifest(saver *s)
 {
     AX_TRY(list_store(s, s->model, s->hashes));
     if (s->optim)
@@ -266,7 +266,7 @@ static ax_status complete(saver *s)
     return ax_dir_sync(s->aside);
 }
 
-static ax_status move(const char *from, const char *to)
+static ax_status rename_path(const char *from, const char *to)
 {
     AX_CHECK(!rename(from, to), AX_ERR_DATA, "cannot rename %s to %s: %s", from, to, strerror(errno));
     return AX_OK;
@@ -275,23 +275,23 @@ static ax_status move(const char *from, const char *to)
 /* Gives the checkpoint its final name, in one step even if an older checkpoint of the same step has that
  * name: the two exchange their names. If the file system cannot do that, the older one is first renamed to
  * `was`. After a kill between these two renames, ax_ckpt_clean gives it its name back. */
-static ax_status take_name(saver *s)
+static ax_status rename_to_final(saver *s)
 {
     bool other = ax_path_exists(s->final);
     s->replaced = other && !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->final, RENAME_EXCHANGE);
     if (other && !s->replaced) {
-        AX_TRY(move(s->final, s->was));
+        AX_TRY(rename_path(s->final, s->was));
         s->moved = true;
     }
     if (!s->replaced)
-        AX_TRY(move(s->aside, s->final));
+        AX_TRY(rename_path(s->aside, s->final));
     s->named = true;
     return ax_dir_sync(s->root);
 }
 
-/* Undoes take_name: if a step after it failed, the checkpoint might not survive a crash and does not count as
- * saved. */
-static void give_name_back(const saver *s)
+/* Undoes rename_to_final: if a step after it failed, the checkpoint might not survive a crash and does not
+ * count as saved. */
+static void undo_rename_to_final(const saver *s)
 {
     bool failed =
         s->named && renameat2(AT_FDCWD, s->final, AT_FDCWD, s->aside, s->replaced ? RENAME_EXCHANGE : 0);
@@ -317,8 +317,8 @@ static ax_status prune(const ax_ckpt_save_args *a)
 static ax_status publish(saver *s)
 {
     const ax_ckpt_save_args *a = s->args;
-    AX_TRY(complete(s));
-    AX_TRY(take_name(s));
+    AX_TRY(write_manifest(s));
+    AX_TRY(rename_to_final(s));
     AX_CHECK(!rename(s->latest_new, s->latest), AX_ERR_DATA, "cannot rename %s to %s: %s", s->latest_new,
              s->latest, strerror(errno));
     /* The checkpoint is safe from here on, so errors are only warnings: it is found by its serial number,
@@ -350,12 +350,12 @@ static ax_status save(saver *s)
 }
 
 /* Removes everything of a failed checkpoint; its reason stays the thread's error message. */
-static void undo(saver *s)
+static void remove_failed(saver *s)
 {
     char reason[1024];
     bool shared = ax_error_is_shared();
     snprintf(reason, sizeof reason, "%s", ax_error_message());
-    give_name_back(s);
+    undo_rename_to_final(s);
     if (ax_remove_tree(s->aside) != AX_OK)
         ax_log(AX_LOG_WARN, "%s remains until the next start removes it: %s", s->aside, ax_error_message());
     unlink(s->latest_new);
@@ -372,7 +372,7 @@ ax_status ax_ckpt_save(const ax_ckpt_save_args *args)
     if (status == AX_OK) {
         status = save(&s);
         if (status != AX_OK && ax_comm_rank(ctx->world) == 0) {
-            undo(&s);
+            remove_failed(&s);
             if (status == AX_ERR_DATA)
                 ax_error_context("checkpoint %s, which needs %lld bytes, was not saved", s.final,
                                  (long long)bytes_needed(&s));

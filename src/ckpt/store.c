@@ -220,7 +220,7 @@ static int by_file_order(const void *x, const void *y)
 
 /* Copies the arrays, computes their sizes and assigns them to shards in order; *shards is the number of
  * shards. */
-static ax_status deal_arrays(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
+static ax_status assign_shards(ax_st *st, const ax_st_array *arrays, int n, int64_t limit, int *shards)
 {
     int64_t filled = 0;
     *shards = 1;
@@ -262,7 +262,7 @@ static ax_status name_files(ax_st *st, const char *dir, const char *stem, int sh
 
 /* Gives each array its offset. Offsets in the header count from the end of the header, so its length does not
  * depend on itself. */
-static ax_status place_arrays(ax_st *st)
+static ax_status assign_offsets(ax_st *st)
 {
     qsort(st->array, (size_t)st->n, sizeof *st->array, by_file_order);
     for (int i = 0; i < st->n; i++) {
@@ -289,9 +289,9 @@ static ax_status plan(ax_st *st, const char *dir, const char *stem, const ax_st_
     int shards;
     st->planned = true;
     AX_TRY(ax_calloc((size_t)n, sizeof *st->array, &st->array));
-    AX_TRY(deal_arrays(st, arrays, n, limit ? limit : INT64_C(5000000000), &shards));
+    AX_TRY(assign_shards(st, arrays, n, limit ? limit : INT64_C(5000000000), &shards));
     AX_TRY(name_files(st, dir, stem, shards));
-    AX_TRY(place_arrays(st));
+    AX_TRY(assign_offsets(st));
     return st_sort(st) == AX_OK ? AX_OK : ax_fail(AX_ERR_USAGE, "%s", ax_error_message());
 }
 

@@ -117,6 +117,7 @@ mkdir -p "$logs"
 step "check rooms" scripts/check-rooms.sh
 step "check format" scripts/check-format.sh
 step "check headers" scripts/check-headers.sh
+step "check unused" scripts/check-unused.sh
 
 step "build release" build release gcc && {
     run_tests "test release" build -LE 'long|bench'

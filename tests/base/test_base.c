@@ -24,7 +24,7 @@ static void error_messages(void **state)
     assert_string_equal(ax_error_message(), "again: loading model: file a.bin is 7 bytes short");
 }
 
-/* What does not fit is cut, however often and however much is added; nothing is written behind the room. */
+/* Text beyond the room is cut, also when text is added repeatedly; nothing is written beyond the room. */
 static void texts_are_cut_at_their_room(void **state)
 {
     (void)state;
@@ -201,7 +201,8 @@ static void *my_mask(void *out)
     return NULL;
 }
 
-/* The children of a thread that binds itself to one processor: an ordinary one, and one that is to roam. */
+/* Starts two children from a thread that is bound to one processor: by pthread_create, which inherits the
+ * binding, and by ax_thread_start, which does not. */
 static void *start_from_one_processor(void *out)
 {
     cpu_set_t one, *mask = out;

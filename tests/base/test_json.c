@@ -1,4 +1,4 @@
-/* json: numbers of any size are read, and come back digit for digit; what is no JSON is refused. */
+/* json: numbers of any size can be read, and are printed digit for digit; invalid JSON is refused. */
 #include "axonn/json.h"
 
 #include <float.h>
@@ -77,7 +77,7 @@ static void digits_come_back(void **state)
     ax_buf_fini(&out);
 }
 
-/* Reals are printed as Python prints them: as short as they read back. */
+/* Reals are printed as Python prints them: with the fewest digits that read back as the same value. */
 static void reals_are_short(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void reals_are_short(void **state)
     ax_buf_fini(&out);
 }
 
-/* Digits that are no number are gone over once, not once from each of them. */
+/* A long run of digits that is no number is scanned once, not again from each of its digits. */
 static void digits_take_linear_time(void **state)
 {
     (void)state;
@@ -140,7 +140,7 @@ static void what_is_no_json_is_refused(void **state)
                                       "[I, N, -]"};
     for (size_t i = 0; i < AX_COUNT(bad); i++) {
         json_t *root;
-        char *tight; /* without a terminator, so that the sanitizer sees reading beyond the end */
+        char *tight; /* without a terminator, so that the sanitizer sees a read beyond the end */
         assert_int_equal(ax_calloc(1, strlen(bad[i]) + !*bad[i], &tight), AX_OK);
         memcpy(tight, bad[i], strlen(bad[i]));
         assert_int_equal(ax_json_parse("t.json", tight, strlen(bad[i]), 0, &root), AX_ERR_DATA);
@@ -159,7 +159,8 @@ static void what_is_no_json_is_refused(void **state)
     assert_non_null(strstr(ax_error_message(), "no/such.json"));
 }
 
-/* Places are of the user's text, whatever its numbers were rewritten to, and of the file around a part. */
+/* Places refer to the original text, although numbers were rewritten, and for a part of a file to the file.
+ */
 static void errors_name_line_and_column(void **state)
 {
     (void)state;

@@ -208,7 +208,7 @@ static void syntax_errors_have_a_place(void **state)
     }
 }
 
-/* What is missing from a text that could not be read to its end is no mistake. */
+/* If a text cannot be read to its end, keys that it does not give are not reported as missing. */
 static void nothing_follows_from_unread_text(void **state)
 {
     (void)state;
@@ -230,7 +230,7 @@ static void nothing_follows_from_unread_text(void **state)
     }
 }
 
-/* A key that is required may be waived. */
+/* ax_option_waive: a required key need not be given. */
 static void waived(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static void all_errors_at_once(void **state)
                         "  t.yaml:2:13: optim.lr: must be greater than 0, not \"-1\"\n"
                         "  command line: data.masked: must be true or false, not \"1\"; the nearest is true\n"
                         "  default: threads: must be 7");
-    assert_true(s.lr == 6e-4); /* a bad value leaves the old one */
+    assert_true(s.lr == 6e-4); /* a bad value leaves the earlier value */
     ax_option_set_destroy(&set);
     drop(&s);
 }
@@ -302,7 +302,8 @@ static void many_errors_are_cut(void **state)
     ax_buf_fini(&text);
 }
 
-/* Texts that somebody made to take time: the answer, within a second of this thread's time. */
+/* Texts that are made to take long, such as deep nesting, are answered within a second of this thread's time.
+ */
 static void hostile_texts_are_answered_soon(void **state)
 {
     (void)state;
@@ -341,7 +342,7 @@ static void hostile_texts_are_answered_soon(void **state)
     }
 }
 
-/* A list takes time in proportion to its length. */
+/* Reading a list takes time in proportion to its length. */
 static void long_lists(void **state)
 {
     (void)state;
@@ -361,7 +362,7 @@ static void long_lists(void **state)
     ax_buf_fini(&text);
 }
 
-/* A file that never ends is refused when it is larger than any that somebody wrote. */
+/* A file without an end is refused once it exceeds the size limit of configuration files. */
 static void endless_files(void **state)
 {
     (void)state;
@@ -398,7 +399,7 @@ static void places(void **state)
     drop(&s);
 }
 
-/* What is dumped reads back as the same values, whatever they are. */
+/* A dump reads back as the same values, whatever they are. */
 static void dump_reads_back(void **state)
 {
     (void)state;

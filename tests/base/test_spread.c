@@ -1,4 +1,4 @@
-/* base: what measurements come to. */
+/* base: median, minimum, maximum and mean of measurements. */
 #include "axonn/base.h"
 
 #include <setjmp.h>

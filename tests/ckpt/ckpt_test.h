@@ -1,4 +1,4 @@
-/* What the tests of the checkpoint room share: a scratch directory, asserting calls, damage. */
+/* Shared by the tests of src/ckpt: a scratch directory, asserting calls, damage to files. */
 #ifndef AXONN_TESTS_CKPT_TEST_H
 #define AXONN_TESTS_CKPT_TEST_H
 
@@ -29,10 +29,11 @@
             fail_msg("\"%s\" does not mention \"%s\"", ax_error_message(), text);                            \
     } while (0)
 
-/* Inside a rank's function, where cmocka must not jump. */
+/* For functions that run as a rank, where cmocka must not jump out. */
 #define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
 
-/* In memory where possible: what is tested does not depend on the disk, and syncs are free. */
+/* The scratch directory is in memory where possible: the tests do not depend on the disk, and syncs are free.
+ */
 static inline int scratch_setup(void **state)
 {
     char *dir = strdup(access("/dev/shm", W_OK) ? "/tmp/axonn-ckpt-XXXXXX" : "/dev/shm/axonn-ckpt-XXXXXX");
@@ -47,7 +48,7 @@ static inline int scratch_teardown(void **state)
     return status == AX_OK ? 0 : -1;
 }
 
-/* "DIR/NAME" in one of a few buffers that take turns. */
+/* Returns "DIR/NAME" in one of a few buffers, used in turn. */
 static inline const char *at(const char *dir, const char *name)
 {
     static _Thread_local char path[8][512];
@@ -62,7 +63,7 @@ static inline void put(const char *path, const void *data, size_t size)
     OK(ax_file_write_atomic(path, data, size));
 }
 
-/* A safetensors file of a header's text and `body` bytes of data. */
+/* Writes a safetensors file with this header and `body` bytes of data. */
 static inline void put_safetensors(const char *path, const char *header, size_t body)
 {
     ax_buf buf = {0};

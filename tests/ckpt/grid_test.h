@@ -1,5 +1,5 @@
-/* A small model whose every element is known, on any grid, on the device that keeps
- * host and device memory apart. */
+/* A small model whose elements all have known values, on any grid, on the device that keeps host and device
+ * memory apart. */
 #ifndef AXONN_TESTS_CKPT_GRID_TEST_H
 #define AXONN_TESTS_CKPT_GRID_TEST_H
 
@@ -7,7 +7,8 @@
 
 enum { KNOWN_PARAMS = 9 };
 
-/* Fused, transposed, odd, larger than the staging buffer, and one dim split into more ranks than units. */
+/* Parameters that are fused, transposed, of odd sizes, larger than the staging buffer, or have a dim split
+ * over more ranks than it has units. */
 static const struct {
     const char *name, *key;
     int ndim;
@@ -37,7 +38,7 @@ static const struct {
 
 static const char *const known_slots[] = {"exp_avg", "exp_avg_sq"};
 
-/* Element i of an array with this key: 24 mixed bits as a float in [-1, 1). */
+/* Returns element i of the array with this key: 24 hashed bits as a float in [-1, 1). */
 static inline float known_at(uint64_t key, int64_t i)
 {
     uint64_t h = (key ^ (uint64_t)i) * UINT64_C(0x9E3779B97F4A7C15);
@@ -49,14 +50,14 @@ static inline uint64_t known_key(const char *name, int what, int64_t step)
     return ax_rng_key((uint64_t)step, name, (uint64_t)what);
 }
 
-/* Element i of array `what` (0: weights, 1 and 2: slots) of a parameter at a step. */
+/* Returns element i of array `what` (0: weights, 1 and 2: slots) of a parameter at a step. */
 static inline float known_value(const char *name, int what, int64_t step, int64_t i)
 {
     return known_at(known_key(name, what, step), i);
 }
 
 typedef struct known_model {
-    int n; /* only the first so many parameters; 0: all. The last is by far the largest */
+    int n; /* uses only the first n parameters; 0: all. The last is by far the largest */
     int zero;
     ax_ctx *ctx;
     ax_param *param[KNOWN_PARAMS];
@@ -96,7 +97,7 @@ static inline ax_tensor *known_tensor(const known_model *m, int i, int what)
     return what ? &m->param[i]->slot[what - 1] : &m->param[i]->master;
 }
 
-/* The values of this rank's box at a step, into `out`. */
+/* Writes the values of this rank's box of the array with this key to `out`. */
 static inline void known_box(const ax_grid *grid, const ax_tensor *t, uint64_t key, float *out)
 {
     ax_box box = ax_tensor_box(grid, t, ax_grid_rank(grid));
@@ -106,7 +107,7 @@ static inline void known_box(const ax_grid *grid, const ax_tensor *t, uint64_t k
             *out++ = known_at(key, (t->ndim == 2 ? box.lo[0] + r : 0) * width + box.lo[t->ndim - 1] + c);
 }
 
-/* Gives an array the values of its key, or counts those it does not have. */
+/* Sets an array to the values of its key, or, with `wrong`, counts the elements that differ from them. */
 static inline ax_status known_visit(known_model *m, const ax_tensor *t, uint64_t key, int64_t *wrong)
 {
     int64_t n = ax_tensor_count(m->ctx->grid, t);
@@ -123,7 +124,7 @@ static inline ax_status known_visit(known_model *m, const ax_tensor *t, uint64_t
     return status;
 }
 
-/* Gives every array the values of a step. */
+/* Sets every array to its values at a step. */
 static inline ax_status known_fill(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)
@@ -132,7 +133,7 @@ static inline ax_status known_fill(known_model *m, int64_t step)
     return AX_OK;
 }
 
-/* Every array has exactly the values of the step. */
+/* Checks that every array has exactly its values at the step. */
 static inline ax_status known_check(known_model *m, int64_t step)
 {
     for (int i = 0; i < m->n; i++)

@@ -1,4 +1,4 @@
-/* ckpt: checkpoints on thread-ranks: written on one grid and read on another, chosen, kept, damaged,
+/* ckpt: checkpoints with ranks as threads: written on one grid and read on another, chosen, kept, damaged,
  * compared. */
 #include "ckpt/ckpt.h"
 #include "grid_test.h"
@@ -16,7 +16,8 @@ static void assert_runs(int size, ax_rank_fn *fn, void *arg)
 
 static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 2, 1, 1, 1}, {4, 1, 1, 1, 2}, {1, 3, 2, 1, 1},
                                      {3, 2, 1, 1, 1}, {1, 1, 2, 1, 3}, {2, 1, 1, 1, 3}};
-/* Stage of ZeRO on each: master weights and optimizer state rest split along data too. */
+/* Stage of ZeRO on each grid: with stage 1 or more, master weights and optimizer state are also split along
+ * data. */
 static const int zero[AX_COUNT(grids)] = {0, 0, 1, 0, 0, 2, 3};
 
 typedef struct job {
@@ -27,7 +28,7 @@ typedef struct job {
     int64_t shard_bytes;
     int64_t keep;
     int zero;
-    uint64_t sum; /* over the parameters' checksums */
+    uint64_t sum; /* of the parameters' checksums */
 } job;
 
 static ax_status save_rank(ax_comm *world, void *arg)
@@ -62,7 +63,8 @@ static ax_status load_rank(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-/* Bit for bit, slots included, whatever the grids, shards and the dtype of the model's files. */
+/* Parameters and slots are restored bit for bit, whatever the grids, the shards and the dtype of the model's
+ * files. */
 static void any_grid_reads_what_any_wrote(void **state)
 {
     uint64_t sum = 0;
@@ -76,7 +78,7 @@ static void any_grid_reads_what_any_wrote(void **state)
                  .dtype = w % 2 ? AX_BF16 : AX_F32,
                  .shard_bytes = w % 3 == 1 ? 100 : 0};
         assert_runs(ranks_of(j.size), save_rank, &j);
-        assert_true(j.sum != 0 && (w == 0 || j.sum == sum)); /* the checksum does not know the grid */
+        assert_true(j.sum != 0 && (w == 0 || j.sum == sum)); /* the checksum does not depend on the grid */
         sum = j.sum;
         assert_int_equal(ax_path_exists(at(run, "ckpt/step-7/model.safetensors.index.json")), w % 3 == 1);
         for (size_t r = 0; r < AX_COUNT(grids); r++) {
@@ -87,7 +89,7 @@ static void any_grid_reads_what_any_wrote(void **state)
     }
 }
 
-/* The model's files hold what ax_param.file says: fused, transposed, rounded. */
+/* Model files hold the arrays that ax_param.file describes: fused, transposed, rounded. */
 static ax_status layout_of_files(ax_comm *world, void *arg)
 {
     job *j = arg;
@@ -132,7 +134,7 @@ static void write_foreign(const char *dir, const char *prefix, int odd)
     int n = 0;
     for (int i = 0; i < KNOWN_PARAMS; i++) {
         if (i == 2 || i == 3 || i == 5 || i == 6 || (odd == 1 && i == 0))
-            continue; /* the fused ones once; odd 1: one is missing */
+            continue; /* each fused array once; odd 1: one array is missing */
         const char *key = known[i].key ? known[i].key + 2 : known[i].name;
         snprintf(keys[n], sizeof keys[n], "%s%s", known[i].key ? prefix : "", key);
         arrays[n] = (ax_st_array){.key = keys[n], .dtype = AX_F32, .ndim = known[i].ndim};
@@ -173,7 +175,7 @@ static void keys_with_and_without_prefix(void **state)
           ax_ckpt_read_params(m.set, dir, &rules));
     write_foreign(dir, "", 3);
     FAILS(AX_ERR_DATA, "stranger belongs to no parameter", ax_ckpt_read_params(m.set, dir, &rules));
-    m.param[3]->file.lo[1] = 15; /* v over k */
+    m.param[3]->file.lo[1] = 15; /* v overlaps k */
     FAILS(AX_ERR_USAGE, "k.w and v.w overlap", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[3]->file.lo[1] = 17;
     FAILS(AX_ERR_USAGE, "v.w leaves dim 1 of m.c_attn.weight", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
@@ -238,14 +240,15 @@ static void keeps_and_finds(void **state)
     OK(ax_ckpt_read_state(at(run, "ckpt/step-50"), &dir));
     assert_string_equal(dir, "{\"step\": 50}");
     free(dir);
-    /* A step back is newer than what it leaves behind; saving a step again replaces it. */
+    /* A checkpoint of an earlier step that is saved later is newer; saving a step again replaces its
+     * checkpoint. */
     save_steps(run, 3, (const int64_t[]){35, 35}, 2);
     assert_found(run, "auto", "step-35");
     assert_true(ax_path_exists(at(run, "ckpt/step-50")) && ax_path_exists(at(run, "ckpt/step-40")));
     assert_false(ax_path_exists(at(run, "ckpt/step-30")));
 }
 
-/* A number that no int holds is not taken for a smaller one. */
+/* keep_latest beyond the range of int is not truncated. */
 static void keeps_more_than_there_are(void **state)
 {
     save_steps(*state, (INT64_C(1) << 32) + 1, (const int64_t[]){1, 2, 3}, 3);
@@ -284,7 +287,7 @@ static const char *const files_of_checkpoint[] = {"config.json",         "tokeni
                                                   "model.safetensors",   "training/optim.safetensors",
                                                   "training/state.json", "training/manifest.json"};
 
-/* One bit, anywhere, or one byte less: the report names exactly that file. */
+/* With one flipped bit anywhere, or one byte less, the report names exactly the damaged file. */
 static void any_flipped_bit_is_found(void **state)
 {
     const char *run = *state;
@@ -323,7 +326,7 @@ static void any_flipped_bit_is_found(void **state)
     }
 }
 
-/* A manifest that somebody made names a device, or files elsewhere: nothing of that is read. */
+/* A forged manifest that names a device, or files elsewhere: none of them is read. */
 static void manifests_name_files_of_the_checkpoint(void **state)
 {
     const char *run = *state;
@@ -346,7 +349,7 @@ static void manifests_name_files_of_the_checkpoint(void **state)
     manifest_fini(&m);
 }
 
-/* Numbers that no checkpoint has are damage, and nothing is computed with them. */
+/* Impossible numbers in a manifest are reported as damage before anything is computed with them. */
 static void impossible_manifests(void **state)
 {
     manifest_file huge[] = {{(char *)"a", INT64_MAX, 0}, {(char *)"b", INT64_MAX, 0}};
@@ -394,7 +397,7 @@ static ax_status load_altered(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-/* Values that were altered after verification, or by a faulty read, do not get into a run. */
+/* Values that change after verification, or by a faulty read, are not loaded into a run. */
 static void loading_compares_values(void **state)
 {
     save_steps(*state, 0, (const int64_t[]){1}, 1);
@@ -450,7 +453,7 @@ static void differences(void **state)
     assert_int_equal(d->n, 3 * 5);
     assert_int_equal(d->differing, 0);
     ax_ckpt_diff_destroy(&d);
-    OK(ax_ckpt_diff_create(a, run, NULL, 0, &d)); /* the run's newest is b */
+    OK(ax_ckpt_diff_create(a, run, NULL, 0, &d)); /* the newest checkpoint of the run is b */
     assert_int_equal(d->differing, 3 * 5);
     const ax_ckpt_diff_row *row = row_of(d, "training/exp_avg_sq.ln");
     double max_abs = 0, max_rel = 0;
@@ -462,7 +465,7 @@ static void differences(void **state)
     assert_int_equal(row->kind, AX_DIFF_VALUES);
     assert_int_equal(row->differing, 6);
     assert_true(row->max_abs == max_abs && row->max_rel == max_rel);
-    /* Parameters that share an array of model files share a row, which has the array's name. */
+    /* Parameters that share an array of model files share a row, under the key of the array. */
     row = row_of(d, "training/exp_avg.m.c_attn.weight");
     static const char *const parts[] = {"q.w", "k.w", "v.w"};
     max_abs = 0;
@@ -473,7 +476,7 @@ static void differences(void **state)
     assert_int_equal(row->differing, 3 * 48);
     assert_true(row->max_abs == max_abs);
     ax_ckpt_diff_destroy(&d);
-    /* One bit of the last weight; other shapes, keys, dtypes and configuration. */
+    /* Differences in one bit of the last weight, in shapes, keys, dtypes and configuration are found. */
     const char *model = at(b, "model.safetensors"), *config = at(b, "config.json");
     put(config, "{\"n\": 2, \"more\": []}", 20);
     OK(ax_ckpt_diff_create(a, b, NULL, 0, &d));
@@ -503,7 +506,7 @@ static void differences(void **state)
     ax_ckpt_diff_destroy(&d);
 }
 
-/* Keys that one of two models has with a prefix are those that the other has without, unless it has both. */
+/* A key with a prefix in one model matches the key without it in the other, unless one model has both. */
 static void prefixes_that_one_has(void **state)
 {
     static const char *const prefixes[] = {"p.", "q."};

@@ -1,6 +1,6 @@
-/* ckpt: a process that dies, or a disk that fills, at every step of a save. The library's calls to the system
- * pass through the functions below, which count those that change files and let the chosen one fail, or kill
- * the process before it. */
+/* ckpt: a process that is killed, or a disk that fills up, at every step of a save. The library's system
+ * calls go through the functions below. They count the calls that change files, and make the chosen one fail,
+ * or kill the process before it. */
 #include "grid_test.h"
 #include "support/sanitized.h"
 
@@ -15,21 +15,21 @@
 #include <sys/wait.h>
 
 enum {
-    SMALL = 8,                /* parameters: without the large one */
-    EACH = SANITIZED ? 3 : 1, /* call that is hit: the code is the same, slower */
+    SMALL = 8,                /* parameters; leaves out the large one */
+    EACH = SANITIZED ? 3 : 1, /* every how many calls one is hit: sanitizers are slow */
     KILLS = 200 / EACH
 };
 
 /* ---- the system, with faults --------------------------------------------------------------------- */
 
 static atomic_int calls;          /* since the fault was set */
-static int fault_at;              /* the call that is hit; 0: none */
+static int fault_at;              /* number of the call that is hit; 0: none */
 static enum { KILL, FULL } fault; /* how */
 static bool stays_full;           /* all later calls that need space fail too */
 static double fake_free_bytes = -1;
-static bool cannot_exchange; /* as NFS */
+static bool cannot_exchange; /* RENAME_EXCHANGE fails, as on NFS */
 
-/* Counts a call; true if it must fail. `half` does the first half of what the call would. */
+/* Counts a call; true if it must fail. `half` does the first half of the call's work. */
 static bool hit(bool needs_space, void (*half)(void *), void *arg)
 {
     int call = atomic_fetch_add(&calls, 1) + 1;
@@ -107,7 +107,7 @@ typedef struct session {
     const char *run;
     int64_t first, last; /* steps to save */
     int keep;
-    int report; /* a pipe that is told of each step begun and ended, or -1 */
+    int report; /* a pipe to which each step that begins or ends is written, or -1 */
 } session;
 
 static ax_status save_step(known_model *m, const session *s, int64_t step)
@@ -146,8 +146,8 @@ static void save_here(const char *run, int64_t first, int64_t last, int keep)
     OK(run_session(&(session){run, first, last, keep, -1}));
 }
 
-/* All that can be seen as a checkpoint verifies, `latest` names one of them, the newest is of a step from
- * `least` to `most`, and it loads with the values of its step. Returns the step. */
+/* Checks that every visible checkpoint verifies, that `latest` names one of them, and that the newest is of a
+ * step from `least` to `most` and loads with the values of its step. Returns that step. */
 static int64_t assert_whole(const char *run, int64_t least, int64_t most)
 {
     ax_ckpt_list *list;
@@ -184,8 +184,8 @@ static void assert_no_remains(const char *run)
 
 /* ---- kills --------------------------------------------------------------------------------------- */
 
-/* Every call that changes a file, one by one: saves that are new, that prune, and that replace a step. What a
- * run does first when it goes on is to clean. */
+/* Kills at every call that changes a file, one by one, in saves that are new, that prune, and that replace a
+ * step. Then cleans, as a run does first when it resumes. */
 static void kill_at_every_call(const char *run)
 {
     int kills = 0;
@@ -226,7 +226,7 @@ static void killed_where_names_cannot_be_exchanged(void **state)
     cannot_exchange = false;
 }
 
-/* The steps that the child says it has begun and ended. */
+/* Reads the steps that the child reports as begun and ended. */
 static void drain(int fd, int64_t *ended, int64_t *begun)
 {
     int64_t word;
@@ -253,7 +253,7 @@ static void killed_at_random_moments(void **state)
         }
         close(pipes[1]);
         int64_t ended = step, begun = step + 1, word;
-        assert_int_equal(read(pipes[0], &word, sizeof word), sizeof word); /* it begins */
+        assert_int_equal(read(pipes[0], &word, sizeof word), sizeof word); /* the first save begins */
         usleep((useconds_t)((double)ax_rng_uniform(5, k) * 3e6 * one_save));
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
@@ -268,8 +268,8 @@ static void killed_at_random_moments(void **state)
 
 /* ---- full disks ---------------------------------------------------------------------------------- */
 
-/* The disk fills at every call in turn: the save fails naming the place and the bytes it needs, nothing of it
- * stays, and the checkpoints before are as they were. */
+/* The disk fills up at every call in turn: the save fails with a message that names the checkpoint and the
+ * bytes it needs, leaves nothing behind, and does not change earlier checkpoints. */
 static void fill_at_every_call(const char *run, int64_t step)
 {
     int refused = 0;
@@ -301,7 +301,7 @@ static void full_at_every_call(void **state) { fill_at_every_call(*state, 3); }
 static void full_where_names_cannot_be_exchanged(void **state)
 {
     cannot_exchange = true;
-    fill_at_every_call(*state, 2); /* replaces one */
+    fill_at_every_call(*state, 2); /* replaces step 2 */
     cannot_exchange = false;
 }
 
@@ -317,7 +317,7 @@ static ax_status save_on_grid(ax_comm *world, void *arg)
     return status;
 }
 
-/* Whichever rank meets it, all ranks fail together. */
+/* Whichever rank has the error, all ranks fail. */
 static void full_on_any_rank(void **state)
 {
     char *run = *state;
@@ -349,7 +349,8 @@ static void refused_before_it_begins(void **state)
     assert_no_remains(run);
 }
 
-/* No fault of ours: the system itself refuses files of more than a few hundred bytes. */
+/* Without an injected fault: a limit of the system (RLIMIT_FSIZE) refuses files of more than a few hundred
+ * bytes. */
 static void limited_by_the_system(void **state)
 {
     const char *run = *state;

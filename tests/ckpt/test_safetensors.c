@@ -1,5 +1,5 @@
-/* ckpt: safetensors files: what transformers wrote, round trips of boxes, shards, and every kind of damage.
- */
+/* ckpt: safetensors files: those that transformers wrote, round trips of boxes, shards, and every kind of
+ * damage. */
 #include "ckpt_test.h"
 
 #include <math.h>
@@ -55,7 +55,7 @@ static void fill(ax_dtype dtype, void *data, int64_t n, uint64_t key)
                                                    : (double)ax_rng_normal(key, (uint64_t)i) * 100);
 }
 
-/* Every dtype as it is, whole and cut into boxes, straight and transposed: the same bits. */
+/* Every dtype without conversion, whole and cut into boxes, plain and transposed: the bits stay the same. */
 static void every_dtype_comes_back(void **state)
 {
     static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16, AX_I32, AX_I64, AX_U16, AX_U8};
@@ -71,7 +71,7 @@ static void every_dtype_comes_back(void **state)
     for (size_t k = 0; k < AX_COUNT(dtypes); k++) {
         fill(dtypes[k], data, rows * cols, k);
         size_t size = ax_dtype_size(dtypes[k]);
-        for (int quarter = 0; quarter < 4; quarter++) { /* two of the four through a transposed copy */
+        for (int quarter = 0; quarter < 4; quarter++) { /* two of the four are written transposed */
             int64_t lo[2] = {quarter & 1 ? cut_r : 0, quarter & 2 ? cut_c : 0};
             int64_t n[2] = {quarter & 1 ? rows - cut_r : cut_r, quarter & 2 ? cols - cut_c : cut_c};
             bool turn = quarter == 1 || quarter == 2;
@@ -101,7 +101,7 @@ static void every_dtype_comes_back(void **state)
     ax_st_close(&st);
 }
 
-/* Floats convert on the way in and out as ax_load and ax_store do it. */
+/* Floats are converted on reading and writing as ax_load and ax_store do it. */
 static void floats_convert(void **state)
 {
     static const ax_dtype dtypes[] = {AX_F64, AX_F32, AX_BF16, AX_F16};
@@ -124,7 +124,8 @@ static void floats_convert(void **state)
         }
 }
 
-/* Larger than the staging buffer in every way: one row, many rows, a column; dims of 0, 1 and none. */
+/* Arrays larger than the staging buffer in every way: one row, many rows, a column; also dims of 0 and 1, and
+ * no dims. */
 static void shapes_of_every_kind(void **state)
 {
     static const struct {
@@ -143,7 +144,7 @@ static void shapes_of_every_kind(void **state)
         OK(ax_st_plan(*state, "model", &array, 1, 0, &st));
         OK(ax_st_make(st));
         const ax_st_array *a = ax_st_at(st, 0);
-        if (a->ndim == 2) { /* written transposed, to be read straight */
+        if (a->ndim == 2) { /* written transposed, then read plain */
             for (int64_t i = 0; i < n; i++)
                 back[i % a->dim[1] * a->dim[0] + i / a->dim[1]] = data[i];
             OK(ax_st_write(st, a, NULL, NULL, true, AX_F32, back));
@@ -332,7 +333,7 @@ static void damaged_headers(void **state)
     ax_st_close(&st);
 }
 
-/* Whatever is done to the bytes of a header, opening answers; what opens reads within the file. */
+/* Opening a file with any damaged header returns; if it succeeds, reads stay within the file. */
 static void fuzzed_files(void **state)
 {
     const char *source = AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny/model.safetensors";

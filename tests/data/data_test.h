@@ -1,4 +1,4 @@
-/* What the tests of the data room share: a scratch directory, files made of bytes, rows and their oracle. */
+/* Shared by the tests of src/data: a scratch directory, files made of bytes, rows and their oracle. */
 #ifndef AXONN_TESTS_DATA_TEST_H
 #define AXONN_TESTS_DATA_TEST_H
 
@@ -32,7 +32,7 @@
 
 typedef struct scratch {
     char dir[64];
-    char *paths[8192]; /* handed out; valid to the end of the test */
+    char *paths[8192]; /* paths returned by in_scratch; valid until the end of the test */
     int n;
 } scratch;
 
@@ -67,7 +67,7 @@ static inline const char *in_scratch(scratch *s, const char *name)
 static inline const char *put_file(scratch *s, const char *name, const void *bytes, size_t n)
 {
     const char *path = in_scratch(s, name);
-    FILE *file = fopen(path, "wb"); /* without a sync: some tests write a thousand files */
+    FILE *file = fopen(path, "wb"); /* not synced, because some tests write a thousand files */
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, n, file), n);
     assert_int_equal(fclose(file), 0);

@@ -1,12 +1,12 @@
-/* Building token files: the tokens by hand, equal files for any number of threads, the split, what stops a
- * build, and the cache beside a run. The tokenizer of these tests is bytes, one merge and an end-of-text
- * token: text is 256 of 258 ids, "ab" is 256, <|endoftext|> 257. */
+/* Building token files: tokens computed by hand, equal files for any number of threads, the validation split,
+ * errors that stop a build, and the cache of a run. The tokenizer of these tests has all bytes, one merge and
+ * an end-of-text token: 258 ids, where "ab" is 256 and <|endoftext|> 257. */
 #include "data_test.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 
-/* GPT-2's letters for bytes: printable ones stand for themselves, the others for U+0100 on. */
+/* Returns GPT-2's character for a byte: printable bytes stand for themselves, the others for U+0100 on. */
 static int byte_letter(int byte)
 {
     int next = 0x100;
@@ -79,7 +79,7 @@ static void tokens_by_hand(void **state)
     assert_true(first == 3 && end == 8);
     ax_data_close(&data);
 
-    /* The same tokens without a header: the file does not say how long the text was. */
+    /* The same tokens without a header: the file does not record the bytes of the text. */
     ax_buf bin = {0};
     for (int i = 0; i < 8; i++)
         add_u16(&bin, (unsigned)want[i]);
@@ -89,7 +89,7 @@ static void tokens_by_hand(void **state)
     ax_buf_fini(&bin);
     ax_tokenizer_destroy(&tok);
 
-    /* Without an end-of-text token documents are only told apart by the index. */
+    /* Without an end-of-text token only the index separates documents. */
     tok = make_tokenizer(s, "plain.json", false);
     o.tokenizer = tok;
     OK(ax_data_build(&o, &report));
@@ -98,7 +98,7 @@ static void tokens_by_hand(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
-/* A tree of a few hundred files of very different sizes, some JSONL, some that are no text. */
+/* Makes a tree of a few hundred files of very different sizes: text, JSONL, and some that are not text. */
 static const char *make_tree(scratch *s, const char *name)
 {
     char path[128];
@@ -169,7 +169,7 @@ static void threads_change_nothing(void **state)
         ax_data_close(&data);
     }
 
-    /* The split moves documents, it neither loses nor changes any. */
+    /* The split moves documents; it neither loses nor changes any. */
     o = options_for(&tree, tok, in_scratch(s, "all.tok"));
     OK(ax_data_build(&o, &again));
     assert_int_equal(again.train.documents, first.train.documents + first.valid.documents);
@@ -179,7 +179,7 @@ static void threads_change_nothing(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
-/* A corpus in which most documents occur more than once is the corpus of its distinct documents. */
+/* With dedup, a corpus in which most documents are repeated gives the same file as its distinct documents. */
 static void each_text_once(void **state)
 {
     scratch *s = *state;
@@ -243,7 +243,7 @@ static bool remember(void *user, const ax_data_progress *progress)
     return true;
 }
 
-/* Nothing that is read or written is lost to another output. */
+/* An output that is an input, or the other output, is refused. */
 static void outputs_are_files_of_their_own(void **state)
 {
     scratch *s = *state;
@@ -278,7 +278,7 @@ static void outputs_are_files_of_their_own(void **state)
     FAILS(AX_ERR_DATA, "a directory is there", ax_data_build(&o, NULL));
     o.output = nothing;
     FAILS(AX_ERR_DATA, "a symbolic link whose target does not exist", ax_data_build(&o, NULL));
-    /* What a link leads to is written. */
+    /* An output that is a link is written to the link's target. */
     const char *through = in_scratch(s, "through.tok"), *to = put_text(s, "to.tok", "old");
     assert_int_equal(symlink(to, through), 0);
     o.output = through;
@@ -286,7 +286,7 @@ static void outputs_are_files_of_their_own(void **state)
     OK(ax_file_read(to, &kept, &size));
     assert_true(size > 64);
     free(kept);
-    /* The token file of an earlier build is no text: it may lie among the inputs. */
+    /* The token file of an earlier build may lie among the inputs: it is no text. */
     ax_data_build_report report;
     o = options_for(&tree, tok, in_scratch(s, "c/t.tok"));
     OK(ax_data_build(&o, NULL));
@@ -335,7 +335,7 @@ static void failures_leave_nothing(void **state)
     o.user = &told;
     OK(ax_data_build(&o, &report));
     assert_int_equal(told.documents, report.train.documents);
-    assert_int_equal(told.tokens + told.documents, report.train.tokens); /* end-of-text tokens apart */
+    assert_int_equal(told.tokens + told.documents, report.train.tokens); /* `told` lacks end-of-text tokens */
     assert_int_equal(told.bytes_done, told.bytes_total);
     ax_buf_fini(&text);
     ax_tokenizer_destroy(&tok);
@@ -372,8 +372,8 @@ static char *prepare(const char *path, const ax_tokenizer *tok, const char *cach
     return out;
 }
 
-/* What a run tokenized from a pipe it finds again if the pipe gives the same text, and is read in the same
- * way. */
+/* Tokens of a pipe are found in the cache again, if the pipe gives the same text and is read in the same way.
+ */
 static void cache_of_pipes(void **state)
 {
     scratch *s = *state;
@@ -423,7 +423,7 @@ static void cache(void **state)
     int64_t inode = inode_of(first);
     free(again);
 
-    /* Damage is repaired; the tokenizer, size or time of a file make another entry. */
+    /* A damaged cache entry is rebuilt; another tokenizer, size or time of a file makes a new entry. */
     assert_int_equal(truncate(first, 300), 0);
     again = prepare(text, tok, dir);
     assert_string_equal(first, again);
@@ -440,7 +440,7 @@ static void cache(void **state)
     free(again);
     assert_int_equal(inode_of(first), inode); /* untouched */
 
-    again = prepare(first, NULL, dir); /* tokens already */
+    again = prepare(first, NULL, dir); /* a token file is used as it is */
     assert_string_equal(first, again);
     free(again);
     free(first);

@@ -1,10 +1,10 @@
-/* Documents of text: order of trees, JSONL cut anywhere, what is left out and what is an error. */
+/* Documents of a corpus: the order of trees, JSONL cut at any byte, what is left out and what is an error. */
 #include "data/corpus.h"
 #include "data_test.h"
 
 #include <sys/stat.h>
 
-/* All documents of a corpus joined, each behind '|'. */
+/* Returns all documents of a corpus, each after a '|'. */
 static char *join_documents(const ax_corpus_options *options, int64_t *files, int64_t *skipped)
 {
     ax_corpus *corpus;
@@ -52,7 +52,7 @@ static void trees(void **state)
     int64_t files, skipped;
     ax_corpus_options o = {.inputs = &tree, .n_inputs = 1};
     char *all = join_documents(&o, &files, &skipped);
-    assert_string_equal(all, "|A|B|D1|D2|C|O|Z"); /* "a.h" before "a/b.h": bytes of whole paths */
+    assert_string_equal(all, "|A|B|D1|D2|C|O|Z"); /* "a.h" before "a/b.h": order of whole paths */
     assert_int_equal(files, 7);
     assert_int_equal(skipped, 2); /* the binary and the dangling link */
     free(all);
@@ -67,7 +67,7 @@ static void trees(void **state)
     o = (ax_corpus_options){
         .inputs = inputs, .n_inputs = 3, .include = (const char *const[]){"c.*"}, .n_include = 1};
     all = join_documents(&o, NULL, NULL);
-    assert_string_equal(all, "|Z|C|O"); /* patterns are for trees, named files are wanted */
+    assert_string_equal(all, "|Z|C|O"); /* `include` applies to trees, not to files that are named */
     free(all);
 }
 
@@ -77,7 +77,7 @@ static ax_status add_document(void *user, const char *text, size_t bytes)
     return ax_buf_add(user, text, bytes);
 }
 
-/* Whatever bytes a JSONL file is cut at, its units hold its documents once and in order. */
+/* At whatever bytes a JSONL file is cut, its units give its documents once and in order. */
 static void jsonl_cuts(void **state)
 {
     scratch *s = *state;
@@ -139,7 +139,7 @@ static void jsonl_large(void **state)
     free(letters);
 }
 
-/* The documents of one input, joined. */
+/* Checks the documents of one input, joined. */
 static void expect_documents(const char *path, const char *want)
 {
     char *all =
@@ -148,7 +148,7 @@ static void expect_documents(const char *path, const char *want)
     free(all);
 }
 
-/* The walk over one input, so many lines of which may be bad, ends with AX_ERR_DATA and that message. */
+/* Reading one input, of which so many lines may be bad, fails with AX_ERR_DATA and that message. */
 static void expect_failure(const char *path, int64_t bad_lines, const char *text)
 {
     ax_corpus *corpus;
@@ -163,10 +163,10 @@ static void expect_failure(const char *path, int64_t bad_lines, const char *text
     ax_buf_fini(&doc);
 }
 
-/* The walk over one input ends with AX_ERR_DATA and a message that holds `text`. */
+/* Reading one input fails with AX_ERR_DATA and a message that contains `text`. */
 static void expect_bad(const char *path, const char *text) { expect_failure(path, 0, text); }
 
-/* Files called .json hold documents if they are an array of objects, or objects on lines or over lines. */
+/* A .json file holds documents if it is an array of objects, or objects on lines or spread over lines. */
 static void json_files(void **state)
 {
     scratch *s = *state;
@@ -195,7 +195,7 @@ static void json_files(void **state)
                "m.json:2: an object with a string \"text\"");
     expect_bad(put_text(s, "n.json", "[{\"text\":\"x\"},]"), "n.json:1:15: not valid JSON");
 
-    /* Below a directory they may be anything, and a file that is no document is not trained on as one. */
+    /* Below a directory a .json file may be anything: one that holds no documents is left out. */
     OK(ax_mkdirs(in_scratch(s, "tree")));
     put_text(s, "tree/a.json", array);
     put_text(s, "tree/b.json", "[{\"file\":\"x.c\"},\n{\"file\": 2}]");
@@ -221,8 +221,8 @@ static void byte_order_marks(void **state)
     expect_bad(put_text(s, "c.jsonl", "{\"text\":\"one\"}\n\xef\xbb\xbf{}"), "c.jsonl:2:1: not valid JSON");
 }
 
-/* What some exports have in place of a text is left out and counted; the numbers of other members do no harm.
- */
+/* Values that some exports have in place of a text are left out and counted. Numbers of any size in other
+ * members are fine. */
 static void bad_lines(void **state)
 {
     scratch *s = *state;
@@ -255,7 +255,7 @@ static void bad_lines(void **state)
     ax_buf_fini(&doc);
 }
 
-/* The path of a pipe that holds n bytes and then ends; *fd is to be closed. */
+/* Returns the path of a pipe with n bytes, after which it ends; the caller closes *fd. */
 static const char *fill_pipe(scratch *s, const void *bytes, size_t n, int *fd)
 {
     int ends[2];
@@ -300,7 +300,7 @@ static void pipes(void **state)
     expect_bad("/dev/null", "there is no text in /dev/null");
     expect_bad("/dev/zero", "a token file must be a regular file");
 
-    /* A pipe that nobody writes to can be given up. */
+    /* Waiting for a pipe without a writer can be stopped. */
     int ends[2], calls = 0;
     char name[32];
     assert_int_equal(pipe(ends), 0);
@@ -332,7 +332,7 @@ static void errors(void **state)
     OK(ax_mkdirs(in_scratch(s, "empty")));
     expect_bad(in_scratch(s, "empty"), "no files to read");
 
-    /* Damage inside a tree is an error as well: it was meant to be read. */
+    /* Damaged JSONL in a tree is an error too: its suffix says that it holds documents. */
     OK(ax_mkdirs(in_scratch(s, "tree")));
     put_text(s, "tree/a.jsonl", "{");
     expect_bad(in_scratch(s, "tree"), "a.jsonl:1");

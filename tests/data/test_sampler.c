@@ -1,9 +1,10 @@
-/* Order and mixture: epochs are permutations, every sample a function of (seed, index), resuming and cutting
- * a batch into rows change nothing, and a step allocates nothing. */
+/* Order and mixture: epochs are permutations; every sample is a function of (seed, index), whether a run is
+ * resumed or a batch is read in parts; a step allocates nothing. */
 #include "data_test.h"
 #include "support/mallocs.h"
 
-/* A source of `samples` samples of T tokens and `rest` tokens more, with a document every 5 tokens. */
+/* Makes a source of `samples` samples of T tokens and `rest` further tokens, with a document every 5 tokens.
+ */
 static ax_data *make_source(scratch *s, const char *name, int64_t samples, int64_t T, int64_t rest)
 {
     int64_t n = samples * T + 1 + rest;
@@ -86,7 +87,7 @@ static void epochs_are_permutations(void **state)
     ax_data_close(&data);
 }
 
-/* The mixture keeps to its weights at every prefix, by the rule as it is written. */
+/* The mixture follows its weights at every step, by the rule in axonn/data.h. */
 static void mixture_follows_weights(void **state)
 {
     scratch *s = *state;
@@ -112,7 +113,7 @@ static void mixture_follows_weights(void **state)
     }
     ax_sampler_destroy(&sampler);
 
-    /* Without weights sources are used up together. */
+    /* Without weights all sources complete their epochs at the same step. */
     sampler = make_sampler(data, 3, AX_ORDER_SHUFFLED, 3, 4, 77, NULL);
     OK(ax_sampler_next(sampler, &targets));
     ax_sampler_state(sampler, count);
@@ -122,7 +123,7 @@ static void mixture_follows_weights(void **state)
         ax_data_close(&data[i]);
 }
 
-/* A batch that is chosen in parts is the same; one that is given up half-way is chosen again. */
+/* A batch chosen in parts equals one chosen at once; a batch that is given up half-way is chosen again. */
 static void batches_in_parts(void **state)
 {
     scratch *s = *state;
@@ -225,9 +226,9 @@ static void steps_allocate_nothing(void **state)
     ax_sampler *sampler = make_sampler(data, 2, AX_ORDER_SHUFFLED, 11, T, B, NULL);
     int64_t targets;
     long before = atomic_load(&mallocs_made);
-    void *volatile seen = malloc(1); /* volatile: else the compiler removes the pair */
+    void *volatile seen = malloc(1); /* volatile, or the compiler removes malloc and free */
     free(seen);
-    assert_int_equal(atomic_load(&mallocs_made), before + 1); /* the counter counts */
+    assert_int_equal(atomic_load(&mallocs_made), before + 1); /* the counter works */
     for (int step = 0; step < 100; step++)
         OK(ax_sampler_next_batch(sampler, &out, &targets));
     assert_int_equal(atomic_load(&mallocs_made), before + 1);

@@ -1,9 +1,9 @@
-/* Token files in shards, by directory and by pattern, in each format: they read as one file that holds them
- * all. */
+/* Token files in shards, named by directory or pattern, in each format: they read like one file with all
+ * their tokens. */
 #include "data_test.h"
 
 enum { N = 61, SHARDS = 4, END = 9, VOCAB = 50 };
-/* Where shards begin; one is of a single token, and a row may lie in three of them. */
+/* First tokens of the shards: one shard has a single token, and a row may span three of them. */
 static const int64_t shard_at[SHARDS + 1] = {0, 23, 24, 40, N};
 
 /* Documents of odd lengths; each shard ends with the end of a document. */
@@ -74,7 +74,7 @@ static void put_nanogpt(scratch *s, const char *name, int64_t first, int64_t end
     ax_buf_fini(&f);
 }
 
-/* NAME.bin, and NAME.idx with a sequence and a document per run of tokens that END closes. */
+/* Writes NAME.bin and NAME.idx, with a sequence and a document for each run of tokens that END closes. */
 static void put_megatron(scratch *s, const char *name, int64_t first, int64_t end)
 {
     int64_t start[N + 1], n = 0;
@@ -111,7 +111,7 @@ static const struct {
                {AX_DATA_NANOGPT, "bin", put_nanogpt},
                {AX_DATA_MEGATRON, "bin", put_megatron}};
 
-/* Shards in the directory `dir` of the scratch directory, and all tokens in one file beside it. */
+/* Writes shards to `dir` in the scratch directory, and all their tokens to one file beside it. */
 static void put_shards(scratch *s, size_t f, const char *dir)
 {
     char name[64];
@@ -206,7 +206,7 @@ static void shards_are_one_file(void **state)
     }
 }
 
-/* Another order, or other contents, of shards is another source. */
+/* The checksum depends on the order and on the contents of the shards. */
 static void checksums(void **state)
 {
     scratch *s = *state;
@@ -248,7 +248,8 @@ static void refused(void **state)
     FAILS(AX_ERR_USAGE, "61 tokens", ax_data_tokens(data, N, 1, &token));
     FAILS(AX_ERR_DATA, "part-0.tok", ax_data_expect(data, 10, 0));
     ax_data_close(&data);
-    /* Without a file that is tokens beyond doubt a directory is a tree of text, whatever lies in it. */
+    /* A directory with other files is read as text if the first bytes of no file prove that it holds tokens.
+     */
     OK(ax_mkdirs(in_scratch(s, "t")));
     put_text(s, "t/a.txt", "text");
     put_nanogpt(s, "t/b.bin", 0, 5);
@@ -257,7 +258,7 @@ static void refused(void **state)
     FAILS(AX_ERR_DATA, "a token file must be a regular file", ax_data_open("/dev/null", -1, &data));
 }
 
-/* Shards lie in directories below the one that is named, but not behind links to directories. */
+/* Shards are also found in subdirectories, but not behind links to directories. */
 static void directories_below(void **state)
 {
     scratch *s = *state;

@@ -84,7 +84,7 @@ static bool starts_at(const int64_t *starts, int64_t documents, int64_t pos)
     return false;
 }
 
-/* One row the slow way, straight from the contract's sentences. */
+/* Computes one row naively, directly from the definition in axonn/data.h. */
 static void expect_row(const ax_data *data, const ax_row_shape *shape, int64_t row, const int32_t *tokens,
                        int64_t n, const int64_t *starts, int64_t documents)
 {
@@ -170,7 +170,7 @@ static void formats(void **state)
     assert_null(data);
 }
 
-/* The bytes of a packed file, as the top of axonn/data.h says, checksums apart. */
+/* The bytes of a packed file, as listed at the top of axonn/data.h, without the checksums. */
 static void packed_layout(void **state)
 {
     scratch *s = *state;
@@ -216,7 +216,7 @@ static void packed_layout(void **state)
     ax_data_close(&data);
 }
 
-/* By hand: tokens 5 6 7 9 | 1 9 | 2 3 4 8 9 in rows of four. */
+/* Rows computed by hand: tokens 5 6 7 9 | 1 9 | 2 3 4 8 9 in rows of four. */
 static void rows_by_hand(void **state)
 {
     scratch *s = *state;
@@ -245,7 +245,7 @@ static void rows_by_hand(void **state)
     ax_data_close(&data);
 }
 
-/* Documents of random lengths, enough of them that the coarse index has steps of several documents. */
+/* Documents of random lengths, so many that the coarse index skips several at a time. */
 static void many_documents(void **state)
 {
     scratch *s = *state;
@@ -277,7 +277,7 @@ static void many_documents(void **state)
     int64_t rows = ax_data_rows(data, &shape);
     for (int64_t i = 0; i < 64; i++) {
         int64_t row = i < 2 ? i : i == 2 ? rows - 1 : (int64_t)ax_permute(key, (uint64_t)rows, (uint64_t)i);
-        /* The oracle searches linearly: hand it the neighbourhood only. */
+        /* The oracle searches linearly, so it gets only the documents near the row. */
         int64_t low = 0;
         while (starts[low + 1] <= row * 37)
             low++;
@@ -309,7 +309,7 @@ static void damaged_packed(void **state)
     size_t size;
     OK(ax_file_read(good, &bytes, &size));
     free(bytes);
-    for (size_t at = 0; at < size; at++) { /* any flipped bit is found, by open or by check; none is deadly */
+    for (size_t at = 0; at < size; at++) { /* any flipped bit is found by open or by check, without a crash */
         const char *bad = damage(s, good, "bad.tok", at, 0);
         ax_status status = ax_data_open(bad, -1, &data);
         if (status == AX_OK) {
@@ -392,7 +392,7 @@ static void expectations(void **state)
     FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, 10, 0x1235));
     ax_data_close(&data);
     OK(ax_data_open(put_nanogpt(s, "n.bin"), -1, &data));
-    OK(ax_data_expect(data, 9, 5)); /* the format knows neither: found where it is read */
+    OK(ax_data_expect(data, 9, 5)); /* the format records neither, so it is found when tokens are read */
     FAILS(AX_ERR_DATA, "token 3 is 9 (offset 6)", ax_data_tokens(data, 3, 1, &token));
     ax_data_close(&data);
     ax_token_writer *w;
@@ -408,7 +408,7 @@ static void expectations(void **state)
     assert_null(w);
 }
 
-/* A file that becomes shorter while it is in use is an error with its name, wherever it is read. */
+/* A file that is truncated while it is open gives an error with its name, wherever it is read. */
 static void files_that_shrink(void **state)
 {
     scratch *s = *state;
@@ -449,7 +449,8 @@ static void files_that_shrink(void **state)
     }
 }
 
-/* The checksum of a file that is `bytes` long and zero but for byte `at`. Holes make it cheap. */
+/* Returns the checksum of a file of `bytes` bytes, all zero but byte `at`. The file is sparse, so this is
+ * cheap. */
 static uint64_t checksum_of(scratch *s, off_t bytes, off_t at)
 {
     ax_data *data;
@@ -465,7 +466,8 @@ static uint64_t checksum_of(scratch *s, off_t bytes, off_t at)
     return checksum;
 }
 
-/* Formats without a checksum: each byte of a small file counts, of a large one the length and the blocks. */
+/* Formats without a checksum: that of a small file covers each byte, that of a large one its length and 64
+ * blocks. */
 static void sampled_checksums(void **state)
 {
     scratch *s = *state;
@@ -481,7 +483,7 @@ static void sampled_checksums(void **state)
     assert_int_not_equal(zeros, checksum_of(s, large, 0));
     assert_int_not_equal(zeros, checksum_of(s, large, large - 1));
     assert_int_not_equal(zeros, checksum_of(s, large, (large - 4096) / 63));
-    assert_true(ax_now() - start < 20); /* reading all of it would take many times that */
+    assert_true(ax_now() - start < 20); /* reading the whole file would take many times as long */
 
     ax_data *data;
     put_megatron(s, "m", 8, 2);

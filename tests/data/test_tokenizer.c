@@ -1,5 +1,5 @@
-/* data: the tokenizer against Hugging Face's, on files that name every supported feature; round trips;
- * damaged files; streaming. Training is tested in test_tokenizer_train.c. */
+/* data: the tokenizer compared with Hugging Face's, on files with every supported feature; round trips;
+ * damaged files; streaming. test_tokenizer_train.c tests training. */
 #include "axonn/tokenizer.h"
 
 #include <jansson.h>
@@ -13,7 +13,7 @@
 typedef struct fixture {
     char dir[64];
     json_t *golden;
-    ax_tokenizer *tok; /* the golden file's first, GPT-2's pattern */
+    ax_tokenizer *tok; /* the first one of the golden file, with GPT-2's pattern */
     ax_encoder *encoder;
 } fixture;
 
@@ -161,8 +161,8 @@ static void flags(void **state)
     ax_buf_fini(&out);
 }
 
-/* Random bytes, random ASCII, random characters and pieces of all of these, in each variant that can return
- * its input: what comes back is the input, or the input normalized. */
+/* Round trips of random bytes, random ASCII, random characters and pieces of all of these, in each variant
+ * that can return its input: decoding returns the input, or the input normalized. */
 static void round_trips(void **state)
 {
     const fixture *f = *state;
@@ -194,7 +194,7 @@ static void round_trips(void **state)
         assert_int_equal(report.bytes, bytes);
         assert_int_equal(report.unknown, 0);
         assert_true(report.invalid_bytes > 0 && report.tokens > 0 && report.tokens_used > 200);
-        if (report.failed && v != 4) /* where added tokens take the white space beside them */
+        if (report.failed && v != 4) /* in variant 4 added tokens absorb the white space beside them */
             fail_msg("variant %zu: document %d differs at byte %d", v, (int)report.first_failed,
                      (int)report.first_failed_byte);
         ax_tokenizer_report_fini(&report);
@@ -203,8 +203,7 @@ static void round_trips(void **state)
     }
 }
 
-/* A byte that is not UTF-8 is a piece of its own, between pieces that are cut as if it were the end of text.
- */
+/* A byte that is not UTF-8 is a piece of its own; the text before it is cut as at the end of a text. */
 static void invalid_bytes(void **state)
 {
     const fixture *f = *state;
@@ -237,7 +236,7 @@ static void invalid_bytes(void **state)
     ax_ids_fini(&ids);
 }
 
-/* A megabyte without a place to cut it: an algorithm of quadratic cost would take hours. */
+/* A megabyte that no pattern cuts: an algorithm of quadratic cost would take hours. */
 static void long_pieces(void **state)
 {
     const fixture *f = *state;
@@ -254,12 +253,13 @@ static void long_pieces(void **state)
     free(text);
 }
 
-/* Byte by byte, only whole characters come out; what can no longer become one comes out at once. */
+/* Decoding byte by byte returns whole characters only; bytes that can no longer become one are returned at
+ * once. */
 static void streaming(void **state)
 {
     const fixture *f = *state;
     static const struct {
-        const char *bytes, *held; /* how much is held back after each byte */
+        const char *bytes, *held; /* bytes held back after each byte */
     } cases[] = {{"a\xC3\xA9z", "0100"}, {"\xF0\x9F\x98\x80!", "12300"}, {"\xE2\x82x", "120"},
                  {"\xC0\x80", "00"},     {"\xED\xA0\x80", "100"},        {"\xF4\x90", "10"},
                  {"\xE0\x80", "10"},     {"\xC3\xC3\xA9", "110"}};
@@ -279,7 +279,7 @@ static void streaming(void **state)
     }
 }
 
-/* The fingerprint is of the content: another spelling of the same merges keeps it, another merge changes it.
+/* The fingerprint covers the content: another spelling of the same merges keeps it, another merge changes it.
  */
 static void fingerprint(void **state)
 {
@@ -315,7 +315,7 @@ static void saved_as_loaded(void **state)
     assert_int_equal(ax_remove_tree(copy), AX_OK);
 }
 
-/* GPT-2's older files hold the same tokenizer but for the pattern, which is known to be GPT-2's. */
+/* GPT-2's older files give the same tokenizer; they lack the pattern, which is known to be GPT-2's. */
 static void older_files(void **state)
 {
     const fixture *f = *state;
@@ -349,7 +349,7 @@ static void older_files(void **state)
     free(vocab);
 }
 
-/* As transformers saves a tokenizer: what the program does not need may be a number of any size. */
+/* A tokenizer as transformers saves it: fields that the program does not use may hold numbers of any size. */
 static void saved_by_transformers(void **state)
 {
     const fixture *f = *state;
@@ -403,7 +403,7 @@ static void end_of_text(void **state)
     json_decref(root);
 }
 
-/* A vocabulary that lacks a byte loses it, as Hugging Face does, and `check` says so. */
+/* If the vocabulary lacks a byte, the byte is lost, as with Hugging Face, and `check` reports it. */
 static void unknown_bytes(void **state)
 {
     const fixture *f = *state;
@@ -436,7 +436,8 @@ static void unknown_bytes(void **state)
     json_decref(root);
 }
 
-/* Each damage is refused, and the message names the place. `path` leads to the field that is replaced. */
+/* Each kind of damage is refused, and the message names the field. `path` leads to the field that is
+ * replaced. */
 static void damaged_files(void **state)
 {
     const fixture *f = *state;
@@ -498,7 +499,7 @@ static void damaged_files(void **state)
     }
 }
 
-/* A file cut anywhere is refused, never crashes. */
+/* A file that is truncated anywhere is refused, and never causes a crash. */
 static void truncated_files(void **state)
 {
     const fixture *f = *state;
@@ -512,7 +513,7 @@ static void truncated_files(void **state)
     free(text);
 }
 
-/* Constructs on which Oniguruma and PCRE2 disagree are refused; \s is spelled out alike in and out of
+/* Constructs on which Oniguruma and PCRE2 disagree are refused; \s has the same meaning in and out of
  * classes. */
 static void patterns(void **state)
 {

@@ -1,5 +1,5 @@
-/* data: training the tokenizer - by hand, against Hugging Face's trainer, whoever reads the text, and what is
- * refused. */
+/* data: training the tokenizer: results computed by hand, comparison with Hugging Face's trainer, the same
+ * result for any threads and chunks, and options that are refused. */
 #include "axonn/tokenizer.h"
 
 #include <jansson.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-/* Documents for ax_tokenizer_training.next. */
+/* Supplies documents to ax_tokenizer_training.next. */
 typedef struct supply {
     const char *const *documents;
     size_t n, at;
@@ -65,7 +65,7 @@ static void overlapping_pairs(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
-/* Nothing is left to merge: the vocabulary stays below what was asked for, as a valid tokenizer. */
+/* If nothing is left to merge, the vocabulary stays smaller than requested, and the tokenizer is valid. */
 static void little_text(void **state)
 {
     (void)state;
@@ -77,8 +77,8 @@ static void little_text(void **state)
     }
 }
 
-/* Where Hugging Face's trainer made a variant of the golden file from its corpus, ours makes the very same:
- * vocabulary, merges and their order, pattern, special tokens. */
+/* For the variants that Hugging Face's trainer made from the corpus of the golden file, our trainer makes the
+ * same: vocabulary, merges and their order, pattern, special tokens. */
 static void same_as_hugging_face(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void same_as_hugging_face(void **state)
     assert_int_equal(ax_remove_tree(dir), AX_OK);
 }
 
-/* Random words; `newlines` decides whether there are places to cut a file at. */
+/* Makes random words; without `newlines` there is no place to cut the file into chunks. */
 static char *random_text(size_t n, bool newlines)
 {
     char *text = malloc(n + 1);
@@ -138,8 +138,8 @@ static char *random_text(size_t n, bool newlines)
     return text;
 }
 
-/* A file of several chunks gives one result: by one thread, by several, or supplied whole; with places to cut
- * it and without. */
+/* A file of several chunks gives the same result with one thread, with several, and supplied as one document;
+ * also if it has no places to cut it. */
 static void independent_of_readers(void **state)
 {
     (void)state;
@@ -278,7 +278,8 @@ static void refused(void **state)
     }
 }
 
-/* Special tokens come first in the given order; the end-of-text token is the usual one, or the chosen one. */
+/* Special tokens come first, in the given order. The end-of-text token is <|endoftext|>, or the one chosen.
+ */
 static void special_tokens(void **state)
 {
     (void)state;

@@ -111,7 +111,7 @@ static ax_status pair_get(trainer *t, uint64_t key, pair **out)
     return AX_OK;
 }
 
-/* Moves the pair's list to the end of `places`, with room for `more` entries behind it. */
+/* Moves the pair's list to the end of `places`, with room for `more` entries after it. */
 static ax_status pair_extend(trainer *t, pair *p, size_t more)
 {
     AX_TRY(bpe_grow(&t->places, &t->places_capacity, t->n_places + p->n + more, sizeof *t->places));

@@ -292,7 +292,8 @@ ax_status corpus_finish(const ax_corpus *corpus, int64_t documents)
 
 /* ---- one by one ---------------------------------------------------------------------------------- */
 
-/* Appends a document to `pending`, which holds the documents of the current unit, each behind its length. */
+/* Appends a document to `pending`, which holds the documents of the current unit, each preceded by its
+ * length. */
 static ax_status keep_document(void *user, const char *text, size_t bytes)
 {
     ax_corpus *corpus = user;

@@ -1,8 +1,8 @@
-/* base: status and errors, log, buffers, files, clock, threads, arenas, counter-based random numbers.
+/* base: status and errors, log, host memory, files, clock, signals, threads, counter-based random numbers.
  *
- * Everything in axonn stands on this header and nothing here knows about tensors. Start reading at
- * ax_status: it is the return type of almost every function of the library. All functions are
- * "Not collective" and thread-safe on distinct objects unless they say otherwise. */
+ * All of axonn builds on this header, and nothing here knows about tensors. Start reading at ax_status: it is
+ * the return type of almost every function of the library. All functions are "Not collective" and thread-safe
+ * on distinct objects unless they say otherwise. */
 #ifndef AXONN_BASE_H
 #define AXONN_BASE_H
 
@@ -42,23 +42,24 @@ typedef enum ax_status {
 /* Short English name of a status, never NULL. */
 const char *ax_status_name(ax_status status);
 
-/* Records a message for the calling thread and returns `code`. The function that decides an error calls
- * this once; everyone above only propagates (AX_TRY). The message says what was wrong, where, and what to
- * do next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
+/* Records a message for the calling thread and returns `code`. The function that finds an error calls this
+ * once; its callers only return the status (AX_TRY). The message says what is wrong, where, and what to do
+ * next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
 ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
 /* Shows compilers and analysers, which do not see into ax_fail, that a failure is never AX_OK. */
 static inline ax_status ax_fail_code_(ax_status code) { return code; }
 #define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), ax_fail_code_(code))
 
-/* Puts "text: " in front of the calling thread's message, for callers that know more of the place. */
+/* Puts "text: " in front of the calling thread's message, for callers that know more about where the error
+ * is. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
 /* The calling thread's last message ("" if none); valid until its next ax_fail. */
 const char *ax_error_message(void);
-/* The status it was recorded with, AX_OK if none: for functions that return NULL on failure. */
+/* The status of that message, AX_OK if there is none: for functions that return NULL on failure. */
 ax_status ax_error_status(void);
-/* Marks the last failure as one that all ranks return alike, until the next ax_fail: then rank 0 alone need
- * tell it. ax_comm_agree does it. */
+/* Marks the thread's last error as one that all ranks return, so that only rank 0 has to print it; the next
+ * ax_fail removes the mark. ax_comm_agree calls this. */
 void ax_error_share(void);
 bool ax_error_is_shared(void);
 
@@ -69,7 +70,7 @@ bool ax_error_is_shared(void);
             return ax_try_status_;                                                                           \
     } while (0)
 
-/* Guards user input and results of the system; always on. */
+/* Checks user input and results of system calls; always compiled in. */
 #define AX_CHECK(cond, code, ...)                                                                            \
     do {                                                                                                     \
         if (!(cond))                                                                                         \
@@ -95,7 +96,7 @@ void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
 /* The process-wide level (default INFO; environment AXONN_LOG=error|warn|info|debug|trace). */
 void ax_log_set_level(ax_log_level level);
 
-/* Tells the log which rank of how many the calling thread is (default 0 of 1). */
+/* Sets which rank the calling thread is, and of how many, for the log (default 0 of 1). */
 void ax_log_set_rank(int rank, int size);
 
 /* ---- host memory --------------------------------------------------------------------------------- */
@@ -119,9 +120,9 @@ AX_MUST_CHECK ax_status ax_buf_reserve(ax_buf *buf, size_t extra);
 AX_MUST_CHECK ax_status ax_buf_printf(ax_buf *buf, const char *fmt, ...) AX_PRINTF(2, 3);
 void ax_buf_fini(ax_buf *buf);
 
-/* Memory that comes from the system in whole pages with an inaccessible guard page on either side: an
- * overrun of more than the last page's slack is a fault, not silence. `bytes` is rounded up to pages; the
- * block ends at the rear guard page. Zeroed. Large blocks ask for huge pages. AX_ERR_MEMORY. */
+/* Memory from the system in whole pages, with an inaccessible guard page before and after it: an access
+ * beyond the last page is a segmentation fault and does no silent damage. `bytes` is rounded up to pages, and
+ * the rear guard page follows directly. Zeroed. Large blocks ask for huge pages. AX_ERR_MEMORY. */
 typedef struct ax_region {
     char *base;   /* first usable byte, aligned to 4096 */
     size_t bytes; /* usable */
@@ -134,25 +135,26 @@ void ax_region_destroy(ax_region *region);
 /* Opens a file to read it; the caller closes *fd. A named pipe without a writer is opened at once.
  * AX_ERR_DATA */
 AX_MUST_CHECK ax_status ax_file_open(const char *path, int *fd);
-/* Waits until a read of the descriptor returns at once. AX_ERR_SIGNAL: a signal was noted meanwhile, or
- * before (ax_signal_noted); `path` names the descriptor. Descriptors of regular files never wait. */
+/* Waits until a read of the descriptor does not block; regular files never do. `path` is for messages.
+ * AX_ERR_SIGNAL: a signal was noted (ax_signal_noted), before the call or while it waited. */
 AX_MUST_CHECK ax_status ax_file_wait(int fd, const char *path);
-/* Appends what a descriptor gives until it ends. AX_ERR_DATA: it cannot be read, or gives more than `most`
- * bytes; AX_ERR_SIGNAL: as ax_file_wait. */
+/* Reads a descriptor until it ends and appends the bytes. AX_ERR_DATA: it cannot be read, or gives more than
+ * `most` bytes; AX_ERR_SIGNAL: as ax_file_wait. */
 AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t most, ax_buf *buf);
-/* Whole file into a fresh buffer (NUL-terminated beyond *size); the caller frees. AX_ERR_DATA: it cannot be
- * read, or holds more than `most` bytes, as a device that never ends does. */
+/* Reads a whole file into a new buffer, with a NUL after its *size bytes; the caller frees. AX_ERR_DATA: it
+ * cannot be read, or holds more than `most` bytes, as a device without an end does. */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
-/* The same without a limit for files, and with one of 1 GiB for pipes and devices. */
+/* The same without a limit for regular files, and with a limit of 1 GiB for pipes and devices. */
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
-/* The file that a writer replaces who was asked for `path`: what symbolic links lead to; the caller frees.
- * AX_ERR_DATA for links to nothing, and if a directory, a device or a pipe is there. */
+/* *out is the file that a write to `path` replaces: `path` with symbolic links resolved; the caller frees.
+ * AX_ERR_DATA: a link whose target does not exist, or a directory, a device or a pipe. */
 AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
-/* Writes aside, syncs and renames, so that `path` holds either its old or its whole new content. */
+/* Writes a temporary file, syncs and renames it, so that `path` holds either its old or its whole new
+ * content. */
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
 
-/* write(2) / pread(2) until all is done. `path` serves the message only. */
+/* Call write(2), pwrite(2) or pread(2) until all bytes are done. `path` is for messages only. */
 AX_MUST_CHECK ax_status ax_write_all(int fd, const void *data, size_t size, const char *path);
 AX_MUST_CHECK ax_status ax_pwrite_all(int fd, const void *data, size_t size, int64_t offset,
                                       const char *path);
@@ -166,7 +168,8 @@ AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
 AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
-/* True if both name the same entry of the same directory, however spelled and whether it exists or not. */
+/* Whether both paths name the same entry of the same directory, however they are spelled. It need not exist.
+ */
 bool ax_path_same(const char *a, const char *b);
 
 /* "a/b" from "a" and "b"; an absolute `name` is returned as it is. The caller frees. */
@@ -178,47 +181,47 @@ double ax_now(void);        /* seconds, monotonic, arbitrary origin */
 double ax_cpu_now(void);    /* CPU seconds of the calling thread */
 double ax_wall_clock(void); /* seconds since 1970 */
 
-/* Peak resident memory of this process in bytes as the system counts it (VmHWM), and the present one. */
+/* Peak and current resident memory of this process in bytes, as the system counts it (VmHWM, VmRSS). */
 int64_t ax_memory_peak(void);
 int64_t ax_memory_now(void);
-/* Of the present one, memory that other processes see too (RssShmem). */
+/* The part of the current resident memory that other processes can share (RssShmem). */
 int64_t ax_memory_shared(void);
-/* Returns freed memory to the system and lets VmHWM begin again from what is resident now. */
+/* Returns freed memory to the system and resets the peak (VmHWM) to what is resident now. */
 void ax_memory_restart_peak(void);
-/* What this process may still use: the least of MemAvailable, of what its control groups leave (cached files
- * are given back), and of its address space limit. -1: unknown. */
+/* Bytes that this process can still allocate: the minimum of MemAvailable, of what its control groups leave
+ * (cached files do not count as used there), and of its address space limit. -1: unknown. */
 int64_t ax_memory_available(void);
 
-/* A number that processes of one host share, and those of others most likely do not: its name, and when its
- * kernel was started, make it. */
+/* A key that is equal in all processes of a host and almost certainly differs between hosts: a hash of the
+ * host's name and its kernel's boot id. */
 uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
 
-/* For handlers of signals that ask the process to stop (async-signal-safe): notes that one came. *first_ms, 0
- * before any signal, keeps the moment of the first one; true for a signal that comes a second or more after
- * it. One that comes sooner is the same signal twice: terminals and launchers send to a process and to its
- * group. */
+/* For handlers of signals that ask the process to stop; async-signal-safe. Notes that a signal came.
+ * *first_ms is 0 before the first signal, and then keeps its time. Returns true for a signal that comes a
+ * second or more after the first. A signal that comes sooner is the same one twice: terminals and launchers
+ * send to a process and to its group. */
 bool ax_signal_again(int64_t *first_ms);
-/* Whether one was noted since the last call of ax_signal_forget. What waits for bytes of a pipe then gives
- * up. */
+/* Whether a signal was noted since the last call of ax_signal_forget. Functions that wait for bytes of a pipe
+ * then give up. */
 bool ax_signal_noted(void);
 void ax_signal_forget(void);
 
 /* ---- threads ------------------------------------------------------------------------------------- */
 
-/* pthread_create, but the new thread may run on all processors of this process: not only on the core that the
- * calling one is bound to (dev.h). Its stack has AX_THREAD_STACK bytes, whatever the limit of the process's
- * own is (ulimit -s). Returns 0 or an errno. */
+/* Like pthread_create, but the new thread may run on all processors of this process, even if the calling
+ * thread is bound to a core (dev.h), and its stack has AX_THREAD_STACK bytes, whatever the limit of the
+ * process (ulimit -s). Returns 0 or an errno. */
 enum { AX_THREAD_STACK = 8 << 20 };
 int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
-/* The number of these processors, at least 1. */
+/* The number of processors that this process may use, at least 1. */
 int ax_processors(void);
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
 
-/* Philox4x32-10 (Salmon et al., SC'11): four 32-bit words, a pure function of key and counter. All
- * randomness of axonn is drawn so, keyed by *global* element indices, never by rank or thread. */
+/* Philox4x32-10 (Salmon et al., SC'11): four 32-bit words, a pure function of key and counter. All random
+ * numbers of axonn are drawn from it, keyed by *global* element indices, never by rank or thread. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
 /* A key for a purpose: mixes the run's seed with a name ("init/h.0.attn.q") and an index. */
@@ -229,8 +232,8 @@ uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 float ax_rng_uniform(uint64_t key, uint64_t index);
 float ax_rng_normal(uint64_t key, uint64_t index);
 
-/* A keyed permutation of 0 … n-1 in O(1) memory (a four-round-plus Feistel network with cycle walking):
- * returns the image of `index`. A bijection for every key. n > 0, index < n. */
+/* A keyed permutation of 0 … n-1 in O(1) memory (a six-round Feistel network with cycle walking): returns the
+ * image of `index`. A bijection for every key. n > 0, index < n. */
 uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
@@ -247,13 +250,13 @@ char *ax_format_seconds(double seconds, char out[32]);
 /* The largest divisor of n > 0 that is at most `most` >= 1. */
 int64_t ax_divisor_below(int64_t n, int64_t most);
 
-/* What n > 0 measurements come to; they are sorted where they are. */
+/* Summary of n > 0 measurements; sorts them in place. */
 typedef struct ax_spread {
     double median, min, max, mean;
 } ax_spread;
 ax_spread ax_spread_of(double *value, int64_t n);
 
-/* Edit distance of two short strings, for "did you mean"; two neighbours exchanged are one edit. */
+/* Edit distance of two short strings, for "did you mean"; swapping two neighbours is one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
 /* The release, e.g. "0.1.0", and the commit it was built from ("unknown" outside a checkout). */

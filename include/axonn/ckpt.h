@@ -9,7 +9,7 @@
  *               Replica 0 of each box writes; every rank reads its own box: any grid reads what any wrote.
  *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
  *               state.json, and manifest.json with a checksum of every file. Written aside, synced, renamed;
- *               RUN/latest names the newest. A kill at any moment leaves the one before loadable.
+ *               RUN/latest names the newest. After a kill at any moment the one before can be loaded.
  *
  * Errors of files are AX_ERR_DATA and name the file and the key. */
 #ifndef AXONN_CKPT_H
@@ -29,7 +29,7 @@ enum { AX_ST_MAX_DIMS = 8 };
 typedef struct ax_st_array {
     const char *key;        /* unique in its store */
     const char *dtype_name; /* as in the file: "F32", "BF16", "BOOL", …; ignored by ax_st_plan */
-    ax_dtype dtype;         /* AX_DTYPE_COUNT: one that can be listed but not read */
+    ax_dtype dtype;         /* AX_DTYPE_COUNT: a dtype that can be listed but not read */
     int ndim;
     int64_t dim[AX_ST_MAX_DIMS];
     int file;              /* which file of the store holds it */
@@ -55,10 +55,11 @@ int64_t ax_st_bytes(const ax_st *st);
 /* Elements of an array. */
 int64_t ax_st_elements(const ax_st_array *array);
 
-/* out = the box [lo, lo + n) of the array (NULL, NULL: the whole; both in the array's dim order) as `dtype`,
- * dense and row-major in host memory; with `transpose` (2 dims) out[j,i] is array[i,j]. F64, F32, BF16 and
- * F16 convert into one another, rounding to nearest even; other dtypes are read as they are only. Memory
- * beside `out` is bounded. Not collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that does not exist. */
+/* Reads the box [lo, lo + n) of the array (NULL, NULL: the whole; both in the array's dim order) into `out`
+ * as `dtype`, dense and row-major in host memory; with `transpose` (2 dims) out[j,i] is array[i,j]. F64, F32,
+ * BF16 and F16 convert into one another, rounding to nearest even; other dtypes can only be read without
+ * conversion. Memory beside `out` is bounded. Not collective. AX_ERR_DATA; AX_ERR_USAGE for a conversion that
+ * does not exist. */
 AX_MUST_CHECK ax_status ax_st_read(ax_st *st, const ax_st_array *array, const int64_t *lo, const int64_t *n,
                                    bool transpose, ax_dtype dtype, void *out);
 
@@ -84,8 +85,8 @@ AX_MUST_CHECK ax_status ax_st_sync(ax_st *st);
 
 /* How the keys of foreign files may differ from ax_param.file.key. */
 typedef struct ax_ckpt_rules {
-    const char *prefix;        /* may be there or not in files: "transformer."; NULL: none */
-    const char *const *ignore; /* patterns as the shell's (*, ?) of keys that are read over */
+    const char *prefix;        /* a prefix that keys in files may have or lack: "transformer."; NULL: none */
+    const char *const *ignore; /* shell patterns (*, ?) of keys in files that are ignored */
     int ignores;
 } ax_ckpt_rules;
 
@@ -98,20 +99,21 @@ AX_MUST_CHECK ax_status ax_ckpt_write_params(const ax_param_set *set, const char
  * call ax_param_set_refresh next. AX_ERR_DATA lists all parameters that are missing or of another shape, and
  * all keys that neither belong to a parameter nor match `rules` (may be NULL). Collective along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_read_params(ax_param_set *set, const char *path, const ax_ckpt_rules *rules);
-/* The same from a store that is open, whatever has become of its directory since. */
+/* The same from a store that is open, even if its directory has changed since. */
 AX_MUST_CHECK ax_status ax_ckpt_read_store(ax_param_set *set, ax_st *st, const ax_ckpt_rules *rules);
-/* Whether a store holds these parameters, which need no memory yet: AX_ERR_DATA with the list of
+/* Checks that a store holds these parameters, which need no memory yet: else AX_ERR_DATA with the list of
  * ax_ckpt_read_params. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_match(ax_param *const *params, int n, const ax_st *st,
                                       const ax_ckpt_rules *rules);
 
-/* Whether arrays `a` and `b` of `path` have the same shape and values, or one of them is missing. `prefix`:
- * as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */
+/* Sets *same to whether arrays `a` and `b` of `path` have the same shape and values, or one of them is
+ * missing. `prefix`: as in ax_ckpt_rules. Not collective. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_ckpt_same_arrays(const char *path, const char *a, const char *b,
                                             const char *prefix, bool *same);
 
-/* A checksum of each parameter's master weights that no grid changes: Σ over elements of a hash of (global
- * index, bits) mod 2^64. `sums` has set->n items, the same on every rank. Collective along the grid. */
+/* Computes a checksum of each parameter's master weights, which does not depend on the grid: Σ over elements
+ * of a hash of (global index, bits) mod 2^64. `sums` has set->n items, the same on every rank. Collective
+ * along the grid. */
 AX_MUST_CHECK ax_status ax_ckpt_checksums(const ax_param_set *set, uint64_t *sums);
 
 /* ---- checkpoints --------------------------------------------------------------------------------- */
@@ -127,8 +129,7 @@ typedef struct ax_ckpt_save_args {
     const char *run_dir; /* holds ckpt/ and latest; made if missing */
     int64_t step;
     const ax_param_set *params;
-    ax_dtype dtype;                /* of model.safetensors; the master weights are kept beside it where it
-                                      differs from theirs */
+    ax_dtype dtype; /* of model.safetensors; the master weights are also saved if their dtype is another */
     int64_t shard_bytes;           /* 0: 5 GB */
     const char *const *slot_names; /* params->slots names: "exp_avg", "exp_avg_sq" */
     const ax_ckpt_file *files;
@@ -137,10 +138,10 @@ typedef struct ax_ckpt_save_args {
     int64_t keep_latest; /* how many checkpoints stay, this one included; 0: all */
 } ax_ckpt_save_args;
 
-/* Writes RUN/ckpt/step-N, makes `latest` name it, and then removes the oldest beyond keep_latest. On failure
- * (no space: the message names the place and the bytes needed) nothing of it remains and the checkpoints
- * before are untouched. Only one process group may save into a run at a time. Collective along the grid; all
- * ranks fail if one does. `files`, `state` count on rank 0. */
+/* Writes RUN/ckpt/step-N, makes `latest` name it, and then removes the oldest beyond keep_latest. If it fails
+ * (no space: the message names the directory and the bytes needed), nothing of it remains and earlier
+ * checkpoints are untouched. Only one process group may save into a run at a time. Collective along the grid;
+ * all ranks fail if one does. `files` and `state` are used on rank 0. */
 AX_MUST_CHECK ax_status ax_ckpt_save(const ax_ckpt_save_args *args);
 
 /* Reads master weights and optimizer state of checkpoint directory `dir` bit for bit (converted if the master
@@ -151,21 +152,21 @@ AX_MUST_CHECK ax_status ax_ckpt_load(ax_param_set *set, const char *dir, const c
 /* training/state.json of checkpoint directory `dir`; the caller frees. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_read_state(const char *dir, char **json);
 
-/* Removes what an interrupted save or deletion left in RUN/ckpt, and gives a checkpoint its name back that
- * was being replaced. By one rank, when no save runs. */
+/* Removes what an interrupted save or deletion left in RUN/ckpt, and gives a checkpoint its name back if a
+ * save was interrupted while it replaced it. To be called by one rank, while no save runs. */
 AX_MUST_CHECK ax_status ax_ckpt_clean(const char *run_dir);
 
 /* ---- finding them -------------------------------------------------------------------------------- */
 
-/* The checkpoint of the run that was saved last (which need not be of the highest step) among those that
- * verify: damaged ones that are newer are named in a warning. *dir is NULL if the run has none at all;
+/* Finds the checkpoint of the run that was saved last (which need not be of the highest step) among those
+ * that verify; damaged ones that are newer are named in a warning. *dir is NULL if the run has none at all;
  * AX_ERR_DATA if it has some and none verifies. The caller frees. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_find_latest(const char *run_dir, char **dir);
-/* What `train.resume` means: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir), else the path of a
- * checkpoint, which must verify, or of a run. */
+/* Finds the checkpoint for the value of `train.resume`: "none" → NULL, "auto" → ax_ckpt_find_latest(run_dir),
+ * else the path of a checkpoint, which must verify, or of a run. */
 AX_MUST_CHECK ax_status ax_ckpt_find_resume(const char *run_dir, const char *resume, char **dir);
-/* The model directory that a MODEL argument means: a Hugging Face directory, a checkpoint (which must
- * verify), or a run (its newest checkpoint). */
+/* Finds the model directory of a MODEL argument: a Hugging Face directory, a checkpoint (which must verify),
+ * or a run (its newest checkpoint). */
 AX_MUST_CHECK ax_status ax_ckpt_find_model(const char *path, char **dir);
 
 /* Whether a directory holds model.safetensors or its index. Not collective. */
@@ -187,11 +188,11 @@ typedef struct ax_ckpt_list {
     ax_ckpt_info *item; /* newest (highest serial) first */
 } ax_ckpt_list;
 
-/* The run's checkpoints (none: n is 0); with `verify`, every file is read. Not collective. */
+/* Lists the run's checkpoints (none: n is 0); with `verify`, every file is read. Not collective. */
 AX_MUST_CHECK ax_status ax_ckpt_list_create(const char *run_dir, bool verify, ax_ckpt_list **out);
 void ax_ckpt_list_destroy(ax_ckpt_list **list);
 
-/* A file of a checkpoint that is not what the manifest says. */
+/* A file of a checkpoint that differs from the manifest. */
 typedef struct ax_ckpt_fault {
     char *file, *what; /* "model.safetensors", "checksum differs"; owned */
 } ax_ckpt_fault;
@@ -236,10 +237,10 @@ typedef struct ax_ckpt_diff {
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 
-/* Compares two MODEL arguments or .safetensors files array by array, then, where both have them, optimizer
- * state and config.json member by member (equal members make no row). An array that only one of them names
- * with one of the `n_prefixes` prefixes of model families is compared with the other's without it, in a row
- * named as in `a`. Not collective. The caller owns *out. */
+/* Compares two MODEL arguments or .safetensors files array by array, then, if both have them, optimizer state
+ * and config.json member by member (equal members make no row). If only one of them has a key with one of the
+ * `n_prefixes` prefixes of model families, the array is compared with that of the key without the prefix in
+ * the other, in a row named as in `a`. Not collective. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_ckpt_diff_create(const char *a, const char *b, const char *const *prefixes,
                                             int n_prefixes, ax_ckpt_diff **out);
 void ax_ckpt_diff_destroy(ax_ckpt_diff **diff);

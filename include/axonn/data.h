@@ -1,6 +1,6 @@
 /* data: documents in, packed token files, and the rows of a training step out.
  *
- * The way of a text: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
+ * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
  * ax_data (a file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
  * Letters: N tokens of a source, T tokens of a row, B rows of a step's global batch. All functions are
  * "Not collective"; an ax_data may be read by several threads at once, other objects by one at a time.
@@ -26,7 +26,7 @@
  *        .  u64   start[D+1]: document d is tokens start[d] ... start[d+1]-1; start[0] = 0, start[D] = N;
  *                 strictly increasing, for there are no empty documents; here the file ends
  *
- * It is written aside, synced and renamed: a file of that name is complete. */
+ * It is written to a temporary file, synced and renamed: a file of that name is complete. */
 #ifndef AXONN_DATA_H
 #define AXONN_DATA_H
 
@@ -58,11 +58,11 @@ const char *ax_data_format_name(ax_data_format format);
 /* Formats that hold text and need a tokenizer before they can be read. */
 static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSON; }
 
-/* Tells what `path` holds, from its first bytes, its suffix and its neighbours. For Megatron, `path` may be
- * the .bin, the .idx or their common prefix. A directory that holds nothing but token files (.tok, .bin,
- * .idx), and a pattern as the shell's (* ? [) under whose name there is no file, have the format of their
- * first file. A pipe is text until a corpus has read it. AX_ERR_DATA: missing, unreadable, nothing known, or
- * a directory with both token files and others. */
+/* Detects the format of `path` from its first bytes, its suffix and the files beside it. For Megatron-LM,
+ * `path` may be the .bin, the .idx or their common prefix. A directory with nothing but token files (.tok,
+ * .bin, .idx), and a shell pattern (* ? [) that is not itself the name of a file, have the format of their
+ * first file. A pipe is AX_DATA_PIPE until a corpus has read it. AX_ERR_DATA: missing, unreadable, no known
+ * format, or a directory with both token files and others. */
 AX_MUST_CHECK ax_status ax_data_detect(const char *path, ax_data_format *out);
 
 /* ---- token sources ------------------------------------------------------------------------------- */
@@ -83,39 +83,39 @@ typedef struct ax_data_info {
                              /* lengths and of 64 blocks of 4 KiB of each, which tells files apart */
 } ax_data_info;
 
-/* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) means
- * shards: files of one format and vocabulary, which read in byte order of their paths as one file that holds
- * all their tokens and documents; its checksum is made of theirs. `end_id` tells where documents end in
- * formats without an index (llm.c, nanoGPT): a document starts after each such token; -1: the whole is one
- * document. Formats with an index ignore it. The caller closes. AX_ERR_DATA: missing, damaged, truncated,
- * or text (the message then names `axonn data build`). */
+/* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) names shards: files
+ * of one format and vocabulary, which read, in byte order of their paths, like one file with all their tokens
+ * and documents; its checksum is made of theirs. `end_id` tells where documents end in formats without an
+ * index (llm.c, nanoGPT): a document starts after each such token; -1: the whole source is one document.
+ * Formats with an index ignore it. The caller closes. AX_ERR_DATA: missing, damaged, truncated, or text (the
+ * message then names `axonn data build`). */
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
-/* Both live as long as the source. */
+/* Description and path of a source; both live as long as the source. */
 const ax_data_info *ax_data_describe(const ax_data *data);
 const char *ax_data_path(const ax_data *data);
 
-/* Declares which model will read: tokens of `vocab` or above become errors where they are read. Fails with
- * AX_ERR_DATA if the source says its vocabulary is larger, or that it was made by a tokenizer with another
- * hash (0: unknown, matches all). */
+/* Sets the vocabulary of the model that will read the source: reading a token of `vocab` or above is then an
+ * error. AX_ERR_DATA: the source says that its vocabulary is larger, or that it was made by a tokenizer with
+ * another hash (0: unknown, matches all). */
 AX_MUST_CHECK ax_status ax_data_expect(ax_data *data, int64_t vocab, uint64_t tokenizer_hash);
 
-/* Verifies everything that the format lets one verify: checksum, tokens below the vocabulary, document
+/* Verifies everything that the format allows to verify: checksum, tokens below the vocabulary, document
  * index, closing end-of-text tokens. Reads the whole file in constant memory. AX_ERR_DATA names file and
- * offset of the first fault. */
+ * offset of the first error. */
 AX_MUST_CHECK ax_status ax_data_check(const ax_data *data);
 
 /* Copies tokens first ... first+count-1 to `out`. AX_ERR_USAGE outside the source, AX_ERR_DATA for a token
  * outside the vocabulary. */
 AX_MUST_CHECK ax_status ax_data_tokens(const ax_data *data, int64_t first, int64_t count, int32_t *out);
 
-/* The tokens of document `index`: first ... end-1. Where the format has no index, the source is read from its
- * beginning. AX_ERR_USAGE if there is no such document, or neither an index nor an end_id. */
+/* Finds the tokens of document `index`: first ... end-1. If the format has no index, the source is read from
+ * its beginning. AX_ERR_USAGE: there is no such document, or neither an index nor an end_id. */
 AX_MUST_CHECK ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, int64_t *end);
 
-/* How many documents there are; where the format has no index, the whole source is read. AX_ERR_USAGE:
- * neither an index nor an end_id. */
+/* Counts the documents; if the format has no index, the whole source is read. AX_ERR_USAGE: neither an index
+ * nor an end_id. */
 AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *count);
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
@@ -124,23 +124,23 @@ AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *co
 typedef struct ax_rows {
     int32_t *tokens;    /* inputs; 0 where padded */
     int32_t *targets;   /* the token that follows; -1 = masked, no target */
-    int32_t *doc_start; /* place in the row where the document of position t starts, 0 if before the row */
+    int32_t *doc_start; /* position in the row where the document of position t starts; 0 if before the row */
     int32_t *position;  /* t - doc_start[t] */
 } ax_rows;
 
-/* How a source is cut into rows: row i holds tokens i*T ... i*T+T, T inputs and the same shifted by one as
- * targets, one token shared between neighbours. With mask_documents the first token of a document is no
- * target and attention and positions restart there; without, doc_start is 0 everywhere. */
+/* How a source is cut into rows. Row i holds tokens i*T ... i*T+T: T inputs, and the same shifted by one as
+ * targets, so that neighbouring rows share one token. With mask_documents the first token of a document is
+ * not a target, and attention and positions restart there; without it, doc_start is 0 everywhere. */
 typedef struct ax_row_shape {
     int64_t seq_len; /* T */
     bool mask_documents;
 } ax_row_shape;
 
-/* Full rows, those that training uses: (N-1) / T. */
+/* Number of full rows, which training uses: (N-1) / T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
-/* Rows with the last, partial one, for evaluation: every token of the source but the first is in exactly
- * one of them as a target (masked only if it opens a document): ceil((N-1) / T). */
+/* Number of rows with the last, partial one, for evaluation: ceil((N-1) / T). Every token of the source but
+ * the first is a target in exactly one of them (masked only if it opens a document). */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Fills line `line` of `out` with row `row`, 0 <= row < ax_data_rows; the padding of a partial row has token
@@ -149,7 +149,8 @@ int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 AX_MUST_CHECK ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                     const ax_rows *out, int64_t line, int64_t *targets);
 
-/* The number of unmasked targets of a row, from the document index where there is one. AX_ERR_DATA. */
+/* Sets *targets to the number of unmasked targets of a row, from the document index if there is one.
+ * AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_data_row_targets(const ax_data *data, const ax_row_shape *shape, int64_t row,
                                             int64_t *targets);
 
@@ -167,16 +168,16 @@ typedef struct ax_sampler_options {
 
 typedef struct ax_sampler ax_sampler;
 
-/* A deterministic stream of samples drawn from `sources`, which must outlive it. Sample g comes from the
- * source i with the largest w_i*max(g,1) - count_i (the first of equals), count_i being the samples it has
- * given so far; it is the source's sample count_i in the order of its present epoch. Hence every sample is
- * a pure function of (seed, g), and count_i is all there is to resume from. The caller destroys.
- * AX_ERR_DATA: a source too short for one row. */
+/* Creates a deterministic stream of samples drawn from `sources`, which must outlive it. Sample g comes from
+ * the source i with the largest w_i*max(g,1) - count_i (the first of equals), where count_i is the number of
+ * samples that it has given so far; it is sample count_i of the source, in the order of its current epoch. So
+ * every sample is a pure function of (seed, g), and the counts are all that is needed to resume. The caller
+ * destroys. AX_ERR_DATA: a source too short for one row. */
 AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_options *options,
                                           ax_sampler **out);
 void ax_sampler_destroy(ax_sampler **sampler);
 
-/* The position, one integer per source: samples taken so far. restore sets it: the next batch is the one
+/* The position, one integer per source: samples taken so far. restore sets it: the next batch is then the one
  * that followed ax_sampler_state. AX_ERR_DATA: negative counts. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
@@ -185,8 +186,8 @@ AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *p
  * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
-/* The same in parts, which follow one another from row 0 to B: rows first ... end-1 and their targets.
- * Between two of them a caller may give up the batch, by going back to the counts before it
+/* The same in parts, which follow one another from row 0 to B: chooses rows first ... end-1 and counts their
+ * targets. Between two parts a caller may give up the batch, by restoring the counts before it
  * (ax_sampler_restore). AX_ERR_USAGE, AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
                                              int64_t *targets);
@@ -200,7 +201,7 @@ AX_MUST_CHECK ax_status ax_sampler_read(const ax_sampler *sampler, int64_t first
 /* ax_sampler_next and ax_sampler_read of all B rows. */
 AX_MUST_CHECK ax_status ax_sampler_next_batch(ax_sampler *sampler, const ax_rows *out, int64_t *targets);
 
-/* Which sample of which source is row `row` of the present batch. */
+/* Tells which sample of which source is row `row` of the current batch. */
 void ax_sampler_where(const ax_sampler *sampler, int64_t row, int *src, int64_t *sample);
 
 /* ---- writing token files ------------------------------------------------------------------------- */
@@ -220,25 +221,25 @@ AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32
 /* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */
 AX_MUST_CHECK ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info);
 
-/* Gives up: leaves nothing behind. NULL is fine. */
+/* Gives up the file and leaves nothing behind. NULL is fine. */
 void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* ---- documents of text --------------------------------------------------------------------------- */
 
 /* What to read as text: files, JSONL files, patterns of both, and directories. Directories are walked
  * recursively (names that begin with a dot are left out, links to files are followed, links to directories
- * are not) and their files taken in byte order of their paths. A .json file is JSONL if its first line is an
- * object, an array of documents if it is an array of objects, else text. A pipe or terminal (/dev/stdin,
- * process substitution) is read to its end at once, and told apart in the same way. A byte order mark before
- * text is no part of it. */
+ * are not), and their files are taken in byte order of their paths. A .json file is JSONL if its first line
+ * is an object, JSON if it is an array of objects or objects that are spread over lines, else text. A pipe or
+ * terminal (/dev/stdin, process substitution) is first read to its end, and its format is detected in the
+ * same way. A byte order mark before text is dropped. */
 typedef struct ax_corpus_options {
     const char *const *inputs;
     int n_inputs;
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
-    const char *text_key;       /* of objects of JSON; NULL: "text" */
-    int64_t bad_lines; /* so many objects may be left out whose text is null or not valid Unicode, as */
-                       /* lone surrogates; the first is told, more are an error */
+    const char *text_key;       /* member of a JSON object that holds its text; NULL: "text" */
+    int64_t bad_lines;          /* how many objects may be left out because their text is null or not valid */
+                                /* Unicode (lone surrogates); the first is reported, more are an error */
 } ax_corpus_options;
 
 typedef struct ax_corpus ax_corpus;
@@ -248,22 +249,22 @@ typedef struct ax_corpus ax_corpus;
 AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
 void ax_corpus_destroy(ax_corpus **corpus);
 
-/* Files and their bytes, without those that ax_corpus_next has left out so far. */
+/* Number of files and of their bytes, without those that ax_corpus_next has left out so far. */
 int64_t ax_corpus_files(const ax_corpus *corpus);
 int64_t ax_corpus_bytes(const ax_corpus *corpus);
-/* Path of a file, counting all that were listed; lives as long as the corpus. */
+/* Path of file `file`, counted over all that were listed; lives as long as the corpus. */
 const char *ax_corpus_path(const ax_corpus *corpus, int64_t file);
 
-/* Appends the next document in order to `doc`, or sets *end. Empty documents are left out. Files below
- * directories that cannot be read or are no text (they hold a NUL byte) are warned of, counted and left out,
- * and so are .json files there whose first record has no text; inputs named by the caller must be readable
- * text. AX_ERR_DATA with file:line for what is no JSON or has no text member; or if there was no document at
+/* Appends the next document in order to `doc`, or sets *end. Empty documents are left out. In directories,
+ * files that cannot be read, files that are not text (they hold a NUL byte), and .json files whose first
+ * record has no text are counted and left out with a warning. Inputs that the caller names must be readable
+ * text. AX_ERR_DATA: invalid JSON or a record without a text, with file:line; or there was no document at
  * all. */
 AX_MUST_CHECK ax_status ax_corpus_next(ax_corpus *corpus, ax_buf *doc, bool *end);
 
 /* Files left out so far: by the listing, and by ax_corpus_next. */
 int64_t ax_corpus_skipped(const ax_corpus *corpus);
-/* Objects without a usable text that were left out so far. */
+/* JSON objects without a usable text that were left out so far. */
 int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 
 /* ---- building ------------------------------------------------------------------------------------ */
@@ -274,8 +275,8 @@ typedef struct ax_data_progress {
     double seconds;                  /* since the start */
 } ax_data_progress;
 
-/* Called from any thread, never two at once, at most about ten times a second and once at the end; returns
- * false to stop, and what called it then fails with AX_ERR_SIGNAL. */
+/* Called from any thread, never two at once, at most about ten times a second and once at the end. Returns
+ * false to stop: the function in progress then fails with AX_ERR_SIGNAL. */
 typedef bool (*ax_data_progress_fn)(void *user, const ax_data_progress *progress);
 
 typedef struct ax_data_build_options {
@@ -298,19 +299,19 @@ typedef struct ax_data_build_report {
     ax_data_info train, valid; /* what was written; valid is zero without a split */
 } ax_data_build_report;
 
-/* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of
- * threads. Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents
- * and arrays of JSON larger than that; with dedup, which compares hashes of texts (XXH3-64), also 16 to 32
- * bytes a document. *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split
- * without documents, disk full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL:
- * stopped by `progress`. No unfinished file is left behind. */
+/* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of threads.
+ * Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents and JSON
+ * arrays larger than that; dedup compares hashes of texts (XXH3-64), which takes 16 to 32 bytes per document.
+ * *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split without documents, disk
+ * full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL: stopped by `progress`.
+ * No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);
 
-/* The token file for whatever data.train or data.valid names: `path` itself if it holds tokens, else a file
- * in `cache_dir` (created) tokenized from it now, or earlier if names, sizes and times of the inputs and the
- * tokenizer are unchanged. `how` has the tokenizer (NULL does for token files), how text is read, threads and
- * progress; its inputs and outputs are not looked at. The caller frees *token_path. One rank calls this
- * before the others open the result. */
+/* Finds or makes the token file for the path in data.train or data.valid. That is `path` itself if it holds
+ * tokens. Else it is a file in `cache_dir` (created), tokenized now, or earlier if names, sizes and times of
+ * the inputs and the tokenizer have not changed. `how` gives the tokenizer (may be NULL for token files), how
+ * text is read, threads and progress; its inputs and outputs are ignored. The caller frees *token_path. One
+ * rank calls this before the others open the result. */
 AX_MUST_CHECK ax_status ax_data_prepare(const char *path, const ax_data_build_options *how,
                                         const char *cache_dir, char **token_path);
 

@@ -1,11 +1,11 @@
-/* option: one table per set of options, used for YAML files, `key=value` overrides and a verb's flags.
+/* option: one table per set of options, for YAML files, `key=value` overrides and a verb's flags.
  *
- * A row of the table says what a key is: type, place in the caller's struct, default, legal values, help.
- * From the table come the defaults, parsing, validation, messages, the dump of the resolved values and the
- * help text. Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own
- * rules (ax_option_error) → finish. Mistakes of the user are collected on the way, so that finish reports all
- * of them at once; the reading functions return an error only when they cannot go on (memory, unreadable
- * file). All functions are Not collective. */
+ * A row of the table says what a key is: type, place in the caller's struct, default, legal values, help. The
+ * table gives the defaults, parsing, validation, messages, the dump of the resolved values and the help text.
+ * Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own rules
+ * (ax_option_error) → finish. Errors of the user are collected on the way, so that finish reports all of them
+ * at once; the reading functions return an error only if they cannot go on (no memory, unreadable file). All
+ * functions are Not collective. */
 #ifndef AXONN_OPTION_H
 #define AXONN_OPTION_H
 
@@ -29,7 +29,7 @@ typedef struct ax_strings {
 
 typedef struct ax_weighted_path {
     char *path;
-    double weight; /* > 0; 0 where the user gave none */
+    double weight; /* > 0; 0: the user gave none */
 } ax_weighted_path;
 
 typedef struct ax_paths {
@@ -39,21 +39,22 @@ typedef struct ax_paths {
 
 /* A number of steps (or of anything else that is counted), or a percentage of all of them. */
 typedef struct ax_quota {
-    int64_t number; /* counts if percent is 0 */
+    int64_t number; /* used if percent is 0 */
     double percent;
 } ax_quota;
 
-/* The number that a quota means where there are `whole`: percentages are rounded to the nearest integer. */
+/* Returns the number that a quota stands for, out of `whole`; percentages are rounded to the nearest integer.
+ */
 int64_t ax_quota_of(const ax_quota *quota, int64_t whole);
 
-/* The type of an option and, behind it, the C type of its field. Strings and lists belong to the struct;
+/* The types of options, each with the C type of its field. Strings and lists belong to the struct;
  * ax_option_fini frees them. A string without default that nobody gave is NULL. */
 typedef enum ax_option_type {
     AX_OPT_BOOL,    /* bool: true | false */
-    AX_OPT_INT,     /* int64_t; word i of `choices`, where there are any, stands for -1 - i */
+    AX_OPT_INT,     /* int64_t; word i of `choices`, if there are any, stands for -1 - i */
     AX_OPT_FLOAT,   /* double, finite */
     AX_OPT_QUOTA,   /* ax_quota: N, or P% with P from 0 to 100; `range` is N's */
-    AX_OPT_STRING,  /* char *; one of `choices`, where there are any */
+    AX_OPT_STRING,  /* char *; one of `choices`, if there are any */
     AX_OPT_PATH,    /* char *; a word of `choices` is kept as it is, "./word" is the file of that name */
     AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */
     AX_OPT_FLOATS,  /* double[items] */
@@ -72,11 +73,11 @@ typedef struct ax_option {
     const char *choices; /* "adamw|sgd" */
     int items;           /* AX_OPT_FLOATS: how many */
     bool required;       /* must be given */
-    const char *meta;    /* what stands for the value in the help: "N", "DIR"; NULL: after the type */
+    const char *meta;    /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
     const char *help;    /* one sentence, no full stop */
 } ax_option;
 
-/* The word of an AX_OPT_ENUM's value, e.g. (row, 1) → "sgd"; copies at most 64 bytes into `word`. */
+/* Copies the word of an AX_OPT_ENUM's value, e.g. (row, 1) → "sgd", at most 64 bytes, and returns `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
 
 /* True if the row is a positional argument. */
@@ -86,7 +87,7 @@ bool ax_option_is_positional(const ax_option *option);
 
 typedef struct ax_option_set ax_option_set;
 
-/* A set over `table`, whose values live in the struct `target` of the caller (overwritten: all its fields
+/* Creates a set over `table` whose values are in the caller's struct `target` (overwritten: all its fields
  * get their defaults). `table` and `target` must outlive the set. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_set_create(const ax_option *table, size_t count, void *target,
                                              ax_option_set **out);
@@ -99,7 +100,7 @@ void ax_option_fini(const ax_option *table, size_t count, void *target);
 /* Reads YAML. Relative paths are relative to the file's directory and become absolute. AX_ERR_DATA if the
  * file cannot be read, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
-/* The same from memory: `name` stands in messages, `dir` is what relative paths are relative to. */
+/* The same from memory: `name` is the file's name in messages, and relative paths are relative to `dir`. */
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 
@@ -113,23 +114,23 @@ AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, c
  * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
 
-/* True if a file or the command line gave the key (rightly or not), false if it has its default. */
+/* True if a file or the command line gave the key a valid value, false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
 /* True if the command line gave the key. */
 bool ax_option_typed(const ax_option_set *set, const char *key);
-/* True if no error was recorded for the key and every text could be read to its end: rules over several keys
- * ask this first, since a key that seems not given may stand in what was not read. */
+/* True if no error was recorded for the key and every text could be read to its end. Rules over several keys
+ * ask this first, because a key that seems to be missing may be in a part that was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);
-/* Where the value came from: "train.yaml:12:7", "command line, argument …" or "default". */
+/* Where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);
 
-/* Records that `key` breaks a rule; the message is printed behind the key's place. */
+/* Records that `key` breaks a rule; the message is printed after the place of the key. */
 void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) AX_PRINTF(3, 4);
 
-/* A key that the table requires need not be given. */
+/* Makes a key optional that the table requires. */
 void ax_option_waive(ax_option_set *set, const char *key);
 
-/* AX_OK if nothing was wrong, else AX_ERR_USAGE with all errors as the message, one per line: place, key,
+/* AX_OK if there were no errors, else AX_ERR_USAGE with all errors as the message, one per line: place, key,
  * rule and the nearest legal key or value. */
 AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 

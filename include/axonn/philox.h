@@ -1,6 +1,6 @@
-/* The counter-based random numbers of base.h, inline, so that code of a GPU can draw the same ones:
- * Philox4x32-10 (Salmon et al., SC'11), a pure function of key and counter. Programs of the host call
- * ax_philox, ax_rng_uniform and ax_rng_normal. */
+/* The counter-based random numbers of base.h, inline, so that GPU code draws the same ones: Philox4x32-10
+ * (Salmon et al., SC'11), a pure function of key and counter. Host code calls ax_philox, ax_rng_uniform and
+ * ax_rng_normal. */
 #ifndef AXONN_PHILOX_H
 #define AXONN_PHILOX_H
 
@@ -34,8 +34,8 @@ AX_INLINE void ax_philox_words(uint64_t key, uint64_t counter_hi, uint64_t count
     out[3] = c3;
 }
 
-/* Element `index` of those of key and counter_hi: uniform in [0, 1) with 24 bits. Elements 4k … 4k+3 share
- * one block. */
+/* Returns element `index` of the stream of key and counter_hi: uniform in [0, 1) with 24 bits. Elements 4k …
+ * 4k+3 share one block. */
 AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t index)
 {
     uint32_t words[4];
@@ -43,9 +43,10 @@ AX_INLINE float ax_philox_uniform(uint64_t key, uint64_t counter_hi, uint64_t in
     return (float)(words[index % 4] >> 8) * 0x1p-24f;
 }
 
-/* -2·ln((word + 1)·2^-32), to 1e-13 of its value: the word + 1 is m·2^e with m within a factor √2 of 1, and
- * ln m = 2·artanh((m - 1)/(m + 1)). Plain arithmetic, which compilers turn into vectors, and which gives the
- * same bits wherever they leave products and sums apart, as a library's logarithm does not. */
+/* Returns -2·ln((word + 1)·2^-32), with a relative error of 1e-13: the word + 1 is m·2^e with m within a
+ * factor √2 of 1, and ln m = 2·artanh((m - 1)/(m + 1)). Plain arithmetic, unlike a library's logarithm:
+ * compilers vectorize it, and the bits are the same on all machines, as long as products and sums are not
+ * fused. */
 AX_INLINE double ax_philox_minus_2_log(uint32_t word)
 {
     const uint64_t root_half = 0x3fe6a09e667f3bcd, mantissa = 0x000fffffffffffff;
@@ -67,8 +68,9 @@ AX_INLINE double ax_philox_minus_2_log(uint32_t word)
     return -2.0 * (e * 0.6931471805599453 + 2.0 * s * series);
 }
 
-/* Two standard normals of two words, by Box-Muller: radius·cos and radius·sin of the second one's part of a
- * whole turn. The angle counts from the nearest quarter turn, which is exact; its series end at 1e-13. */
+/* Computes two standard normals from two words by Box-Muller: radius·cos and radius·sin. The first word gives
+ * the radius; the second is the angle, as a fraction of a whole turn. The angle is reduced to the nearest
+ * quarter turn, which is exact; the series are accurate to 1e-13. */
 AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2])
 {
     double radius = sqrt(ax_philox_minus_2_log(word0));

@@ -28,10 +28,10 @@ void ax_ids_fini(ax_ids *ids);
 /* ---- load, save, ask ----------------------------------------------------------------------------- */
 
 /* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
- * merges.txt (used where the directory has no tokenizer.json). tokenizer_config.json beside it is honoured.
- * The caller owns *out. AX_ERR_DATA if a file is missing or damaged, or names a feature that byte-level BPE
- * here does not implement (the message names the field); nothing is silently ignored that would change ids,
- * but `truncation` and `padding`, which are settings of one run. */
+ * merges.txt (used if the directory has no tokenizer.json). tokenizer_config.json beside it is honoured. The
+ * caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that byte-level BPE here
+ * does not implement (the message names the field). Nothing that changes ids is silently ignored, except
+ * `truncation` and `padding`, which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes tokenizer.json and tokenizer_config.json into `dir` (created if need be), byte for byte as they were
@@ -40,18 +40,18 @@ AX_MUST_CHECK ax_status ax_tokenizer_save(const ax_tokenizer *tok, const char *d
 
 void ax_tokenizer_destroy(ax_tokenizer **tok);
 
-/* One more than the largest id: the least vocabulary of a model that uses this tokenizer. */
+/* One more than the largest id: the smallest vocabulary of a model that uses this tokenizer. */
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
 
 /* The token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
-/* Fingerprint of everything that decides the ids of a text, the end-of-text token included, but not of how
- * the files are written; token files keep it to refuse another tokenizer. */
+/* A hash of everything that decides the ids of a text, including the end-of-text token, but not of how the
+ * files are written. Token files record it, so that another tokenizer can be refused. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
-/* The id of the token that stands for exactly these bytes (added tokens first), or -1. Tokens whose names are
- * not spelled in the byte alphabet, to which no text is encoded, are not found. */
+/* The id of the token that stands for exactly these bytes (added tokens first), or -1. A token whose name is
+ * not spelled in the byte alphabet is not found; no text is encoded to it. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n);
 
 /* The bytes a token stands for (not NUL-terminated; owned by `tok`), or NULL where no token has this id. */
@@ -64,7 +64,7 @@ bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id);
 
 enum {
     AX_ENCODE_ADD_SPECIAL = 1, /* apply the file's template (begin-of-text token and the like) */
-    AX_ENCODE_PLAIN = 2        /* the text of special tokens is text, for input that is not trusted */
+    AX_ENCODE_PLAIN = 2 /* encode special tokens in the text as plain text, for input that is not trusted */
 };
 
 /* The state one thread needs to encode; `tok` must outlive it. The caller owns *out. AX_ERR_MEMORY. */
@@ -85,8 +85,8 @@ enum { AX_DECODE_SKIP_SPECIAL = 1 };
 AX_MUST_CHECK ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
                                   ax_buf *out);
 
-/* Decodes token by token for a reader who wants whole characters: the start of a UTF-8 sequence is held back
- * (at most 3 bytes) until the tokens that complete it or show it to be invalid. */
+/* Decodes token by token and returns whole characters only: the start of a UTF-8 sequence is held back (at
+ * most 3 bytes) until further tokens complete it or show that it is invalid. */
 typedef struct ax_decoder {
     const ax_tokenizer *tok;
     unsigned flags;
@@ -106,7 +106,7 @@ typedef enum ax_tokenizer_phase {
 } ax_tokenizer_phase;
 
 typedef struct ax_tokenizer_training {
-    int32_t vocab;               /* size wanted: the 256 bytes and the special tokens count */
+    int32_t vocab;               /* size to train, including the 256 bytes and the special tokens */
     const char *pattern;         /* "gpt2" (also if NULL), "llama3" or "qwen2" (which includes NFC) */
     const char *const *specials; /* special tokens; they get the first ids, in this order */
     size_t n_specials;
@@ -118,8 +118,8 @@ typedef struct ax_tokenizer_training {
     ax_status (*next)(void *arg, ax_buf *doc, bool *end);
     void *next_arg;
     int threads; /* 0: as many as cores; the result does not depend on it */
-    /* Told now and then how far it is, never by two threads at once; returns false to stop, and training then
-     * fails with AX_ERR_SIGNAL. May be NULL. */
+    /* Called now and then with the progress, never by two threads at once. Returns false to stop: training
+     * then fails with AX_ERR_SIGNAL. May be NULL. */
     bool (*progress)(void *arg, ax_tokenizer_phase phase, int64_t done, int64_t total);
     void *progress_arg;
 } ax_tokenizer_training;
@@ -132,14 +132,14 @@ AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training
 
 /* ---- check --------------------------------------------------------------------------------------- */
 
-/* What a tokenizer does to a body of text. Zero-initialise to start; ax_tokenizer_check adds to it. */
+/* What a tokenizer does to a set of documents. Zero-initialise to start; ax_tokenizer_check adds to it. */
 typedef struct ax_tokenizer_report {
     int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
     int64_t invalid_bytes;            /* not part of valid UTF-8 */
     int64_t unknown;                  /* bytes that no token stands for: lost, or replaced by unk_token */
-    int64_t normalized;               /* documents that come back normalized, not as they were */
-    int64_t failed;                   /* documents that do not come back even so */
-    int64_t first_failed;             /* index of the first of these, and where it departs */
+    int64_t normalized;   /* documents that decode to their normalized text, not to the original */
+    int64_t failed;       /* documents that decode to neither */
+    int64_t first_failed; /* index of the first of these, and its first byte that differs */
     int64_t first_failed_byte;
     int64_t tokens_used; /* distinct ids met */
     uint8_t *used;       /* by id; owned by the report */

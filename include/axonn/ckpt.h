@@ -2,14 +2,16 @@
  *
  * Three layers, each usable alone:
  *
- *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays of which any *box* can be
- *               read or written with conversion and transposition. Files are planned from extents alone, so
- *               every rank writes its own boxes into files that one rank created.
- *   parameters  an ax_param_set against such files: ax_param.file says where each parameter stands in them.
- *               Replica 0 of each box writes; every rank reads its own box: any grid reads what any wrote.
+ *   ax_st_*     safetensors: one file or a sharded directory, as a table of arrays. Any *box* of an array can
+ *               be read or written, with conversion and transposition. Files are planned from extents alone,
+ *               so every rank writes its own boxes into files that one rank created.
+ *   parameters  reads and writes an ax_param_set in such files: ax_param.file says where in them each
+ *               parameter is. Replica 0 of each box writes it and every rank reads its own box, so any grid
+ *               can read what another wrote.
  *   checkpoints RUN/ckpt/step-N/ is a complete model directory plus training/: optimizer state, the caller's
- *               state.json, and manifest.json with a checksum of every file. Written aside, synced, renamed;
- *               RUN/latest names the newest. After a kill at any moment the one before can be loaded.
+ *               state.json, and manifest.json with a checksum of every file. It is written under a temporary
+ *               name, synced and renamed; RUN/latest names the newest. After a kill at any moment the
+ *               previous checkpoint can be loaded.
  *
  * Errors of files are AX_ERR_DATA and name the file and the key. */
 #ifndef AXONN_CKPT_H

@@ -18,7 +18,7 @@ static const char *absent(void)
     static _Thread_local char why[256];
     int count = 0, major = 0;
     cudaError_t result = cudaGetDeviceCount(&count);
-    snprintf(why, sizeof why, "no NVIDIA driver with a GPU answers (%s)", cudaGetErrorString(result));
+    snprintf(why, sizeof why, "CUDA finds no NVIDIA driver or no GPU (%s)", cudaGetErrorString(result));
     if (result != cudaSuccess || count == 0)
         return why;
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);

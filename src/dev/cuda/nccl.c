@@ -250,7 +250,7 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
             looked = now;
         }
         if (ending && now - begin > PATIENCE) {
-            fail_links(cu, NULL, "the other ranks did not do their part before this one ended");
+            fail_links(cu, NULL, "the other ranks did not take part before this rank closed down");
             alive = false;
         }
         warn_of_wait(cu, NULL, begin, &warned);

@@ -32,7 +32,7 @@ void ref_write(ax_dtype dtype, void *data, int64_t at, int64_t n, const double *
 #define REF_KERNEL_ENTRY(name) [AX_K_##name] = ref_##name,
 const ax_device_ops ax_backend_ref = {
     .name = "ref",
-    .help = "plain loops in double precision: slow, the oracle of every other backend",
+    .help = "plain loops in double precision: slow, the reference for tests of the other backends",
     .alloc = ax_host_alloc,
     .free = ax_host_free,
     .copy_in = ax_host_copy_in,

@@ -1,18 +1,18 @@
-/* The kernels of a device, as data: element types, an argument struct for each kernel, what a call costs.
- * Devices, and the calls that run kernels on them, are in dev.h.
+/* The kernels of a device: element types, an argument struct for each kernel, and the cost of a call.
+ * Devices, and the functions that run kernels on them, are in dev.h.
  *
  * Every kernel takes one argument struct, so that checking, dry running, counting and tracing are each
- * written once, in ax_launch. Arrays are row-major, dense unless a struct has a stride (the last extent is
- * contiguous), and are a rank's *local* box: layouts do not exist here. Extents may be 0. What else there is
- * to know about a kernel is its row in src/dev/kernel.c: the element types that it takes, its floating-point
- * operations, and its operands, from which costs and lifetimes of memory follow. An argument struct has no
- * padding but behind its last field: two calls are the same if the bytes up to there are.
+ * written once, in ax_launch. Arrays are row-major. They are dense unless a struct has a stride; the last
+ * extent is always contiguous. Arrays are a rank's *local* box: layouts do not exist here. Extents may be 0.
+ * The row of a kernel in src/dev/kernel.c has the dtypes that it supports, its floating-point operations, and
+ * its operands, from which costs and lifetimes of memory follow. An argument struct has no padding except
+ * after its last field: two calls are equal if the bytes up to there are.
  *
  * Letters: r rows, c columns, b batch, t query time, s key time, h query heads, g key/value heads, d head
  * width, v vocabulary. "T" is the activation dtype (F64, F32, BF16 or F16), "A" the accumulation and
- * parameter dtype (F64 when T is F64, else F32). Results do not depend on the number of threads, but for the
- * bits of a NaN. Kernels that compute may take numbers below the normal range for 0 (those of cpu do:
- * docs/decisions/0012); copies, fills and conversions keep them. */
+ * parameter dtype (F64 when T is F64, else F32). Results do not depend on the number of threads, except for
+ * the bits of a NaN. Kernels that compute may flush subnormals to 0 (those of cpu do: docs/decisions/0012);
+ * copies, fills and conversions keep them. */
 #ifndef AXONN_KERNELS_H
 #define AXONN_KERNELS_H
 
@@ -42,14 +42,14 @@ const char *ax_dtype_name(ax_dtype dtype);
 /* The dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
 ax_dtype ax_dtype_accum(ax_dtype dtype);
 
-/* bf16 and f16 as bits; rounding to nearest even, NaN stays NaN. */
+/* Convert between float and the bits of bf16 or f16. Rounds to nearest even; NaN stays NaN. */
 uint16_t ax_bf16_from_float(float x);
 float ax_bf16_to_float(uint16_t x);
 uint16_t ax_f16_from_float(float x);
 float ax_f16_to_float(uint16_t x);
 
-/* One element of host memory as a double, and back (integers are truncated, unsigned ones modulo their
- * range). */
+/* Read one element of host memory as a double, and write it (integers are truncated, unsigned ones modulo
+ * their range). */
 double ax_load(ax_dtype dtype, const void *data, int64_t index);
 void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
 
@@ -68,13 +68,14 @@ void ax_store(ax_dtype dtype, void *data, int64_t index, double value);
     X(sumsq) X(scale) X(convert) X(copy_box) X(fill) X(init_normal) X(clip) X(adamw) X(sgd)
 /* clang-format on */
 
-/* Activations, functions of one element: X(enumerator, function). Each backend has, for each `function`, its
- * value and its slope. PyTorch's names:
- *   gelu_tanh    0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))), GELU(approximate="tanh"); transformers'
- * "gelu_new" gelu_exact   0.5x(1 + erf(x/sqrt 2)), GELU() relu         max(x, 0), ReLU(); its slope at 0 is 0
- *   tanh         Tanh()
- *   silu         x/(1 + exp(-x)), SiLU() */
 /* clang-format off */
+/* Activations, functions of one element: X(enumerator, function). Each backend implements the value and the
+ * slope (derivative) of each `function`. With PyTorch's names:
+ *   gelu_tanh    0.5x(1 + tanh(sqrt(2/pi)(x + 0.044715x³))): GELU(approximate="tanh"), transformers' "gelu_new"
+ *   gelu_exact   0.5x(1 + erf(x/sqrt 2)): GELU()
+ *   relu         max(x, 0): ReLU(); its slope at 0 is 0
+ *   tanh         tanh(x): Tanh()
+ *   silu         x/(1 + exp(-x)): SiLU() */
 #define AX_ACTIVATIONS(X) \
     X(AX_GELU_TANH, gelu_tanh) X(AX_GELU_EXACT, gelu_exact) X(AX_RELU, relu) X(AX_TANH, tanh) X(AX_SILU, silu)
 /* clang-format on */
@@ -86,19 +87,19 @@ typedef enum ax_activation {
         AX_ACTIVATION_COUNT
 } ax_activation;
 
-/* What becomes of a product's sums. Where it is not STORE, c is dense and T, and nothing is accumulated;
- * `pre` is T, [m,n] and dense too. Whether what the activation takes, or what its slope multiplies, was
- * rounded to T before is the device's. */
+/* The epilogue of a gemm. Except with STORE, c and `pre` are dense and T, [m,n], and `accumulate` is false.
+ * It depends on the device whether the sums (preactivations or gradients) are rounded to T before the
+ * epilogue. */
 typedef enum ax_gemm_then {
-    AX_THEN_STORE,          /* they are c */
-    AX_THEN_ACTIVATION,     /* c = f of them; they are `pre`, unless that is NULL */
-    AX_THEN_ACTIVATION_GRAD /* c = they times f'(pre); there is no bias */
+    AX_THEN_STORE,          /* c = sums */
+    AX_THEN_ACTIVATION,     /* c = f(sums); pre = sums (preactivations), unless pre is NULL */
+    AX_THEN_ACTIVATION_GRAD /* c = sums·f'(pre); bias must be NULL */
 } ax_gemm_then;
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
  * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
- * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c
- * overlaps neither operand, nor does pre, nor the two each other. */
+ * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c and
+ * pre must not overlap a, b or each other. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -107,7 +108,7 @@ typedef struct ax_gemm_args {
     ax_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
     uint8_t then;       /* ax_gemm_then */
-    ax_activation kind; /* where it is not STORE */
+    ax_activation kind; /* f; unused with STORE */
     void *pre;
 } ax_gemm_args;
 
@@ -127,15 +128,15 @@ typedef struct ax_col_sum_args {
     ax_dtype dtype;
 } ax_col_sum_args;
 
-/* LayerNorm (Ba et al. 2016), with the sum that residual networks have in front of it. A whole width takes
- * one kernel each way, norm and norm_grad. Each is two others in one pass over memory, which a width that is
- * split over ranks takes with reductions between them: norm_stats, norm_apply; norm_grad_stats,
- * norm_grad_apply.
+/* LayerNorm (Ba et al. 2016), with the residual addition before it. If the width is not split over ranks,
+ * there is one kernel for forward, norm, and one for backward, norm_grad. Each fuses two kernels into one
+ * pass over memory: norm_stats and norm_apply, norm_grad_stats and norm_grad_apply. If the width is split,
+ * these are used, with all-reduces between them.
  *
- * Local statistics of each row of x = a + b, rounded to T, or of x = a if b is NULL and x, not written, too:
- * sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². With the width split, all-reduce `sum`, recentre `m2` to the
- * global mean, all-reduce it: exact, no cancellation (Chan et al. 1979). a, b, x: T, x may be a or b;
- * sum, m2: A, [r]. cols 0 gives zeros. */
+ * norm_stats: local statistics of each row of x = a + b, rounded to T; if b is NULL, of x = a, and x is not
+ * written. sum[r] = Σ_c x, m2[r] = Σ_c (x - sum/cols)². If the width is split, all-reduce `sum`, recentre
+ * `m2` to the global mean (norm_recentre), and all-reduce `m2`: exact, without cancellation (Chan et al.
+ * 1979). a, b, x: T, x may be a or b; sum, m2: A, [r]. cols 0 gives zeros. */
 typedef struct ax_norm_stats_args {
     int64_t rows, cols;
     const void *a, *b;
@@ -143,7 +144,7 @@ typedef struct ax_norm_stats_args {
     ax_dtype dtype;
 } ax_norm_stats_args;
 
-/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². dtype is A's. cols 0 leaves m2. */
+/* m2[r] += cols · (local_sum[r]/cols - global_sum[r]/global_cols)². dtype is A. cols 0 does not change m2. */
 typedef struct ax_norm_recentre_args {
     int64_t rows, cols, global_cols;
     const void *local_sum, *global_sum;
@@ -161,7 +162,7 @@ typedef struct ax_norm_apply_args {
     ax_dtype dtype;
 } ax_norm_apply_args;
 
-/* norm_stats, then norm_apply with global_cols = cols. y is none of the others. */
+/* norm_stats, then norm_apply with global_cols = cols. y must be none of the other arrays. */
 typedef struct ax_norm_args {
     int64_t rows, cols;
     double eps;
@@ -170,7 +171,7 @@ typedef struct ax_norm_args {
     ax_dtype dtype;
 } ax_norm_args;
 
-/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat, to be summed over the ranks that split the width. */
+/* s1[r] = Σ_c dy·weight, s2[r] = Σ_c dy·weight·xhat; to be all-reduced if the width is split. */
 typedef struct ax_norm_grad_stats_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -179,9 +180,9 @@ typedef struct ax_norm_grad_stats_args {
     ax_dtype dtype;
 } ax_norm_grad_stats_args;
 
-/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), rounded to T, to which `add`, the gradient
- * that goes past the norm, is added if it is not NULL; dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add,
- * dx: T, dx may be dy or `add`; dweight, dbias: A, each may be NULL. */
+/* dx = rstd·(dy·weight - s1/global_cols - xhat·s2/global_cols), rounded to T, plus `add`, the gradient of the
+ * residual connection, unless that is NULL. dweight[c] += Σ_r dy·xhat; dbias[c] += Σ_r dy. add, dx: T, dx may
+ * be dy or `add`; dweight, dbias: A, each may be NULL. */
 typedef struct ax_norm_grad_apply_args {
     int64_t rows, cols, global_cols;
     double eps;
@@ -199,51 +200,52 @@ typedef struct ax_norm_grad_args {
     ax_dtype dtype;
 } ax_norm_grad_args;
 
-/* The two kernels that norm is, and norm_grad: global_cols is cols, s1 and s2 are NULL. */
+/* Return the arguments of the two kernels that norm, and norm_grad, fuse: global_cols is cols, s1 and s2 are
+ * NULL. */
 ax_norm_stats_args ax_norm_stats_of(const ax_norm_args *a);
 ax_norm_apply_args ax_norm_apply_of(const ax_norm_args *a);
 ax_norm_grad_stats_args ax_norm_grad_stats_of(const ax_norm_grad_args *a);
 ax_norm_grad_apply_args ax_norm_grad_apply_of(const ax_norm_grad_args *a);
 
-/* What changes from one micro-batch to the next, in device memory, so that the launches of one are those of
- * the other. Where a kernel is given NULL, all is 0, and `loss_scale` 1. */
+/* The numbers that change from micro-batch to micro-batch. They are in device memory, so that the arguments
+ * of launches stay the same and launches can be replayed as a graph. A kernel that gets NULL uses 0, and
+ * loss_scale 1. */
 typedef struct ax_batch_numbers {
     uint64_t step;
-    int64_t first_row; /* in the step's global batch, a row being one position of a sample */
-    double loss_scale; /* of which gradients are made */
+    int64_t first_row; /* in the step's global batch; a row is one position of a sample */
+    double loss_scale; /* the factor of the loss, and so of its gradients */
 } ax_batch_numbers;
 
-/* Dropout of attention's probabilities: of query i of batch b and head h, the probability of key j becomes 0
- * where the uniform number of Philox (philox.h) by `key`, now->step and the index
+/* Dropout of attention probabilities. For query i of batch b and head h, the probability of key j becomes 0
+ * if the uniform number of Philox (philox.h) for `key`, now->step and the index
  *     ((now->first_row + row0 + b·t + i)·heads + head0 + h)·4⌈s/4⌉ + j
- * is < p, and is multiplied by 1/(1-p) elsewhere. A gradient is given what its forward call was given. p 0:
- * no dropout, and the other fields have no effect. */
+ * is < p; otherwise it is multiplied by 1/(1-p). The gradient must get the same values as the forward call.
+ * If p is 0, there is no dropout and the other fields are ignored. */
 typedef struct ax_attention_dropout {
     double p; /* in [0, 1) */
     uint64_t key;
-    int64_t row0, head0, heads; /* of the call's box among the rows of the micro-batch and all query heads */
+    int64_t row0, head0, heads; /* first row in the micro-batch, first head; number of all heads */
     const ax_batch_numbers *now;
 } ax_attention_dropout;
 
-/* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position
- * p = q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first comes from doc_start (int32
- * [b,t], in key positions; NULL means 0): documents do not see each other. A query that sees nothing gives
- * o = 0 and lse = -inf. Query head h uses key head
- * h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with kv_batch_stride elements from one batch
- * to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j exp(scale·q·k_j), may be NULL.
- * scale > 0. */
+/* Causal attention without a t×s matrix in memory (online softmax). Query i of batch b has key position p =
+ * q_offset + i and sees keys j < s with first[b,i] <= j <= p, where first is doc_start (int32 [b,t], in key
+ * positions; NULL means 0): documents do not see each other. A query that sees no key gives o = 0 and lse =
+ * -inf. Query head h uses key head h/(heads/kv_heads). q, o: T [b,t,h,d] dense; k, v: T [b,s,g,d] with
+ * kv_batch_stride elements from one batch to the next (0 means s·g·d); lse: A [b,h,t] = log Σ_j
+ * exp(scale·q·k_j), may be NULL. scale > 0. */
 typedef struct ax_attention_args {
     int64_t batch, q_len, kv_len, q_offset, heads, kv_heads, head_dim, kv_batch_stride;
     double scale;
     const void *q, *k, *v;
     const int32_t *doc_start;
     void *o, *lse;
-    ax_attention_dropout drop; /* lse is that of p = 0 */
+    ax_attention_dropout drop; /* does not change lse */
     ax_dtype dtype;
 } ax_attention_args;
 
-/* Gradients of the above for kv_len == q_len, q_offset == 0, dense k and v. `delta` (A, [b,h,t]) is scratch
- * that the kernel fills with Σ_d do·o. dq, dk, dv: T, overwritten. */
+/* Gradients of attention for kv_len == q_len, q_offset == 0, dense k and v. `delta` (A, [b,h,t]) is scratch,
+ * which the kernel fills with Σ_d do·o. dq, dk, dv: T, overwritten. */
 typedef struct ax_attention_grad_args {
     int64_t batch, q_len, heads, kv_heads, head_dim;
     double scale;
@@ -300,9 +302,9 @@ typedef struct ax_add_args {
     ax_dtype dtype;
 } ax_add_args;
 
-/* y = x/(1-p) where the uniform number of Philox (philox.h) by `key`, now->step and the index
- * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. The same call is its own
- * gradient (x = dy, y = dx). */
+/* y = x/(1-p) if the uniform number of Philox (philox.h) for `key`, now->step and the index
+ * (now->first_row + row0 + r)·global_cols + col0 + c is >= p, else 0; y may be x. For the gradient, call it
+ * again with x = dy, y = dx. */
 typedef struct ax_dropout_args {
     int64_t rows, cols, row0, col0, global_cols;
     uint64_t key;
@@ -313,10 +315,11 @@ typedef struct ax_dropout_args {
     ax_dtype dtype;
 } ax_dropout_args;
 
-/* Cross-entropy over a vocabulary that may be split: row maxima (all-reduce MAX), sums (all-reduce SUM),
- * losses, then the gradient in place of the logits. logits: T [r,v], rows `ld` elements apart, where column j
- * is token first + j; what is between rows is neither read nor written. targets: int32 [r], negative =
- * masked. max, sum, target_logit, loss: A [r]. v 0 gives max = -inf, sum = 0. */
+/* Cross-entropy over a vocabulary that may be split over ranks, in four kernels: row maxima (then all-reduce
+ * MAX), sums of exponentials (then all-reduce SUM), losses, and the gradient, which overwrites the logits.
+ * logits: T [r,v], rows `ld` elements apart; column j is token first + j; memory between rows is neither read
+ * nor written. targets: int32 [r]; negative: masked. max, sum, target_logit, loss: A [r]. v 0 gives max =
+ * -inf, sum = 0. */
 typedef struct ax_ce_max_args {
     int64_t rows, vocab, ld;
     const void *logits;
@@ -333,7 +336,7 @@ typedef struct ax_ce_sum_args {
     ax_dtype dtype;
 } ax_ce_sum_args;
 
-/* loss[r] = log(sum) + max - target_logit, 0 where masked; total[0] (F64) += Σ_r loss[r]. dtype is A's. */
+/* loss[r] = log(sum) + max - target_logit, 0 if masked; total[0] (F64) += Σ_r loss[r]. dtype is A. */
 typedef struct ax_ce_loss_args {
     int64_t rows;
     const void *max, *sum, *target_logit;
@@ -355,7 +358,7 @@ typedef struct ax_ce_grad_args {
 } ax_ce_grad_args;
 
 /* y[r] = x[r] for a class in [0, classes), else -1, which masks the row. counts[0] (F64) += rows that are not
- * `ignore`; counts[1] += those of them that are no class. x: `dtype` (I32 or I64) [r]; y: int32 [r]. */
+ * `ignore`; counts[1] += those of them that are not a class. x: `dtype` (I32 or I64) [r]; y: int32 [r]. */
 typedef struct ax_class_targets_args {
     int64_t rows, classes, ignore;
     const void *x;
@@ -392,7 +395,7 @@ typedef struct ax_scale_args {
     ax_dtype dtype;
 } ax_scale_args;
 
-/* y = x with another dtype (F64, F32, BF16, F16 in any pairing), n elements, rounding to nearest even. */
+/* y = x converted to another dtype (any of F64, F32, BF16, F16), n elements, rounding to nearest even. */
 typedef struct ax_convert_args {
     int64_t n;
     const void *x;
@@ -428,21 +431,20 @@ typedef struct ax_init_normal_args {
     ax_dtype dtype;
 } ax_init_normal_args;
 
-/* What changes from one update to the next, in device memory. The host writes the first three ahead of an
- * update, `clip` the others. */
+/* The numbers that change from update to update, in device memory. The host writes the first three before an
+ * update, kernel `clip` writes the others. */
 typedef struct ax_update_numbers {
     double lr, correction1, correction2; /* correction_i = 1 - beta_i^step */
-    double grad_scale;                   /* what gradients are multiplied by */
-    double skip;                         /* not 0: updates change nothing, nor does `clip`, until the host
-                                            clears it */
+    double grad_scale;                   /* factor of the gradients */
+    double skip;                         /* not 0: `clip` and updates do nothing until the host clears it */
     double loss, norm;
-    double culprit; /* the first of the sums that is not finite; -1: none */
+    double culprit; /* index of the first sum of squares that is not finite; -1: none */
 } ax_update_numbers;
 
-/* Before an update: norm = sqrt(Σ sumsq[i])/scale, n sums of squares of gradients that are `scale` times too
- * large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale if clip is 0;
- * culprit; and if norm or loss is not finite, skip = 1. All F64. If skip is not 0 already, all of `numbers`
- * stays. */
+/* Prepares an update: norm = sqrt(Σ sumsq[i])/scale, where sumsq are n sums of squares of gradients that are
+ * `scale` times too large; loss = loss[0]/targets; grad_scale = min(1, clip/(norm + 1e-6))/scale, or 1/scale
+ * if clip is 0; culprit; and skip = 1 if norm or loss is not finite. All F64. If skip is not 0 already,
+ * `numbers` is not changed. */
 typedef struct ax_clip_args {
     int64_t n;
     double clip, targets, scale;
@@ -450,11 +452,11 @@ typedef struct ax_clip_args {
     ax_update_numbers *numbers;
 } ax_clip_args;
 
-/* One of the arrays that an update goes over, 8 words. */
+/* An array of an update, 8 words. */
 typedef struct ax_update_array {
     int64_t n;
-    int64_t first; /* where it stands among all elements: Σ n of the arrays before, each rounded up to a
-                      multiple of AX_UPDATE_UNIT */
+    int64_t first; /* index of its first element among those of all arrays: Σ n of the arrays before it, each
+                      rounded up to a multiple of AX_UPDATE_UNIT */
     void *w, *m, *v, *copy; /* copy, and for sgd m, may be NULL; sgd has no v */
     const void *g;
     int64_t decays; /* 0: without weight decay */
@@ -463,10 +465,10 @@ enum { AX_UPDATE_UNIT = 64 };
 
 /* AdamW (Loshchilov & Hutter) on each of `arrays` arrays, dtype A: g' = grad_scale·g; m = beta1·m +
  * (1-beta1)g'; v = beta2·v + (1-beta2)g'²; w -= lr·decay·w; w -= lr·(m/correction1)/(sqrt(v/correction2) +
- * eps). `copy` (any float copy_dtype) receives the new weights rounded from w as it is stored, so that it can
- * be made again from w alone. Where numbers->skip is not 0 nothing is written. n: elements of all arrays;
- * copied: of those that have a copy. The kernel reads `array`; `table`, a copy of it on the host, says what
- * memory the call uses. */
+ * eps). `copy` (any float copy_dtype) gets the new weights, rounded from w as stored, so that it can be
+ * computed again from w alone. If numbers->skip is not 0, nothing is written. n: elements of all arrays;
+ * copied: of those with a copy. The kernel reads `array`; `table`, a copy of it in host memory, serves to
+ * list the operands of the call. */
 typedef struct ax_adamw_args {
     int64_t n, copied, arrays;
     double beta1, beta2, eps, decay;
@@ -476,8 +478,8 @@ typedef struct ax_adamw_args {
     ax_dtype dtype, copy_dtype;
 } ax_adamw_args;
 
-/* g' = grad_scale·g + decay·w; m = momentum·m + g' (m NULL: plain); w -= lr·m. As torch.optim.SGD; all else
- * as for adamw. */
+/* g' = grad_scale·g + decay·w; m = momentum·m + g' (if m is NULL: w -= lr·g'); w -= lr·m, as torch.optim.SGD.
+ * All else as for adamw. */
 typedef struct ax_sgd_args {
     int64_t n, copied, arrays;
     double momentum, decay;
@@ -494,29 +496,28 @@ typedef enum ax_kernel {
 } ax_kernel;
 
 const char *ax_kernel_name(ax_kernel kernel);
-/* Bytes of the kernel's argument struct. */
+/* Returns the bytes of the kernel's argument struct. */
 size_t ax_kernel_args_size(ax_kernel kernel);
-/* Floating-point operations (multiply and add count as two), and bytes of memory that a call must move: those
- * of its operands, twice for an operand that is read and written. Causal attention counts the visible half.
- * Operations are exact for gemm, and for the others a model in which a transcendental function counts as 8.
- */
+/* *flops: floating-point operations of a call (multiply and add count as two); exact for gemm, an estimate
+ * for the others, in which a transcendental function counts as 8. *bytes: the memory that the call must move:
+ * its operands, twice if an operand is read and written. Causal attention counts visible pairs only. */
 void ax_kernel_cost(ax_kernel kernel, const void *args, double *flops, double *bytes);
 
 typedef enum ax_access { AX_READ = 1, AX_WRITE = 2, AX_READ_WRITE = AX_READ | AX_WRITE } ax_access;
 
-/* An operand: memory of the device that a kernel, a copy or a collective reads or writes. */
+/* An operand: device memory that a kernel, a copy or a collective reads or writes. */
 typedef struct ax_operand {
     const void *at;
     int64_t count; /* elements that are read or written */
-    int64_t span;  /* elements from `at` to the end of the last of them */
+    int64_t span;  /* elements from `at` to the end of the last one */
     ax_dtype dtype;
     ax_access access;
 } ax_operand;
 
 typedef void ax_operand_fn(void *user, const ax_operand *operand);
 
-/* Passes each operand of a call whose address is not NULL; one by which another is overwritten is passed
- * twice. Memory that a table points to is passed too. */
+/* Calls `each` for each operand of a call whose address is not NULL, and for memory to which a table points.
+ * If an output is the same array as an input, that array is passed twice. */
 void ax_kernel_operands(ax_kernel kernel, const void *args, ax_operand_fn *each, void *user);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* What backends share: the registry's tables and the memory of the host. Read axonn/dev.h first. */
+/* Private header of the room: the registry of backends, kernel rows, replays, and host memory as device
+ * memory. Read axonn/dev.h first. */
 #ifndef AXONN_DEV_BACKEND_H
 #define AXONN_DEV_BACKEND_H
 
@@ -8,28 +9,30 @@
 #include "dev/backends.def"
 #undef AX_BACKEND
 
-/* The backend of that name, or NULL. */
+/* Returns the backend of that name, or NULL. */
 const ax_device_ops *ax_device_find(const char *name);
 
-/* Bytes of the kernel's arguments without the padding behind the last, which is all the padding there is. */
+/* Returns the bytes of the kernel's argument struct up to its last field. There is no padding before that. */
 size_t ax_kernel_args_used(ax_kernel kernel);
 
-/* What ax_kernel_cost says, without the bytes: those take as long as to list the operands. */
+/* Returns the floating-point operations of ax_kernel_cost. Faster, since counting bytes has to list the
+ * operands. */
 double ax_kernel_flops(ax_kernel kernel, const void *args);
 
-/* Refuses an element type that the kernel does not take. AX_ERR_USAGE. */
+/* Checks the arguments of a kernel, such as its dtypes. AX_ERR_USAGE if the kernel does not support them. */
 ax_status ax_kernel_check(ax_kernel kernel, const void *args);
 
-/* Runs a kernel or gives it to the device, and nothing else: what ax_launch ends in. */
+/* Runs or enqueues a kernel, without the checks, counts and times of ax_launch. */
 ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args);
 
-/* A launch while the device has a replay: runs it, or puts it off. */
+/* Launches a kernel while a replay has begun: runs it, or defers it. */
 ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args);
 
-/* Launches what a replay has put off; if that fails, the next cut or the end says so. */
+/* Runs the deferred launches of a replay. A failure is returned by the next ax_replay_cut or by
+ * ax_replay_end. */
 void ax_replay_settle(ax_device *dev);
 
-/* Host memory as device memory: zeroed pages between guard pages, and plain copies. */
+/* Host memory as device memory: zeroed pages between guard pages, and memcpy. */
 ax_status ax_host_alloc(ax_device *dev, size_t bytes, void **out);
 void ax_host_free(ax_device *dev, void *memory, size_t bytes);
 ax_status ax_host_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes);

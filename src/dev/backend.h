@@ -30,7 +30,7 @@ ax_status ax_replay_launch(ax_stream *stream, ax_kernel kernel, const void *args
 
 /* Runs the deferred launches of a replay. A failure is returned by the next ax_replay_cut or by
  * ax_replay_end. */
-void ax_replay_settle(ax_device *dev);
+void ax_replay_cut_keep_error(ax_device *dev);
 
 /* Host memory as device memory: zeroed pages between guard pages, and memcpy. */
 ax_status ax_host_alloc(ax_device *dev, size_t bytes, void **out);

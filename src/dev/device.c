@@ -163,7 +163,7 @@ ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out)
 
 void ax_device_free(ax_device *dev, void *memory, size_t bytes)
 {
-    ax_replay_settle(dev); /* deferred launches may use the memory */
+    ax_replay_cut_keep_error(dev); /* deferred launches may use the memory */
     if (memory)
         dev->ops.free(dev, memory, bytes);
 }

@@ -184,7 +184,7 @@ ax_status ax_replay_cut(ax_stream *stream)
     return status == AX_OK ? r->deferred_error : status;
 }
 
-void ax_replay_settle(ax_device *dev)
+void ax_replay_cut_keep_error(ax_device *dev)
 {
     ax_stream stream = {.dev = dev};
     ax_status status = ax_replay_cut(&stream);

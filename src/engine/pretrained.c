@@ -164,7 +164,8 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
-/* Reads configuration, weights' headers and tokenizer from m->dir. */
+/* Reads configuration, weights' headers and tokenizer from m->dir. A training run may rename m->dir away at any
+ * time; a file that is optional would then seem not to exist, so the last check is that m->dir still exists. */
 static ax_status read_model(ax_pretrained *m)
 {
     AX_TRY(read_generation(m->dir, m));
@@ -172,6 +173,7 @@ static ax_status read_model(ax_pretrained *m)
     AX_TRY(detect_untied_head(m));
     AX_TRY(open_weights(m));
     AX_TRY(read_tokenizer(m->dir, &m->tokenizer));
+    AX_CHECK(ax_path_exists(m->dir), AX_ERR_DATA, "%s was removed while it was read", m->dir);
     int32_t eos = m->tokenizer ? ax_tokenizer_eos(m->tokenizer) : -1;
     if (eos >= 0)
         m->identity.eos = eos;

@@ -188,7 +188,7 @@ static void json_files(void **state)
     expect_bad(put_text(s, "i.json", "[{\"text\":\"x\"},\n"),
                "i.json:2:1: not valid JSON: the array has no end");
     expect_bad(put_text(s, "j.json", "[{\"text\":\"x\"}]\n]"),
-               "j.json:1:14: not valid JSON: there is more behind");
+               "j.json:1:14: not valid JSON: there is more text after the end of the array");
     expect_bad(put_text(s, "k.json", "[{\"text\":\"x\"} {}]"), "k.json:1:15: not valid JSON");
     expect_bad(put_text(s, "l.json", "[{\"text\":\"x\"},\n\n{\"text\":\n1,}]"), "l.json:4:3: not valid JSON");
     expect_bad(put_text(s, "m.json", "[{\"text\":\"x\"},\n{}]"),

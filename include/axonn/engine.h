@@ -1,12 +1,12 @@
-/* engine: assembles the rooms below into training steps, evaluation and generation.
+/* engine: training steps, evaluation and generation, built from the other rooms.
  *
  * Three objects, each usable alone:
  *
- *   ax_engine     a model with its memory and optimizer: one training step, one evaluation. No files.
+ *   ax_engine     a model with its memory and optimizer: runs one training step or one evaluation. No files.
  *   ax_generator  a model that continues token sequences
  *   ax_train      a whole training run from a configuration: data, checkpoints, metrics, signals
  *
- * Letters: B rows (samples) of a step's global batch, T positions. */
+ * B is the number of rows (samples) in a step's global batch, T the number of positions in a row. */
 #ifndef AXONN_ENGINE_H
 #define AXONN_ENGINE_H
 
@@ -30,133 +30,136 @@ typedef struct ax_engine_options {
     int64_t micro_batch;   /* rows per (data, z) coordinate and micro-step */
     int64_t global_batch;  /* B = micro_batch · data · z · number of micro-steps */
     int64_t recompute;     /* as for ax_model_create */
-    bool whole_rows;       /* attention goes back to the row's start: ax_rows.doc_start is not looked at */
+    bool whole_rows;       /* attention crosses documents within a row: ax_rows.doc_start is ignored */
     const ax_optim *optim; /* NULL: evaluation only, no gradients */
-    double clip;
+    double clip;           /* largest gradient norm; 0: no clipping */
 } ax_engine_options;
 
 /* Device memory of an engine by class, in bytes on this rank. */
 typedef struct ax_memory {
     size_t weights; /* master weights */
-    size_t copies;  /* weights as kernels read them, where that is another dtype */
+    size_t copies;  /* weights as kernels read them, where these are not the master weights: copies in another
+                       dtype, and the weight cache */
     size_t gradients, optimizer;
     size_t activations; /* the frame */
-    size_t batch;       /* tokens, targets, positions; loss and norms, what an update goes by */
-    size_t cache;       /* keys and values of a generator */
+    size_t batch;       /* tokens, targets, positions; loss, norms, and the tables of ax_updater */
+    size_t cache;       /* a generator's key/value cache */
     size_t workspace;   /* scratch of kernels */
 } ax_memory;
 size_t ax_memory_total(const ax_memory *memory);
 
-/* What a dry run of the real step found out before anything was allocated. */
+/* The result of running the real step on the dry device, before anything is allocated. */
 typedef struct ax_engine_plan {
     ax_memory memory;
     ax_frame_plan *frame;
     ax_param_orders *orders;
 } ax_engine_plan;
 
-/* Runs one micro-batch of a training step (with an optimizer) and one of an evaluation on the dry device, as
- * this rank of `grid` over `world`. `parallel` (NULL: the defaults), `device`, `threads`: of the real run.
- * The caller releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options do not fit together.
- * Collective along world. */
+/* Runs a training step (if there is an optimizer) and an evaluation on the dry device, as this rank of `grid`
+ * over `world`. `parallel` (NULL: the defaults), `device` and `threads` are those of the real run. The caller
+ * releases *out with ax_engine_plan_fini. AX_ERR_USAGE if the options contradict each other. Collective along
+ * world. */
 AX_MUST_CHECK ax_status ax_engine_plan_make(const ax_engine_options *options, ax_comm *world,
                                             ax_grid_size grid, const ax_parallel *parallel,
                                             const char *device, int threads, ax_dtype compute,
                                             ax_engine_plan *out);
 void ax_engine_plan_fini(ax_engine_plan *plan);
 
-/* Allocates the engine; weights are uninitialised until ax_param_set_init or a checkpoint fills them. `plan`
- * NULL: a bump frame of `frame_bytes` instead. Borrows ctx, options->model and plan. Collective along the
- * grid. */
+/* Allocates the engine. Its weights are undefined until ax_param_set_init or a checkpoint sets them. With
+ * `plan` NULL the frame is in bump mode and has `frame_bytes` bytes. Borrows ctx, options->model and plan.
+ * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_create(ax_ctx *ctx, const ax_engine_options *options,
                                          const ax_engine_plan *plan, size_t frame_bytes, ax_engine **out);
 void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);
 ax_frame *ax_engine_frame(ax_engine *engine);
-/* The loss scale of the next step: a caller may read it, and put it back where training goes on. */
+/* The loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets it. */
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
-/* Rows of a micro-batch, all ranks together. */
+/* Rows of a micro-batch, over all ranks. */
 int64_t ax_engine_rows(const ax_engine *engine);
 
-/* Gives rows first … end-1 of the present step (or evaluation): ax_sampler_read fits. A step calls it once in
- * each micro-batch, before anything else; where it fails, on all ranks alike, the step ends there, and
- * ax_param_set_zero_grad drops its gradients. */
+/* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
+ * A step calls it once at the start of each micro-batch. If it fails, it must fail on all ranks: the step
+ * ends there, and the next step discards the gradients accumulated so far (ax_param_set_zero_grad). */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
-/* Gives none: for a dry device, which reads nothing. */
+/* Writes no rows: for the dry device, which does not read them. */
 ax_read_rows_fn ax_rows_none;
 
-/* One training step: forward and backward of every micro-batch, gradients summed, clipped and applied.
- * `targets`: unmasked targets of the global batch. A device that runs apart from the host (a GPU) is given
- * the work, and nothing waits for it. A step whose loss or gradient is not finite changes nothing, nor does
- * any that follows, until ax_engine_result has told of it. Collective along the grid. Allocates nothing after
- * the first two calls. */
+/* Runs one training step: forward and backward of every micro-batch, then sums, clips and applies the
+ * gradients. `targets` is the number of unmasked targets in the global batch. On a GPU the work is enqueued,
+ * and the host does not wait for it. If the loss or the gradient is not finite, this step and all following
+ * ones leave weights and optimizer state unchanged, until ax_engine_result has reported it. Collective along
+ * the grid. Allocates nothing after the first two calls. */
 AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_rows_fn *read, void *source,
                                        int64_t targets, const ax_hyper *hyper);
 
 typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */
     double grad_norm; /* of the whole gradient, before clipping */
-    bool finite;      /* both are; false: nothing was updated */
-    /* Not finite: the first parameter whose weights are not, or else the first whose gradient is not. NULL if
-     * only the loss is not. */
+    bool finite;      /* loss and grad_norm are finite; false: nothing was updated */
+    /* If not `finite`: the name of the first parameter with weights that are not finite; else of the first
+     * with a gradient that is not finite; NULL if only the loss is not. */
     const char *culprit;
-    bool culprit_weights; /* it is its weights */
-    double loss_scale;    /* that this step had */
-    bool overflow; /* not finite, and it is the gradient alone, in fp16: the next step has a smaller loss
-                      scale, if there is one */
+    bool culprit_weights; /* the culprit's weights are not finite; false: its gradient is not */
+    double loss_scale;    /* the loss scale of this step */
+    bool overflow; /* fp16 only: the gradient is not finite, but loss and weights are. The next step has a
+                      smaller loss scale, unless that is already the smallest */
 } ax_step_result;
 
-/* What the newest step came to, or the first since the last call that was not finite; the next one is applied
- * again, and in fp16 has the loss scale that follows from this one. Waits for the step's gradient, not for
- * its update. Collective along the grid if not finite. */
+/* Returns the result of the newest step, or of the first step since the last call that was not finite. After
+ * that, steps are applied again. In fp16, updates the loss scale from this result. Waits for the step's
+ * gradient, not for its update. Collective along the grid if not finite. */
 AX_MUST_CHECK ax_status ax_engine_result(ax_engine *engine, ax_step_result *out);
 
-/* Forward of `rows` rows: *loss_sum over all unmasked targets (not their mean). Collective along the grid. */
+/* Runs forward on `rows` rows. *loss_sum is the sum (not the mean) of the losses of all unmasked targets.
+ * Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval(ax_engine *engine, ax_read_rows_fn *read, void *source, int64_t rows,
                                        double *loss_sum);
 
 /* ---- models from directories --------------------------------------------------------------------- */
 
-/* A model for inference: its directory resolved, config.json read, tokenizer loaded if there is one. */
+/* A model directory opened for inference: config.json, the tokenizer if there is one, open weight files. */
 typedef struct ax_pretrained {
     char *dir;
     ax_model_config config;
     ax_model_identity identity;
     ax_tokenizer *tokenizer; /* or NULL */
-    bool untied;    /* the files hold a head that differs from the table to which config.json ties it */
+    bool untied;    /* config.json ties the head to the token table, but the files hold a different head */
     ax_ids ends;    /* tokens that end a generated text: `eos_token_id` of generation_config.json, else
                        of config.json, else the tokenizer's end of text */
-    ax_st *weights; /* open, so that a run may remove the checkpoint; NULL: the directory has none */
+    ax_st *weights; /* open files, which stay readable if a training run removes the checkpoint; NULL: the
+                       directory has no weights */
 } ax_pretrained;
 
-/* `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases with
- * ax_pretrained_close. AX_ERR_DATA: damaged, or the weights are not those of the model that config.json
- * describes. */
+/* Opens `model`: a Hugging Face directory, a checkpoint or a run directory. The caller releases *out with
+ * ax_pretrained_close. AX_ERR_DATA if files are damaged, or if the weights do not match config.json. */
 AX_MUST_CHECK ax_status ax_pretrained_open(const char *model, ax_pretrained *out);
-/* The same on ranks, which all take the checkpoint that rank 0 finds: a run that trains on replaces its
- * checkpoints, and there may be a newer one by the time that another rank looks. Collective along world. */
+/* Opens, on all ranks, the checkpoint that rank 0 finds. If each rank searched by itself, a run that is still
+ * training could write a newer checkpoint between two searches. Collective along world. */
 AX_MUST_CHECK ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretrained *out);
 void ax_pretrained_close(ax_pretrained *model);
-/* Reads its weights into a parameter set of the same shape. Collective along the grid. */
+/* Reads the weights into a parameter set of the same model. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_pretrained_load(const ax_pretrained *model, ax_param_set *set);
 
-/* How well a model predicts data. */
+/* The loss of a model on data. */
 typedef struct ax_evaluation {
     double loss_sum; /* over all targets, in nats */
     int64_t targets;
-    int64_t untargeted;   /* tokens that nothing was predicted for: the first of each document */
-    int64_t bytes;        /* of the text; -1: not known, or not all of it was used */
+    int64_t untargeted;   /* tokens that are not targets: the first of each document */
+    int64_t bytes;        /* of the text; -1: unknown, or not all of the text was evaluated */
     double loss;          /* loss_sum / targets */
-    double bits_per_byte; /* NaN if bytes are not known */
+    double bits_per_byte; /* NaN if `bytes` is -1 */
 } ax_evaluation;
 
-/* Called on each rank before each micro-batch with the rows done and their total; false on any of them stops
- * all with AX_ERR_SIGNAL. */
+/* Called on each rank before each micro-batch, with the number of rows done and of all rows. If it returns
+ * false on any rank, the evaluation fails with AX_ERR_SIGNAL on all ranks. */
 typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
-/* Evaluates max_rows rows (0: all), spread evenly over a token source, and adds them to *evaluation, which
- * starts zeroed. Bits per byte charge log2(vocab) for each untargeted token, so that they compare with a
- * compressor's. `progress` may be NULL. Collective along the grid. */
+/* Evaluates max_rows rows (0: all), spread evenly over a token source, and adds the result to *evaluation,
+ * which the caller zeroes before the first source. Bits per byte include log2(vocab) bits for each untargeted
+ * token, so that they can be compared with a compressor's. `progress` may be NULL. Collective along the grid.
+ */
 AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                             int64_t max_rows, ax_eval_progress_fn *progress, void *user,
                                             ax_evaluation *evaluation);
@@ -171,126 +174,128 @@ AX_MUST_CHECK ax_status ax_pretrained_eval(ax_ctx *ctx, const ax_pretrained *mod
 
 typedef struct ax_generator ax_generator;
 
-/* A generator for prompts of exactly `prompt` tokens and up to `capacity` positions in all (at most the
- * model's seq_len). */
+/* Creates a generator for prompts of exactly `prompt` tokens, and for `capacity` positions in all (at most
+ * the model's seq_len). The caller owns *out. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_generator_create(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                             int64_t capacity, ax_generator **out);
 void ax_generator_destroy(ax_generator **generator);
 const ax_memory *ax_generator_memory(const ax_generator *generator);
 
-/* Feeds `n` tokens (the prompt first, single tokens after it) and returns the host logits of the last
- * (`vocab` floats, owned by the generator, valid until the next call). */
+/* Feeds `n` tokens: first the whole prompt, then one token per call. *logits are those of the last token:
+ * `vocab` floats on the host, owned by the generator, valid until the next call. Collective along the grid.
+ */
 AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
                                           const float **logits);
 
-/* Forgets all but the first `positions` tokens (AX_ERR_USAGE if there are fewer): to go on otherwise after a
- * prompt that was fed once, or with 0 to begin with another prompt of the same length. */
+/* Drops all but the first `positions` tokens; AX_ERR_USAGE if there are fewer. Used to generate several
+ * continuations of a prompt that was fed once, or, with 0, to feed another prompt of the same length. */
 AX_MUST_CHECK ax_status ax_generator_rewind(ax_generator *generator, int64_t positions);
 
-/* Logits of all positions of a sequence: host [n, vocab], given to `take` row by row. */
+/* Computes the logits of all positions of a sequence and passes them to `take`, one position at a time, as
+ * `vocab` floats on the host. Collective along the grid. */
 typedef ax_status ax_take_logits_fn(void *user, int64_t position, const float *logits, int64_t vocab);
 AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *model, const int32_t *tokens,
                                              int64_t n, ax_take_logits_fn *take, void *user);
 
-/* What the tokens take by which a generator continues a prompt. Times in seconds. */
+/* Timings of a generator that continues a prompt. Times in seconds. */
 typedef struct ax_generate_times {
-    ax_spread prompt; /* of a whole prompt, up to its last position's logits */
-    ax_spread token;  /* of a token: the one before it is fed, and the likeliest is drawn */
+    ax_spread prompt; /* of feeding the whole prompt and choosing the first token */
+    ax_spread token;  /* of a token: feeding the one before it, and choosing the likeliest next one */
     /* This rank's: */
-    double weights;  /* bytes of the matrices that a token's products read */
-    ax_spread read;  /* bytes per second at which the device reads them (ax_device_read); 0: not known */
-    ax_spread share; /* of a round: the time that reading the weights takes over its median token's; 0: not
-                        known */
-    ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means of a token */
+    double weights;  /* bytes of the weight matrices that a token's GEMMs read */
+    ax_spread read;  /* bytes per second when the device reads these weights (ax_device_read); 0: unknown */
+    ax_spread share; /* of a round: time of reading the weights / median time of a token; 0: unknown */
+    ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means per token */
     ax_memory memory;                        /* planned */
-    int64_t held;                            /* taken of the device's memory at most (ax_device_held) */
-    char model[96], grid[96];                /* as ax_step_times has them */
+    int64_t held;                            /* most device memory used so far (ax_device_held) */
+    char model[96], grid[96];                /* as in ax_step_times */
 } ax_generate_times;
 
-/* Feeds `prompt` random tokens, draws `tokens` more, reads the weights where they lie, and this for `rounds`
- * rounds, after one that does not count: what the machine is busy with besides, and how fast its memory is,
- * is then the same for both. On a device with a clock of its own the times of kernels are those of a round
- * that follows. Collective along the grid. */
+/* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates
+ * `tokens` more, and then reads the weights in place. Generating and reading alternate, so that other load on
+ * the machine affects both alike. On a device with its own clock (a GPU), kernels are timed in one further
+ * round. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
                                          int64_t tokens, int64_t rounds, ax_generate_times *out);
 
 /* ---- training runs ------------------------------------------------------------------------------- */
 
-/* What came of a run. */
+/* The result of a run. */
 typedef struct ax_train_result {
     int64_t step, tokens;
-    double loss;                     /* of the last step; NaN if none was made */
+    double loss;                     /* of the last step; NaN if no step was run */
     double eval_loss, bits_per_byte; /* of the last evaluation; NaN if unknown */
-    char *checkpoint;                /* the newest, or NULL; the caller frees */
+    char *checkpoint;                /* directory of the newest checkpoint, or NULL; the caller frees */
 } ax_train_result;
 
-/* From now on SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 are noted for the ax_train that follows, which
- * stops after its first step and saves. ax_train does that while it runs; a program that calls this first in
- * main loses no signal while it starts. `tell`, or NULL, is called by the handler and must be
- * async-signal-safe. */
+/* Installs the handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal: ax_train
+ * then saves and stops after the current step. ax_train installs them itself while it runs; a program that
+ * calls this first in main also records signals that arrive while it starts. The handler calls `tell` (NULL:
+ * none), which must be async-signal-safe. */
 void ax_signals_catch(void (*tell)(void));
-/* The signal that was noted last, or 0. */
+/* The last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);
 
-/* A whole run on the ranks of `world`: everything that `axonn train` does once the configuration is loaded.
- * Returns AX_OK when all steps are done, AX_ERR_SIGNAL when a signal, to any of the ranks, stopped it after
- * saving. `config` is completed (from the model's own config.json) in place; each rank has its own, with the
- * same values. Whatever is wrong before the first step is returned by all ranks alike (ax_error_is_shared)
- * and leaves older checkpoints untouched; an error that the others cannot share, since they may be waiting
- * for this rank, aborts the world (ax_comm_abort). Collective along world. */
+/* Runs a whole training run on the ranks of `world`: everything that `axonn train` does once the
+ * configuration is loaded. Returns AX_OK when all steps are done, or AX_ERR_SIGNAL when it saved and stopped
+ * because any rank received a signal. Each rank passes its own `config`, with the same values as the others;
+ * values that come from the model's own config.json are filled in. An error before the first step is returned
+ * by all ranks (ax_error_is_shared) and leaves older checkpoints untouched. An error of one rank that the
+ * others do not learn of, because they may be waiting for this rank, aborts the world (ax_comm_abort).
+ * Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
 
-/* What the steps of a configuration take. Times in seconds, of a step. */
+/* Timings of the training steps of a configuration. Times in seconds per step. */
 typedef struct ax_step_times {
     ax_spread seconds; /* of the slowest rank */
-    int64_t tokens;    /* of all ranks */
-    double flops;      /* of the model, of all ranks (ax_model_config_flops_per_token) */
+    int64_t tokens;    /* per step, over all ranks */
+    double flops;      /* per step, over all ranks: ax_model_config_flops_per_token · tokens */
     /* This rank's, means over the steps: */
-    double exposed; /* in which it waited for other ranks, in the steps in which kernels are timed */
+    double exposed; /* seconds that it waited for other ranks, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double peak, stream; /* what its device can do at best: ax_device_peak, ax_device_stream */
+    double peak, stream; /* peak rates of its device: ax_device_peak, ax_device_stream */
     ax_memory memory;    /* planned */
-    int64_t held;        /* taken of the device's memory at most (ax_device_held) */
-    ax_dtype compute;    /* what kernels read */
+    int64_t held;        /* most device memory used so far (ax_device_held) */
+    ax_dtype compute;    /* compute dtype (ax_ctx) */
     char model[96];      /* "gpt2 12 x 768" */
     char grid[96];       /* "data=1 pipe=1 x=2 y=1 z=1" */
 } ax_step_times;
 
-/* Makes `warm` steps, then `steps` more and times these: the run's own steps, on random tokens. On a device
- * with a clock of its own the times of kernels are those of as many steps that follow. Reads nothing but
- * model.from and the tokenizer, writes nothing. Errors as those of ax_train. Collective along world. */
+/* Runs `warm` warm-up steps, then times `steps` more: the steps of the training run, on random tokens. On a
+ * device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads only model.from and
+ * the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
 AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
                                       ax_step_times *out);
 
-/* One of the matrix products of a step. */
+/* A matrix product (GEMM) of a step. */
 typedef struct ax_product {
-    ax_gemm_args args; /* whose pointers are NULL */
-    bool bias;         /* it adds one */
-    bool pre;          /* it keeps, or takes, what an activation is of */
-    int64_t calls;     /* in a step */
+    ax_gemm_args args; /* pointers are NULL */
+    bool bias;         /* args.bias was not NULL */
+    bool pre;          /* args.pre, the preactivation, was not NULL */
+    int64_t calls;     /* per step */
     ax_spread seconds; /* of a call */
 } ax_product;
 
-/* The matrix products of a step of this rank, different ones only, those that take most of a step first. */
+/* The different matrix products of this rank's step; those with the longest total time first. */
 typedef struct ax_step_products {
     ax_product *product;
     int64_t n;
-    int64_t calls;  /* in a step, of all */
-    double flops;   /* of a step */
-    double seconds; /* that a step's products should take: all calls at their medians */
+    int64_t calls;  /* per step, of all products */
+    double flops;   /* per step */
+    double seconds; /* per step: the sum over all calls of the median time of their product */
     int threads;
-    int64_t cache;               /* bytes of the last-level caches; operands come from beyond; 0: not known */
-    double peak[AX_DTYPE_COUNT]; /* ax_device_peak of the dtypes that are multiplied */
+    int64_t cache;               /* bytes of the last-level caches; 0: unknown */
+    double peak[AX_DTYPE_COUNT]; /* ax_device_peak for each dtype of the products */
     ax_dtype compute;
     const char *device;
-    char model[96], grid[96]; /* as ax_step_times has them */
+    char model[96], grid[96]; /* as in ax_step_times */
 } ax_step_products;
 
-/* Finds the products of a training step of this configuration, by running the step on the dry device, and
- * times each by itself `runs` times on the configuration's device, on operands that are in no cache. Ranks
- * find and time their own, at the same time. Errors as those of ax_train_time. The caller releases *out with
- * ax_step_products_fini, whatever is returned. Collective along world. */
+/* Finds the matrix products of a training step of this configuration by running the step on the dry device,
+ * then times each `runs` times on the configuration's device, with operands that are not in the caches. All
+ * ranks time their own products at the same time. Errors as for ax_train_time. The caller releases *out with
+ * ax_step_products_fini, also after an error. Collective along world. */
 AX_MUST_CHECK ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs,
                                           ax_step_products *out);
 void ax_step_products_fini(ax_step_products *products);

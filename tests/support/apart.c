@@ -9,7 +9,7 @@ typedef struct apart {
     ax_comm *inner;
     ax_stream stream;
     const char *path;
-    bool owned; /* `inner`, which was split */
+    bool owned; /* `inner` was made by a split, and the wrapper destroys it */
 } apart;
 
 typedef struct operation {
@@ -17,7 +17,7 @@ typedef struct operation {
     apart *on;
     ax_work *inner;
     char *memory;
-    size_t bytes, at, back; /* of memory; what arrives lies at `at`, `back` bytes of it */
+    size_t bytes, at, back; /* `bytes`: size of `memory`; the result is `back` bytes at offset `at` */
     void *to;
 } operation;
 
@@ -48,7 +48,8 @@ static ax_status call(apart *a, const ax_coll_args *c, const void *send, void *r
     }
 }
 
-/* What is sent lies where it lay: in what is received, or behind it. */
+/* Keeps the relative position of the buffers on the device: a send buffer inside the receive buffer stays
+ * inside it, any other one follows it. */
 static ax_status apart_run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     apart *a = comm->impl;

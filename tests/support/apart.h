@@ -1,13 +1,14 @@
-/* A communicator of host memory whose collectives go over a device: what it sends is copied in, and what
- * arrives is copied out when it is awaited. So the checks of any communicator are checks of links. */
+/* A communicator for buffers in host memory that runs its collectives between devices. A call copies what it
+ * sends to the device; the wait copies the result back. So tests that were written for host memory also test
+ * links between GPUs. */
 #ifndef AXONN_TESTS_APART_H
 #define AXONN_TESTS_APART_H
 
 #include "axonn/comm.h"
 
-/* Wraps `inner`, and with ax_comm_split what is split from it, each connected with `dev`; it is an error if
- * the path is not `path`, or a group of one. Destroying the wrapper disconnects `inner`, which is the
- * caller's. Collective along inner. */
+/* Wraps `inner`, and connects it with `dev`. Communicators that ax_comm_split makes from it are wrapped and
+ * connected too. It is an error if the path of a group of several ranks is not `path`. Destroying the wrapper
+ * disconnects `inner`, which the caller still owns. Collective along inner. */
 AX_MUST_CHECK ax_status apart_create(ax_comm *inner, ax_device *dev, const char *path, ax_comm **out);
 
 #endif

@@ -8,7 +8,7 @@
 
 enum { COUNT = 1111 };
 
-/* Element i of rank r: exact in every dtype, and sums of eight are. */
+/* Element i of rank r. Exact in every dtype, and so is the sum of eight ranks. */
 static double value(int rank, int64_t i) { return (double)((rank * 7 + i * 3) % 11) - 4; }
 
 static void fill(ax_dtype dtype, void *data, int rank, int64_t first, int64_t count)
@@ -147,7 +147,8 @@ ax_status check_rank_order(ax_comm *c, void *arg)
     return AX_OK;
 }
 
-/* Even and odd ranks, odd ones in reverse order, rank 6 in none; collectives run in both groups at once. */
+/* Two groups: the even ranks, and the odd ranks in reverse order; rank 6 is in neither. Both groups run
+ * collectives at the same time. */
 ax_status check_splits(ax_comm *world, void *arg)
 {
     (void)arg;
@@ -171,7 +172,8 @@ ax_status check_splits(ax_comm *world, void *arg)
     return status == AX_OK ? ax_barrier(world) : status;
 }
 
-/* Operations of three communicators in flight at once, awaited in another order than they were started in. */
+/* Operations of three communicators are in flight at once, and waited for in another order than they were
+ * started in. */
 static ax_status overlap_once(ax_comm *world, ax_comm *row, ax_comm *own, float *data, float *gathered,
                               int64_t n)
 {
@@ -222,11 +224,11 @@ ax_status check_overlap(ax_comm *world, void *arg)
     return status;
 }
 
-/* ---- anything in any order ----------------------------------------------------------------------- */
+/* ---- random operations in random order ------------------------------------------------------------ */
 
 enum { SLOTS = 6, LARGEST = 70000 };
 
-/* One operation in flight, and what must come of it. */
+/* An operation in flight, with what is needed to check its result. */
 typedef struct slot {
     ax_comm *comm;
     ax_work *work;
@@ -242,7 +244,7 @@ static int64_t random_count(uint64_t *state)
     return random_below(state, bound[random_below(state, 4)]);
 }
 
-/* All ranks of the world draw the same numbers, so that all call the same. */
+/* Starts a random collective. All ranks of the world draw the same numbers, so that all call the same. */
 static ax_status start_random(slot *s, uint64_t *state)
 {
     int g = ax_comm_size(s->comm), me = ax_comm_rank(s->comm);
@@ -299,7 +301,8 @@ static ax_status end_random(slot *s)
     return AX_OK;
 }
 
-/* The world as a grid of `width` columns: its rows, its columns, and itself. */
+/* Starts operations on random communicators, each in a random slot; an operation still in that slot is waited
+ * for and checked first. Some ranks are late at random. */
 static ax_status random_rounds(ax_comm *world, slot *slots, ax_comm **comms, int rounds)
 {
     uint64_t shared = 7, own = 1000 + (uint64_t)ax_comm_rank(world);

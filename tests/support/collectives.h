@@ -1,4 +1,4 @@
-/* What every backend of comm must do: rank functions for worlds of any size and kind. */
+/* Tests that every backend of comm must pass: rank functions for worlds of any size and kind. */
 #ifndef AXONN_TESTS_COLLECTIVES_H
 #define AXONN_TESTS_COLLECTIVES_H
 
@@ -6,9 +6,9 @@
 
 ax_rank_fn check_collectives;       /* every collective, dtype and reduction, at 0 … 1111 elements */
 ax_rank_fn check_large_collectives; /* the same up to millions of bytes */
-ax_rank_fn check_rank_order;        /* sums have the bits of addition in rank order */
-ax_rank_fn check_splits;            /* groups of groups, some empty, in any order of ranks */
+ax_rank_fn check_rank_order;        /* sums equal additions in rank order, bit for bit */
+ax_rank_fn check_splits;            /* splits of splits, some without ranks, with ranks in any order */
 ax_rank_fn check_overlap;           /* many operations in flight */
-ax_rank_fn check_random; /* any operations on a grid's communicators, in flight and waited for at will */
+ax_rank_fn check_random; /* random operations on the communicators of a grid, with waits at random times */
 
 #endif

@@ -39,7 +39,7 @@ static ax_layer *block(ax_model *m, int i)
                                  .init_std = 0.2,
                                  .proj_init_std = 0.2,
                                  .dropout = c->dropout.attn,
-                                 .no_bias = i % 2}; /* with and without */
+                                 .no_bias = i % 2}; /* alternate layers have no bias */
     ax_layer *attn[] = {ax_layernorm(m->ctx, name[0], c->hidden, AX_ROLE_MODEL, 1e-5),
                         ax_attention(m->ctx, name[1], &heads)};
     ax_layer *mlp[] = {ax_layernorm(m->ctx, name[2], c->hidden, AX_ROLE_MODEL, 1e-5),
@@ -51,7 +51,7 @@ static ax_layer *block(ax_model *m, int i)
         (ax_layer *[]){ax_sequence_of(m->ctx, "r1", 2, attn), ax_sequence_of(m->ctx, "r2", 4, mlp)});
 }
 
-/* Grouped key heads, a head of its own with a bias: what no family has yet. */
+/* Grouped key heads, an untied head with a bias: features that no model family has yet. */
 static ax_status build_grouped(ax_model *m, int64_t recompute)
 {
     const ax_model_config *c = &m->config;
@@ -107,8 +107,8 @@ static ax_status make_config(eq_model model, ax_model_config *out)
 
 static bool is_masked(int64_t at) { return at % 7 == 3; }
 
-/* Rows that are a function of their index: documents of uneven lengths, some targets masked; a token decides
- * much of the next, so that the loss falls. */
+/* Rows depend on their index only: documents of different lengths, and some masked targets. A token largely
+ * determines the next one, so that the loss falls. */
 static ax_status read_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     int64_t vocab = *(const int64_t *)source;
@@ -187,8 +187,8 @@ ax_status eq_on_rank(ax_comm *world, void *arg)
 {
     eq_run mine = *(const eq_run *)arg;
     ax_model_config config;
-    int64_t per_rank =
-        mine.rows / (mine.grid.z * mine.grid.data); /* in two micro-steps where there are two rows */
+    /* two micro-batches per step if each rank has at least two rows */
+    int64_t per_rank = mine.rows / (mine.grid.z * mine.grid.data);
     ax_engine_options options = {.model = &config,
                                  .seq_len = EQ_T,
                                  .micro_batch = per_rank > 1 ? per_rank / 2 : 1,
@@ -247,7 +247,7 @@ static double rms(const double *v, int64_t n)
     return sqrt(sum / (double)n);
 }
 
-/* The rms of all gradients together. */
+/* Returns the root mean square of all gradients together. */
 static double global_rms(const eq_run *r)
 {
     double sum = 0;
@@ -259,8 +259,9 @@ static double global_rms(const eq_run *r)
     return sqrt(sum / (double)n);
 }
 
-/* What differences of the gradients of parameter p are relative to. A bias of keys shifts all scores of a
- * query alike: its gradient is zero but for roundings, and is judged against the others'. */
+/* Returns the unit for differences of the gradients of parameter p. A bias of keys shifts all scores of a
+ * query by the same amount, so its gradient is zero except for rounding: the unit is then that of all
+ * gradients. */
 static double unit_of(const eq_run *serial, int p)
 {
     double global = global_rms(serial);
@@ -269,7 +270,7 @@ static double unit_of(const eq_run *serial, int p)
                : fmax(rms(serial->grad[p], serial->count[p]), 1e-3 * global);
 }
 
-/* Largest and root mean square difference of the gradients of parameter p. */
+/* Returns the largest difference of the gradients of parameter p. */
 static double largest_gap(const eq_run *a, const eq_run *serial, int p)
 {
     double worst = 0;
@@ -348,10 +349,11 @@ eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int
     return gap;
 }
 
-/* Gradients have so many elements that their distance is what is expected of it. The losses of a run are one
- * draw: weights that were rounded differently in the first steps are the weights of all others. Parts of sums
- * that ranks round by themselves and the sum together err √2 times as far as one rank's sum; of the 40 runs
- * on grids some are 2.5 standard deviations out; and the mean that they are compared with is 0.8 of one. */
+/* Bounds, in units of the gap that one rank shows between 16 bits and fp32. A gradient has so many elements
+ * that its distance is close to the expected one. The losses of a run are a single sample, because rounding
+ * in the first steps changes the weights of all later steps. Their factor is the product of three: sqrt(2),
+ * because ranks round their partial sums and then round the total; 2.5 standard deviations, which some of the
+ * 40 runs on grids reach; and 1 / 0.8, because the mean gap is 0.8 standard deviations. */
 enum { GRAD_GAPS = 2 };
 #define LOSS_GAPS (1.41 * 2.5 / 0.8)
 

@@ -1,5 +1,5 @@
-/* Training on a grid against training on one rank: three tiny models, what a run yields, and how two runs are
- * compared. Used by the campaign of every build (engine/test_equality.c) and the long one. */
+/* Compares training on a grid with training on one rank: four tiny models, a run with its results, and the
+ * comparison of two runs. Used by engine/test_equality.c in every build, and by the long test. */
 #ifndef AXONN_TESTS_EQUALITY_H
 #define AXONN_TESTS_EQUALITY_H
 
@@ -7,58 +7,62 @@
 
 enum { EQ_STEPS = 20, EQ_MOST_STEPS = 100, EQ_T = 10, EQ_PARAMS = 64 };
 
-/* gpt2 and grouped divide by most axes, odd by none: 3 heads of 7, widths of 21 and 23, 29 tokens. scarce has
- * so little of everything that many of eight ranks hold nothing: 2 heads that share a key, 5 tokens. grouped:
- * 8 query heads share 2 key heads, with biases and without, and the head is no token table but has a bias. */
+/* gpt2 and grouped: most axes divide their sizes. grouped: 8 query heads share 2 key heads, alternate layers
+ * have no bias, and the head is not tied to the embedding and has a bias. odd: no axis divides a size (3
+ * heads of 7, widths 21 and 23, 29 tokens). scarce: sizes so small that several of eight ranks hold nothing
+ * (2 heads that share a key head, 5 tokens). */
 typedef enum eq_model { EQ_GPT2, EQ_GROUPED, EQ_ODD, EQ_SCARCE, EQ_MODELS } eq_model;
 extern const char *const eq_model_names[];
 
-/* One run and what came of it. */
+/* A run and its results. */
 typedef struct eq_run {
     ax_grid_size grid;
     ax_parallel parallel;
     eq_model model;
     const char *device;
     ax_dtype compute;
-    int64_t recompute, rows; /* rows: of a step; those of a rank one, or even */
+    int64_t recompute, rows; /* rows of a step; each rank has one row or an even number */
     int steps;
     uint64_t seed;
-    /* of rank 0: */
-    double loss[EQ_MOST_STEPS], eval, norm; /* norm and gradients: of step 1 */
+    /* results, stored by rank 0: */
+    double loss[EQ_MOST_STEPS], eval, norm; /* norm and gradients are those of step 1 */
     int params;
     char *name[EQ_PARAMS];
     double *grad[EQ_PARAMS];
     int64_t count[EQ_PARAMS];
 } eq_run;
 
-/* One rank's run of a model, of 8 rows, to be done. */
+/* Returns the description of a run of a model on one rank, with 8 rows per step. */
 eq_run eq_serial(eq_model model, const char *device, ax_dtype compute, int steps);
-/* Does it, on rank threads; the test fails if it does. eq_free releases the result. */
+/* Runs `r` on rank threads and returns it with its results. The test fails if the run fails. Free the result
+ * with eq_free. */
 eq_run eq_do(eq_run r);
-/* The same as one rank of `world`: `run` points to an eq_run, which rank 0 completes. */
+/* Runs one rank of `world`. `run` points to an eq_run; rank 0 stores the results in it. */
 ax_status eq_on_rank(ax_comm *world, void *run);
 void eq_free(eq_run *r);
 
-/* Relative differences of the losses of all steps and of the evaluation: the worst, and their mean. */
+/* Relative differences of the losses of all steps and of the evaluation: the largest, and the mean. */
 double eq_worst_loss_gap(const eq_run *a, const eq_run *serial);
 double eq_mean_loss_gap(const eq_run *a, const eq_run *serial);
 
-/* Fails unless losses and norm of `a`, and each element of each gradient (relative to max(the tensor's rms,
- * 1e-3 of the global rms)), are within the bounds of the serial run. */
+/* Fails unless losses, norm and gradients of `a` are within the bounds. The difference of a gradient's
+ * element is relative to the root mean square of its tensor, or to 1e-3 of that of all gradients if this is
+ * larger. */
 void eq_assert_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
 ax_status eq_check_equal(const eq_run *a, const eq_run *serial, double loss_bound, double grad_bound);
-/* How far one rank's bf16 or fp16 is from its fp32 in four runs from other weights: the mean gap of the
- * losses, the largest of each tensor's gradient (root mean square), and the mean of all gradients. */
+/* How far bf16 or fp16 is from fp32 on one rank, over four runs with different initial weights: the mean
+ * difference of the losses; for each tensor the largest difference of its gradient (root mean square); and
+ * the mean over all gradients. */
 typedef struct eq_gap {
     double loss, grad[EQ_PARAMS], all;
 } eq_gap;
 eq_gap eq_rounding_gap(eq_model model, const char *device, ax_dtype compute, int steps);
-/* Fails if gradients of `a`, of the same 16 bits, are further from those of `exact`, of fp32, than twice the
- * gap, or its losses than single runs reach. A single tensor's gap may be small by chance, so none is held to
- * less than the mean of all. */
+/* Fails if `a`, computed in 16 bits, is too far from `exact`, computed in fp32: gradients by more than twice
+ * the gap, losses by more than single runs are. Each tensor's bound is at least that of the mean over all
+ * tensors, because a single tensor's gap may be small by chance. */
 void eq_assert_as_near(const eq_run *a, const eq_run *exact, const eq_gap *gap);
 
-/* All ways to write `ranks` as x·y·z·data: 20 for 8. */
+/* Stores all factorizations of `ranks` as x·y·z·data, 20 for 8, and returns their number. */
 int eq_factorizations(int ranks, ax_grid_size out[64]);
 
 #endif

@@ -11,7 +11,8 @@
 
 enum { GUARD = 128 };
 
-/* Byte `at` of the memory around operands: NaN in every floating-point type, for what is read there. */
+/* Byte `at` of the memory around operands. It is NaN in every floating-point type, so that a read beyond an
+ * operand shows in the result. */
 static unsigned char sentinel(size_t at) { return at % 2 ? 0xFF : 0xA5; }
 
 void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dtype dtype, int64_t count,
@@ -23,7 +24,8 @@ void *kc_add(kernel_case *c, const char *name, kc_role role, size_t field, ax_dt
     o->data = malloc((size_t)count * ax_dtype_size(dtype) + 1);
     assert_non_null(o->data);
     memset(o->data, 0xFF, (size_t)count * ax_dtype_size(dtype));
-    /* Errors of a chain of `terms` roundings add up like a random walk; 4 is the walk's reach. */
+    /* The errors of `terms` roundings in sequence add up like a random walk; 4 standard deviations bound
+     * it. */
     double unit = ax_dtype_accum(c->dtype) == AX_F64 ? 0x1p-53 : 0x1p-24, root = 1;
     while (root * root < terms)
         root++;
@@ -53,8 +55,8 @@ void kc_alias(kernel_case *c, size_t field)
     memcpy(c->args.bytes + field, &o->data, sizeof o->data);
 }
 
-/* From a table: making them takes longer than what is done with them. Its length is a prime, so that rows of
- * no matrix are the same. */
+/* Returns the next normal number. The numbers come from a table, because generating them takes longer than
+ * the tests. The length of the table is a prime, so that no two rows of a matrix are equal. */
 double kc_normal(kernel_case *c)
 {
     enum { N = 65519 };
@@ -74,7 +76,7 @@ int64_t kc_integer(kernel_case *c, int64_t lo, int64_t hi)
 void kc_fill(kernel_case *c, double mean, double std)
 {
     const kc_operand *o = &c->operand[c->operands - 1];
-    /* The first is fixed, so that a result of one element is no difference that cancels. */
+    /* the first element is fixed, so that a sum of one element is not close to zero */
     for (int64_t i = 0; i < o->count; i++)
         ax_store(o->dtype, o->data, i, mean + std * (i ? kc_normal(c) : 0.5));
 }
@@ -145,7 +147,7 @@ void kernel_case_widen(const kernel_case *from, kernel_case *out)
     }
 }
 
-/* Where each operand starts in the one block of memory that a run uses. */
+/* Computes the offset of each operand in the memory block of a run, and returns the size of the block. */
 static size_t place(const kernel_case *c, int skew, size_t at[KC_OPERANDS])
 {
     size_t total = GUARD;
@@ -157,7 +159,7 @@ static size_t place(const kernel_case *c, int skew, size_t at[KC_OPERANDS])
     return total;
 }
 
-/* Bytes between operands still hold the sentinel. */
+/* Fails if a kernel wrote between operands. */
 static void check_guards(const kernel_case *c, const size_t at[KC_OPERANDS], const unsigned char *image,
                          size_t total)
 {
@@ -206,7 +208,7 @@ void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *resul
         size_t bytes = (size_t)c->operand[i].count * ax_dtype_size(c->operand[i].dtype);
         result[i] = malloc(bytes + 1);
         assert_non_null(result[i]);
-        bool in = c->operand[i].role == KC_IN; /* a table has addresses of this run */
+        bool in = c->operand[i].role == KC_IN; /* a table in `image` has addresses of this run */
         if (in && memcmp(image + at[i], given + at[i], bytes))
             fail_msg("%s: changed its input %s", c->name, c->operand[i].name);
         memcpy(result[i], in ? (unsigned char *)c->operand[i].data : image + at[i], bytes);

@@ -1,8 +1,8 @@
-/* One table of kernel calls on which any backend can be run and judged: odd sizes, empty extents, every
- * element type, in-place variants. tests/dev/test_backend.c compares each backend with ref on it.
+/* Kernel calls with which any backend can be tested: odd sizes, empty extents, every element type, in-place
+ * variants. tests/dev/test_backend.c runs them on each backend and compares the results with ref.
  *
- * A case holds its operands as host arrays; kernel_case_run puts them between sentinels in device memory,
- * launches, and brings back what the kernel wrote. */
+ * A case holds its operands as host arrays. kernel_case_run copies them into device memory with sentinels
+ * around each, launches the kernel, and copies back what it wrote. */
 #ifndef AXONN_TESTS_KERNEL_CASES_H
 #define AXONN_TESTS_KERNEL_CASES_H
 
@@ -10,26 +10,26 @@
 
 enum { KC_OPERANDS = 20, KC_ARGS_BYTES = 256 };
 
-/* Threads that tests give a device at most. */
+/* The largest number of threads of a device in tests. */
 enum { KC_THREADS = 3 };
 
 typedef enum kc_role {
     KC_IN,   /* must be unchanged after the call */
-    KC_OUT,  /* NaN before the call: what a kernel reads or leaves there shows */
+    KC_OUT,  /* NaN before the call, so that an element that the kernel reads or does not write shows */
     KC_INOUT /* read and overwritten */
 } kc_role;
 
 typedef struct kc_operand {
     const char *name;
     kc_role role;
-    size_t field, alias; /* byte offsets of the pointers to it in the argument struct; equal if one */
-    int table;           /* the operand that has the pointers instead, one before it; -1: none */
+    size_t field, alias; /* byte offsets of the pointers to it in the argument struct; equal: one pointer */
+    int table; /* an earlier operand that holds the pointer in place of the argument struct; -1: none */
     ax_dtype dtype;
     int64_t count;
     void *data;   /* `count` elements on the host; owned by the case */
     double bound; /* permitted error relative to the array's norm; 0 = equal bit for bit */
-    double gaps;  /* and of what 16 bits cost the reference, so many times as much */
-    size_t host;  /* byte offset of the pointer to a copy of it in host memory; 0: there is none */
+    double gaps;  /* added to the bound: this many times the error of the reference in 16 bits */
+    size_t host;  /* byte offset of the pointer to a copy in host memory; 0: no copy */
 } kc_operand;
 
 typedef struct kernel_case {
@@ -43,18 +43,18 @@ typedef struct kernel_case {
     union {
         unsigned char bytes[KC_ARGS_BYTES];
         int64_t align;
-    } args; /* pointers NULL until it is run */
+    } args; /* its pointers are NULL until the case is run */
 } kernel_case;
 
-/* Makes case `index` of `kernel` for elements of `dtype`; false when there is none (the kernel does not take
- * the type, or the list has ended). */
+/* Makes case `index` of `kernel` for elements of `dtype`. Returns false if there is none: the kernel does not
+ * take the type, or the list has ended. */
 bool kernel_case_build(ax_kernel kernel, ax_dtype dtype, int index, kernel_case *out);
 
-/* The same call on the same values with every 16-bit operand widened to F32. */
+/* Makes the same call on the same values, with every 16-bit operand widened to F32. */
 void kernel_case_widen(const kernel_case *from, kernel_case *out);
 bool kernel_case_has_16bit(const kernel_case *c);
 
-/* Points the argument struct at the case's own arrays, for what does not run it. */
+/* Points the argument struct at the case's own host arrays, for tests that do not run the case. */
 void kernel_case_point(kernel_case *c);
 
 void kernel_case_free(kernel_case *c);

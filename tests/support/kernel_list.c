@@ -1,4 +1,4 @@
-/* The lists of kernel cases, first part: products, attention, norms, loss. */
+/* The lists of kernel cases, first part: GEMMs, attention, norms, loss. */
 #include "support/kernel_list.h"
 
 #include "support/kernel_macros.h"
@@ -55,7 +55,7 @@ bool kernel_case_build(ax_kernel kernel, ax_dtype dtype, int index, kernel_case 
 const int64_t kc_lengths[] = {0, 1, 2, 7, 15, 16, 17, 63, 257, 1009, 4099, 100003};
 const int kc_length_count = (int)AX_COUNT(kc_lengths);
 
-/* Rows and columns: empty, single, primes, just beyond powers of two, longer than any block. */
+/* Shapes [rows, columns]: empty, single, primes, just above powers of two, longer than any block. */
 static const int64_t grids[][2] = {{0, 5},   {5, 0},   {1, 1},    {3, 7},    {7, 3},    {1, 1031},
                                    {17, 31}, {2, 257}, {65, 129}, {130, 64}, {1031, 2}, {7, 2053}};
 
@@ -68,8 +68,8 @@ bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols)
     return true;
 }
 
-/* Products that end in an activation, or in what its derivative multiplies. Where that is small, what is
- * rounded in between counts more than the result's own rounding. */
+/* GEMMs with an epilogue: an activation, or multiplication by its derivative. Where the result is small,
+ * rounding of intermediate values counts more than rounding of the result. */
 static bool build_gemm_then(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {{0, 8, 4},   {3, 8, 0},    {1, 16, 24},   {17, 8, 40},   {5, 7, 3},
@@ -121,17 +121,17 @@ bool kc_build_gemm(kernel_case *c, int index)
         {97, 130, 61},
         {33, 257, 300},
         {131, 67, 1031},
-        {8, 48, 300} /* one tile for all threads */,
+        {8, 48, 300} /* a single tile, fewer than threads */,
         {65, 40, 200},
         {95, 16, 32},
         {1, 150, 64},
         {3, 70, 40},
-        {4, 139, 193} /* few rows, which are read beside several blocks of columns */,
+        {4, 139, 193} /* few rows, read together with several blocks of columns */,
     };
-    /* Several blocks in every direction; too large for all variants. */
+    /* Several blocks in each direction; too large to run all variants. */
     static const int64_t large[][3] = {{1100, 100, 1601}, {260, 300, 3600}, {170, 96, 3072}, {72, 96, 768}};
-    /* Sums over the rows of both, of whole lines: large ones go past a processor's caches. The second twice,
-     * as every third case's operands begin within lines. */
+    /* Weight gradients, with rows of c that fill whole cache lines; a large c is stored past the caches. The
+     * second shape occurs twice, because operands of every third case are not aligned to cache lines. */
     static const int64_t gradients[][3] = {{260, 264, 1700}, {264, 260, 40}, {264, 260, 40}};
     enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3, LARGE = ALL + FEW * AX_COUNT(large) };
     enum { PLAIN = LARGE + AX_COUNT(gradients), TRANS_A = 1, SUMS = 8 };
@@ -167,7 +167,7 @@ bool kc_build_gemm(kernel_case *c, int index)
     return true;
 }
 
-/* Documents of random length: each query's first visible key. */
+/* Documents of random length: stores the first visible key of each query. */
 static void fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_t len, int64_t offset)
 {
     for (int64_t b = 0; b < batch; b++) {
@@ -183,10 +183,10 @@ static void fill_documents(kernel_case *c, int32_t *start, int64_t batch, int64_
 typedef struct attention_shape {
     int64_t b, t, s, offset, h, g, d, pad; /* pad: extra elements between the batches of k and v */
     bool documents;
-    double drop; /* rate of dropout */
+    double drop; /* dropout probability */
 } attention_shape;
 
-/* Dropout of a box in the middle of more rows and heads. */
+/* Sets the dropout of a box in the middle of a larger batch with more heads. */
 static void put_dropout(kernel_case *c, int index, size_t field, const attention_shape *s,
                         ax_attention_dropout *out)
 {
@@ -232,14 +232,14 @@ bool kc_build_attention(kernel_case *c, int index)
             (int)s->g, (int)s->d);
     if (s->drop > 0)
         kc_name(c, " dropout %g", s->drop);
-    /* Scores err by the chain of a dot product, sums by the chain of the keys; exp multiplies the former by
-     * the scores' size, which is a small number here. */
+    /* The error of a score comes from a dot product over d, that of a sum from the sum over the keys. exp
+     * multiplies the error of a score by the score's size, which is small here. */
     double terms = (double)(s->d + s->s) + 16;
     int64_t dense = s->s * s->g * s->d, stride = dense + s->pad, seen = (s->offset + s->t) * s->g * s->d;
     IN(q, c->dtype, s->b * s->t * s->h * s->d);
     for (int which = 0; which < 2; which++) {
         void *data = which ? IN(v, c->dtype, s->b * stride) : IN(k, c->dtype, s->b * stride);
-        for (int64_t b = 0; b < s->b; b++) /* nobody has written the cache beyond the last query */
+        for (int64_t b = 0; b < s->b; b++) /* the cache beyond the last query is unwritten: NaN */
             for (int64_t i = ax_min(seen, dense); i < stride; i++)
                 ax_store(c->dtype, data, b * stride + i, NAN);
     }
@@ -257,7 +257,8 @@ bool kc_build_attention(kernel_case *c, int index)
 bool kc_build_attention_grad(kernel_case *c, int index)
 {
     static const attention_shape shapes[] = {
-        /* A query that sees one key has no gradient but rounding, and the gap of one element is a lottery. */
+        /* No shape has a single query. It would see one key, so its gradient would be zero except for
+         * rounding, for which the rounding error of the reference is no measure. */
         {0, 3, 3, 0, 2, 1, 4, 0, false, 0},
         {1, 4, 4, 0, 1, 1, 0, 0, false, 0},
         {1, 4, 4, 0, 1, 1, 5, 0, false, 0},
@@ -273,7 +274,8 @@ bool kc_build_attention_grad(kernel_case *c, int index)
         {1, 288, 288, 0, 1, 1, 40, 0, true, 0},
         {1, 144, 144, 0, 6, 2, 80, 0, true, 0},
         {1, 230, 230, 0, 1, 1, 128, 0, false, 0},
-        /* More sequences, and more heads, than the emulated GPU has workspace for at a time (cudnn.c). */
+        /* More sequences, and more heads, than fit the workspace of the emulated GPU at one time
+         * (cudnn.c). */
         {5, 256, 256, 0, 2, 1, 8, 0, false, 0},
         {2, 128, 128, 0, 17, 17, 8, 0, true, 0},
         {2, 5, 5, 0, 4, 2, 8, 0, false, 0.5},
@@ -313,14 +315,15 @@ bool kc_build_attention_grad(kernel_case *c, int index)
     OUT(dq, c->dtype, q_count, terms);
     OUT(dk, c->dtype, k_count, terms);
     OUT(dv, c->dtype, k_count, terms);
-    /* The reference adds up what the heads of a group send to a key and rounds once. Where each head is
-     * rounded by itself, a sum of heads and the rounding of each are as large as that one rounding again. */
+    /* The reference sums the gradients of a group's heads and rounds once. A kernel that rounds each head's
+     * gradient first adds errors that are about as large again. */
     for (int i = c->operands - 2; s->h > s->g && i < c->operands; i++)
         c->operand[i].gaps = 3;
     return true;
 }
 
-/* Those, and rows of whole vectors: of several warps of a GPU, and of more than its blocks hold. */
+/* Shapes of kc_grid, and two with a whole number of vectors per row: several warps of a GPU share such a row,
+ * and a row of the second shape is longer than a block holds. */
 static bool norm_grid(int index, int variants, int64_t *rows, int64_t *cols)
 {
     static const int64_t whole[][2] = {{17, 776}, {3, 4104}};
@@ -332,8 +335,8 @@ static bool norm_grid(int index, int variants, int64_t *rows, int64_t *cols)
     return true;
 }
 
-/* Values whose sums in pairs bf16 has too: what a kernel makes of the rounded sum is compared with what it
- * makes of the sum. */
+/* Rounds the operand to multiples of 1/16 below 8, so that the sum of two is exact in bf16. Otherwise a
+ * kernel that uses the rounded sum would be compared with one that uses the exact sum. */
 static void coarsen(kernel_case *c)
 {
     const kc_operand *o = &c->operand[c->operands - 1];
@@ -343,7 +346,7 @@ static void coarsen(kernel_case *c)
     }
 }
 
-/* What a norm is of: a alone, or a + b, which goes elsewhere or takes the place of one of them. */
+/* The input of a norm: a alone (0), or a + b, stored in x (1), in a (2) or in b (3). */
 #define NORM_SUM(variant)                                                                                    \
     do {                                                                                                     \
         const int64_t n = a->rows * a->cols;                                                                 \
@@ -384,7 +387,7 @@ bool kc_build_norm(kernel_case *c, int index)
     ARGS(norm);
     if (!kc_takes(c, KC_ACTIVATION) || !norm_grid(index, 8, &a->rows, &a->cols))
         return false;
-    a->eps = 0.0625; /* rows of one or two columns have next to no variance: 1/sqrt is moderate */
+    a->eps = 0.0625; /* large, because rows of one or two columns have almost no variance */
     DTYPE(dtype, c->dtype);
     NORM_SUM(index % 4);
     IN(weight, ACCUM, a->cols);
@@ -409,7 +412,7 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
     return true;
 }
 
-/* x, and statistics of it. */
+/* Adds x, and sum and m2 computed from it by the reference. */
 #define NORM_INPUTS()                                                                                        \
     do {                                                                                                     \
         a->eps = 1e-5;                                                                                       \
@@ -422,7 +425,7 @@ bool kc_build_norm_recentre(kernel_case *c, int index)
             ax_store(ACCUM, m2, r, ax_load(ACCUM, m2, r) + 0.5);                                             \
     } while (0)
 
-/* The same for what may be a part of a wider row (odd indices) or the whole. */
+/* As NORM_INPUTS; at odd indices the row is a part of a wider one. */
 #define PART_INPUTS(index)                                                                                   \
     do {                                                                                                     \
         a->global_cols = (index) % 2 ? 2 * a->cols + 3 : a->cols;                                            \
@@ -455,8 +458,8 @@ bool kc_build_norm_grad_stats(kernel_case *c, int index)
     return true;
 }
 
-/* dy and what is added to the gradient, which may take the place of either; gradients of weights, wanted or
- * not. */
+/* Adds dy, a summand `add` of the gradient if `added`, dx (own memory, or in place of dy or add), and the
+ * gradients of weight and bias except in some cases. */
 #define NORM_GRADS(index, added, terms)                                                                      \
     do {                                                                                                     \
         const int64_t n = a->rows * a->cols;                                                                 \
@@ -502,12 +505,12 @@ bool kc_build_norm_grad(kernel_case *c, int index)
         return false;
     NORM_INPUTS();
     IN(weight, ACCUM, a->cols);
-    const bool added = index % 12 < 6 || a->cols == 1; /* whose own gradient is 0, and rounding of it */
+    const bool added = index % 12 < 6 || a->cols == 1; /* one column's own gradient is rounding only */
     NORM_GRADS(index, added, (double)a->cols + 36);
     return true;
 }
 
-/* Targets: some masked, some in other ranks' boxes. */
+/* Fills in targets: some are masked, some belong to the boxes of other ranks. */
 static void fill_targets(kernel_case *c, int32_t *targets, int64_t rows, int64_t first, int64_t vocab)
 {
     for (int64_t r = 0; r < rows; r++)
@@ -540,7 +543,7 @@ bool kc_build_ce_sum(kernel_case *c, int index)
     void *max = RAW(max, KC_IN, ACCUM, a->rows, 0);
     ax_ce_max_args maxima = {a->rows, a->vocab, a->ld, a->logits, max, c->dtype};
     kc_reference(AX_K_ce_max, &maxima);
-    for (int64_t r = 0; r < a->rows; r++) /* the maximum over all ranks */
+    for (int64_t r = 0; r < a->rows; r++) /* as the maximum over all ranks would be */
         ax_store(ACCUM, max, r, fmax(ax_load(ACCUM, max, r), 1.5));
     fill_targets(c, RAW(targets, KC_IN, AX_I32, a->rows, 0), a->rows, a->first, a->vocab);
     OUT(sum, ACCUM, a->rows, (double)a->vocab + 16);
@@ -566,7 +569,7 @@ bool kc_build_ce_loss(kernel_case *c, int index)
     return true;
 }
 
-/* Classes, ids to be ignored, which may be those of a class, and others. */
+/* Targets as classes: valid ones, invalid ones, and the id to ignore, which may be a valid class. */
 bool kc_build_class_targets(kernel_case *c, int index)
 {
     ARGS(class_targets);
@@ -582,7 +585,7 @@ bool kc_build_class_targets(kernel_case *c, int index)
                  r % 11 == 3   ? -100
                  : r % 13 == 5 ? 2147483647
                                : (double)kc_integer(c, -1, 6));
-    if (c->dtype == AX_I64 && a->rows > 2) /* whose low half is a class */
+    if (c->dtype == AX_I64 && a->rows > 2) /* the low 32 bits are a valid class */
         ((int64_t *)x)[2] = (int64_t)7 << 32 | 1;
     RAW(y, KC_OUT, AX_I32, a->rows, 0);
     double *counts = RAW(counts, KC_INOUT, AX_F64, 2, 0);

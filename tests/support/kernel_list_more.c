@@ -1,4 +1,4 @@
-/* The lists of kernel cases, second part: element by element, rows and boxes, updates. */
+/* The lists of kernel cases, second part: elementwise kernels, rows and boxes, updates. */
 #include "support/kernel_macros.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ bool kc_build_col_sum(kernel_case *c, int index)
     return true;
 }
 
-/* Lengths × kinds × in place. */
+/* Combines lengths, activations, and in place or not. */
 static bool activation_case(int index, int64_t *n, ax_activation *kind)
 {
     if (index / (2 * AX_ACTIVATION_COUNT) >= kc_length_count)
@@ -43,7 +43,8 @@ static bool activation_case(int index, int64_t *n, ax_activation *kind)
     return true;
 }
 
-/* Large numbers and those about 0 among x: where values and slopes are 0, x or ±1, or about to be. */
+/* Overwrites some of x with large numbers and numbers near 0, where values and slopes are 0, x or ±1, or
+ * nearly. */
 static void put_extremes(const kernel_case *c, void *x, int64_t n)
 {
     static const double at[] = {3e38, -3e38, 1e25, -1e25, 40, -40, 0, -0.0, 1e-4, -1e-4, 0.624, -0.626};
@@ -66,7 +67,7 @@ bool kc_build_activation(kernel_case *c, int index)
         OUT(y, c->dtype, a->n, 32);
     }
     kc_fill(c, 0, 3);
-    if (a->n > 2 && c->dtype != AX_F64) /* of which nothing is left, but by tanh */
+    if (a->n > 2 && c->dtype != AX_F64) /* the result is 0, or -1 for tanh */
         ax_store(c->dtype, c->operand[0].data, 1, c->dtype == AX_F16 ? -65504 : -3e38);
     if (a->kind == AX_TANH) /* values are within ±1 */
         put_extremes(c, c->operand[0].data, a->n);
@@ -147,7 +148,7 @@ bool kc_build_dropout(kernel_case *c, int index)
     return true;
 }
 
-/* With a gradient, without one, and in place. */
+/* Without dx, with dx, and with dx in place of x. */
 bool kc_build_squared_error(kernel_case *c, int index)
 {
     ARGS(squared_error);
@@ -180,7 +181,7 @@ bool kc_build_sumsq(kernel_case *c, int index)
     IN(x, c->dtype, a->n);
     OUT(out, AX_F64, 1, (double)a->n + 1);
     if (c->dtype != AX_F64)
-        c->operand[c->operands - 1].bound *= 0x1p-29; /* summed in double whatever the elements are */
+        c->operand[c->operands - 1].bound *= 0x1p-29; /* the sum is in double for every element type */
     return true;
 }
 
@@ -196,7 +197,7 @@ bool kc_build_scale(kernel_case *c, int index)
     return true;
 }
 
-/* Values where rounding, overflow and NaN are decided. */
+/* Values at the limits of rounding and overflow, and NaN. */
 static const double awkward[] = {0.0,
                                  -0.0,
                                  1 + 0x1p-8,
@@ -293,7 +294,7 @@ bool kc_build_copy_box(kernel_case *c, int index)
     return true;
 }
 
-/* Ids: repeated, and some outside the box's part of the table. */
+/* Fills in ids: some repeat, and some are outside the box's part of the table. */
 static void fill_ids(kernel_case *c, int32_t *ids, int64_t rows, int64_t first, int64_t count)
 {
     for (int64_t r = 0; r < rows; r++)
@@ -362,7 +363,7 @@ bool kc_build_init_normal(kernel_case *c, int index)
 
 /* ---- updates ------------------------------------------------------------------------------------- */
 
-/* Step 2; `skip`: nothing is to be done. */
+/* Adds the numbers of step 2. `skip`: the update must write nothing. */
 static void put_numbers(kernel_case *c, size_t field, kc_role role, double grad_scale, bool skip)
 {
     ax_update_numbers now = {.lr = 1e-3,
@@ -374,7 +375,7 @@ static void put_numbers(kernel_case *c, size_t field, kc_role role, double grad_
     memcpy(kc_add(c, "numbers", role, field, AX_F64, WORDS, 0), &now, sizeof now);
 }
 
-/* Sums that are finite, sums or a loss that are not, and what was not finite before. */
+/* Sums that are finite, an infinite sum, an infinite loss, and a step whose skip flag was already set. */
 bool kc_build_clip(kernel_case *c, int index)
 {
     static const double clips[] = {0, 1, 1e-3, 1e6};
@@ -394,16 +395,16 @@ bool kc_build_clip(kernel_case *c, int index)
         sums[i] = INFINITY;
     loss[0] = way == LOSS ? INFINITY : 3.25;
     put_numbers(c, FIELD(numbers), KC_INOUT, 0.75, way == SKIPPED);
-    if (way != SKIPPED) /* F64 whatever else is */
+    if (way != SKIPPED) /* the result is F64 for every dtype */
         c->operand[c->operands - 1].bound = 4 * ((double)a->n + 1) * 0x1p-53;
     return true;
 }
 
-/* The arrays of an update: one, or three of which one is short and has no copy. */
+/* The arrays of an update: one; or three, of which the second is short and has no copy. */
 typedef struct arrays {
     int count;
     int64_t n[3], total;
-    int table; /* operand */
+    int table; /* index of the operand */
 } arrays;
 
 static arrays put_table(kernel_case *c, size_t field, size_t host, int64_t n, bool several)
@@ -413,7 +414,7 @@ static arrays put_table(kernel_case *c, size_t field, size_t host, int64_t n, bo
     enum { WORDS = sizeof *table / sizeof(double) };
     for (int i = 0; i < all.count; i++) {
         table[i] = (ax_update_array){.n = all.n[i], .decays = i != 1};
-        /* Those of several are the second launch over a longer table. */
+        /* three arrays are the second launch over a longer table */
         table[i].first = i         ? table[i - 1].first + ax_round_up(all.n[i - 1], AX_UPDATE_UNIT)
                          : several ? 3 * AX_UPDATE_UNIT
                                    : 0;
@@ -437,14 +438,14 @@ static void *put_array(kernel_case *c, const arrays *all, int i, const char *nam
 }
 #define ARRAY(name, role, dtype) put_array(c, &all, i, #name, role, offsetof(ax_update_array, name), dtype)
 
-/* What is skipped keeps its bits. */
+/* A skipped update must not change a bit. */
 static void expect_nothing(kernel_case *c)
 {
     for (int i = 0; i < c->operands; i++)
         c->operand[i].bound = 0;
 }
 
-/* One array in all variants, then three, then three that are skipped. */
+/* Kinds of calls: one array, three arrays, three arrays with the skip flag set. */
 enum { ONE, SEVERAL, SKIPPED, CALLS };
 
 bool kc_build_adamw(kernel_case *c, int index)
@@ -454,7 +455,7 @@ bool kc_build_adamw(kernel_case *c, int index)
     int singles = (int)AX_COUNT(copies), variants = singles + CALLS - 1, length = index / variants,
         variant = index % variants, call = variant < singles ? ONE : variant - singles + 1;
     ax_dtype copy = call == ONE ? copies[variant] : AX_BF16;
-    bool spike = copy == AX_F32; /* the square of what clips it is no normal number */
+    bool spike = copy == AX_F32; /* the square of grad_scale is subnormal in fp32 */
     if (!kc_takes(c, KC_ACCUM) || length >= kc_length_count)
         return false;
     arrays all = put_table(c, FIELD(array), FIELD(table), kc_lengths[length], call != ONE);

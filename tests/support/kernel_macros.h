@@ -1,4 +1,4 @@
-/* Shorthand of the builders in kernel_list*.c; `c` is the case and `a` its argument struct. */
+/* Shorthand for the builders in kernel_list*.c. `c` is the case, `a` its argument struct. */
 #ifndef AXONN_TESTS_KERNEL_MACROS_H
 #define AXONN_TESTS_KERNEL_MACROS_H
 
@@ -16,7 +16,7 @@ void kc_reference(ax_kernel kernel, const void *args);
 
 extern const int64_t kc_lengths[];
 extern const int kc_length_count;
-/* Rows and columns number index / variants, or false past the end. */
+/* Rows and columns of shape index / variants; false after the last shape. */
 bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols);
 
 #define ARGS(kernel) ax_##kernel##_args *a = (void *)c->args.bytes

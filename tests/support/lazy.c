@@ -1,5 +1,4 @@
-/* See lazy.h. All communicators of a rank share one queue, as they would share a thread that makes the calls.
- */
+/* See lazy.h. All communicators of a rank share one queue, as they would share a communication thread. */
 #include "support/lazy.h"
 
 #include <stdlib.h>
@@ -14,7 +13,8 @@ typedef struct operation {
     ax_comm *inner;
     ax_stream *stream;
     ax_coll_args args;
-    char *sent, *received; /* copies of what is sent, and of what arrived: NULL if that replaces it */
+    char *sent, *received; /* copies of the data to send and of the result; `received` is NULL if the result
+                              replaces `sent` */
     size_t send_bytes, recv_bytes;
     bool done;
     ax_status status;
@@ -30,7 +30,7 @@ typedef struct lazy {
     queue *queue;
 } lazy;
 
-/* Where in what is received the send buffer lies, of a gather in place; else behind its end. */
+/* For an all-gather in place: the offset of the send buffer in the receive buffer. Otherwise recv_bytes. */
 static size_t own_part(const operation *o)
 {
     size_t at = (size_t)((uintptr_t)o->args.send - (uintptr_t)o->args.recv);
@@ -50,7 +50,8 @@ static ax_status untouched(const operation *o)
     return AX_OK;
 }
 
-/* Between buffers of its own: other ranks, and what was called later, do not wait for the owner to look. */
+/* Runs the operation on private buffers, because later operations and other ranks must not depend on when its
+ * owner waits. */
 static ax_status perform(operation *o)
 {
     ax_work *work = NULL;
@@ -68,7 +69,7 @@ static void operation_free(operation *o)
     free(o);
 }
 
-/* Runs the queue up to and with this operation, and shows its result. */
+/* Runs all queued operations up to this one, and copies its result to the caller's buffer. */
 static ax_status lazy_wait(ax_work *work)
 {
     operation *mine = (operation *)work;
@@ -154,7 +155,7 @@ static void lazy_abort(ax_comm *comm, ax_status status, const char *message)
     ax_comm_abort(((lazy *)comm->impl)->inner, status, message);
 }
 
-/* The world's inner communicator is the caller's. */
+/* The caller owns the inner communicator of the world. The wrapper destroys only those that it split. */
 static void lazy_destroy(ax_comm *comm)
 {
     lazy *l = comm->impl;

@@ -1,6 +1,6 @@
-/* Allocations of the whole process, libraries included. A program that uses these counters gets its own
- * malloc and kin, which stand in front of the C library's; but not under a sanitizer, which has its own:
- * nothing is counted or refused then. */
+/* Counts the allocations of the whole process, libraries included. The counters replace malloc and its
+ * relatives, except under a sanitizer, which has replacements of its own: then nothing is counted and no
+ * allocation fails. */
 #ifndef AXONN_TESTS_MALLOCS_H
 #define AXONN_TESTS_MALLOCS_H
 
@@ -10,10 +10,10 @@
 
 #define MALLOCS_COUNTED (!SANITIZED)
 
-extern atomic_long mallocs_made;   /* blocks asked for, whether they were had or not */
-extern atomic_long mallocs_freed;  /* blocks given back */
-extern atomic_long mallocs_alive;  /* blocks that were had and not given back */
-extern atomic_long mallocs_mapped; /* calls of mmap, of libraries other than the C library */
-extern atomic_long mallocs_victim; /* the one of mallocs_made that is refused; 0: none */
+extern atomic_long mallocs_made;   /* calls that allocate, failed ones included */
+extern atomic_long mallocs_freed;  /* blocks freed */
+extern atomic_long mallocs_alive;  /* blocks allocated and not yet freed */
+extern atomic_long mallocs_mapped; /* calls of mmap, except by the C library itself */
+extern atomic_long mallocs_victim; /* the number, in mallocs_made, of the call that fails; 0: none */
 
 #endif

@@ -1,21 +1,20 @@
-/* For tests that run on several rank threads. cmocka's assertions leave by longjmp, which no rank thread may
- * do: rank functions use EXPECT and return a status, which assert_ranks asserts. */
+/* For tests with several rank threads. An assertion of cmocka leaves by longjmp, which is not allowed in a
+ * rank thread: rank functions use EXPECT and return a status, which assert_ranks checks. */
 #ifndef AXONN_TESTS_RANKS_H
 #define AXONN_TESTS_RANKS_H
 
 #include "axonn/grid.h"
 
-/* In a function that returns ax_status: fails with the place and text of a condition that does not hold. */
+/* In a function that returns ax_status: fails if the condition does not hold, with its place and text. */
 #define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #cond)
 
-/* Runs fn on `size` rank threads; the test fails, with the first failing rank's message, unless all succeed.
- */
+/* Runs fn on `size` rank threads. The test fails with the message of the first rank that failed. */
 void assert_ranks(int size, ax_rank_fn *fn, const void *arg);
 
-/* The number of ranks of a grid. */
+/* Returns the number of ranks of a grid. */
 int grid_ranks(ax_grid_size size);
 
-/* Small random numbers for test cases: the next of 0 … n-1 from *state. */
+/* Returns the next random number from *state, at least 0 and below n. */
 int random_below(uint64_t *state, int n);
 
 #endif

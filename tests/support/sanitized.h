@@ -1,5 +1,5 @@
-/* Whether this build has a sanitizer that takes over the allocator, slows everything down and reserves
- * terabytes. */
+/* SANITIZED is 1 in builds with a sanitizer that replaces the allocator, slows the program down, and reserves
+ * terabytes of address space. */
 #ifndef AX_TESTS_SANITIZED_H
 #define AX_TESTS_SANITIZED_H
 

@@ -28,7 +28,7 @@ static ax_status model_of(const setup *s, ax_model_config *out)
     return ax_family_find("gpt2", &out->family);
 }
 
-/* Rows that are a function of their index. */
+/* The data depend on the index of the row only. */
 static ax_status rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
     const shape *h = source;
@@ -50,7 +50,8 @@ static ax_status collect_weights(ax_ctx *ctx, ax_param_set *set, setup *s)
     for (int i = 0; i < set->n; i++) {
         const ax_tensor *w = &set->param[i]->master;
         int64_t n = ax_tensor_global_count(w);
-        /* The key bias has a gradient of zero in exact arithmetic: Adam turns roundings into updates. */
+        /* The key bias has a gradient of zero in exact arithmetic: AdamW turns its rounding errors into
+         * updates. */
         if (strstr(set->param[i]->name, "attn.k.bias"))
             continue;
         EXPECT(w->dtype == AX_F64 || w->dtype == AX_F32);
@@ -71,8 +72,8 @@ static int64_t bytes_along(const ax_ctx *ctx, ax_axis axis)
     return ax_comm_traffic_get(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis))).bytes;
 }
 
-/* Whether a kernel ran from begin to end between the gather's start and its end. Events are in the order of
- * their ends. */
+/* Whether a kernel ran during the gather. Events are in the order of their ends, so the loop goes back from
+ * the gather's end to kernels that began after its start. */
 static bool hidden(const ax_event_ring *ring, size_t first, size_t gather)
 {
     double began = ax_event_get(ring, gather)->begin;
@@ -114,13 +115,13 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
         count_gathers(ctx->dev->ring, events, s);
         s->loss[i] = r.loss;
         s->norm[i] = r.grad_norm;
-        if (i == 0) /* between two steps, as a run does */
+        if (i == 0) /* an evaluation between two steps, as in a run */
             AX_TRY(ax_engine_eval(engine, rows, (void *)s->shape, GLOBAL - 3, &s->eval));
     }
     return collect_weights(ctx, ax_engine_params(engine), s);
 }
 
-/* The rehearsal asked for the memory that the steps asked for. */
+/* Checks that the plan predicted the memory that the steps used. */
 static ax_status is_as_planned(ax_engine *engine, const ax_engine_plan *plan)
 {
     const ax_param_set *set = ax_engine_params(engine);

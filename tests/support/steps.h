@@ -1,5 +1,5 @@
-/* Whole training steps of a tiny GPT-2 on any grid, planned, with what came of them: for tests on rank
- * threads and for those that a launcher starts. */
+/* Training steps of a tiny GPT-2 on any grid, with a memory plan, and their results: for tests on rank
+ * threads and for tests that a launcher starts. */
 #ifndef AXONN_TESTS_STEPS_H
 #define AXONN_TESTS_STEPS_H
 
@@ -10,7 +10,7 @@ enum { GLOBAL = 24, STEPS = 3, MAX_WEIGHTS = 40000 };
 typedef struct shape {
     int64_t hidden, heads, ffn, vocab, seq_len;
 } shape;
-/* Odd: nothing divides anything. Even: no padding anywhere. */
+/* odd: no axis divides a size. even: all sizes are divisible, so no message is padded. */
 extern const shape odd, even;
 
 typedef struct setup {
@@ -20,24 +20,24 @@ typedef struct setup {
     int64_t micro_batch, recompute;
     ax_dtype compute;
     bool lazy;
-    /* results, of rank 0 */
+    /* results, stored by rank 0 */
     double loss[STEPS], norm[STEPS], eval, *weights;
     int64_t n_weights;
     int outstanding;
-    int64_t z_bytes, data_bytes; /* of the last step, on the communicators along exactly z and data */
+    int64_t z_bytes, data_bytes; /* of the last step, on the communicators along only z and only data */
     bool traced;
-    int gathers, alone; /* of the last step; those that no kernel ran beside */
+    int gathers, alone; /* gathers of the last step, and those during which no kernel ran */
 } setup;
 
-/* Every rank's results come into its *s; the caller frees s->weights. Collective along world. */
+/* Stores the results of every rank in its *s; the caller frees s->weights. Collective along world. */
 AX_MUST_CHECK ax_status steps_run(ax_comm *world, setup *s);
 
 /* "x=1 y=1 z=2 data=2 zero 1, micro-batches of 3, recompute 1, cache" */
 const char *steps_describe(const setup *s, char text[160]);
 
-/* AX_ERR_INTERNAL unless all numbers are the serial run's up to the order of sums. In float64 three steps of
- * AdamW amplify roundings of 1e-16 by the ratio of sqrt(v) to the gradient's smallest entries, at most 1e5
- * here. */
+/* Returns AX_ERR_INTERNAL unless all numbers equal those of the serial run up to the order of sums. In
+ * float64 three steps of AdamW amplify roundings of 1e-16 by the ratio of sqrt(v) to the gradient's smallest
+ * elements, at most 1e5 here. */
 AX_MUST_CHECK ax_status steps_check(const setup *s, const setup *serial);
 
 #endif

@@ -9,13 +9,13 @@ enum { T = 12, VOCAB = 29, GLOBAL = 8 };
 /* Fails the test unless the status is AX_OK. */
 void must(ax_status status);
 
-/* Heads of 7, an inner width of 23. */
+/* Returns a model with heads of width 7 and an MLP of width 23. */
 ax_model_config tiny(double dropout);
 
-/* Rows that are a function of their index and of the uint64_t at `source`: tokens, documents of uneven
+/* Makes rows that depend only on their index and on the uint64_t at `source`: tokens, documents of different
  * lengths, some masked targets. */
 ax_read_rows_fn tiny_rows;
-/* Unmasked targets of GLOBAL such rows. */
+/* Returns the number of unmasked targets in GLOBAL such rows. */
 int64_t tiny_targets(void);
 
 #endif

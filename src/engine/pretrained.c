@@ -164,8 +164,9 @@ static ax_status open_weights(ax_pretrained *m)
     return status;
 }
 
-/* Reads configuration, weights' headers and tokenizer from m->dir. A training run may rename m->dir away at any
- * time; a file that is optional would then seem not to exist, so the last check is that m->dir still exists. */
+/* Reads configuration, weights' headers and tokenizer from m->dir. A training run may rename m->dir away at
+ * any time; a file that is optional would then seem not to exist, so the last check is that m->dir still
+ * exists. */
 static ax_status read_model(ax_pretrained *m)
 {
     AX_TRY(read_generation(m->dir, m));

@@ -1,6 +1,7 @@
-/* cuBLASLt's products as plain loops over column-major matrices. Plans are bound to the alignment they were
- * made for, and a bias that is wider than d is refused, so that the code beside the library runs too. The
- * heuristic has several answers, which give the same bits in different times. */
+/* A stand-in for cuBLASLt: GEMMs as plain loops over column-major matrices. An algorithm works only for
+ * operands with the alignment that it was chosen for. A bias of a wider type than d is refused, so that the
+ * plugin's own code for this case is tested too. The heuristic returns several algorithms, which give the
+ * same bits but take different times. */
 #include "cublasLt.h"
 
 #include "cuda_runtime.h"
@@ -48,10 +49,10 @@ double at(const cublasLtMatrixLayout &l, bool trans, const void *x, int64_t r, i
 
 bool well_formed(const cublasLtMatrixLayout &l) { return l.rows > 0 && l.cols > 0 && l.ld >= l.rows; }
 
-/* Bits of epilogues. */
+/* Bits of cublasLtEpilogue_t. */
 enum { BIAS = 4, GELU = 32, AUX = 128 };
 
-/* With hyperbolic tangent, as the library has it, and its derivative. */
+/* GELU with the tanh approximation, as in the library, and its derivative. */
 double gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 double gelu_slope(double x)
@@ -60,7 +61,7 @@ double gelu_slope(double x)
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
 }
 
-/* An element before it is stored. */
+/* Applies the epilogue to a sum, and returns the element of d. */
 double finish(const cublasLtMatmulDesc &how, ax_dtype dtype, int64_t i, int64_t j, double sum)
 {
     if (how.epilogue == CUBLASLT_EPILOGUE_DGELU)
@@ -75,7 +76,8 @@ void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrix
 {
     bool ta = how.trans_a == CUBLAS_OP_T, tb = how.trans_b == CUBLAS_OP_T;
     int64_t k = ta ? la.rows : la.cols, m = ld.rows;
-    std::vector<double> op_a((size_t)(m * k)), sums((size_t)m); /* op(a) column by column; a column of d */
+    std::vector<double> op_a((size_t)(m * k)),
+        sums((size_t)m); /* op(a), column by column; the sums of a column of d */
     double *wide = op_a.data(), *sum = sums.data();
     for (int64_t p = 0; p < k; p++)
         for (int64_t i = 0; i < m; i++)
@@ -94,18 +96,19 @@ void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrix
     }
 }
 
-/* Words of an algorithm: the alignments of a, b, c and d; then which it is. */
+/* Words of an algorithm: the alignments of a, b, c and d, then its number. */
 enum { WHICH = 4, ALGORITHMS = 5 };
 std::atomic<long> products[ALGORITHMS];
 
-/* What a product takes, in ms. The one that would be fastest does not run where k is odd, which the heuristic
- * does not know; the next one is only where c has an even number of rows. A c of two columns takes
- * a tenth. What ends in GELU is slow where c has an odd number of rows. */
+/* Returns the time of a GEMM in ms. Algorithm 3 is the fastest but does not run if k is odd, which the
+ * heuristic does not know. Algorithm 4 is fast only if c has an even number of rows. A c of two columns takes
+ * a tenth of the time. An epilogue with GELU is slow if c has an odd number of rows. */
 double cost_of(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &d)
 {
     double more = how.epilogue >= CUBLASLT_EPILOGUE_GELU && d.cols % 2 ? 1 : 0;
     const double ms[ALGORITHMS] = {0, 0.03, 0.05, 0.01, d.cols % 2 ? 0.04 : 0.02};
-    return ms[algo.data[WHICH]] * (d.rows == 2 ? 0.1 : 1) + more; /* c transposed */
+    return ms[algo.data[WHICH]] * (d.rows == 2 ? 0.1 : 1) +
+           more; /* rows and columns of c are exchanged here, because cuBLASLt's matrices are column-major */
 }
 
 bool fits(const cublasLtMatmulAlgo_t &algo, const cublasLtMatmulDesc &how, const cublasLtMatrixLayout &a)
@@ -118,7 +121,7 @@ bool is_aligned(const void *address, uint64_t bytes) { return (uintptr_t)address
 
 } // namespace
 
-/* For tests: how many products that algorithm has done in this process. */
+/* For tests: returns the number of GEMMs that the algorithm has run in this process. */
 extern "C" __attribute__((visibility("default"))) long ax_emulated_products(int which)
 {
     return products[which];
@@ -196,8 +199,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* The shapes must agree, and sums of fp64 need fp64. Vectors, and 16 bits that lie on 2 bytes, are refused,
- * as versions of the library do; so are sums of parts in 16 bits. */
+/* Checks that the shapes agree, and that fp64 is summed in fp64. Like some versions of the library it refuses
+ * d of one row, and 16-bit operands that are aligned to 2 bytes only. It also refuses reduction schemes with
+ * partial sums in 16 bits. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -221,7 +225,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (d->rows == 1 || narrow || preference->reductions != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int which = 0; which < ALGORITHMS && which < most; which++) {
-        results[which] = {}; /* an answer need not be one that runs */
+        results[which] = {}; /* the first answer does not run: its state says so */
         results[which].state = which ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
         for (int i = 0; i < 4; i++)
             results[which].algo.data[i] = preference->align[i];
@@ -240,7 +244,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t ho
     return result->state = fits(*algo, *how, *a) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* As the real one, it reads descriptions now and memory when the stream comes to it. */
+/* Like the library, reads the descriptors now, and the matrices when the stream reaches the call. */
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const void *alpha, const void *a,
                               cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
                               const void *beta, const void *c, cublasLtMatrixLayout_t c_layout, void *d,

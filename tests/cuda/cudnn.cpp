@@ -1,8 +1,8 @@
-/* cuDNN's graph API over the graphs of attention: descriptors are held and checked, graphs run by plain
- * loops. Tensors inside a graph are rounded to their type, operands of products to that of the graph. Refused
- * is what the library refuses: attributes of another type, descriptors used before they are finalized,
- * tensors that nothing makes, statistics that are not dense, integers but in causal masks, heads that are no
- * rows of 16 bytes. */
+/* A stand-in for cuDNN's graph API, for graphs of attention: it keeps and checks descriptors, and runs graphs
+ * as plain loops. Virtual tensors are rounded to their type, operands of matmuls to that of the graph. It
+ * refuses what the library refuses: attributes of a wrong type, descriptors used before they are finalized,
+ * virtual tensors that no operation writes, statistics that are not dense, integers except in causal masks,
+ * and rows of heads that are not aligned to 16 bytes. */
 #include "cudnn_graph.h"
 
 #include "cuda_runtime.h"
@@ -39,7 +39,8 @@ cudnnStatus_t unsupported(const std::string &why) { return refuse(CUDNN_STATUS_N
 
 enum { MANY = 64, TENSOR = CUDNN_BACKEND_TENSOR_DESCRIPTOR, ANY = -1 };
 
-/* An attribute of a kind of descriptor; `of`: what a descriptor as value must be, ANY for operations. */
+/* An attribute of a kind of descriptor. `of`: the kind of descriptor that its value must be; ANY: any
+ * operation. */
 struct rule {
     int kind, name, type, most;
     bool needed;
@@ -101,7 +102,7 @@ size_t size_of(int type)
 }
 
 struct engine {
-    const char *why_not; /* of plans */
+    const char *why_not; /* of a plan: why it is refused; NULL: it is accepted */
     int64_t number, workspace;
     bool deterministic;
 };
@@ -110,7 +111,7 @@ struct descriptor {
     int kind;
     bool finalized;
     std::map<int, std::vector<char>> values;
-    engine how; /* of engines, their configurations and plans */
+    engine how; /* of engines, engine configurations and plans */
     const descriptor *graph;
 
     bool has(int name) const { return values.count(name) != 0; }
@@ -169,7 +170,7 @@ struct shape {
                 return false;
         return true;
     }
-    template <class F> void each(F f) const /* f(place in order, offset in memory) */
+    template <class F> void each(F f) const /* calls f(index in row-major order, offset in memory) */
     {
         int64_t at = 0;
         for (int64_t a = 0; a < dim[0]; a++)
@@ -198,7 +199,7 @@ cudnnStatus_t check_tensor(const descriptor *d)
     if (!s.inside && s.type == CUDNN_DATA_INT32)
         return unsupported("the engines take no integers from outside");
     if (!s.inside && s.type == CUDNN_DATA_FLOAT && !s.dense())
-        return bad("statistics are not dense"); /* the library takes them, and its gradients are wrong */
+        return bad("statistics are not dense"); /* the library accepts them, but its gradients are wrong */
     if (!s.inside && is_half(s.type))
         for (int i = 0; i < 4; i++)
             if (s.stride[i] != 1 && s.dim[i] != 1 && s.stride[i] % 8)
@@ -208,7 +209,7 @@ cudnnStatus_t check_tensor(const descriptor *d)
 
 /* ---- operations ---------------------------------------------------------------------------------- */
 
-/* What an operation reads and makes. */
+/* The tensors that an operation reads and writes. */
 struct wires {
     std::vector<const descriptor *> in;
     const descriptor *out, *how;
@@ -309,7 +310,8 @@ std::vector<const descriptor *> operations_of(const descriptor *graph)
     return all;
 }
 
-/* A tensor inside is made once, before it is read; numbers name one tensor each. */
+/* Checks that each virtual tensor is written once, before it is read, and that no two tensors have the same
+ * id. */
 cudnnStatus_t check_graph(const descriptor *graph)
 {
     std::map<int64_t, const descriptor *> known;
@@ -341,8 +343,9 @@ bool has_pointwise(const descriptor *graph, int mode)
     return false;
 }
 
-/* The proposals for a graph. The first ones are not to be taken; a forward graph needs its statistics, and
- * the backward one, whose gradients are products of its own matrix of dS, workspace for that. */
+/* Returns the engines that the heuristic proposes for a graph. The plugin must not take the first two: one is
+ * not deterministic, the other has no kernel. Forward needs the softmax statistics. Backward needs workspace,
+ * because its gradients come from matmuls with a stored matrix dS. */
 std::vector<engine> engines_for(const descriptor *graph)
 {
     int64_t products = 0, scores = 0, width = 0;
@@ -367,7 +370,7 @@ std::vector<engine> engines_for(const descriptor *graph)
 
 /* ---- running ------------------------------------------------------------------------------------- */
 
-typedef std::vector<float> array; /* row-major, dense */
+typedef std::vector<float> array; /* dense, row-major */
 
 ax_dtype dtype_of(int type)
 {
@@ -382,7 +385,7 @@ float rounded(float x, int type)
                                         : x;
 }
 
-/* The element of x for place `at` of y, which has as many or more. */
+/* Maps an index into y to the element of x that is broadcast to it. */
 struct spread {
     int64_t step[4], dim[4];
     spread(const shape &x, const shape &y)
@@ -521,7 +524,7 @@ struct runner {
         std::vector<double> sum((size_t)y.size(), adds ? 0 : -INFINITY);
         for (int64_t at = 0; at < x.size(); at++) {
             int64_t rest = at, to = 0, next = 1;
-            for (int i = 3; i >= 0; i--) { /* neighbours are joined, as heads of a group are */
+            for (int i = 3; i >= 0; i--) { /* adjacent elements are summed, as the heads of a group are */
                 to += rest % x.dim[i] / (x.dim[i] / y.dim[i]) * next;
                 rest /= x.dim[i];
                 next *= y.dim[i];
@@ -532,7 +535,7 @@ struct runner {
         return array(sum.begin(), sum.end());
     }
 
-    /* The same memory, seen with other strides. */
+    /* Returns the same memory with other strides. */
     array reshape(const wires &w)
     {
         shape x(w.in[0]), y(w.out);
@@ -558,7 +561,7 @@ struct runner {
     }
 };
 
-/* The tensors that a pack is to have. */
+/* Returns the tensors for which a variant pack must have pointers. */
 std::map<int64_t, const descriptor *> operands_of(const descriptor *graph)
 {
     std::map<int64_t, const descriptor *> out;
@@ -576,7 +579,7 @@ std::atomic<long> opened, executed;
 
 } // namespace
 
-/* For tests: how many handles were asked for in this process, and how many plans were run. */
+/* For tests: the number of handles created in this process, and of plans run. */
 extern "C" __attribute__((visibility("default"))) long ax_emulated_cudnn_opened() { return opened; }
 extern "C" __attribute__((visibility("default"))) long ax_emulated_cudnn_executed() { return executed; }
 
@@ -711,8 +714,9 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t of, cudnnBackend
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* As the real one, it reads numbers of the host now and memory when the stream comes to it. Descriptors must
- * live until then. Workspace is written all over: nothing else may be there. */
+/* Like the library, reads scalars in host memory now, and device memory when the stream reaches the call.
+ * Descriptors must live until then. All of the workspace is overwritten, so that other data there are
+ * lost. */
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack)
 {

@@ -1,5 +1,6 @@
-/* Every graph of attention that the plugin builds has a plan on Hopper, in workspace that fits its scratch:
- * asked of the library itself, which plans for a GPU that is only described. 77 where there is no library. */
+/* Checks that every graph of attention that the plugin builds has a plan on Hopper whose workspace fits the
+ * plugin's scratch. The plans come from the real library, which can plan for a GPU that is only described.
+ * Exits with 77 if the library is not installed. */
 #include "dev/cuda/cuda.h"
 #include "dev/cuda/cudnn.h"
 
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An H100 (SXM), as the library writes the properties of a device. */
+/* An H100 (SXM), in the JSON form in which the library exports a device's properties. */
 static const char h100[] =
     "{\"deviceName\":\"NVIDIA H100 80GB HBM3\",\"maxGridSize\":[2147483647,65535,65535],"
     "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"multiProcessorCount\":132,\"warpSize\":32,"
@@ -18,15 +19,15 @@ static const char h100[] =
     "\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,\"cudaDeviceId\":0,\"deviceVer\":900,"
     "\"driverVer\":13000}";
 
-/* batch, time, heads and key heads of a call, and all heads of its arrays. */
+/* heads, kv_heads: of one call; all_heads, all_kv_heads: of the arrays. */
 static const struct {
     int64_t batch, time, heads, kv_heads, all_heads, all_kv_heads, width, documents;
 } shapes[] = {
-    {1, 1024, 12, 12, 12, 12, 64, 1}, /* GPT-2 124M: a sequence */
-    {1, 1024, 13, 13, 25, 25, 64, 0}, /* GPT-2 1.5B: some heads of it */
-    {1, 1024, 12, 12, 25, 25, 64, 1}, /* the others */
-    {1, 2048, 2, 1, 32, 16, 128, 1},  /* a group of heads of more */
-    {2, 1000, 4, 2, 4, 2, 80, 0},     /* lengths and widths that no tile divides */
+    {1, 1024, 12, 12, 12, 12, 64, 1}, /* GPT-2 124M, one sequence */
+    {1, 1024, 13, 13, 25, 25, 64, 0}, /* GPT-2 1.5B, a slice of 13 heads */
+    {1, 1024, 12, 12, 25, 25, 64, 1}, /* the other 12 heads */
+    {1, 2048, 2, 1, 32, 16, 128, 1},  /* one group of heads out of 16 */
+    {2, 1000, 4, 2, 4, 2, 80, 0},     /* lengths and widths that no tile size divides */
     {3, 17, 3, 1, 3, 1, 8, 1},        {1, 100, 2, 2, 2, 2, 256, 0},
 };
 
@@ -39,7 +40,7 @@ static ax_status describe(const ax_cudnn *lib, cudnnBackendDescriptor_t *out)
     return ax_cudnn_check(lib, lib->BackendFinalize(*out), "a description");
 }
 
-/* Prints a line. */
+/* Makes a plan and prints a line about it. Returns whether there is one. */
 static bool plan(const ax_cudnn *lib, cudnnBackendDescriptor_t about, const ax_cudnn_shape *s, int64_t room)
 {
     ax_cudnn_plan p;
@@ -87,7 +88,7 @@ int main(void)
                                 .width = shapes[i].width,
                                 .documents = shapes[i].documents,
                                 .lse = kind == AX_CUDNN_FORWARD && i % 2};
-            /* What a call is promised, of which the plugin makes its slices. */
+            /* the workspace that a call may use; the plugin cuts its slices accordingly */
             int64_t room = AX_CUDA_SCRATCH, most = 64 << 10;
             if (kind == AX_CUDNN_BACKWARD)
                 most += s.batch * s.heads * ax_cudnn_backward_bytes(s.time, s.width);

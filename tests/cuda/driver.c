@@ -1,6 +1,6 @@
-/* A driver of NVIDIA's on a host without a GPU, libcuda.so.1: cuDNN makes plans for a device that is only
- * described where it finds a driver with these functions. It asks for its version and for devices, of which
- * there are none. */
+/* A stand-in for libcuda.so.1, NVIDIA's driver, on a host without a GPU. cuDNN makes plans for a described
+ * device only if it finds a driver with these functions. It asks for the driver's version and for the number
+ * of devices, which is 0. */
 
 /* clang-format off */
 #define NEVER_CALLED(X) \

@@ -1,6 +1,6 @@
-/* Runs CUDA kernels on the host: a block is run by one thread, its threads are fibers that yield where they
- * wait for each other. A barrier that some of them never reach is found and told. There are as many GPUs as
- * environment AXONN_EMULATED_GPUS says, one if it says nothing. */
+/* Runs CUDA kernels on the host. One thread runs a block; the threads of the block are fibers, which yield
+ * where they wait for each other. A barrier that some threads never reach is an error. The environment
+ * variable AXONN_EMULATED_GPUS gives the number of GPUs; without it there is one. */
 #include "cuda_runtime.h"
 
 #include "axonn/dev.h"
@@ -29,8 +29,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-/* ax_emulated_switch(&from, to): saves where this stack stands and goes on where the other one stood. What a
- * call preserves is all there is to keep. A new stack stands at the start of fiber_main. */
+/* ax_emulated_switch(&from, to) saves the registers that a call preserves on the current stack, stores the
+ * stack pointer in `from`, and continues on stack `to`. A new stack continues at the start of fiber_main. */
 #ifndef __x86_64__
 #error "emulated CUDA switches stacks as x86-64 does"
 #endif
@@ -64,12 +64,12 @@ namespace
 
 enum { WARP = 32, STACK = 256 << 10, SHARED = 227 << 10 };
 enum state { DONE, READY, AT_WARP, AT_BLOCK };
-/* How a kernel is run; each launch has the next combination. Warps in turn or the other way round; a warp as
- * far as it gets, or all in step; asynchronous copies at once, or when they are awaited. A GPU may do any of
- * it. */
+/* The schedule of a kernel; each launch uses the next combination of these bits, because a GPU may do any of
+ * it. BACKWARD: warps run in reverse order. GREEDY: a warp runs until it waits for other warps, instead of
+ * one step at a time. EARLY: asynchronous copies are done at once, instead of at the wait. */
 enum { BACKWARD = 1, GREEDY = 2, EARLY = 4, SCHEDULES = 8 };
 
-/* A copy that is done when somebody waits for its group. */
+/* An asynchronous copy that is done when its thread waits for the copy's group. */
 struct async_copy {
     void *to;
     const void *from;
@@ -78,29 +78,30 @@ struct async_copy {
 };
 
 struct fiber {
-    void *at; /* its stack pointer while it does not run */
+    void *at; /* its stack pointer while it is suspended */
     char *stack;
-    void *fake_stack; /* AddressSanitizer's, while it does not run */
+    void *fake_stack; /* AddressSanitizer's fake stack while it is suspended */
     state is = DONE;
-    unsigned exchanges; /* that it has begun in this block */
+    unsigned exchanges; /* exchanges within the warp that it has begun in this block */
     uint3 thread;
     std::vector<async_copy> copies;
-    unsigned groups; /* of copies, committed */
+    unsigned groups; /* groups of copies that it has committed */
 };
 
 struct warp_slots {
-    /* By parity of the exchange: the next one may begin while this one is read. */
+    /* Two buffers that alternate, because a thread may begin the next exchange while another still reads this
+     * one. */
     unsigned char value[2][WARP * AX_EMULATED_SLOT];
 };
 
-/* What one thread of the host runs blocks with. */
+/* The state with which one host thread runs blocks. */
 struct machine {
     std::vector<std::unique_ptr<fiber>> fibers;
     std::vector<warp_slots> warps;
     const std::function<void()> *kernel;
     unsigned how;
     fiber *current;
-    void *scheduler; /* its stack pointer while a fiber runs */
+    void *scheduler; /* the scheduler's stack pointer while a fiber runs */
     void *fake_stack;
     const void *own_stack;
     size_t own_size;
@@ -145,7 +146,7 @@ void to_fiber(fiber *f)
 #endif
 }
 
-/* A fiber lives on and runs one thread of a block after the other. */
+/* The body of a fiber. It is used again for threads of later blocks. */
 void fiber_main()
 {
 #ifdef FIBERS_KNOWN_TO_ASAN
@@ -165,15 +166,16 @@ void need_fibers(size_t count)
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (f->stack == MAP_FAILED)
             fail("no memory for fibers");
-        void **top = (void **)(f->stack + STACK) - 2; /* as after a call: 8 below a multiple of 16 */
+        void **top = (void **)(f->stack + STACK) -
+                     2; /* as after a call: the stack pointer is 8 below a multiple of 16 */
         top[0] = (void *)fiber_main;
-        f->at = top - 6; /* the registers that the switch restores: zeros */
+        f->at = top - 6; /* room for the registers that the switch restores; they are 0 */
         m->fibers.push_back(std::move(f));
     }
     m->warps.resize((count + WARP - 1) / WARP);
 }
 
-/* Lets go those that wait for each other; false if nobody can go on. */
+/* Makes the threads of complete barriers ready. Returns false if there is none. */
 bool release(size_t count)
 {
     bool all_at_block = true, any = false;
@@ -195,7 +197,7 @@ bool release(size_t count)
     return any;
 }
 
-/* One turn of each of its threads; in a greedy schedule until the warp waits for others. */
+/* Runs each ready thread of a warp once; in a greedy schedule, again until the warp waits for other warps. */
 void run_warp(size_t first)
 {
     for (bool on = true; on;) {
@@ -343,7 +345,7 @@ void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<v
 namespace
 {
 
-/* As large a memory as lets tests ask for more. */
+/* The size of a GPU's memory: small enough that tests can ask for more. */
 const size_t memory_size = (size_t)1 << 34;
 enum { MOST_GPUS = 64 };
 
@@ -441,7 +443,7 @@ size_t ax_emulated_shared_limit(const void *kernel)
     return found == limits.end() ? 48 << 10 : found->second;
 }
 
-/* ---- memory: it faults when code of the host touches it, but while a stream of its device runs ---- */
+/* ---- memory: host code that touches it faults, except while a stream of its device runs ----------- */
 
 namespace
 {
@@ -449,16 +451,16 @@ namespace
 enum { PAGE = 4096, LARGE_PAGE = 2 << 20 };
 
 struct block {
-    size_t size; /* in whole pages, without the guard page behind */
+    size_t size; /* whole pages, without the guard page at the end */
     void *mapped;
     size_t mapped_size;
     int device;
 };
-/* Not destroyed: at the end of the process streams may run on other threads. */
+/* Never destroyed, because streams may still run on other threads when the process ends. */
 struct memories {
     std::mutex lock;
     std::map<void *, block> blocks;
-    int running[MOST_GPUS]; /* streams of each device, over all threads */
+    int running[MOST_GPUS]; /* the number of streams of each device that run now, over all threads */
 } &memory = *new memories{};
 
 void protect(int device, int protection)
@@ -484,18 +486,19 @@ void end_running(int device)
 
 } // namespace
 
-/* Whether this thread captures a stream, and did what no graph can have. */
+/* Whether this thread captures a stream, and whether it called something that invalidates the capture. */
 static thread_local bool capturing, spoiled;
 
-/* At the head of what a thread may not do meanwhile. */
+/* Called first in functions that are not allowed during a capture. Invalidates a capture, and returns whether
+ * there is one. */
 static bool spoils_capture()
 {
     spoiled = true;
     return capturing;
 }
 
-/* What nobody wrote is NaN; a page behind it faults. Large blocks have large pages, whose protection changes
- * fast. */
+/* Fills the memory with NaN, and puts a page behind it that faults. Large blocks use huge pages, whose
+ * protection changes faster. */
 cudaError_t cudaMalloc(void **out, size_t bytes)
 {
     if (spoils_capture())
@@ -509,7 +512,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
     if (all == MAP_FAILED)
         return cudaErrorMemoryAllocation;
     char *base =
-        all + (unit - (uintptr_t)all % unit) % unit; /* what is left over is the guard, or in front */
+        all + (unit - (uintptr_t)all % unit) % unit; /* the rest of the mapping is the guard, or unused */
     if (unit == LARGE_PAGE)
         madvise(base, size, MADV_HUGEPAGE);
     std::lock_guard<std::mutex> guard(memory.lock);
@@ -559,14 +562,14 @@ cudaError_t cudaFreeHost(void *freed)
     return cudaSuccess;
 }
 
-/* ---- streams: they run when somebody waits for them ---------------------------------------------- */
+/* ---- streams: their work runs when somebody waits for them --------------------------------------- */
 
 struct item {
-    std::function<bool()> ready; /* or none: it always is */
+    std::function<bool()> ready; /* false: the item must wait; no function: it is always ready */
     std::function<void()> work;
 };
 
-/* What a stream was given while it was captured; and what of that is launched as one. */
+/* The work captured from a stream, and the executable graph made from it. */
 typedef std::vector<std::function<void()>> works;
 struct CUgraph_st {
     works work;
@@ -578,20 +581,20 @@ struct CUgraphExec_st {
 
 struct CUstream_st {
     int device;
-    cudaGraph_t captured = nullptr; /* while it is */
-    bool outward = false;           /* other ranks wait for what it does */
-    std::mutex lock;                /* of the queue */
+    cudaGraph_t captured = nullptr; /* NULL: no capture */
+    bool outward = false;           /* other ranks wait for its work */
+    std::mutex lock;                /* protects the queue */
     std::deque<item> queue;
-    uint64_t given = 0; /* items, ever */
+    uint64_t given = 0; /* items ever added */
     std::atomic<uint64_t> done{0};
     std::mutex running;
-    double now = 0; /* ms: what its work has said that it takes */
+    double now = 0; /* the stream's clock in ms: the sum of the times that its work takes */
 };
 
 namespace
 {
 
-/* Streams that others wait for are run by a thread of their own too, as a GPU would run them. */
+/* Streams with work that other ranks wait for are also run by a thread, which stands for the GPU. */
 struct all_streams {
     std::mutex lock;
     std::vector<cudaStream_t> outward;
@@ -600,7 +603,8 @@ struct all_streams {
 
 void nap() { usleep(50); }
 
-/* Runs the first `until` items of a stream, as far as they are ready and no other thread is at it. */
+/* Runs the items of a stream up to number `until`, until one is not ready; does nothing while another thread
+ * runs this stream. Returns whether it ran any. */
 bool advance(cudaStream_t s, uint64_t until)
 {
     std::unique_lock<std::mutex> run(s->running, std::try_to_lock);
@@ -673,7 +677,7 @@ void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
         give(stream, {{}, std::move(work)});
 }
 
-/* Collectives and waits for them are not part of graphs here. */
+/* Enqueues a collective. Here, collectives and waits for them invalidate a capture. */
 void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work)
 {
     spoils_capture();
@@ -701,7 +705,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
     return cudaSuccess;
 }
 
-/* For tests: how often somebody waited for work that was not done. */
+/* For tests: returns how often the host waited for unfinished work. */
 extern "C" __attribute__((visibility("default"))) long ax_emulated_waits() { return waits; }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -720,7 +724,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         auto &all = streams.outward;
         all.erase(std::remove(all.begin(), all.end(), stream), all.end());
     }
-    stream->running.lock(); /* whoever ran it is gone */
+    stream->running.lock(); /* waits for a thread that still runs this stream */
     stream->running.unlock();
     delete stream;
     return cudaSuccess;
@@ -730,8 +734,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 
 static std::atomic<long> graphs{0}, refused_captures{0}, refused_launches{0};
 
-/* For tests: how often a graph was launched; and how many captures, and launches of graphs, are refused next.
- */
+/* For tests: the number of graph launches; and how many of the next captures and graph launches must fail. */
 extern "C" __attribute__((visibility("default"))) long ax_emulated_graphs() { return graphs; }
 extern "C" __attribute__((visibility("default"))) void ax_emulated_refuse(long captures, long launches)
 {
@@ -810,20 +813,20 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return cudaSuccess;
 }
 
-/* As from pinned memory, which is read when the stream comes to it. */
+/* Like a copy from pinned memory: the source is read when the stream reaches the copy. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t stream)
 {
     ax_emulated_enqueue(stream, [=] { memcpy(to, from, bytes); });
     return cudaSuccess;
 }
 
-/* An event is reached when all is done that its stream had when it was recorded. */
+/* An event is complete when all work that was in its stream at the time of the record is done. */
 struct CUevent_st {
     int device;
     cudaStream_t stream;
     uint64_t at;
     bool timed;
-    std::shared_ptr<double> reached; /* the stream's time */
+    std::shared_ptr<double> reached; /* the stream's clock at the event */
 };
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
@@ -842,7 +845,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     if (event->device != stream->device)
         return cudaErrorInvalidResourceHandle;
-    if (stream->captured && spoils_capture()) /* the code of the plugin never means that */
+    if (stream->captured && spoils_capture()) /* the plugin never records an event into a graph */
         return cudaErrorStreamCaptureUnsupported;
     event->stream = stream;
     if (event->timed) {
@@ -878,7 +881,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     return event->stream->done >= event->at ? cudaSuccess : cudaErrorNotReady;
 }
 
-/* What the stream is given from now on waits for the event as it is recorded now. */
+/* Later work of `stream` waits for the event as it was last recorded. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     cudaStream_t other = event->stream;

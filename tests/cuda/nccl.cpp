@@ -1,10 +1,11 @@
-/* NCCL between emulated GPUs. A group is a folder: each rank writes what it sends into a file there when its
- * stream comes to the operation, and reads the others' when all have; so ranks may be threads or processes.
- * A rank deletes its file when all have come to the next operation.
+/* A stand-in for NCCL between emulated GPUs. A communicator is a directory. When its stream reaches an
+ * operation, a rank writes the data it sends to a file there, and reads the other ranks' files when all
+ * exist. So ranks may be threads or processes. A rank deletes its file of an operation after the next
+ * operation.
  *
- * It is stricter than the library: all ranks must call the same, and whoever waits in vain is told after
- * AXONN_EMULATED_PATIENCE seconds (120); both are asynchronous errors, and the words go to stderr. It sums as
- * a ring does: each part from another rank on, rounded after each addition. */
+ * It is stricter than the library. All ranks must make the same calls, and a rank that waits longer than
+ * AXONN_EMULATED_PATIENCE seconds (120) fails; both are asynchronous errors, with a message on stderr. It
+ * sums in the order of a ring: each chunk starts at another rank, and each addition is rounded. */
 #include "nccl.h"
 #include "cuda_runtime.h"
 
@@ -46,16 +47,17 @@ struct part {
 
 } // namespace
 
-/* Lives until the last operation of it has ended, whatever its owner does. */
+/* A communicator's state. It lives until its last operation has ended, even if its owner destroys the
+ * communicator before. */
 struct group {
     std::string dir;
     int rank, ranks, device;
     double patience;
-    std::atomic<int> state{ncclInProgress}; /* as ncclCommGetAsyncError tells it */
+    std::atomic<int> state{ncclInProgress}; /* what ncclCommGetAsyncError returns */
     std::atomic<bool> aborted{false};
     std::atomic<uint64_t> given{0}, done{0};
-    uint64_t read = 0;  /* files of the operation in turn that are there */
-    double waiting = 0; /* since then, for the next of them */
+    uint64_t read = 0;  /* ranks, from 0, whose files of the current operation exist */
+    double waiting = 0; /* time at which the wait for the next file began; 0: no wait */
 
     std::string file(uint64_t number, int of) const
     {
@@ -141,8 +143,8 @@ void read_file(const std::string &path, size_t at, void *to, size_t size)
     fclose(f);
 }
 
-/* Whether all have written the file of that number. Who waits in vain goes on waiting, as the library does.
- */
+/* Whether all ranks have written the file of this operation. A timeout sets an asynchronous error, and the
+ * wait goes on, as in the library. */
 bool all_there(group &g, uint64_t number, const char *what)
 {
     while (g.read < (uint64_t)g.ranks && !access(g.file(number, (int)g.read).c_str(), R_OK))
@@ -173,7 +175,7 @@ void add_up(const call &c, int ranks, const std::vector<std::vector<char>> &all,
         int begin = (int)((first + i) / chunk + 1) % ranks;
         for (int k = 0; k < ranks; k++) {
             const char *x = all[(size_t)((begin + k) % ranks)].data();
-            if (c.type == ncclInt64) { /* which is more than a double holds */
+            if (c.type == ncclInt64) { /* a double cannot hold every int64 */
                 int64_t a, b;
                 memcpy(&a, to + i * 8, 8);
                 memcpy(&b, x + i * 8, 8);
@@ -200,7 +202,7 @@ void reduce(group &g, uint64_t number, const call &c, const part &p, bool scatte
     memcpy(p.recv, sum.data(), sum.size());
 }
 
-/* This rank's result, from everybody's files. */
+/* Computes this rank's result from all ranks' files. */
 void take(group &g, uint64_t number, const call &c, const std::vector<part> &parts)
 {
     size_t bytes = c.count * size_of(c.type);
@@ -222,7 +224,7 @@ void take(group &g, uint64_t number, const call &c, const std::vector<part> &par
     }
 }
 
-/* Whether all have come, and call the same. */
+/* Whether all ranks have called this operation. A different call on another rank is an error. */
 bool can_go_on(group &g, uint64_t number, const call &mine)
 {
     if (g.aborted)
@@ -248,7 +250,7 @@ ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, const call &c, const s
 {
     std::shared_ptr<group> g = comm->g;
     if (g->state != ncclSuccess || comm->finalized)
-        return ncclInvalidUsage; /* not there yet, or no more */
+        return ncclInvalidUsage; /* not connected yet, or already finalized */
     if (ax_emulated_device(stream) != g->device)
         return ncclInvalidArgument;
     uint64_t number = ++g->given;
@@ -274,7 +276,8 @@ ncclResult_t collective(int kind, const void *send, void *recv, size_t count, in
     if (!comm || (count && (!send || !recv)))
         return ncclInvalidArgument;
     if (depth)
-        return ncclInvalidUsage; /* which the library allows, and nobody here needs */
+        return ncclInvalidUsage; /* the library allows collectives in a group, but the plugin does not need
+                                    them */
     size_t sent = count * size_of(type) * (size_t)(kind == REDUCE_SCATTER ? comm->g->ranks : 1);
     if (kind == BROADCAST && comm->g->rank != root)
         sent = 0;
@@ -292,7 +295,7 @@ part *part_of(ncclComm_t comm, int peer, cudaStream_t stream)
     return &in_group.back().parts[(size_t)peer];
 }
 
-/* The last to go takes the folder with it. */
+/* Marks this rank as gone. The last rank removes the directory. */
 void leave(group &g)
 {
     bool last = true;
@@ -304,7 +307,7 @@ void leave(group &g)
         std::filesystem::remove_all(g.dir, ignored);
 }
 
-/* Whether all ranks have come, each with a GPU of its own. */
+/* Completes the communicator when all ranks have joined. Each must have a GPU of its own. */
 void meet(group &g)
 {
     std::vector<int> device((size_t)g.ranks);
@@ -423,7 +426,7 @@ ncclResult_t ncclGroupEnd(void)
         return ncclInvalidUsage;
     if (--depth)
         return ncclSuccess;
-    for (pending &p : in_group) { /* every rank with every other one, as much: all that is known here */
+    for (pending &p : in_group) { /* only exchanges of equal size between all ranks are supported */
         size_t bytes = p.parts[0].sent;
         for (const part &one : p.parts)
             if (one.sent != bytes || one.received != bytes)

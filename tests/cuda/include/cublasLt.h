@@ -1,5 +1,5 @@
-/* A stand-in for the part of cuBLASLt that src/dev/cuda/gemm.c uses: plain loops (cublaslt.cpp), and the
- * refusals that the library documents. */
+/* A stand-in for the part of cuBLASLt that src/dev/cuda/gemm.c uses. cublaslt.cpp implements it as plain
+ * loops, and refuses what the library's documentation excludes. */
 #ifndef AXONN_EMULATED_CUBLASLT_H
 #define AXONN_EMULATED_CUBLASLT_H
 

@@ -1,4 +1,4 @@
-/* The stand-in for CUDA's bf16. */
+/* A stand-in for CUDA's bf16 type. */
 #ifndef AXONN_EMULATED_CUDA_BF16_H
 #define AXONN_EMULATED_CUDA_BF16_H
 

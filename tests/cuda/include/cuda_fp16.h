@@ -1,4 +1,4 @@
-/* The stand-in for CUDA's fp16. */
+/* A stand-in for CUDA's fp16 type. */
 #ifndef AXONN_EMULATED_CUDA_FP16_H
 #define AXONN_EMULATED_CUDA_FP16_H
 

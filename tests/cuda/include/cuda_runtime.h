@@ -1,4 +1,4 @@
-/* The stand-in for CUDA C++: the words of the language as far as src/dev/cuda uses them. */
+/* A stand-in for CUDA C++: the part of the language that src/dev/cuda uses. */
 #ifndef AXONN_EMULATED_CUDA_RUNTIME_H
 #define AXONN_EMULATED_CUDA_RUNTIME_H
 
@@ -17,7 +17,7 @@ using std::isnan;
 #define __host__
 #define __align__(bytes) alignas(bytes)
 #define __launch_bounds__(...)
-/* Blocks of a thread of the host run one after the other. */
+/* blocks that the same host thread runs share this memory, one block after the other */
 #define __shared__ static thread_local
 
 struct dim3 {
@@ -40,21 +40,21 @@ struct cudaLaunchConfig_t {
 void *ax_emulated_shared();
 /* Appends work to a stream. */
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work);
-/* Puts the stream's clock, which events read, forward: this, and so much for each kernel, is what takes time.
- */
+/* Advances the stream's clock, which events read. Only this takes time on that clock; a launch takes
+ * AX_EMULATED_LAUNCH_MS. */
 void ax_emulated_spend(cudaStream_t stream, double ms);
 const double AX_EMULATED_LAUNCH_MS = 0.125;
-/* The same, of work that waits for other ranks: it is done once `ready` returns true, which is asked again
- * and again, by whoever waits for the stream and by a thread that stands for the GPU. */
+/* Appends work that depends on other ranks. It runs once `ready` returns true. `ready` is polled by each
+ * thread that waits for the stream, and by a thread that stands for the GPU. */
 void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work);
-/* The device of a stream; NULL: the current one. */
+/* Returns the device of a stream; NULL: the current device. */
 int ax_emulated_device(cudaStream_t stream);
 /* Runs a kernel now. */
 void ax_emulated_run(dim3 grid, dim3 block, size_t shared, const std::function<void()> &thread);
-/* The dynamic shared memory that a kernel may have. */
+/* Returns how much dynamic shared memory a kernel may have. */
 size_t ax_emulated_shared_limit(const void *kernel);
-/* All threads of the block, or of the warp, come here; in a warp each brings bytes and is given those of lane
- * i at [i · AX_EMULATED_SLOT]. */
+/* Barriers of a block and of a warp. In a warp each lane passes `bytes` bytes; those of lane i are at [i ·
+ * AX_EMULATED_SLOT] of the result. */
 enum { AX_EMULATED_SLOT = 32 };
 void ax_emulated_block_barrier();
 const unsigned char *ax_emulated_gather(const void *mine, size_t bytes);
@@ -90,7 +90,7 @@ inline bool __any_sync(unsigned, bool x)
     return any;
 }
 
-/* The arguments are copied now, as a launch does, and the kernel runs when the stream is waited for. */
+/* Copies the arguments now, as a launch does. The kernel runs when the stream is waited for. */
 template <class... P, class... Q>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *how, void (*kernel)(P...), Q... args)
 {

@@ -1,7 +1,7 @@
 /* A stand-in for the part of the CUDA runtime that src/dev/cuda uses, so that its kernels run on hosts
- * without a GPU: emulator.cpp runs the threads of a block as fibers of one thread. Work of a stream is run
- * only when somebody waits for it, so that a wait that is missing shows. See also cuda_runtime.h beside it.
- */
+ * without a GPU. emulator.cpp runs the threads of a block as fibers of one host thread. The work of a stream
+ * runs only when somebody waits for it, so that a missing wait shows in the results. See also
+ * cuda_runtime.h. */
 #ifndef AXONN_EMULATED_CUDA_RUNTIME_API_H
 #define AXONN_EMULATED_CUDA_RUNTIME_API_H
 

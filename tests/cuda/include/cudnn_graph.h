@@ -1,5 +1,5 @@
-/* A stand-in for the part of cuDNN's graph API that src/dev/cuda/cudnn*.c uses, with the library's numbers:
- * cudnn.cpp runs graphs by plain loops, and refuses what the library was seen to refuse. */
+/* A stand-in for the part of cuDNN's graph API that src/dev/cuda/cudnn*.c uses, with the library's enum
+ * values. cudnn.cpp runs graphs as plain loops, and refuses what the library was observed to refuse. */
 #ifndef AXONN_EMULATED_CUDNN_GRAPH_H
 #define AXONN_EMULATED_CUDNN_GRAPH_H
 

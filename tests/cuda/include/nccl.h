@@ -1,5 +1,5 @@
-/* A stand-in for the part of NCCL that src/dev/cuda/nccl.c uses: nccl.cpp moves the data between emulated
- * GPUs, of threads and of processes, and refuses what the library documents as refused. */
+/* A stand-in for the part of NCCL that src/dev/cuda/nccl.c uses. nccl.cpp moves the data between emulated
+ * GPUs of threads and processes, and refuses what the library's documentation excludes. */
 #ifndef AXONN_EMULATED_NCCL_H
 #define AXONN_EMULATED_NCCL_H
 

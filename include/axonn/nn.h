@@ -1,20 +1,20 @@
-/* nn: layers with explicit forward and backward, and the combinators that make networks of them.
+/* nn: layers with explicit forward and backward, and combinators that build networks from them.
  *
- * A network is a tree of layers, written once and sequentially: no layer names a grid axis. Each names the
- * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_HIDDEN, …), the layout of roles says how they are split, and
- * the communication follows. Forward saves on the frame's stack what backward needs; backward takes it again,
- * in reverse order. Activations are [b, t, width] in the context's compute dtype; tokens, targets and
- * document starts come with the frame's batch.
+ * A network is a tree of layers, written as for one rank: no layer names a grid axis. A layer names the
+ * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_HIDDEN, …). The strategy maps roles to axes (dist.h); this
+ * gives the layouts, and the layouts determine the communication. Forward pushes the tensors that backward
+ * needs on the frame's stack; backward pops them in reverse order. Activations are [b, t, width] in the
+ * context's compute dtype; tokens, targets and document starts are in the frame's batch.
  *
  *     ax_layer *net = ax_sequence_of(ctx, "mlp", 3,
  *                                    (ax_layer *[]){ax_linear(ctx, "up", &(ax_linear_config){…}),
  *                                                   ax_gelu(ctx, "act", AX_GELU_TANH),
  *                                                   ax_linear(ctx, "down", &(ax_linear_config){…})});
  *
- * Constructors return NULL after ax_fail, and so does one that is given a child that is NULL: a network is
- * built without checking each layer. Layers that have parameters name them after themselves ("up.weight"), so
- * names are unique in a network. A parent owns its children; ax_layer_destroy destroys the tree and its
- * parameters. Examples: examples/charlm.c, src/model/gpt2.c. */
+ * A constructor that fails calls ax_fail and returns NULL. A constructor that gets a NULL child returns NULL
+ * too, so only the root of a network needs to be checked. Parameters are named after their layer
+ * ("up.weight"); give the layers of a network different names. A parent owns its children; ax_layer_destroy
+ * destroys the tree and its parameters. Examples: examples/charlm.c, src/model/gpt2.c. */
 #ifndef AXONN_NN_H
 #define AXONN_NN_H
 
@@ -28,11 +28,12 @@ typedef struct ax_layer ax_layer;
 
 typedef struct ax_layer_ops {
     const char *kind;
-    /* y from x. Collective along the axes that the layer's layouts imply. x is not changed. */
+    /* Computes y from x, which is not changed. Collective along the axes of the layer's layouts. */
     ax_status (*forward)(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
-    /* dx from dy, after forward on the same frame; parameter gradients are added. dy is not changed. */
+    /* Computes dx from dy, which is not changed, and adds to the gradients of the parameters. Called after
+     * forward on the same frame. */
     ax_status (*backward)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, ax_tensor *dx);
-    /* Optional, for layers that add in passing: x = a + b, then y from x; dx = add + the gradient. */
+    /* Optional, for layers that fuse an addition (ax_layer_forward_sum, ax_layer_backward_add). */
     ax_status (*forward_sum)(ax_layer *self, ax_frame *frame, const ax_tensor *a, const ax_tensor *b,
                              ax_tensor *x, ax_tensor *y);
     ax_status (*backward_add)(ax_layer *self, ax_frame *frame, const ax_tensor *dy, const ax_tensor *add,
@@ -41,13 +42,13 @@ typedef struct ax_layer_ops {
 
 enum { AX_LAYER_PARAMS = 2 };
 
-/* Every layer begins with this; sizes beyond it are the layer's own. */
+/* The first member of each layer's own struct. */
 struct ax_layer {
     const ax_layer_ops *ops;
     ax_ctx *ctx;
     char *name;
-    ax_param *param[AX_LAYER_PARAMS]; /* NULL where there is none */
-    bool borrows[AX_LAYER_PARAMS];    /* tied: another layer owns it */
+    ax_param *param[AX_LAYER_PARAMS]; /* NULL: none */
+    bool borrows[AX_LAYER_PARAMS];    /* the parameter is tied: another layer owns it */
     ax_layer **child;
     int children;
 };
@@ -55,71 +56,74 @@ struct ax_layer {
 AX_MUST_CHECK ax_status ax_layer_forward(ax_layer *layer, ax_frame *frame, const ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                           ax_tensor *dx);
-/* x = a + b and y = layer(x), where x is wanted too; and dx = add + the gradient by dy. The sums are the
- * layer's if it has the entry, else operations of their own. */
+/* forward_sum: x = a + b, then y = layer(x). backward_add: dx = add + the layer's gradient of x from dy. A
+ * layer without the entry in its ax_layer_ops adds with ax_op_add. */
 AX_MUST_CHECK ax_status ax_layer_forward_sum(ax_layer *layer, ax_frame *frame, const ax_tensor *a,
                                              const ax_tensor *b, ax_tensor *x, ax_tensor *y);
 AX_MUST_CHECK ax_status ax_layer_backward_add(ax_layer *layer, ax_frame *frame, const ax_tensor *dy,
                                               const ax_tensor *add, ax_tensor *dx);
 void ax_layer_destroy(ax_layer **layer);
 
-/* Allocates a layer of `size` bytes (its struct, beginning with ax_layer): for authors of layers. NULL after
- * ax_fail. */
+/* For authors of layers: allocates a layer's struct, of `size` bytes, zeroed. NULL after ax_fail. */
 ax_layer *ax_layer_new(ax_ctx *ctx, const ax_layer_ops *ops, const char *name, size_t size);
 
-/* Gives `child` to `parent`, which owns it from now on, on failure too. child NULL: returns the error that
- * its constructor left. */
+/* Appends `child` to the children of `parent`, which owns it; after an error the child has been destroyed. If
+ * either is NULL, returns the error of the constructor that failed. */
 AX_MUST_CHECK ax_status ax_layer_add(ax_layer *parent, ax_layer *child);
 
-/* Parameters of a tree in order of definition, tied ones once. `out` has room for `capacity`; *n is how many
- * there are. */
+/* Lists the parameters of a tree in order of definition, tied ones once, in out[*n …], and increments *n for
+ * each; set *n to 0 before. `out` has room for `capacity`: more are counted but not stored. out NULL: only
+ * counts. */
 void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n);
-/* ax_param_set_create of all parameters of a tree. */
+/* Calls ax_param_set_create for all parameters of a tree. */
 AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
 
-/* The layout of activations [b, t, width] whose width has role `width`. */
+/* The layout of activations [b, t, d] if d has role `width`. */
 ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 
 /* ---- layers -------------------------------------------------------------------------------------- */
 
-/* y = x·Wᵀ + b. x: [b,t,in]; W: [out,in]; y: [b,t,out]. With in_role on one axis and out_role on another this
- * is the 3D tensor-parallel linear layer (2502.08145, Alg. 1); consecutive layers swap roles and need no
- * resharding. Rows of logits, y of out_role AX_ROLE_VOCAB, are padded (AX_ROW_ALIGN). */
+/* y = x·Wᵀ + b. x: [b,t,in]; W: [out,in]; y: [b,t,out]. If in_role and out_role are split along different
+ * axes, this is the 3D tensor-parallel linear layer (2502.08145, Alg. 1). If the next layer swaps the two
+ * roles, its input needs no redistribution. If out_role is AX_ROLE_VOCAB, the rows of y are padded
+ * (AX_ROW_ALIGN). */
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;
-    int64_t in_unit, out_unit; /* split units; 0 means 1, or ax_vocab_unit of a vocabulary */
+    int64_t in_unit, out_unit; /* split units; 0: 1, or for out_role AX_ROLE_VOCAB ax_vocab_unit */
     double init_std;
     bool no_bias;
-    ax_param *tied; /* use this parameter as W instead of declaring one */
+    ax_param *tied; /* another layer's parameter, used as W; NULL: the layer declares W */
 } ax_linear_config;
 ax_layer *ax_linear(ax_ctx *ctx, const char *name, const ax_linear_config *config);
 
-/* LayerNorm over the width, whole or split. */
+/* LayerNorm over the width, which may be split. */
 ax_layer *ax_layernorm(ax_ctx *ctx, const char *name, int64_t width, ax_role role, double eps);
 
-/* Activations, element by element; x and y of any width and role, which stays. */
+/* Elementwise activations. x may have any width and role; y has the same. */
 ax_layer *ax_relu(ax_ctx *ctx, const char *name);
 ax_layer *ax_tanh(ax_ctx *ctx, const char *name);
 ax_layer *ax_silu(ax_ctx *ctx, const char *name);
 /* `form`: AX_GELU_TANH or AX_GELU_EXACT, else AX_ERR_USAGE. */
 ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
-/* Active in training only. 0 <= p < 1. */
+/* Dropout with probability p, 0 <= p < 1; in evaluation y = x. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
 
-/* y = tokens' rows of a [vocab,width] table plus positions' rows of a [positions,width] table; x is not used
- * and may be NULL. param[0] is the token table, param[1] the position table (none if positions is 0). */
+/* y = token_table[tokens] + position_table[positions], with the tokens and positions of the frame's batch; x
+ * is not used and may be NULL. param[0] is the token table [vocab,width], param[1] the position table
+ * [positions,width] (NULL if `positions` is 0). */
 typedef struct ax_embedding_config {
     int64_t vocab, positions, width;
     double init_std;
 } ax_embedding_config;
 ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config);
 
-/* Multi-head causal self-attention with its projections: children q, k, v and proj are linear layers; heads
- * are split in whole on the hidden role, kv_heads (0: heads) shared by groups of heads (ax_heads_split says
- * how, on more ranks than kv_heads too). `dropout`, in [0, 1), is that of the attention probabilities, in
- * training only. Collective along the grid. */
+/* Multi-head causal self-attention with its projections: the children q, k, v and proj are linear layers.
+ * Whole heads are split along the axes of AX_ROLE_HIDDEN. With kv_heads < heads, groups of query heads share
+ * a key head (grouped-query attention; 0: kv_heads = heads); ax_heads_split chooses the layout, also for more
+ * ranks than kv_heads. `dropout`, in [0, 1), is applied to the attention probabilities in training.
+ * Collective along the grid. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     double init_std, proj_init_std, dropout;
@@ -127,9 +131,9 @@ typedef struct ax_attention_config {
 } ax_attention_config;
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);
 
-/* down(f(up(x))), f the activation, of linear layers NAME.up [ffn,width] and NAME.down [width,ffn], the
- * hidden width on the hidden role. The activation and its gradient are part of the products beside them, but
- * where those are sums over ranks. */
+/* y = down(activation(up(x))), where up and down are the linear layers NAME.up, W [ffn,width], and NAME.down,
+ * W [width,ffn]; ffn has role AX_ROLE_HIDDEN. The activation and its derivative are fused with the GEMMs of
+ * up and down, unless the GEMM's result is a partial sum. */
 typedef struct ax_mlp_config {
     int64_t width, ffn;
     ax_activation activation;
@@ -140,79 +144,82 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *config);
 
 /* ---- combinators --------------------------------------------------------------------------------- */
 
-/* Children one after the other. Starts empty. */
+/* Runs its children one after the other. Starts without children. */
 ax_layer *ax_sequence(ax_ctx *ctx, const char *name);
-/* The same with its `n` children, which it owns, on failure too. */
+/* ax_sequence with `n` children, which it owns; after an error they have been destroyed. */
 ax_layer *ax_sequence_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *layers);
-/* y = x, then y += branch(y) for each child in turn. Starts empty. Where a branch begins with a norm, the sum
- * of the one before it and the norm are one kernel. */
+/* y = x, then y += branch(y) for each child in turn. Starts without children. If a branch begins with a norm,
+ * the addition before it is fused with the norm. */
 ax_layer *ax_residual(ax_ctx *ctx, const char *name);
-/* The same with its `n` branches, which it owns, on failure too. */
+/* ax_residual with `n` branches, which it owns; after an error they have been destroyed. */
 ax_layer *ax_residual_of(ax_ctx *ctx, const char *name, int n, ax_layer *const *branches);
-/* The body, whose activations are computed again in backward instead of being kept. Gradients are the same
- * bits. */
+/* Activation checkpointing of `body`: saves only its input, and backward repeats its forward pass. The
+ * gradients are bitwise the same as without it. */
 ax_layer *ax_recompute(ax_ctx *ctx, const char *name, ax_layer *body);
 
 /* ---- losses -------------------------------------------------------------------------------------- */
 
-/* A loss is a mean over the whole batch: *loss, in the host's memory, is the same number on every rank.
- * The gradient is that of this mean and has the layout of the network's output: ax_layer_backward takes it.
- * It is multiplied by the loss_scale of the frame's batch, if that has one. With NULL in its place, as after
- * a forward pass in evaluation, no gradient is computed. The host waits for the device. Collective along the
- * axes that split the output. AX_ERR_USAGE, on every rank, if the target does not fit the output. */
+/* The losses below are means over the whole batch. *loss is in host memory and the same on every rank; the
+ * host waits for the device. The last argument receives the gradient of the loss, times the loss_scale of the
+ * frame's batch, in the layout of the network's output: pass it to ax_layer_backward. It may be NULL, for
+ * evaluation: no gradient is computed then. Collective along the axes that split the output. AX_ERR_USAGE, on
+ * every rank, if the target does not match the output. */
 
-/* Mean squared error, torch.nn.MSELoss: the mean of (x - target)² over all elements, 0 if there are none.
- * target: shape, dtype and layout of x, whose rows must not be padded (the output of a layer of any role but
- * AX_ROLE_VOCAB). dx comes from the frame. */
+/* Mean squared error (torch.nn.MSELoss): the mean of (x - target)² over all elements, 0 if there are none.
+ * target has the shape, dtype and layout of x. Rows of x must not be padded, so x cannot be a linear layer's
+ * output of role AX_ROLE_VOCAB. dx is in frame memory. */
 AX_MUST_CHECK ax_status ax_mse_loss(ax_frame *frame, const ax_tensor *x, const ax_tensor *target,
                                     double *loss, ax_tensor *dx);
 
-enum { AX_IGNORE_INDEX = -100 }; /* what PyTorch ignores if nothing else is said */
+enum { AX_IGNORE_INDEX = -100 }; /* PyTorch's default ignore_index */
 
-/* Cross-entropy with classes, torch.nn.CrossEntropyLoss: the mean over all targets but those that equal
- * `ignore_index` of -log softmax(logits)[target], 0 if there are none. logits: T, [.., classes], whose last
- * dim may be split (AX_ROLE_VOCAB), with rows padded or not; targets: int32 or int64 [..], the other dims of
- * logits in the same layout. *dlogits takes the place of the logits in memory: there is no second copy.
- * AX_ERR_DATA, on every rank, if a target is neither a class nor `ignore_index`. */
+/* Cross-entropy with class indices (torch.nn.CrossEntropyLoss): the mean of -log softmax(logits)[target] over
+ * all targets that are not `ignore_index`, 0 if there are none. logits: T [.., classes]; the last dim may be
+ * split (AX_ROLE_VOCAB), and rows may be padded. targets: int32 or int64 [..], with the extents and layout of
+ * the other dims of logits. *dlogits overwrites the logits in memory. AX_ERR_DATA, on every rank, if a target
+ * is neither a class nor `ignore_index`. */
 AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits,
                                               const ax_tensor *targets, int64_t ignore_index, double *loss,
                                               ax_tensor *dlogits);
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 
-/* Keys and values of all attention layers of a tree for up to `capacity` positions of `batch` sequences. */
+/* The keys and values of all attention layers of a tree: `capacity` positions of each of `batch` sequences.
+ */
 typedef struct ax_kv_cache ax_kv_cache;
 AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
                                            ax_kv_cache **out);
 void ax_kv_cache_destroy(ax_kv_cache **cache);
-/* Positions held so far; forward of a batch of t positions with this cache appends there and attends to all.
- * The caller advances once the whole tree has run. */
+/* The number of positions in the cache. Forward on a batch with this cache stores the keys and values of its
+ * positions after them, and attends to all. The length stays the same meanwhile, for all layers: call
+ * ax_kv_cache_advance with the number of new positions after the whole tree has run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
-/* Keeps the first `positions` of those it holds. */
+/* Drops all but the first `positions` positions. */
 void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions);
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache);
 
 /* ---- the table of layers ------------------------------------------------------------------------- */
 
-/* A sample of each kind of layer, listed in src/nn/layers.def: the gradient test and the all-grids test run
- * over it. */
+/* A small example of each kind of layer, listed in src/nn/layers.def, for the two tests below. */
 typedef struct ax_layer_sample {
     const char *name;
     ax_layer *(*make)(ax_ctx *ctx);
-    ax_role x_role; /* AX_ROLE_NONE with x_width 0: the layer reads tokens */
+    ax_role x_role; /* AX_ROLE_NONE, with x_width 0, if the layer reads tokens instead of x */
     int64_t x_width, x_unit;
 } ax_layer_sample;
 extern const ax_layer_sample ax_layer_samples[];
 extern const int ax_layer_sample_count;
-/* Tokens that samples embed are below this. */
+/* Sizes of the tables of samples that embed tokens and positions. */
 enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 
-/* Worst error of the sample's gradients (input and parameters) against finite differences, in float64 on the
- * reference device, relative to max(rms of the tensor, 1e-3 × the largest rms). Not collective. */
+/* *worst: the largest error of the sample's gradients (of input and parameters) against finite differences,
+ * in float64 on the reference device. Relative to max(rms of the tensor, 1e-3 × the largest rms of all
+ * tensors). Not collective. */
 AX_MUST_CHECK ax_status ax_layer_check_gradient(const ax_layer_sample *sample, double *worst);
-/* Worst deviation of output and gradients on `grid`, run as threads on `device` and `parallel` (NULL: the
- * defaults), from the serial run in float64; relative as above. */
+/* *worst: the largest difference between output and gradients on `grid` and those of a serial run in float64;
+ * relative as above. The ranks of the grid are threads; `device` is the backend, `parallel` (NULL: the
+ * defaults) the distribution. */
 AX_MUST_CHECK ax_status ax_layer_check_grid(const ax_layer_sample *sample, ax_grid_size grid,
                                             const ax_parallel *parallel, const char *device, double *worst);
 

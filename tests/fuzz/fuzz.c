@@ -1,4 +1,4 @@
-/* The frame of all harnesses: seeds, files, a mutator that also repeats, and the verdict on each input. */
+/* The common part of all harnesses: seeds, files, a mutator, and the checks of each input. */
 #include "fuzz/fuzz.h"
 
 #include <fcntl.h>
@@ -17,10 +17,10 @@ enum { CPU_SECONDS = 2 };
 
 /* ---- files --------------------------------------------------------------------------------------- */
 
-/* fuzz/NAME: files are read below it, and seeds/ is beside them. */
+/* fuzz/NAME. Harnesses read files/ in it; seeds/ has the seeds. */
 static char folder[512];
 
-/* What is written need not survive a crash. */
+/* The files of a harness need not survive a crash, so fsync takes no time. */
 int fsync(int fd)
 {
     (void)fd;
@@ -92,7 +92,7 @@ void fuzz_seed_file(const char *path)
     free(data);
 }
 
-/* Whether the command line names single inputs to run. */
+/* Whether the command line names files that are to be run once, as inputs. */
 static bool names_inputs(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
@@ -101,9 +101,9 @@ static bool names_inputs(int argc, char **argv)
     return false;
 }
 
-/* Makes the folder anew and adds seeds/ to the corpora on the command line: libFuzzer writes what it finds
- * into the first one, which is seeds/ unless the user named another, so that a run with a fixed seed is the
- * same each time. */
+/* Makes the directory anew, and adds seeds/ to the corpora on the command line. libFuzzer writes new inputs
+ * into the first corpus. This is seeds/ unless the user named another, so a run with a fixed random seed
+ * always does the same. */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static char seeds[600];
@@ -130,8 +130,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 /* ---- mutants ------------------------------------------------------------------------------------- */
 
-/* Repeats a short stretch many times: what is nested deeply, or listed at length, shows times and sizes that
- * grow faster than the input. */
+/* Repeats a short stretch of the input many times, for deep nesting and long lists. Time or memory that grows
+ * faster than the input then exceeds the limits. */
 static size_t repeat(uint8_t *data, size_t size, size_t max_size, unsigned seed)
 {
     uint32_t draw[4];
@@ -151,7 +151,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
     return LLVMFuzzerMutate(data, size, (size_t)ax_min((int64_t)max_size, 2 * (int64_t)size + 256));
 }
 
-/* ---- verdict ------------------------------------------------------------------------------------- */
+/* ---- checks of an input -------------------------------------------------------------------------- */
 
 void fuzz_broken(const char *cond, const char *file, int line)
 {
@@ -177,7 +177,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* The least descriptor that is free. */
+/* Returns the lowest free descriptor; it differs if one was left open. */
 static int free_descriptor(void)
 {
     int fd = dup(STDERR_FILENO);

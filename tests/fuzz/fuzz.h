@@ -1,8 +1,8 @@
-/* What the libFuzzer harnesses share. A harness is one file, fuzz_NAME.c, with the two functions below;
- * fuzz.c calls them and judges each input: no finding of a sanitizer, no abort, no more than two seconds of
- * processor time, no file descriptor left open, no status but those that a reader may return.
+/* What the libFuzzer harnesses share. A harness is one file, fuzz_NAME.c, with the first two functions below.
+ * fuzz.c calls them and checks each input: no finding of a sanitizer, no abort, at most two seconds of
+ * processor time, no file descriptor left open, and only statuses that a reader may return.
  *
- * An input may stand for several files: its parts are separated by a line FUZZ_BREAK. */
+ * An input may stand for several files: a line FUZZ_BREAK separates its parts. */
 #ifndef AX_TESTS_FUZZ_H
 #define AX_TESTS_FUZZ_H
 
@@ -12,37 +12,37 @@
 enum { FUZZ_PARTS = 8 };
 
 typedef struct fuzz_part {
-    char *data; /* `size` bytes and a NUL; a harness may change them */
+    char *data; /* `size` bytes and a NUL; a harness may overwrite them */
     size_t size;
 } fuzz_part;
 
-/* ---- what a harness provides ---- */
+/* ---- functions that each harness defines ---- */
 
-/* Calls fuzz_seed for inputs to start from. */
+/* Passes the seeds, inputs from which fuzzing starts, to fuzz_seed. */
 void fuzz_make_seeds(void);
-/* Reads an input of n parts, 1 <= n <= FUZZ_PARTS. */
+/* Gives an input of n parts to the reader, 1 <= n <= FUZZ_PARTS. */
 void fuzz_one(const fuzz_part *part, int n);
 
-/* ---- what it calls ---- */
+/* ---- functions that a harness calls ---- */
 
-/* An input to start from: parts that end with one whose data are NULL. */
+/* Adds a seed. The last part is followed by one whose `data` is NULL. */
 void fuzz_seed(const fuzz_part *parts);
-/* The same for texts that end with NULL. */
+/* Adds a seed whose parts are texts; the last one is followed by NULL. */
 void fuzz_seed_texts(const char *const *texts);
 
-/* A file of the source tree. */
+/* Adds a file of the source tree as a seed. */
 void fuzz_seed_file(const char *path);
 
-/* Writes a file below the harness's own folder and returns its path, which is valid until eight calls later.
- * A NULL `data` removes the file. */
+/* Writes a file into the harness's own directory, or removes it if `data` is NULL. Returns its path, which
+ * stays valid for seven more calls of this function and fuzz_path. */
 const char *fuzz_file(const char *name, const void *data, size_t size);
-/* The path alone, in the same way; "" is the folder. */
+/* Returns the path of such a file without writing it; "" is the directory. */
 const char *fuzz_path(const char *name);
 
-/* A reader's status must be AX_OK, AX_ERR_DATA or AX_ERR_USAGE, and an error must have a message. Returns
- * whether it is AX_OK. */
+/* Checks that a reader's status is AX_OK, AX_ERR_DATA or AX_ERR_USAGE, and that an error has a message.
+ * Returns whether the status is AX_OK. */
 bool fuzz_read(ax_status status);
-/* Aborts if a statement about what was read does not hold. */
+/* Aborts if a condition on the data that were read does not hold. */
 #define FUZZ_HOLDS(cond) ((cond) ? (void)0 : fuzz_broken(#cond, __FILE__, __LINE__))
 void fuzz_broken(const char *cond, const char *file, int line) __attribute__((noreturn));
 

@@ -1,7 +1,6 @@
-/* A run's checkpoint: the parts are training/manifest.json without its seal, training/state.json and
- * RUN/latest. The manifest gets the seal that belongs to it, so that mutants get past it. Beside them is what
- * a run of one step wrote.
- */
+/* Checkpoints of a run. The parts are training/manifest.json without its checksum, training/state.json and
+ * RUN/latest. The harness adds the manifest's checksum, so that mutants pass that check. The other files come
+ * from a run of one step. */
 #include "ckpt/ckpt.h"
 #include "engine/train.h"
 #include "fuzz/fuzz.h"
@@ -12,8 +11,8 @@
 #include <xxhash.h>
 
 static ax_config config;
-static ax_run run;        /* of the same configuration, with data and sampler, but no engine */
-static ax_param_set *set; /* of the same model */
+static ax_run run;        /* of the same configuration; it has data and sampler, but no engine */
+static ax_param_set *set; /* parameters of the same model */
 static char run_dir[512], step_dir[600];
 
 /* ---- a run of one step --------------------------------------------------------------------------- */
@@ -71,7 +70,8 @@ void fuzz_make_seeds(void)
     set_up();
     FUZZ_HOLDS(ax_file_read(fuzz_path("run/ckpt/step-1/" MANIFEST), &manifest, &manifest_size) == AX_OK);
     FUZZ_HOLDS(ax_file_read(fuzz_path("run/ckpt/step-1/training/state.json"), &state, &state_size) == AX_OK);
-    *strstr(manifest, ",\n  \"xxh3\": \"") = 0; /* the first of these with two blanks is the seal */
+    *strstr(manifest, ",\n  \"xxh3\": \"") =
+        0; /* the manifest's own checksum is the first one indented by two blanks */
     fuzz_seed_texts((const char *[]){manifest, state, "step-1\n", NULL});
     fuzz_seed_texts(
         (const char *[]){"{\"version\":1,\"step\":1,\"serial\":1,\"time\":1.5,\"files\":{\"../../../../../../"

@@ -1,5 +1,5 @@
-/* Files of text. The first byte says under which name, and in a directory for capitals; each further part is
- * another file of that directory. */
+/* Text files. The first byte says which suffix the files have; a capital letter means that the reader gets a
+ * directory. Each further part is another file of that directory. */
 #include "axonn/data.h"
 #include "fuzz/fuzz.h"
 

@@ -1,11 +1,12 @@
-/* Any text for a good tokenizer: decoding gives it back byte for byte; and training on it ends. */
+/* Any text, with a valid tokenizer: decoding the encoded text must give it back byte for byte. Training a
+ * tokenizer on the text must end. */
 #include "axonn/tokenizer.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Trained once, on a document of the tree. */
+/* Trained once, on a file of the source tree. */
 static ax_tokenizer *tokenizer(void)
 {
     static const char *const specials[] = {"<|endoftext|>"}, *const paths[] = {AXONN_SOURCE_DIR
@@ -35,7 +36,7 @@ static void there_and_back(ax_encoder *encoder, const char *text, size_t n)
     ax_tokenizer_report_fini(&report);
 }
 
-/* A decoder that is given one token at a time writes what decoding all at once does. */
+/* Decoding token by token must write the same as decoding all tokens at once. */
 static void piecewise(const ax_tokenizer *tok, ax_encoder *encoder, const char *text, size_t n)
 {
     ax_decoder decoder;
@@ -73,7 +74,7 @@ static void train(const char *text, size_t n)
 
 void fuzz_one(const fuzz_part *part, int n)
 {
-    enum { TRAIN_MOST = 256 }; /* bytes: training takes longer than reading */
+    enum { TRAIN_MOST = 256 }; /* in bytes; training takes longer than reading */
     static ax_encoder *encoder;
     (void)n;
     if (!encoder)

@@ -1,4 +1,4 @@
-/* metrics.jsonl: it is read back and drawn, and cut at a step where a run goes on. */
+/* metrics.jsonl: it is read, drawn, and truncated at the step from which a run resumes. */
 #include "axonn/trace.h"
 #include "fuzz/fuzz.h"
 
@@ -33,7 +33,7 @@ static void draw(const ax_history *history)
     ax_buf_fini(&out);
 }
 
-/* The rows of steps that are done again are gone. */
+/* Checks that resuming removes the rows of later steps, which the run repeats. */
 static void resume(void)
 {
     ax_metrics *metrics;

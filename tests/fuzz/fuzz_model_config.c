@@ -1,5 +1,5 @@
-/* config.json of a model, with generation_config.json as a second part. What is read is printed and read
- * again. */
+/* config.json of a model, and generation_config.json as a second part. A configuration that was read is
+ * printed and read again. */
 #include "axonn/engine.h"
 #include "fuzz/fuzz.h"
 
@@ -23,7 +23,7 @@ void fuzz_make_seeds(void)
                          "{\"eos_token_id\":[3,4],\"bos_token_id\":1,\"temperature\":0.7}", NULL});
 }
 
-/* What stands in a printed configuration is what was read. */
+/* Checks that a printed configuration reads back, and prints the same again. */
 static void print_and_read(const ax_model_config *config)
 {
     ax_model_identity identity = {-1, -1, AX_F32};

@@ -1,12 +1,12 @@
-/* The configuration of a run: the first part is the YAML file, the others are key=value words. What is
- * accepted is written out and must read back as the same. */
+/* The configuration of a run. The first part is the YAML file, the others are key=value words. An accepted
+ * configuration is written, and must read back as the same. */
 #include "axonn/config.h"
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Every key with its default. */
+/* Adds a YAML file with every key and its default. */
 static void seed_defaults(void)
 {
     char *words[] = {(char *)"data.train=x",   (char *)"model.family=gpt2", (char *)"model.layers=2",

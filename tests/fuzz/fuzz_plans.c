@@ -1,5 +1,5 @@
-/* The file of measured plans of a GPU's products. Its reader needs no GPU. Lines get the checksum that they
- * must have if the input begins with '#', so that mutants get past it. */
+/* The file of measured GEMM plans of a GPU. The reader needs no GPU. If the input begins with '#', the
+ * harness adds the checksum of each line, so that mutants pass that check. */
 #include "dev/cuda/plans.h"
 #include "fuzz/fuzz.h"
 
@@ -20,7 +20,7 @@ void fuzz_make_seeds(void)
     fuzz_seed_texts((const char *[]){"a GPU\n1 2 3 0000000000000000\n", NULL});
 }
 
-/* A first line that names the kind, and each line with its checksum. */
+/* Writes the first line, which names the kind of GPU, and appends its checksum to each line of `text`. */
 static void with_checksums(char *text, ax_buf *out)
 {
     char *rest = NULL;

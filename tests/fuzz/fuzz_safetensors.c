@@ -1,5 +1,5 @@
-/* Model files: one part is model.safetensors, more are an index and its shards. Every array of a store that
- * opens is read, as it is and converted; the store is compared, verified and read as the parameters of a
+/* Model files. One part is model.safetensors; several are an index and its shards. If they open, every array
+ * is read, both as stored and converted; the model is compared, verified, and read as the parameters of a
  * small model. */
 #include "axonn/ckpt.h"
 #include "fuzz/fuzz.h"
@@ -12,7 +12,7 @@ enum { MOST_BYTES = 1 << 20 };
 
 /* ---- seeds --------------------------------------------------------------------------------------- */
 
-/* A header, its length in front, and `bytes` bytes behind it. */
+/* Returns a file: the length of the header, the header, and `bytes` bytes of data. */
 static fuzz_part file_of(const char *header, size_t bytes)
 {
     uint64_t length = strlen(header);
@@ -99,7 +99,7 @@ static void compare(const char *a, const char *b)
         ax_ckpt_diff_destroy(&diff);
 }
 
-/* Two parameters that some seeds have, made once. */
+/* Returns two parameters that occur in some seeds. They are made once. */
 static ax_param_set *parameters(void)
 {
     static ax_param_set *set;

@@ -1,6 +1,6 @@
-/* Tokenizers: one or two parts are tokenizer.json and tokenizer_config.json, three are vocab.json, merges.txt
- * and tokenizer_config.json. What loads encodes and decodes some texts, and loads again as it saves itself.
- */
+/* Tokenizers. One or two parts are tokenizer.json and tokenizer_config.json; three are vocab.json, merges.txt
+ * and tokenizer_config.json. A tokenizer that loads must encode and decode some texts, and load again after
+ * it was saved. */
 #include "axonn/tokenizer.h"
 #include "fuzz/fuzz.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- seeds --------------------------------------------------------------------------------------- */
 
-/* As training makes one. */
+/* Adds the files of a tokenizer that is trained here. */
 static void seed_trained(const char *pattern, const char *name)
 {
     static const char text[] = "the cat sat on the mat; the cats sat. 12345 Über naïve <s>\n\n  the end";
@@ -85,7 +85,7 @@ static void encode(const ax_tokenizer *tok, ax_encoder *encoder, const char *tex
     ax_buf_fini(&back);
 }
 
-/* The token that is found by its bytes, if any, stands for them. */
+/* A token found by its bytes must have those bytes. */
 static void find(const ax_tokenizer *tok, const char *piece, size_t n)
 {
     size_t found_n;

@@ -1,7 +1,7 @@
-/* Token files: two parts are NAME.idx and NAME.bin of Megatron-LM, one part is a file whose first byte says
- * its name. Checksums of axonn's own files are set right under the name T, so that mutants get past them.
- * What opens must give rows, documents and tokens or say why not, and what checks as good must read as good.
- */
+/* Token files. Two parts are NAME.idx and NAME.bin of Megatron-LM; a single part is a file whose first byte
+ * selects its name. For the name T the harness corrects the checksums of axonn's own format, so that mutants
+ * pass that check. A file that opens must give rows, documents and tokens, or an error. If its check
+ * succeeds, all of them must read without error. */
 #include "data/source.h"
 #include "fuzz/fuzz.h"
 
@@ -146,7 +146,7 @@ static void read_all(const char *path)
     ax_data_close(&data);
 }
 
-/* `file` has room for a header. */
+/* Sets the checksums in a file that is at least as long as a header. */
 static void set_checksums(char *file, size_t size)
 {
     tok_header h;

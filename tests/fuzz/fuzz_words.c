@@ -1,4 +1,4 @@
-/* Short texts of the command line: flags of every type, orders of a grid's axes, layouts. Each part is a
+/* Short texts of the command line: flags of every type, orders of a grid's axes, layouts. Each part is one
  * word. */
 #include "axonn/comm.h"
 #include "axonn/grid.h"

@@ -1,5 +1,5 @@
-/* Losses over whole batches against their formulas in plain loops, with gradients, on grids that split the
- * batch, the width and the classes unevenly; and what they refuse. */
+/* Losses of whole batches, with gradients, compared with their formulas in plain loops, on grids that split
+ * the batch, the width and the classes unevenly. Also the errors that they return. */
 #include "axonn/nn.h"
 #include "support/ranks.h"
 
@@ -12,24 +12,24 @@
 
 enum { B = 5, T = 3, ROWS = B * T, MOST = 7, COUNT = ROWS * MOST, OTHER = 9 };
 
-/* A call, and what it must give. */
+/* Arguments of a call, and the expected result. */
 typedef struct loss_case {
     ax_grid_size grid;
     const char *device;
     ax_dtype dtype;
-    bool classes;   /* cross-entropy, else squared error */
+    bool classes;   /* true: cross-entropy; false: squared error */
     int width;      /* of the output */
     bool flat;      /* its dims are [rows, width], not [b, t, width] */
     ax_dtype ids;   /* of targets that are classes */
     uint16_t align; /* of rows of logits */
-    int64_t ignore; /* which all of the rows below `kept` are not */
+    int64_t ignore; /* the class of all rows from `kept` on */
     int kept;
     double x[COUNT], y[COUNT], loss, grad[COUNT];
 } loss_case;
 
 static double value(int i, int shift) { return (double)((i * 37 + i / 7 * 11 + shift) % 19 - 9) / 4; }
 
-/* Ids of the other rows are `ignore`; so that ranks have different numbers of those, they come last. */
+/* Returns the target of a row. Ignored rows come last, so that ranks have different numbers of them. */
 static int64_t class_of(const loss_case *c, int r) { return r < c->kept ? r * 5 % c->width : c->ignore; }
 
 static void expect_squares(loss_case *c, int n)
@@ -55,7 +55,7 @@ static void expect_entropy(loss_case *c)
     }
 }
 
-/* All numbers are multiples of 1/4 below 8, which every element type has. */
+/* All values are multiples of 1/4 below 8, which are exact in every element type. */
 static void prepare(loss_case *c)
 {
     int n = ROWS * c->width;
@@ -78,7 +78,7 @@ static ax_tensor shape(ax_ctx *ctx, const loss_case *c, ax_dtype dtype, int ndim
     return ax_tensor_make(dtype, ndim, c->flat ? flat_dim : deep_dim, NULL, &layout);
 }
 
-/* A tensor of the numbers at `global`. */
+/* Makes a tensor and copies the rank's part of `global` into it. */
 static ax_status place(ax_ctx *ctx, ax_frame *frame, ax_tensor like, const double *global, ax_tensor *out)
 {
     double host[COUNT];
@@ -112,7 +112,7 @@ static ax_status setup(ax_comm *world, const loss_case *c, ax_ctx **ctx, ax_fram
     return place(*ctx, *frame, like, c->y, y);
 }
 
-/* The bound of 16 bits is that of one rounding; else sums over a row, in another order, are worth a few. */
+/* 16-bit gradients may differ by one rounding; others by a few, because a row is summed in another order. */
 static ax_status compare(const loss_case *c, double loss, double again, const void *grad)
 {
     const double unit = c->dtype == AX_F64    ? 0x1p-48
@@ -139,7 +139,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
     double loss, again, grad[COUNT];
     ax_status status = setup(world, c, &ctx, &frame, &x, &y);
     if (status == AX_OK)
-        status = lose(frame, c, &x, &y, &again, NULL); /* which leaves x */
+        status = lose(frame, c, &x, &y, &again, NULL); /* without dx, x stays unchanged */
     if (status == AX_OK)
         status = lose(frame, c, &x, &y, &loss, &dx);
     if (status == AX_OK)
@@ -179,7 +179,7 @@ static void mean_squared_error(void **state)
     }
 }
 
-/* Of 15 rows, 15, 4 or none count; ignored are an index out of range, or a class. */
+/* 15, 4 or none of the 15 rows count. The id to ignore is out of range, or a class. */
 static void cross_entropy_of_classes(void **state)
 {
     (void)state;
@@ -195,14 +195,14 @@ static void cross_entropy_of_classes(void **state)
             on_all_grids(c);
             c.kept = 4;
             on_all_grids(c);
-            c.ignore = 6; /* a class that the rows that count do not have */
+            c.ignore = 6; /* a class that no counted row has */
             on_all_grids(c);
             c.kept = 0;
             on_all_grids(c);
         }
 }
 
-/* What every rank answers to a call that one of them alone could find at fault. */
+/* All ranks must return the same error, even if only one of them has the wrong target. */
 static ax_status refusals(ax_comm *world, void *arg)
 {
     loss_case c = *(const loss_case *)arg;

@@ -221,8 +221,8 @@ static void touch(const world *w, void *memory, int64_t n)
     must(ax_run_scale(w->ctx->stream, &(ax_scale_args){.n = n, .x = memory, .dtype = AX_F32}));
 }
 
-/* Forward and backward of `layers` layers: what a layer saves is used last by its backward, scratch at once.
- */
+/* Records the forward and backward of `layers` layers. Each layer saves memory that its backward uses last,
+ * and scratch that only it uses. */
 static void record_layers(const world *w, int layers)
 {
     void **saved;
@@ -248,7 +248,7 @@ static int by_offset(const void *x, const void *y)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-/* At several operations, what is alive is apart. */
+/* Checks at 20 points of time that the memory of live allocations does not overlap. */
 static void check_apart(const ax_frame_task *task)
 {
     const ax_frame_alloc_record **alive;
@@ -266,7 +266,7 @@ static void check_apart(const ax_frame_task *task)
     free(alive);
 }
 
-/* The most bytes that are alive at one time: no plan can take less. */
+/* Returns the largest number of bytes alive at a time, which is a lower bound for any plan. */
 static size_t most_alive(const ax_frame_task *task)
 {
     int64_t end = 0, *change, alive = 0, most = 0;
@@ -285,7 +285,8 @@ static size_t most_alive(const ax_frame_task *task)
     return (size_t)most;
 }
 
-/* A plan of many layers is made in about linear time, and is nearly as small as one of few. */
+/* The planning time of a deep network is about linear, and its plan is at most a quarter larger than the
+ * bound. */
 static void deep_networks_are_planned_quickly(void **state)
 {
     (void)state;

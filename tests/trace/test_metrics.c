@@ -209,7 +209,7 @@ static void resuming_cuts_later_rows(void **state)
     assert_int_equal(json_integer_value(json_object_get(json_array_get(rows, 5), "resumed_from")), 3);
     json_decref(rows);
 
-    append(in(dir, "metrics.jsonl"), "\n\nno json\n{\"step\": 4"); /* what a power cut may leave */
+    append(in(dir, "metrics.jsonl"), "\n\nno json\n{\"step\": 4"); /* as a power cut may leave it */
     metrics = open_run(dir, 50); /* a later step than the file has: all complete rows stay */
     ax_metrics_close(&metrics);
     rows_are(dir, "run, 1, 2, eval 2, 3, run");
@@ -295,7 +295,7 @@ static void opening_fails_with_a_reason(void **state)
 
 /* ---- the progress line --------------------------------------------------------------------------- */
 
-/* Reports steps 1 … n while stderr is `fd`. */
+/* Reports steps 1 to n while stderr is `fd`. */
 static void report_to(const char *dir, int fd, int64_t resume_step, int n)
 {
     int saved = dup(STDERR_FILENO);
@@ -340,7 +340,7 @@ static void lines_in_a_file(void **state)
     free(text);
 }
 
-/* What a terminal of `columns` columns shows of ten steps. */
+/* Stores the text that a terminal of `columns` columns gets for ten steps. */
 static void terminal_text(const char *dir, unsigned short columns, char *text, size_t size)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY), slave;

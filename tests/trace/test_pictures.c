@@ -98,7 +98,7 @@ static void check_text(const char *text)
             fail_msg("%s in the picture", never[i]);
 }
 
-/* Both outputs of the runs; returns the size of the SVG. */
+/* Draws the runs as SVG and as HTML, and checks both; returns the size of the SVG. */
 static size_t check_pictures(const ax_history *runs, int n)
 {
     static const char doctype[] = "<!DOCTYPE html>\n";
@@ -124,7 +124,7 @@ static size_t check_pictures(const ax_history *runs, int n)
     return size;
 }
 
-/* `n` points of the loss f(i), evaluations after every `each`th. */
+/* A run with losses f(1) to f(n), and an evaluation after every `each`-th step. */
 static ax_history make_run(const char *title, int n, int each, double (*f)(int))
 {
     ax_history h = {.title = strdup(title), .point = calloc((size_t)n * 2 + 1, sizeof *h.point)};

@@ -1,4 +1,4 @@
-/* trace: after opening, a step allocates nothing, in the library or below it. */
+/* trace: once the files are open, a step allocates no memory, not even in other libraries. */
 #include "support/mallocs.h"
 #include "trace/trace_test.h"
 
@@ -12,7 +12,7 @@ static void a_step_allocates_nothing(void **state)
     run.log_interval = 1;
     long before = atomic_load(&mallocs_made);
     OK(ax_metrics_open(&run, 0, &metrics));
-    assert_true(atomic_load(&mallocs_made) > before); /* the counter counts */
+    assert_true(atomic_load(&mallocs_made) > before); /* the counter works */
     before = atomic_load(&mallocs_made);
     ax_status status = AX_OK;
     for (int64_t step = 1; step <= 100 && status == AX_OK; step++) {

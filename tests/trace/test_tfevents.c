@@ -5,7 +5,7 @@
 #include <dirent.h>
 #include <math.h>
 
-/* RFC 3720, B.4, and the check value of the CRC catalogues. */
+/* The vectors of RFC 3720, B.4, and the usual check value. */
 static void crc32c_known_answers(void **state)
 {
     (void)state;
@@ -23,8 +23,8 @@ static void crc32c_known_answers(void **state)
 
 /* ---- a reader ------------------------------------------------------------------------------------ */
 
-/* CRC-32C by polynomial division, most significant bit first, over the reflected input: another algorithm
- * than the library's. */
+/* Computes CRC-32C by polynomial division, most significant bit first, over the reflected input: another
+ * algorithm than the library's. */
 static uint32_t other_crc32c(const unsigned char *data, size_t n)
 {
     uint64_t rest = 0xffffffff;
@@ -73,7 +73,7 @@ static bytes take(bytes *b, uint64_t n)
     return part;
 }
 
-/* The next field; 0 at the end. Varints and fixed numbers come as the bytes of an uint64. */
+/* Reads the next field; returns 0 at the end. Varints and fixed-size numbers are stored as an uint64. */
 static int field(bytes *b, bytes *value, uint64_t *number)
 {
     if (b->at == b->end)
@@ -224,7 +224,7 @@ static void events_of_a_run(void **state)
     assert_int_equal(events[5].values, 1);
 }
 
-/* With unknown peak FLOP/s there is no MFU; a resumed run writes the step from which its events replace
+/* Without a known peak rate there is no MFU. A resumed run writes the step from which its events replace
  * earlier ones. */
 static void a_resumed_run(void **state)
 {

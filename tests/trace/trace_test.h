@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-/* Shows the library's message where a call fails. */
+/* Shows the library's message if a call fails. */
 #define OK(call)                                                                                             \
     do {                                                                                                     \
         ax_status ok_status_ = (call);                                                                       \
@@ -22,7 +22,7 @@
             fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
     } while (0)
 
-/* The call must fail with `code` and a message that holds `text`. */
+/* The call must fail with `code` and a message that contains `text`. */
 #define FAILS(code, text, call)                                                                              \
     do {                                                                                                     \
         assert_int_equal(call, code);                                                                        \
@@ -85,7 +85,7 @@ static inline void add_steps(ax_metrics *metrics, int64_t from, int64_t to)
     }
 }
 
-/* DIR/name, in one of four buffers used in turn. */
+/* Returns DIR/name, in one of four buffers used in turn. */
 static inline const char *in(const char *dir, const char *name)
 {
     static char paths[4][256];
@@ -95,7 +95,8 @@ static inline const char *in(const char *dir, const char *name)
     return path;
 }
 
-/* All rows of DIR/name as a JSON array; each line must be a whole object. The caller releases it. */
+/* Returns all rows of DIR/name as a JSON array; each line must be a complete object. The caller releases
+ * it. */
 static inline json_t *read_rows(const char *dir, const char *name)
 {
     char *data;

@@ -22,7 +22,7 @@ static inline bool xml_fail(xml *x, const char *what)
     return false;
 }
 
-/* Characters up to `end` (not taken): text, or the value of an attribute. */
+/* Reads characters up to `end`, which is not consumed: text, or the value of an attribute. */
 static inline bool xml_text(xml *x, char end)
 {
     while (*x->at && *x->at != end) {
@@ -51,7 +51,7 @@ static inline bool xml_name(xml *x, char name[32])
     return true;
 }
 
-/* Behind "<name": attributes and the end of the tag; *closed for "/>". */
+/* Reads attributes and the end of a tag, after "<name"; *closed: it ends with "/>". */
 static inline bool xml_attributes(xml *x, bool *closed)
 {
     char name[32];
@@ -93,7 +93,7 @@ static inline bool xml_tag(xml *x)
     return true;
 }
 
-/* True if `text` is one element, with an <?xml …?> in front or not; x->error says why not. */
+/* Whether `text` is one element, with or without <?xml …?> before it; x->error has the reason if not. */
 static inline bool xml_check(const char *text, xml *x)
 {
     *x = (xml){.at = text};

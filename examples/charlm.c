@@ -1,31 +1,31 @@
-/* A small language model over bytes, built from the public layers and trained on one file, on as many ranks
- * as it is given:
+/* A small language model over bytes, built from the public layers and trained on one file, on one or several
+ * ranks:
  *
  *     cc charlm.c -o charlm $(pkg-config --cflags --libs axonn)
  *     ./charlm charlm.c                       one rank
  *     ./charlm charlm.c 2 2 1 1               four ranks as threads of this process: x=2 y=2 z=1 data=1
  *     mpirun -n 4 ./charlm charlm.c 2 1 1 2   four processes: x=2, data=2
  *
- * The network is written once, sequentially: a layer is told the roles of its dims, never how many ranks
- * there are. The exit code is 0 if the loss fell to less than half that of a guess. B rows of T bytes. */
+ * The code of the network is that of a serial program: a layer knows the roles of its dims, not the number of
+ * ranks. The exit code is 0 if the loss fell to less than half of GUESS. A batch has B rows of T bytes. */
 #include <axonn/axonn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define GUESS 5.545 /* log VOCAB: the loss of all bytes being equally likely */
+#define GUESS 5.545 /* log VOCAB: the loss if every byte is equally likely */
 enum { VOCAB = 256, WIDTH = 64, INNER = 256, B = 8, T = 64, STEPS = 200, FRAME = 32 << 20 };
 
 typedef struct job {
     const char *path;
     ax_grid_size grid;
-    double loss; /* result, of rank 0: of the last step */
+    double loss; /* result, stored by rank 0: the loss of the last step */
 } job;
 
 typedef struct trainer {
     ax_ctx *ctx;
     ax_layer *net;
     ax_param_set *params;
-    ax_frame *frame; /* memory of a step */
+    ax_frame *frame; /* memory for activations */
     ax_updater *updater;
     char *text;
 } trainer;
@@ -50,7 +50,8 @@ static ax_status build(ax_ctx *ctx, ax_layer **out)
     return *out ? AX_OK : ax_error_status();
 }
 
-/* B rows from anywhere in the text (a function of the step alone): bytes, and the bytes that follow them. */
+/* Loads B rows from random places of the text, which depend on the step alone: bytes, and for each the next
+ * byte. */
 static ax_status load(trainer *t, size_t size, int step, ax_batch *batch)
 {
     int32_t host[B * T];
@@ -68,7 +69,7 @@ static ax_status load(trainer *t, size_t size, int step, ax_batch *batch)
     return AX_OK;
 }
 
-/* *loss is the mean over all bytes, before the update. */
+/* Trains one step. *loss is the mean over all bytes, before the update. */
 static ax_status train_step(trainer *t, size_t size, int step, double *loss)
 {
     ax_hyper hyper = {.lr = 3e-3, .beta1 = .9, .beta2 = .95, .eps = 1e-8, .step = step};
@@ -105,7 +106,7 @@ static ax_status train(trainer *t, ax_comm *world, job *mine)
     return AX_OK;
 }
 
-/* What each rank does. */
+/* Trains on one rank, and stores the result of rank 0 in *arg. */
 static ax_status run(ax_comm *world, void *arg)
 {
     job mine = *(job *)arg;
@@ -122,14 +123,14 @@ static ax_status run(ax_comm *world, void *arg)
     return status;
 }
 
-/* The ranks that a launcher started; or, of a grid larger than that, threads. */
+/* Runs on the ranks that a launcher started. If there is one rank and the grid is larger, runs on threads. */
 static ax_status run_ranks(ax_comm *world, job *j)
 {
     int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
     return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
 }
 
-/* 0, which no grid accepts, if it is no number. */
+/* Returns 0, which no grid accepts, if `text` is not a number. */
 static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
 int main(int argc, char **argv)

@@ -1,15 +1,15 @@
-/* Two networks for points in the plane, built from the public layers: one fits a surface, by mean squared
- * error, the other tells the arms of a spiral apart, by cross-entropy. docs/library.md leads through this
- * file.
+/* Two networks for points in the plane, built from the public layers. One fits a surface, with mean squared
+ * error as its loss; the other classifies the arms of a spiral, with cross-entropy. docs/library.md explains
+ * this file.
  *
  *     cc mlp.c -o mlp $(pkg-config --cflags --libs axonn) -lm
  *     ./mlp                       one rank
  *     ./mlp 2 2 1 1               four ranks as threads of this process: x=2 y=2 z=1 data=1
  *     mpirun -n 4 ./mlp 2 1 1 2   four processes: x=2, data=2
  *
- * Networks and training are written once, sequentially: a layer is told the roles of its dims, never how many
- * ranks there are. Results are the same on every grid but for roundings. The exit code is 0 if both networks
- * score 0.95 or more. N points, each a row of one position with F features. */
+ * Networks and training are written as for a serial program: a layer knows the roles of its dims, not the
+ * number of ranks. Results are the same on every grid except for rounding. The exit code is 0 if both
+ * networks score 0.95 or more. The batch has N points; each is a row of one position with F features. */
 #include <axonn/axonn.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { N = 450, F = 2, CLASSES = 5, WIDE = 33, NARROW = 17, STEPS = 200, FRAME = 4 << 20 };
 
-/* The points, and what the networks are to say of them. */
+/* The points, and the targets of the two networks. */
 typedef struct points {
     float x[N * F], height[N];
     int32_t arm[N];
@@ -28,15 +28,15 @@ typedef struct trainer {
     ax_layer *net;
     ax_param_set *params;
     ax_updater *updater;
-    ax_frame *frame; /* memory of a step */
+    ax_frame *frame; /* memory for activations */
     points data;
 } trainer;
 
-/* Arms of a spiral, and the height of a wave above each point. */
+/* Draws the arms of a spiral, and the height of a wave above each point. */
 static void draw_points(points *p)
 {
     for (int i = 0; i < N; i++) {
-        int place = i / CLASSES + 1, places = N / CLASSES; /* on the arm, outwards */
+        int place = i / CLASSES + 1, places = N / CLASSES; /* number on the arm, from the centre */
         double r = (double)place / places;
         double angle = 6.2831853 * i / CLASSES + 4 * r + 0.1 * ax_rng_normal(1, (uint64_t)i);
         double x = r * cos(angle), y = r * sin(angle);
@@ -47,8 +47,10 @@ static void draw_points(points *p)
     }
 }
 
-/* ---- networks: widths in turn on MODEL and HIDDEN, so that what one layer sums over, the next one keeps
- * ---- */
+/* ---- networks ------------------------------------------------------------------------------------ */
+
+/* The roles of the widths alternate between MODEL and HIDDEN, so that each linear layer sums over the dim
+ * that the layer before it produced, and no layout changes between them. */
 
 static ax_layer *surface_net(ax_ctx *ctx)
 {
@@ -72,7 +74,8 @@ static ax_layer *spiral_net(ax_ctx *ctx)
 
 /* ---- a step ---------------------------------------------------------------------------------------- */
 
-/* This rank's part of a global array: a tensor like `like`, of its first `ndim` dims. */
+/* Loads this rank's part of the array `global` into a tensor with the first `ndim` dims and the layout of
+ * `like`. */
 static ax_status load(trainer *t, ax_dtype dtype, int ndim, const ax_tensor *like, const void *global,
                       ax_tensor *out)
 {
@@ -91,7 +94,7 @@ static ax_status forward(trainer *t, ax_mode mode, ax_tensor *y)
     return ax_layer_forward(t->net, t->frame, &x, y);
 }
 
-/* Targets lie as the output does: a height for each of its elements, an arm for each of its rows. */
+/* Targets have the layout of the output: a height for each element, an arm for each row. */
 static ax_status surface_loss(trainer *t, const ax_tensor *y, double *loss, ax_tensor *dy)
 {
     ax_tensor height;
@@ -108,7 +111,7 @@ static ax_status spiral_loss(trainer *t, const ax_tensor *y, double *loss, ax_te
 
 typedef ax_status loss_fn(trainer *t, const ax_tensor *y, double *loss, ax_tensor *dy);
 
-/* All points at once. *loss is that before the update. */
+/* Trains one step on all points. *loss is that before the update. */
 static ax_status train_step(trainer *t, loss_fn *find_loss, int step, double *loss)
 {
     ax_hyper hyper = {
@@ -124,7 +127,7 @@ static ax_status train_step(trainer *t, loss_fn *find_loss, int step, double *lo
 
 /* ---- scores: 1 is best ----------------------------------------------------------------------------- */
 
-/* The share of the heights' variance that the network explains. */
+/* Computes the share of the heights' variance that the network explains. */
 static ax_status surface_score(trainer *t, double *score)
 {
     double loss, mean = 0, variance = 0;
@@ -139,7 +142,7 @@ static ax_status surface_score(trainer *t, double *score)
     return AX_OK;
 }
 
-/* The share of points whose own arm has the largest logit. */
+/* Computes the share of points for which the logit of their own arm is the largest. */
 static ax_status spiral_score(trainer *t, double *score)
 {
     ax_tensor y;
@@ -190,10 +193,10 @@ static ax_status train(trainer *t, const struct task *task, bool tell, double *s
 
 typedef struct job {
     ax_grid_size grid;
-    double score[TASKS]; /* results, of rank 0 */
+    double score[TASKS]; /* results, stored by rank 0 */
 } job;
 
-/* What each rank does. */
+/* Trains both networks on one rank, and stores the scores of rank 0 in *arg. */
 static ax_status run(ax_comm *world, void *arg)
 {
     job mine = *(job *)arg;
@@ -213,14 +216,14 @@ static ax_status run(ax_comm *world, void *arg)
     return status;
 }
 
-/* The ranks that a launcher started; or, of a grid larger than that, threads. */
+/* Runs on the ranks that a launcher started. If there is one rank and the grid is larger, runs on threads. */
 static ax_status run_ranks(ax_comm *world, job *j)
 {
     int ranks = j->grid.x * j->grid.y * j->grid.z * j->grid.data;
     return ax_comm_size(world) > 1 || ranks < 2 ? run(world, j) : ax_comm_threads_run(ranks, run, j);
 }
 
-/* 0, which no grid accepts, if it is no number. */
+/* Returns 0, which no grid accepts, if `text` is not a number. */
 static int size_of(const char *text) { return (int)strtol(text, NULL, 10); }
 
 int main(int argc, char **argv)

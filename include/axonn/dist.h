@@ -27,9 +27,8 @@ AX_MUST_CHECK ax_status ax_contract_rule(const ax_grid *grid, const char *spec, 
  * `bias` (NULL: none) has the accumulation dtype and the box of the result's last dim, and is added along
  * that dim; the result must then not be a partial sum. The contraction runs as one GEMM. Its letters form
  * three groups: kept from a, kept from b, summed. The letters of a group must be adjacent and in the same
- * order wherever they appear
- * ("bto,bti->oi" yes, "bto,tbi->oi" no), else AX_ERR_INTERNAL. Rows of an operand may be padded if its last
- * letter is the only one of its group. */
+ * order wherever they appear ("bto,bti->oi" is legal, "bto,tbi->oi" is not), else AX_ERR_INTERNAL. Rows of an
+ * operand may be padded if its last letter is the only one of its group. */
 AX_MUST_CHECK ax_status ax_contract(ax_frame *frame, const char *spec, const ax_tensor *a, const ax_tensor *b,
                                     const ax_tensor *bias, ax_tensor *out);
 /* Like ax_contract, into the memory of `out`, which has a's dtype or its accumulation dtype, and may have
@@ -68,8 +67,8 @@ typedef struct ax_plan {
     ax_plan_step step[2 * AX_LAYOUT_AXES + 2];
 } ax_plan;
 
-/* Plans the way from the layout of `tensor` to `target`. Partial axes of the target must be partial in the
- * source. */
+/* Plans the steps from the layout of `tensor` to `target`. Axes that are partial in the target must be
+ * partial in the layout of `tensor`. */
 AX_MUST_CHECK ax_status ax_plan_make(const ax_grid *grid, const ax_tensor *tensor, const ax_layout *target,
                                      ax_plan *out);
 /* "reduce_scatter(d1@x) all_gather(d0@z)", or "nothing". */
@@ -179,13 +178,12 @@ typedef struct ax_param_file {
 /* A trained array. A layer declares it (extents, roles, initialisation); an ax_param_set gives it memory.
  *
  * It has four layouts. U is the layout of its roles ("o@y, i@x"). Below, z stands for the strategy's `rest`
- * axes;
- * "/z" and "/z.data" add these axes as fine axes to dim 0 of parameters of two or more dims:
+ * axes. "/z" and "/z.data" add these axes as fine axes to dim 0 of parameters of two or more dims:
  *
- *   in kernels   U                              gathered before use (2502.08145, Alg. 1, line 2)
- *   rest         U/z    (zero 3: U/z.data)      stored between uses
- *   gradient     U/z    (zero 2, 3: U/z.data)   accumulated over micro-batches; with zero 0, 1 partial along
- * data state        U/z    (zero 1 … 3: U/z.data)  master weights, optimizer state, the step's final gradient
+ *   in kernels  U                            gathered before use (2502.08145, Alg. 1, line 2)
+ *   rest        U/z  (zero 3: U/z.data)      stored between uses
+ *   gradient    U/z  (zero 2, 3: U/z.data)   sum over micro-batches; with zero 0, 1 partial along data
+ *   state       U/z  (zero 1 … 3: U/z.data)  master weights, optimizer state, the step's final gradient
  *
  * Layouts that are equal on a grid share memory and need no communication. After the local box the memory has
  * room for the padding of collectives. */
@@ -226,18 +224,19 @@ AX_MUST_CHECK ax_status ax_param_accumulate(ax_frame *frame, ax_param *param, co
                                             const ax_tensor *a, const ax_tensor *b);
 /* Two calls for kernels that compute gradients themselves. First grad_target gives the memory for a
  * contribution in layout `produced`: the gradient itself if the layouts agree, else frame memory. The kernel
- * must overwrite *out if *fresh, and add to it otherwise; with fresh NULL, *out is zeroed in place of being
- * fresh. Not collective. Then add_grad redistributes the contribution to the gradient's layout and adds it.
- * With overlap.ors this may go on until ax_param_set_sync_grad or the next ax_frame_begin; until then the
- * contribution's memory must not be used. Along an axis where the gradient is partial and the contribution is
- * replicated, only coordinate 0 adds it. Collective along the axes in which the layouts differ. */
+ * must overwrite *out if *fresh, and add to it otherwise; with fresh NULL, *out is zeroed where *fresh would
+ * be true, and the kernel always adds. Not collective. Then add_grad redistributes the contribution to the
+ * gradient's layout and adds it. With overlap.ors this may go on until ax_param_set_sync_grad or the next
+ * ax_frame_begin; until then the contribution's memory must not be used. Along an axis where the gradient is
+ * partial and the contribution is replicated, only coordinate 0 adds it. Collective along the axes in which
+ * the layouts differ. */
 AX_MUST_CHECK ax_status ax_param_grad_target(ax_frame *frame, ax_param *param, const ax_layout *produced,
                                              ax_tensor *out, bool *fresh);
 AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, const ax_tensor *part);
 
-/* Call after writing the master weights and `rounded`: invalidates the parameter in the weight cache, and if
- * `rest` is less split than `rounded` (zero 1, 2) starts the all-gather from `rounded` to `rest` along data.
- * The next acquire waits for it. Collective along data with zero 1, 2. */
+/* Call after writing the master weights and `rounded`. Invalidates the parameter in the weight cache. If
+ * `rounded` is split along data and `rest` is not (zero 1, 2), starts the all-gather from `rounded` to
+ * `rest`; the next acquire waits for it. Collective along data with zero 1, 2. */
 AX_MUST_CHECK ax_status ax_param_publish(ax_param *param);
 
 /* The distinct parameters of a model, with their memory in flat blocks. */
@@ -286,8 +285,9 @@ AX_MUST_CHECK ax_status ax_param_set_weight_sumsq(ax_param_set *set, double *sum
 
 /* The order in which each task acquires parameters, recorded in its first run. Prefetching gathers in that
  * order changes the order of frame allocations; so the orders recorded in the dry run are copied to the real
- * set, whose tasks then make the same allocations as planned. take: the caller owns *out; learn: copies them
- * into a set of as many parameters. Not collective. */
+ * set, whose tasks then make the same allocations as planned. ax_param_set_take_orders returns a copy, which
+ * the caller owns; ax_param_set_learn_orders sets the orders of a set with the same parameters. Not
+ * collective. */
 typedef struct ax_param_orders ax_param_orders;
 AX_MUST_CHECK ax_status ax_param_set_take_orders(const ax_param_set *set, ax_param_orders **out);
 AX_MUST_CHECK ax_status ax_param_set_learn_orders(ax_param_set *set, const ax_param_orders *orders);

@@ -46,7 +46,8 @@ const char *ax_status_name(ax_status status);
  * once; its callers only return the status (AX_TRY). The message says what is wrong, where, and what to do
  * next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
 ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Shows compilers and analysers, which do not see into ax_fail, that a failure is never AX_OK. */
+/* Compilers and analysers cannot see what ax_fail returns. The inline function and the macro show them that
+ * it is `code`, so a failure is never AX_OK. */
 static inline ax_status ax_fail_code_(ax_status code) { return code; }
 #define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), ax_fail_code_(code))
 
@@ -101,8 +102,9 @@ void ax_log_set_rank(int rank, int size);
 
 /* ---- host memory --------------------------------------------------------------------------------- */
 
-/* Zeroed host memory for set-up data, never on a hot path; *out is a pointer to any object pointer. The
- * caller owns it and releases it with free(). AX_ERR_MEMORY. count or size 0 gives a valid pointer. */
+/* Allocates zeroed host memory, for set-up, never on a hot path. `out` is the address of a pointer of any
+ * object type. The caller releases the memory with free(). AX_ERR_MEMORY. If count or size is 0, the pointer
+ * is valid too. */
 AX_MUST_CHECK ax_status ax_calloc(size_t count, size_t size, void *out);
 
 /* Copies of a string or of at most n bytes of it; the caller frees. */
@@ -199,9 +201,9 @@ uint64_t ax_host_key(void);
 /* ---- signals ------------------------------------------------------------------------------------- */
 
 /* For handlers of signals that ask the process to stop; async-signal-safe. Notes that a signal came.
- * *first_ms is 0 before the first signal, and then keeps its time. Returns true for a signal that comes a
- * second or more after the first. A signal that comes sooner is the same one twice: terminals and launchers
- * send to a process and to its group. */
+ * *first_ms is 0 before the first signal, and then the time of the first signal. Returns true for a signal
+ * that comes a second or more after the first. A second one before that counts as the same signal, because
+ * terminals and launchers send a signal both to a process and to its process group. */
 bool ax_signal_again(int64_t *first_ms);
 /* Whether a signal was noted since the last call of ax_signal_forget. Functions that wait for bytes of a pipe
  * then give up. */

@@ -140,7 +140,7 @@ typedef struct ax_ckpt_save_args {
     int64_t keep_latest; /* how many checkpoints stay, this one included; 0: all */
 } ax_ckpt_save_args;
 
-/* Writes RUN/ckpt/step-N, makes `latest` name it, and then removes the oldest beyond keep_latest. If it fails
+/* Writes RUN/ckpt/step-N, points `latest` to it, and then removes the oldest beyond keep_latest. If it fails
  * (no space: the message names the directory and the bytes needed), nothing of it remains and earlier
  * checkpoints are untouched. Only one process group may save into a run at a time. Collective along the grid;
  * all ranks fail if one does. `files` and `state` are used on rank 0. */

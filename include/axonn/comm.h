@@ -186,8 +186,8 @@ typedef struct ax_comm_ops {
     ax_status (*split)(ax_comm *comm, int color, int key, ax_comm **out);
     void (*set_timeout)(ax_comm *comm, double seconds); /* NULL: nothing to set */
     void (*abort)(ax_comm *comm, ax_status status, const char *message);
-    /* The reason for which the world has failed, or NULL. A thread that waits for a device's collective polls
-     * it; the watchdog takes each call as the sign that this rank waits for its device. Optional. */
+    /* Returns why the world has failed, or NULL. A thread that waits for a collective of its device calls
+     * this repeatedly; from these calls the watchdog knows that the rank waits for its device. Optional. */
     const char *(*failed)(ax_comm *comm);
     void (*destroy)(ax_comm *comm);
     /* Memory that other ranks map too. Optional, all three or none. `alloc` may leave *out NULL; `free`

@@ -1,4 +1,4 @@
-/* data: documents in, packed token files, and the rows of a training step out.
+/* data: turns documents into packed token files, and token files into the rows of training steps.
  *
  * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
  * ax_data (a file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
@@ -55,7 +55,7 @@ typedef enum ax_data_format {
 /* Short English name of a format, never NULL. */
 const char *ax_data_format_name(ax_data_format format);
 
-/* Formats that hold text and need a tokenizer before they can be read. */
+/* Whether files of this format hold text, which must be tokenized before it can be read as tokens. */
 static inline bool ax_data_format_is_text(ax_data_format format) { return format <= AX_DATA_JSON; }
 
 /* Detects the format of `path` from its first bytes, its suffix and the files beside it. For Megatron-LM,
@@ -79,16 +79,15 @@ typedef struct ax_data_info {
     int64_t file_bytes;      /* all files of the source together */
     int64_t end_id;          /* end-of-text token; -1: none or unknown */
     uint64_t tokenizer_hash; /* 0: unknown */
-    uint64_t checksum;       /* of the contents, as the file says; where its format has none, of the files' */
-                             /* lengths and of 64 blocks of 4 KiB of each, which tells files apart */
+    uint64_t checksum;       /* of the contents, as stored in the file; for formats without one, a hash of */
+                             /* the length and of 64 blocks of 4 KiB of each file */
 } ax_data_info;
 
 /* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) names shards: files
- * of one format and vocabulary, which read, in byte order of their paths, like one file with all their tokens
- * and documents; its checksum is made of theirs. `end_id` tells where documents end in formats without an
- * index (llm.c, nanoGPT): a document starts after each such token; -1: the whole source is one document.
- * Formats with an index ignore it. The caller closes. AX_ERR_DATA: missing, damaged, truncated, or text (the
- * message then names `axonn data build`). */
+ * of one format and vocabulary, which are read like one file, in byte order of their paths; the checksum is
+ * computed from theirs. `end_id` is for formats without an index (llm.c, nanoGPT), others ignore it: a
+ * document ends with each token `end_id`; -1: the whole source is one document. The caller closes.
+ * AX_ERR_DATA: missing, damaged, truncated, or text (the message then names `axonn data build`). */
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
@@ -120,7 +119,7 @@ AX_MUST_CHECK ax_status ax_data_count_documents(const ax_data *data, int64_t *co
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-/* Where rows go: four arrays [rows, T], all owned by the caller, none NULL. */
+/* The output of functions that read rows: four arrays [rows, T], all owned by the caller, none NULL. */
 typedef struct ax_rows {
     int32_t *tokens;    /* inputs; 0 where padded */
     int32_t *targets;   /* the token that follows; -1 = masked, no target */
@@ -284,9 +283,9 @@ typedef struct ax_data_build_options {
     const ax_tokenizer *tokenizer;
     const char *output;
     const char *valid_output; /* with valid_fraction > 0: where the validation part goes */
-    double valid_fraction;    /* a document is validation if a hash of its text falls below this share, so */
-                              /* equal documents fall on the same side, whatever else the corpus holds */
-    bool dedup;               /* each text once: a document equal to an earlier one is left out */
+    double valid_fraction;    /* share of the documents that go to the validation part. Chosen by a hash of */
+                              /* the text, so equal documents go to the same part, in any corpus */
+    bool dedup;               /* leave out documents that are equal to an earlier one */
     int threads;              /* 0: all processors */
     ax_data_progress_fn progress; /* may be NULL */
     void *user;
@@ -302,7 +301,7 @@ typedef struct ax_data_build_report {
 /* Tokenizes a corpus into one packed token file, or two. The result does not depend on the number of threads.
  * Memory is bounded: about 64 MiB of text in flight and its tokens, more only for single documents and JSON
  * arrays larger than that; dedup compares hashes of texts (XXH3-64), which takes 16 to 32 bytes per document.
- * *report may be NULL. AX_ERR_DATA: input as for ax_corpus_next, a side of the split without documents, disk
+ * *report may be NULL. AX_ERR_DATA: errors of ax_corpus_next, a part of the split without documents, disk
  * full; AX_ERR_USAGE: an output that is the other output or an input; AX_ERR_SIGNAL: stopped by `progress`.
  * No unfinished file is left behind. */
 AX_MUST_CHECK ax_status ax_data_build(const ax_data_build_options *options, ax_data_build_report *report);

@@ -54,7 +54,7 @@ void ax_grid_destroy(ax_grid **grid);
 AX_MUST_CHECK ax_status ax_grid_connect(ax_grid *grid, ax_device *dev);
 
 ax_grid_size ax_grid_sizes(const ax_grid *grid);
-/* The size along a standard axis; the struct made of the sizes by axis. */
+/* Returns the size along a standard axis; and the inverse: the struct with the sizes n[axis]. */
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
 ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
@@ -65,7 +65,7 @@ int ax_grid_ranks(const ax_grid *grid);
 int ax_grid_rank(const ax_grid *grid);
 /* Coordinate of a rank along an axis. */
 int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
-/* The rank whose coordinates are this one's but for `coord` along `axis`. */
+/* The rank that has this rank's coordinates, except `coord` along `axis`. */
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 /* The axis of that name, or AX_ERR_USAGE, whose message lists the axes. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
@@ -97,7 +97,8 @@ int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
  * grid. ax_comm_traffic_get of it counts the bytes communicated along this effective set of axes. Not
  * collective: the stages of a pipeline may ask for different communicators. */
 ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
-/* The number of the grid's communicators; communicator `index` and the atoms along which it runs. */
+/* The number of communicators that the grid has created; communicator `index`, with *axes the atoms along
+ * which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
 /* The communicator of all ranks of the grid. */

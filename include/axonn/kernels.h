@@ -357,8 +357,9 @@ typedef struct ax_ce_grad_args {
     ax_dtype dtype;
 } ax_ce_grad_args;
 
-/* y[r] = x[r] for a class in [0, classes), else -1, which masks the row. counts[0] (F64) += rows that are not
- * `ignore`; counts[1] += those of them that are not a class. x: `dtype` (I32 or I64) [r]; y: int32 [r]. */
+/* y[r] = x[r] if that is in [0, classes) and not `ignore`, else -1, which masks the row. counts[0] (F64) +=
+ * number of x[r] that are not `ignore`; counts[1] += number of those outside [0, classes). x: `dtype` (I32 or
+ * I64) [r]; y: int32 [r]. */
 typedef struct ax_class_targets_args {
     int64_t rows, classes, ignore;
     const void *x;

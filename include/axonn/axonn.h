@@ -1,4 +1,4 @@
-/* axonn: all public headers, in reading order. A program may as well include just those that it uses. */
+/* axonn: all public headers, in reading order. A program may also include only those that it uses. */
 #ifndef AXONN_AXONN_H
 #define AXONN_AXONN_H
 

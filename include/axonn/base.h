@@ -1,8 +1,8 @@
 /* base: status and errors, log, host memory, files, clock, signals, threads, counter-based random numbers.
  *
  * All of axonn builds on this header, and nothing here knows about tensors. Start reading at ax_status: it is
- * the return type of almost every function of the library. All functions are "Not collective" and thread-safe
- * on distinct objects unless they say otherwise. */
+ * the return type of almost every function of the library. No function is collective. All are thread-safe on
+ * distinct objects, unless they say otherwise. */
 #ifndef AXONN_BASE_H
 #define AXONN_BASE_H
 

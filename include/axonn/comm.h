@@ -96,9 +96,9 @@ void ax_comm_destroy(ax_comm **comm);
  * collectives wait for other devices, checks only that all ranks answer, because the device may be computing.
  * Backend mpi only: backend threads detects deadlocks immediately. Not collective. */
 void ax_comm_set_timeout(ax_comm *world, double seconds);
-/* Shortens the watchdog's patience when this rank was told to stop: until the next ax_comm_set_timeout, the
- * job ends if this rank waits and another rank does not answer within 2 seconds. Async-signal-safe. Not
- * collective. */
+/* Called when this rank was asked to stop, so that it does not wait long for a rank that is dead: until the
+ * next ax_comm_set_timeout, the job ends if this rank waits and another rank does not answer within 2
+ * seconds. Async-signal-safe. Not collective. */
 void ax_comm_hurry(ax_comm *world);
 
 /* Makes every pending and later operation of the world fail with AX_ERR_COMM. Over MPI it does not return: it

@@ -2,8 +2,8 @@
  *
  * Data flow: corpus (files, trees, JSONL) -> ax_data_build (tokenizer) -> packed token file ->
  * ax_data (a file of tokens) -> ax_sampler (mixture and order) -> rows [B, T] of the step.
- * Letters: N tokens of a source, T tokens of a row, B rows of a step's global batch. All functions are
- * "Not collective"; an ax_data may be read by several threads at once, other objects by one at a time.
+ * Letters: N tokens of a source, T tokens of a row, B rows of a step's global batch. No function is
+ * collective. Several threads may read an ax_data at once; all other objects are for one thread at a time.
  *
  * The packed token file (suffix .tok by custom). Little-endian, at offsets that fit their alignment:
  *

@@ -1,7 +1,7 @@
 /* optim: learning-rate schedules, clipping, loss scaling, and optimizers over a parameter set.
  *
  * An optimizer is a row of a table: the number of its state arrays per parameter, and the kernel that updates
- * flat arrays. It is independent of models, grids and the place of the state. */
+ * flat arrays. It does not depend on models or grids, or on where the state is stored. */
 #ifndef AXONN_OPTIM_H
 #define AXONN_OPTIM_H
 

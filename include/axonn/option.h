@@ -4,8 +4,8 @@
  * table gives the defaults, parsing, validation, messages, the dump of the resolved values and the help text.
  * Life of a set: create (defaults) → read_file → read_overrides or read_flags → the caller's own rules
  * (ax_option_error) → finish. Errors of the user are collected on the way, so that finish reports all of them
- * at once; the reading functions return an error only if they cannot go on (no memory, unreadable file). All
- * functions are Not collective. */
+ * at once; the reading functions return an error only if they cannot go on (no memory, unreadable file). No
+ * function is collective. */
 #ifndef AXONN_OPTION_H
 #define AXONN_OPTION_H
 
@@ -37,7 +37,7 @@ typedef struct ax_paths {
     size_t count;
 } ax_paths;
 
-/* A number of steps (or of anything else that is counted), or a percentage of all of them. */
+/* A number of items, such as steps, or a percentage of all of them. */
 typedef struct ax_quota {
     int64_t number; /* used if percent is 0 */
     double percent;

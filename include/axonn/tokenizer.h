@@ -1,10 +1,10 @@
 /* data/tokenizer: byte-level byte-pair encoding - load, train, encode, decode, check.
  *
- * A tokenizer is what a Hugging Face `tokenizer.json` of the byte-level BPE kind says: normalizer, pattern
- * that cuts text into pieces, merges inside a piece, added tokens, template of special tokens. It is
- * immutable once made, so any number of threads may share it; what encoding writes (piece cache, scratch)
- * lives in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length: it may
- * hold NUL and need not be valid UTF-8. Nothing here is collective. */
+ * A tokenizer has the parts of a Hugging Face `tokenizer.json` of the type byte-level BPE: a normalizer, a
+ * pattern that cuts text into pieces, merges inside a piece, added tokens, a template of special tokens. It
+ * never changes after it was created, so any number of threads may share it. The state of encoding (piece
+ * cache, scratch) is in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a
+ * length: it may hold NUL and need not be valid UTF-8. Nothing here is collective. */
 #ifndef AXONN_TOKENIZER_H
 #define AXONN_TOKENIZER_H
 
@@ -95,7 +95,7 @@ typedef struct ax_decoder {
 } ax_decoder;
 void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags);
 AX_MUST_CHECK ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out);
-/* Appends what is still held back. */
+/* Appends the bytes that are still held back. */
 AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
 
 /* ---- train --------------------------------------------------------------------------------------- */
@@ -132,7 +132,8 @@ AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training
 
 /* ---- check --------------------------------------------------------------------------------------- */
 
-/* What a tokenizer does to a set of documents. Zero-initialise to start; ax_tokenizer_check adds to it. */
+/* Statistics of a tokenizer on a set of documents. Zero-initialised at first; ax_tokenizer_check adds to it.
+ */
 typedef struct ax_tokenizer_report {
     int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
     int64_t invalid_bytes;            /* not part of valid UTF-8 */

@@ -46,7 +46,7 @@ static json_t *run_json(const char *command)
     return object;
 }
 
-static void list(void **state)
+static void ls_lists_checkpoints(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -63,7 +63,7 @@ static void list(void **state)
     ax_buf_fini(&out);
 }
 
-static void compare(void **state)
+static void diff_compares_arrays(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -97,7 +97,7 @@ static void compare(void **state)
     ax_buf_fini(&out);
 }
 
-static void verify(void **state)
+static void verify_finds_damaged_files(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -131,9 +131,9 @@ static void verify(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(list),
-        cmocka_unit_test(compare),
-        cmocka_unit_test(verify),
+        cmocka_unit_test(ls_lists_checkpoints),
+        cmocka_unit_test(diff_compares_arrays),
+        cmocka_unit_test(verify_finds_damaged_files),
     };
     return cmocka_run_group_tests_name("cli.ckpt", tests, set_up, tear_down);
 }

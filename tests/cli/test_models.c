@@ -90,7 +90,7 @@ static int64_t likeliest(const char *ids)
 
 /* ---- train --------------------------------------------------------------------------------------- */
 
-static void train(void **state)
+static void train_makes_a_run_and_reports_mistakes(void **state)
 {
     (void)state;
     json_t *o = json_of(AXONN " train small.yaml --json 2>errors");
@@ -140,7 +140,7 @@ static void train(void **state)
 
 /* ---- generate ------------------------------------------------------------------------------------ */
 
-static void seeds_decide(void **state)
+static void the_seed_determines_the_text(void **state)
 {
     (void)state;
     char a[512], b[512], c[512];
@@ -158,7 +158,7 @@ static void seeds_decide(void **state)
 }
 
 /* With temperature 0 each token is the likeliest one according to the logits of the whole sequence. */
-static void greedy_is_the_maximum(void **state)
+static void greedy_generation_takes_the_largest_logit(void **state)
 {
     (void)state;
     char ids[512] = "66,105,110", more[512];
@@ -184,7 +184,7 @@ static void greedy_is_the_maximum(void **state)
 }
 
 /* The same ten tokens as those of transformers' greedy search. */
-static void greedy_on_given_weights(void **state)
+static void greedy_generation_equals_transformers(void **state)
 {
     (void)state;
     ax_st *st;
@@ -215,7 +215,7 @@ static void greedy_on_given_weights(void **state)
     ax_buf_fini(&out);
 }
 
-static void ends_of_generation(void **state)
+static void generation_ends_at_stop_tokens_and_full_context(void **state)
 {
     (void)state;
     char ids[512], command[2048];
@@ -244,7 +244,7 @@ static void ends_of_generation(void **state)
     fails(2, "leaves no room in the model's 16 positions", command);
 }
 
-static void prompts_are_text(void **state)
+static void prompts_are_encoded_as_text(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -280,7 +280,7 @@ static void prompts_are_text(void **state)
 
 /* ---- logits -------------------------------------------------------------------------------------- */
 
-static void logits_of_given_weights(void **state)
+static void logits_equal_the_golden_numbers(void **state)
 {
     (void)state;
     enum { T = 19, V = 67 };
@@ -322,7 +322,7 @@ static void logits_of_given_weights(void **state)
 /* ---- eval ---------------------------------------------------------------------------------------- */
 
 /* axonn eval of the checkpoint gives the evaluation that training reported for its last step. */
-static void eval_is_what_training_reported(void **state)
+static void eval_equals_the_evaluation_of_training(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -370,7 +370,7 @@ static void eval_is_what_training_reported(void **state)
 
 /* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
 /* Data without targets is an error, pipes are read, and --text-key works. */
-static void eval_input_formats(void **state)
+static void eval_reads_all_input_formats(void **state)
 {
     (void)state;
     fails(4, "there is no text in", ": >empty.txt; " AXONN " eval run --data empty.txt");
@@ -391,7 +391,7 @@ static void eval_input_formats(void **state)
     fails(4, "an object with a string \"text\"", AXONN " eval run --data body.jsonl");
 }
 
-static void eval_interrupted(void **state)
+static void an_interrupted_eval_leaves_no_files(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -409,7 +409,7 @@ static void eval_interrupted(void **state)
 /* With a NaN in the last norm's weights, JSON output has null for numbers that are not finite, and the verb
  * fails. */
 /* Too little memory is reported before anything is allocated. */
-static void memory_is_checked_first(void **state)
+static void too_little_memory_is_reported_first(void **state)
 {
     (void)state;
     if (SANITIZED) /* a sanitizer reserves more address space than any limit */
@@ -419,7 +419,7 @@ static void memory_is_checked_first(void **state)
 }
 
 /* A run replaces its checkpoints while it trains; evaluating it takes the newest one that exists. */
-static void eval_of_a_run_in_training(void **state)
+static void eval_reads_a_run_in_training(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -436,7 +436,7 @@ static void eval_of_a_run_in_training(void **state)
     ax_buf_fini(&out);
 }
 
-static void models_that_are_not_finite(void **state)
+static void models_with_nan_are_errors(void **state)
 {
     (void)state;
     ax_st *st;
@@ -466,7 +466,7 @@ static void models_that_are_not_finite(void **state)
 
 /* ---- MODEL --------------------------------------------------------------------------------------- */
 
-static void invalid_models(void **state)
+static void invalid_models_are_errors(void **state)
 {
     (void)state;
     static const char *const verbs[] = {"generate %s --tokens 1", "logits %s --tokens 1 --json",
@@ -509,7 +509,7 @@ static void invalid_models(void **state)
     fails(2, "MODEL", AXONN " generate --tokens 1");
 }
 
-static void selftest(void **state)
+static void selftest_passes(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -574,21 +574,21 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(train),
-        cmocka_unit_test(seeds_decide),
-        cmocka_unit_test(greedy_is_the_maximum),
-        cmocka_unit_test(greedy_on_given_weights),
-        cmocka_unit_test(ends_of_generation),
-        cmocka_unit_test(prompts_are_text),
-        cmocka_unit_test(logits_of_given_weights),
-        cmocka_unit_test(eval_is_what_training_reported),
-        cmocka_unit_test(eval_input_formats),
-        cmocka_unit_test(eval_interrupted),
-        cmocka_unit_test(invalid_models),
-        cmocka_unit_test(memory_is_checked_first),
-        cmocka_unit_test(eval_of_a_run_in_training),
-        cmocka_unit_test(models_that_are_not_finite),
-        cmocka_unit_test(selftest),
+        cmocka_unit_test(train_makes_a_run_and_reports_mistakes),
+        cmocka_unit_test(the_seed_determines_the_text),
+        cmocka_unit_test(greedy_generation_takes_the_largest_logit),
+        cmocka_unit_test(greedy_generation_equals_transformers),
+        cmocka_unit_test(generation_ends_at_stop_tokens_and_full_context),
+        cmocka_unit_test(prompts_are_encoded_as_text),
+        cmocka_unit_test(logits_equal_the_golden_numbers),
+        cmocka_unit_test(eval_equals_the_evaluation_of_training),
+        cmocka_unit_test(eval_reads_all_input_formats),
+        cmocka_unit_test(an_interrupted_eval_leaves_no_files),
+        cmocka_unit_test(invalid_models_are_errors),
+        cmocka_unit_test(too_little_memory_is_reported_first),
+        cmocka_unit_test(eval_reads_a_run_in_training),
+        cmocka_unit_test(models_with_nan_are_errors),
+        cmocka_unit_test(selftest_passes),
     };
     return cmocka_run_group_tests_name("cli.models", tests, set_up, tear_down);
 }

@@ -28,7 +28,7 @@ static int set_up(void **state)
 }
 
 /* With closed standard descriptors, messages are not written into files that the program opens. */
-static void closed_descriptors(void **state)
+static void closed_descriptors_are_safe(void **state)
 {
     ax_buf out = {0};
     (void)state;
@@ -44,7 +44,7 @@ static void closed_descriptors(void **state)
 }
 
 /* The program runs with stacks of 64 KiB. Not under sanitizers, which need more. */
-static void small_stacks(void **state)
+static void small_stacks_suffice(void **state)
 {
     ax_buf out = {0};
     (void)state;
@@ -90,7 +90,7 @@ static void signals_end_the_wait_for_a_pipe(void **state)
 }
 
 /* Standard input that never ends is refused before it takes all memory. */
-static void endless_input(void **state)
+static void endless_input_is_refused(void **state)
 {
     ax_buf out = {0};
     (void)state;
@@ -101,7 +101,7 @@ static void endless_input(void **state)
 }
 
 /* If the launcher cannot open its pipes, the exit code is not that of an internal error. */
-static void a_launcher_that_cannot_start(void **state)
+static void a_launcher_without_pipes_is_an_error(void **state)
 {
     ax_buf out = {0};
     (void)state;
@@ -119,11 +119,9 @@ static void a_launcher_that_cannot_start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_descriptors),
-        cmocka_unit_test(small_stacks),
-        cmocka_unit_test(signals_end_the_wait_for_a_pipe),
-        cmocka_unit_test(endless_input),
-        cmocka_unit_test(a_launcher_that_cannot_start),
+        cmocka_unit_test(closed_descriptors_are_safe),          cmocka_unit_test(small_stacks_suffice),
+        cmocka_unit_test(signals_end_the_wait_for_a_pipe),      cmocka_unit_test(endless_input_is_refused),
+        cmocka_unit_test(a_launcher_without_pipes_is_an_error),
     };
     return cmocka_run_group_tests_name("cli.process", tests, set_up, NULL);
 }

@@ -54,7 +54,7 @@ static void exit_codes_and_messages(void **state)
 }
 
 /* Errors leave standard output empty, and there is no colour without a terminal. */
-static void streams(void **state)
+static void errors_go_to_stderr_without_colour(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -95,7 +95,7 @@ static void every_verb_has_help(void **state)
     ax_buf_fini(&out);
 }
 
-static void completion(void **state)
+static void completion_completes_words(void **state)
 {
     (void)state;
     static const char script[] = "bash -c 'source " AXONN_BUILD_DIR "/axonn.bash; COMP_WORDS=(axonn %s); "
@@ -117,7 +117,7 @@ static void completion(void **state)
 }
 
 /* What `cmake --install` installs works after it was moved to another directory. */
-static void installation(void **state)
+static void an_installation_can_be_moved(void **state)
 {
     (void)state;
     static const char script[] =
@@ -144,7 +144,7 @@ static void an_unknown_log_level_is_reported(void **state)
 }
 
 /* AXONN_ISA chooses the kernels; an instruction set that cannot run is refused before anything is done. */
-static void instruction_sets(void **state)
+static void axonn_isa_chooses_the_kernels(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -191,12 +191,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exit_codes_and_messages),
-        cmocka_unit_test(streams),
+        cmocka_unit_test(errors_go_to_stderr_without_colour),
         cmocka_unit_test(an_unknown_log_level_is_reported),
         cmocka_unit_test(every_verb_has_help),
-        cmocka_unit_test(completion),
-        cmocka_unit_test(installation),
-        cmocka_unit_test(instruction_sets),
+        cmocka_unit_test(completion_completes_words),
+        cmocka_unit_test(an_installation_can_be_moved),
+        cmocka_unit_test(axonn_isa_chooses_the_kernels),
         cmocka_unit_test(grids_are_drawn),
     };
     if (chdir(AXONN_BUILD_DIR))

@@ -48,7 +48,7 @@ static void read_output(const char *name, ax_buf *out)
     assert_int_equal(shell(command, out), 0);
 }
 
-static void pages_and_pictures(void **state)
+static void report_writes_pages_and_pictures(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -83,7 +83,7 @@ static void json_output(void **state)
     ax_buf_fini(&out);
 }
 
-static void mistakes(void **state)
+static void mistakes_are_errors(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -101,9 +101,9 @@ static void mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_and_pictures),
+        cmocka_unit_test(report_writes_pages_and_pictures),
         cmocka_unit_test(json_output),
-        cmocka_unit_test(mistakes),
+        cmocka_unit_test(mistakes_are_errors),
     };
     return cmocka_run_group_tests_name("report", tests, setup, teardown);
 }

@@ -51,7 +51,7 @@ static double parameters_and_time(double *time)
 /* Measures from the start of the process to the first step, for a model of 10 M parameters on a token file.
  * The row of metrics.jsonl that describes the run is the last thing written before that step. Sanitizers get
  * more time. */
-static void starts_in_half_a_second(void **state)
+static void training_starts_in_half_a_second(void **state)
 {
     (void)state;
     double best = 1e9;
@@ -105,6 +105,6 @@ static int tear_down(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(starts_in_half_a_second)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(training_starts_in_half_a_second)};
     return cmocka_run_group_tests_name("cli.start", tests, set_up, tear_down);
 }

@@ -42,7 +42,7 @@ static long long number(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-static void encode_and_decode(void **state)
+static void encode_and_decode_are_inverse(void **state)
 {
     (void)state;
     ax_buf ids = {0}, text = {0};
@@ -115,7 +115,7 @@ static void build_show_check(void **state)
     ax_buf_fini(&out);
 }
 
-static void missing_input(void **state)
+static void missing_input_is_an_error(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -134,7 +134,7 @@ static void missing_input(void **state)
 }
 
 /* For all verbs that read text: empty input is an error, and pipes are read. */
-static void pipes_and_nothing(void **state)
+static void pipes_are_read_and_empty_input_is_an_error(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -167,7 +167,7 @@ static void pipes_and_nothing(void **state)
 }
 
 /* The message about a file that is not text says what kind of file it is. */
-static void files_that_are_not_text(void **state)
+static void files_that_are_not_text_are_errors(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -190,7 +190,7 @@ static void files_that_are_not_text(void **state)
 }
 
 /* For formats without a document index, --end-id finds the documents. */
-static void documents_without_an_index(void **state)
+static void end_id_finds_documents_without_an_index(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -217,7 +217,7 @@ static void documents_without_an_index(void **state)
 }
 
 /* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
-static void interrupted(void **state)
+static void a_signal_leaves_no_temporary_files(void **state)
 {
     (void)state;
     ax_buf out = {0};
@@ -236,10 +236,14 @@ static void interrupted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(encode_and_decode),          cmocka_unit_test(check_tokenizer),
-        cmocka_unit_test(build_show_check),           cmocka_unit_test(missing_input),
-        cmocka_unit_test(pipes_and_nothing),          cmocka_unit_test(files_that_are_not_text),
-        cmocka_unit_test(documents_without_an_index), cmocka_unit_test(interrupted),
+        cmocka_unit_test(encode_and_decode_are_inverse),
+        cmocka_unit_test(check_tokenizer),
+        cmocka_unit_test(build_show_check),
+        cmocka_unit_test(missing_input_is_an_error),
+        cmocka_unit_test(pipes_are_read_and_empty_input_is_an_error),
+        cmocka_unit_test(files_that_are_not_text_are_errors),
+        cmocka_unit_test(end_id_finds_documents_without_an_index),
+        cmocka_unit_test(a_signal_leaves_no_temporary_files),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

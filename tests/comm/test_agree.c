@@ -41,7 +41,7 @@ static ax_status agree(ax_comm *world, void *arg)
     return ax_comm_agree(world, AX_OK);
 }
 
-static void one_message_for_all(void **state)
+static void all_ranks_return_the_same_message(void **state)
 {
     (void)state;
     const plan plans[] = {{0, false, ""},
@@ -74,7 +74,7 @@ static ax_status fail_shared(ax_comm *world, void *arg)
     return ax_comm_agree(world, maybe_fail(world, arg));
 }
 
-static void the_world_returns_it_unchanged(void **state)
+static void threads_run_returns_a_shared_failure_unchanged(void **state)
 {
     (void)state;
     plan p = {1 << 1, false, NULL};
@@ -95,7 +95,7 @@ static ax_status leave(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void a_lost_world(void **state)
+static void agree_fails_after_a_rank_has_left(void **state)
 {
     (void)state;
     assert_int_equal(ax_comm_threads_run(3, leave, NULL), AX_ERR_NUMERIC);
@@ -119,7 +119,7 @@ static ax_status texts(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void texts_of_one_rank(void **state)
+static void all_ranks_get_the_text_of_one_rank(void **state)
 {
     (void)state;
     assert_ranks(1, texts, NULL);
@@ -129,11 +129,11 @@ static void texts_of_one_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_message_for_all),
+        cmocka_unit_test(all_ranks_return_the_same_message),
         cmocka_unit_test(one_rank_agrees_with_itself),
-        cmocka_unit_test(the_world_returns_it_unchanged),
-        cmocka_unit_test(a_lost_world),
-        cmocka_unit_test(texts_of_one_rank),
+        cmocka_unit_test(threads_run_returns_a_shared_failure_unchanged),
+        cmocka_unit_test(agree_fails_after_a_rank_has_left),
+        cmocka_unit_test(all_ranks_get_the_text_of_one_rank),
     };
     return cmocka_run_group_tests_name("comm.agree", tests, NULL, NULL);
 }

@@ -302,14 +302,14 @@ static ax_status many(team *t, member *m)
     return AX_OK;
 }
 
-static void one_node(void **state)
+static void collectives_are_right_on_one_node(void **state)
 {
     (void)state;
     for (int size = 1; size <= 5; size++)
         run(1, size, NULL, many);
 }
 
-static void several_nodes(void **state)
+static void collectives_are_right_on_several_nodes(void **state)
 {
     (void)state;
     static const int scattered[] = {4, 0, 2, 5, 1, 3};
@@ -350,7 +350,7 @@ static ax_status large(team *t, member *m)
     return AX_OK;
 }
 
-static void large_buffers(void **state)
+static void collectives_of_large_buffers_are_right(void **state)
 {
     (void)state;
     static const int scattered[] = {3, 0, 2, 1};
@@ -401,7 +401,7 @@ static ax_status disagree(team *t, member *m)
     return AX_OK;
 }
 
-static void disagreement_names_both_sides(void **state)
+static void errors_of_mismatched_calls_name_both_ranks(void **state)
 {
     (void)state;
     run(1, 2, NULL, disagree);
@@ -418,7 +418,7 @@ static void *sum_bytes(const void *memory, size_t n)
     return (void *)sum;
 }
 
-static void heaps_give_zeroed_memory_and_take_it_back(void **state)
+static void heaps_allocate_zeroed_memory_and_free_it(void **state)
 {
     (void)state;
     ax_node *node;
@@ -502,13 +502,13 @@ static void limited(void)
               : 1);
 }
 
-static void a_limited_address_space_is_left_alone(void **state)
+static void a_limited_address_space_is_an_error(void **state)
 {
     (void)state;
     assert_int_equal(in_child(limited), 0);
 }
 
-static void another_file_is_noticed(void **state)
+static void attaching_the_wrong_file_is_an_error(void **state)
 {
     (void)state;
     ax_node *a, *b;
@@ -570,7 +570,7 @@ static void a_full_file_system_is_an_error(void **state)
     assert_int_equal(code, 0);
 }
 
-static void files_in_a_directory_serve_as_well(void **state)
+static void heaps_can_be_files_in_a_directory(void **state)
 {
     (void)state;
     run_in("/dev/shm", 1, 3, NULL, many);
@@ -579,17 +579,17 @@ static void files_in_a_directory_serve_as_well(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_node),
-        cmocka_unit_test(several_nodes),
-        cmocka_unit_test(large_buffers),
+        cmocka_unit_test(collectives_are_right_on_one_node),
+        cmocka_unit_test(collectives_are_right_on_several_nodes),
+        cmocka_unit_test(collectives_of_large_buffers_are_right),
         cmocka_unit_test(sums_are_in_rank_order),
-        cmocka_unit_test(disagreement_names_both_sides),
-        cmocka_unit_test(heaps_give_zeroed_memory_and_take_it_back),
+        cmocka_unit_test(errors_of_mismatched_calls_name_both_ranks),
+        cmocka_unit_test(heaps_allocate_zeroed_memory_and_free_it),
         cmocka_unit_test(an_overrun_faults),
-        cmocka_unit_test(a_limited_address_space_is_left_alone),
-        cmocka_unit_test(another_file_is_noticed),
+        cmocka_unit_test(a_limited_address_space_is_an_error),
+        cmocka_unit_test(attaching_the_wrong_file_is_an_error),
         cmocka_unit_test(a_full_file_system_is_an_error),
-        cmocka_unit_test(files_in_a_directory_serve_as_well),
+        cmocka_unit_test(heaps_can_be_files_in_a_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,7 @@ static void check_table(const ax_reduce_table table)
                     check(table[t][op], dtypes[t], (ax_reduce_op)op, n, counts[c]);
 }
 
-static void every_instruction_set_adds_alike(void **state)
+static void every_instruction_set_gives_the_same_sums(void **state)
 {
     (void)state;
     check_table(ax_reduce_generic);
@@ -110,7 +110,7 @@ static void check_rounding(ax_reduce_fn *fn, ax_dtype dtype)
     free(y);
 }
 
-static void sixteen_bits_are_rounded_as_everywhere(void **state)
+static void sums_in_16_bits_are_rounded_as_by_ax_store(void **state)
 {
     (void)state;
     check_rounding(ax_reduce_for(AX_BF16, AX_SUM), AX_BF16);
@@ -139,8 +139,8 @@ static void a_maximum_keeps_nan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_instruction_set_adds_alike),
-        cmocka_unit_test(sixteen_bits_are_rounded_as_everywhere),
+        cmocka_unit_test(every_instruction_set_gives_the_same_sums),
+        cmocka_unit_test(sums_in_16_bits_are_rounded_as_by_ax_store),
         cmocka_unit_test(a_maximum_keeps_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,7 +77,7 @@ static void traffic_is_ring_equivalent(void **state)
     assert_ranks(4, traffic_of_four, NULL);
 }
 
-static void splits_order_and_nest(void **state)
+static void splits_can_be_reordered_and_nested(void **state)
 {
     (void)state;
     for (int i = 0; i < 20; i++)
@@ -126,7 +126,7 @@ static ax_status mismatch(ax_comm *c, void *arg)
     }
 }
 
-static void mismatches_name_both_sides(void **state)
+static void errors_of_mismatched_calls_name_both_ranks(void **state)
 {
     (void)state;
     static const char *const expected[] = {
@@ -251,7 +251,7 @@ static ax_status on_dry_device(ax_comm *c, void *arg)
     return status;
 }
 
-static void dry_devices_observe_only(void **state)
+static void collectives_on_dry_devices_only_report_operands(void **state)
 {
     (void)state;
     assert_ranks(4, on_dry_device, NULL);
@@ -279,11 +279,11 @@ int main(void)
         cmocka_unit_test(reductions_keep_rank_order_and_nan),
         cmocka_unit_test(operations_overlap),
         cmocka_unit_test(traffic_is_ring_equivalent),
-        cmocka_unit_test(splits_order_and_nest),
-        cmocka_unit_test(mismatches_name_both_sides),
+        cmocka_unit_test(splits_can_be_reordered_and_nested),
+        cmocka_unit_test(errors_of_mismatched_calls_name_both_ranks),
         cmocka_unit_test(a_failing_rank_ends_the_others),
         cmocka_unit_test(deadlocks_are_errors),
-        cmocka_unit_test(dry_devices_observe_only),
+        cmocka_unit_test(collectives_on_dry_devices_only_report_operands),
         cmocka_unit_test(bad_calls_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -26,7 +26,7 @@ static void be_in(const char *environment)
     }
 }
 
-static void launchers_are_known_by_their_environment(void **state)
+static void launchers_are_found_by_environment_variables(void **state)
 {
     (void)state;
     static const struct {
@@ -57,7 +57,7 @@ static void launchers_are_known_by_their_environment(void **state)
     }
 }
 
-static void a_lone_process_is_a_world_of_one(void **state)
+static void a_process_without_launcher_is_a_world_of_one(void **state)
 {
     (void)state;
     static const char *const environments[] = {"", "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0"};
@@ -73,8 +73,8 @@ static void a_lone_process_is_a_world_of_one(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launchers_are_known_by_their_environment),
-        cmocka_unit_test(a_lone_process_is_a_world_of_one),
+        cmocka_unit_test(launchers_are_found_by_environment_variables),
+        cmocka_unit_test(a_process_without_launcher_is_a_world_of_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -230,7 +230,7 @@ static void on_all_grids(const char *device)
     }
 }
 
-static void random_contractions(void **state)
+static void random_contractions_equal_the_dense_oracle(void **state)
 {
     (void)state;
     on_all_grids("ref");
@@ -306,7 +306,7 @@ static ax_status rules(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void the_rule(void **state)
+static void results_have_the_expected_layouts(void **state)
 {
     (void)state;
     assert_ranks(8, rules, NULL);
@@ -335,7 +335,7 @@ static ax_status not_a_gemm(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void only_matrix_products_run(void **state)
+static void contractions_that_are_no_gemm_are_errors(void **state)
 {
     (void)state;
     assert_ranks(1, not_a_gemm, NULL);
@@ -344,9 +344,9 @@ static void only_matrix_products_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_rule),
-        cmocka_unit_test(only_matrix_products_run),
-        cmocka_unit_test(random_contractions),
+        cmocka_unit_test(results_have_the_expected_layouts),
+        cmocka_unit_test(contractions_that_are_no_gemm_are_errors),
+        cmocka_unit_test(random_contractions_equal_the_dense_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -358,7 +358,7 @@ static ax_status misuse(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void misuse_is_named(void **state)
+static void misuse_is_an_error(void **state)
 {
     (void)state;
     assert_ranks(1, misuse, NULL);
@@ -369,7 +369,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_the_same_on_all_grids),
         cmocka_unit_test(reductions_start_when_a_bucket_is_complete),
-        cmocka_unit_test(misuse_is_named),
+        cmocka_unit_test(misuse_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

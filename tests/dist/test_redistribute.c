@@ -298,21 +298,21 @@ static void on_all_grids(const char *device, bool lazy)
     }
 }
 
-static void random_layouts_on_ref(void **state)
+static void random_redistributions_are_right_on_ref(void **state)
 {
     (void)state;
     on_all_grids("ref", false);
 }
 
 /* On the check device: memory faults when the host touches it, and is NaN before its first write. */
-static void random_layouts_on_check(void **state)
+static void random_redistributions_are_right_on_check(void **state)
 {
     (void)state;
     on_all_grids("check", false);
 }
 
 /* With communicators that do nothing before ax_wait: unpacking and later steps must wait. */
-static void random_layouts_awaited_late(void **state)
+static void random_redistributions_wait_for_their_data(void **state)
 {
     (void)state;
     on_all_grids("ref", true);
@@ -383,7 +383,7 @@ static ax_status plans_of_factors(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void plans_read_as_expected(void **state)
+static void plans_have_the_expected_steps(void **state)
 {
     (void)state;
     assert_ranks(8, plans_as_text, NULL);
@@ -444,7 +444,7 @@ static ax_status keeps_what_travels(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void a_plan_keeps_what_travels(void **state)
+static void memory_of_a_transfer_stays_allocated_until_its_wait(void **state)
 {
     (void)state;
     assert_ranks(2, keeps_what_travels, &(ax_grid_size){2, 1, 1, 1, 1});
@@ -453,9 +453,11 @@ static void a_plan_keeps_what_travels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_read_as_expected),    cmocka_unit_test(random_layouts_on_ref),
-        cmocka_unit_test(random_layouts_on_check),   cmocka_unit_test(random_layouts_awaited_late),
-        cmocka_unit_test(a_plan_keeps_what_travels),
+        cmocka_unit_test(plans_have_the_expected_steps),
+        cmocka_unit_test(random_redistributions_are_right_on_ref),
+        cmocka_unit_test(random_redistributions_are_right_on_check),
+        cmocka_unit_test(random_redistributions_wait_for_their_data),
+        cmocka_unit_test(memory_of_a_transfer_stays_allocated_until_its_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

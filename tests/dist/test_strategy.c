@@ -14,7 +14,7 @@ static const ax_strategy *named(const char *name)
     return s;
 }
 
-static void rows_are_found_by_name(void **state)
+static void strategies_are_found_by_name(void **state)
 {
     (void)state;
     int n = 0;
@@ -26,7 +26,7 @@ static void rows_are_found_by_name(void **state)
     assert_non_null(strstr(ax_error_message(), "choose one of axonn, megatron, fsdp, hsdp, ddp"));
 }
 
-static void an_axis_that_is_lacking_is_found(void **state)
+static void axes_that_a_strategy_lacks_are_found(void **state)
 {
     (void)state;
     assert_int_equal(ax_strategy_lacks(named("axonn"), (ax_grid_size){2, 3, 4, 1, 5}), 0);
@@ -119,7 +119,7 @@ static ax_status heads_of_six(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void heads_stay_with_their_key(void **state)
+static void query_heads_stay_with_their_key_head(void **state)
 {
     (void)state;
     for (int kv = 1; kv <= 6; kv++)
@@ -127,7 +127,7 @@ static void heads_stay_with_their_key(void **state)
             assert_ranks(x, heads_of_six, &kv);
 }
 
-static void rows_name_no_axis_that_they_lack(void **state)
+static void strategies_split_only_by_axes_that_they_use(void **state)
 {
     (void)state;
     assert_ranks(1, rows_are_consistent, NULL);
@@ -136,11 +136,11 @@ static void rows_name_no_axis_that_they_lack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_found_by_name),
-        cmocka_unit_test(an_axis_that_is_lacking_is_found),
-        cmocka_unit_test(rows_name_no_axis_that_they_lack),
+        cmocka_unit_test(strategies_are_found_by_name),
+        cmocka_unit_test(axes_that_a_strategy_lacks_are_found),
+        cmocka_unit_test(strategies_split_only_by_axes_that_they_use),
         cmocka_unit_test(a_vocabulary_is_split_in_units),
-        cmocka_unit_test(heads_stay_with_their_key),
+        cmocka_unit_test(query_heads_stay_with_their_key_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,7 +194,7 @@ static void an_axis_has_factors(void **state)
     assert_ranks(6, factors_of_x, NULL);
 }
 
-static void axes_and_groups(void **state)
+static void groups_are_the_ranks_along_a_set_of_axes(void **state)
 {
     (void)state;
     assert_ranks(8, on_eight_ranks, NULL);
@@ -208,7 +208,7 @@ static ax_status does_not_fit(ax_comm *world, void *arg)
     return status;
 }
 
-static void misfits_name_neighbours(void **state)
+static void errors_suggest_the_nearest_grids(void **state)
 {
     (void)state;
     ax_grid_size three = {.x = 2, .y = 1, .z = 1, .pipe = 1, .data = 3};
@@ -228,10 +228,10 @@ static void misfits_name_neighbours(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(axes_and_groups),
+        cmocka_unit_test(groups_are_the_ranks_along_a_set_of_axes),
         cmocka_unit_test(an_axis_has_factors),
         cmocka_unit_test(an_axis_has_several_factorings),
-        cmocka_unit_test(misfits_name_neighbours),
+        cmocka_unit_test(errors_suggest_the_nearest_grids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static void orders_are_read_and_printed(void **state)
 }
 
 /* By default rank = ((data·P + pipe)·Z + z)·Y + …; the innermost axis of an order changes with each rank. */
-static void every_rank_has_a_place(void **state)
+static void every_rank_has_its_own_coordinates(void **state)
 {
     (void)state;
     const ax_grid_size size = {.x = 2, .y = 3, .z = 1, .pipe = 2, .data = 2};
@@ -73,7 +73,7 @@ static ax_status stand(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void a_grid_stands_in_that_order(void **state)
+static void a_grid_numbers_ranks_in_the_given_order(void **state)
 {
     (void)state;
     static const char *const orders[] = {"x,y,z,pipe,data", "data,z,x,y,pipe", "z,y,data,pipe,x"};
@@ -87,7 +87,7 @@ static void a_grid_stands_in_that_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(orders_are_read_and_printed),
-                                       cmocka_unit_test(every_rank_has_a_place),
-                                       cmocka_unit_test(a_grid_stands_in_that_order)};
+                                       cmocka_unit_test(every_rank_has_its_own_coordinates),
+                                       cmocka_unit_test(a_grid_numbers_ranks_in_the_given_order)};
     return cmocka_run_group_tests_name("grid.order", tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void cores_are_shared_in_order(void **state)
     assert_int_equal(bound(uneven, 4, 3), 0x60);
 }
 
-static void a_launchers_masks_are_kept(void **state)
+static void affinity_masks_of_a_launcher_are_kept(void **state)
 {
     (void)state;
     const ax_threads_member apart[] = {rank_on(HERE, 0xf0, 4), rank_on(HERE, 0x05, 2)};
@@ -58,7 +58,7 @@ static void a_launchers_masks_are_kept(void **state)
     assert_int_equal(bound(overlap, 2, 1), 0);
 }
 
-static void nobody_is_bound_where_it_could_hurt(void **state)
+static void ranks_are_not_bound_where_it_could_slow_them(void **state)
 {
     (void)state;
     ax_threads_member all[] = {rank_on(HERE, 0xf, 2), rank_on(HERE, 0xf, 2), rank_on(THERE, 0xf, 4)};
@@ -145,7 +145,7 @@ static void ranks_of_a_process_share_the_cores(void **state)
     assert_true(CPU_EQUAL(&sum, &s.before[0]));
 }
 
-static void ranks_that_crowd_the_cores_are_free(void **state)
+static void more_ranks_than_cores_are_not_bound(void **state)
 {
     (void)state;
     static seen s;
@@ -161,7 +161,7 @@ static void ranks_that_crowd_the_cores_are_free(void **state)
     }
 }
 
-static void users_can_turn_it_off(void **state)
+static void users_can_turn_binding_off(void **state)
 {
     (void)state;
     static seen s;
@@ -179,11 +179,11 @@ int main(void)
     unsetenv("AXONN_PIN");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cores_are_shared_in_order),
-        cmocka_unit_test(a_launchers_masks_are_kept),
-        cmocka_unit_test(nobody_is_bound_where_it_could_hurt),
+        cmocka_unit_test(affinity_masks_of_a_launcher_are_kept),
+        cmocka_unit_test(ranks_are_not_bound_where_it_could_slow_them),
         cmocka_unit_test(ranks_of_a_process_share_the_cores),
-        cmocka_unit_test(ranks_that_crowd_the_cores_are_free),
-        cmocka_unit_test(users_can_turn_it_off),
+        cmocka_unit_test(more_ranks_than_cores_are_not_bound),
+        cmocka_unit_test(users_can_turn_binding_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,7 @@ static void round_trip_keeps_unknown_keys(void **state)
 }
 
 /* Numbers that the program does not need, or does not change, keep their digits whatever their size. */
-static void digits_come_back(void **state)
+static void numbers_keep_their_digits(void **state)
 {
     (void)state;
     static const char text[] =
@@ -102,7 +102,7 @@ static void parameters_are_counted(void **state)
 }
 
 /* The largest model that a configuration may describe: its numbers of parameters and bytes are exact. */
-static void largest_model_is_counted(void **state)
+static void counts_of_the_largest_model_are_exact(void **state)
 {
     (void)state;
     ax_model_config c = {.layers = AX_LAYERS_MAX,
@@ -135,7 +135,7 @@ static void refused(const char *text, const char *word)
     ax_model_config_fini(&c);
 }
 
-static void mistakes_are_named(void **state)
+static void errors_name_the_mistake(void **state)
 {
     (void)state;
     refused("{", "c.json:1");
@@ -160,8 +160,8 @@ static void mistakes_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip_keeps_unknown_keys), cmocka_unit_test(digits_come_back),
-        cmocka_unit_test(parameters_are_counted), cmocka_unit_test(largest_model_is_counted),
-        cmocka_unit_test(mistakes_are_named)};
+        cmocka_unit_test(round_trip_keeps_unknown_keys), cmocka_unit_test(numbers_keep_their_digits),
+        cmocka_unit_test(parameters_are_counted), cmocka_unit_test(counts_of_the_largest_model_are_exact),
+        cmocka_unit_test(errors_name_the_mistake)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void refused(ax_grid_load load, ax_grid_size size, int ranks, const char 
         fail_msg("\"%s\" does not say \"%s%s\"", ax_error_message(), tail, nearest);
 }
 
-static void what_fits_is_accepted(void **state)
+static void legal_grids_are_accepted(void **state)
 {
     (void)state;
     ax_grid_load load = load_of("axonn", 2, 16), any = load_of("axonn", 0, 0);
@@ -45,7 +45,7 @@ static void what_fits_is_accepted(void **state)
     assert_int_equal(ax_model_check_grid(&any, (ax_grid_size){1, 1, 7, 1, 11}, 77), AX_OK);
 }
 
-static void what_does_not_is_refused(void **state)
+static void illegal_grids_are_refused(void **state)
 {
     (void)state;
     ax_grid_load load = load_of("axonn", 2, 16);
@@ -68,7 +68,7 @@ static void what_does_not_is_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_fits_is_accepted),
-                                       cmocka_unit_test(what_does_not_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(legal_grids_are_accepted),
+                                       cmocka_unit_test(illegal_grids_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

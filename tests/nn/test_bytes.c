@@ -180,7 +180,7 @@ static void run(const bytes_case *c)
                  c->transposed ? " transposed" : "", names[c->variant], ax_error_message());
 }
 
-static void linear_layers_move_what_the_closed_forms_say(void **state)
+static void linear_layers_send_the_bytes_of_the_closed_forms(void **state)
 {
     (void)state;
     for (int ranks = 1; ranks <= 8; ranks++)
@@ -196,6 +196,6 @@ static void linear_layers_move_what_the_closed_forms_say(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_layers_move_what_the_closed_forms_say)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(linear_layers_send_the_bytes_of_the_closed_forms)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

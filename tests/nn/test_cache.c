@@ -92,7 +92,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
 }
 
 /* Tolerance: in float64, sums of at most 24 terms of order one are added in another order. */
-static void a_cache_on_a_grid_gives_what_one_rank_gives_at_once(void **state)
+static void generation_with_a_cache_equals_one_forward(void **state)
 {
     (void)state;
     static const ax_grid_size grids[] = {{1, 1, 1, 1, 1}, {2, 1, 1, 1, 1}, {3, 1, 1, 1, 1}, {4, 2, 1, 1, 1},
@@ -117,6 +117,6 @@ static void a_cache_on_a_grid_gives_what_one_rank_gives_at_once(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_cache_on_a_grid_gives_what_one_rank_gives_at_once)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(generation_with_a_cache_equals_one_forward)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,7 +61,7 @@ static void on_grid(const ax_layer_sample *sample, ax_grid_size grid, int zero, 
                  grid.z, grid.data, zero, device, worst);
 }
 
-static void all_grids_equal_serial(void **state)
+static void layers_on_all_grids_equal_one_rank(void **state)
 {
     (void)state;
     int pairs = 0, each = SANITIZED ? 5 : 1; /* the same code, slower */
@@ -80,7 +80,7 @@ static void all_grids_equal_serial(void **state)
 
 /* The outermost constructor returns the error of a constructor deep in a tree, with its status; nothing
  * leaks. */
-static void errors_of_constructors_pass_on(void **state)
+static void errors_of_inner_constructors_are_returned(void **state)
 {
     (void)state;
     ax_comm *self;
@@ -106,7 +106,7 @@ static void errors_of_constructors_pass_on(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gradients_match_finite_differences),
-                                       cmocka_unit_test(all_grids_equal_serial),
-                                       cmocka_unit_test(errors_of_constructors_pass_on)};
+                                       cmocka_unit_test(layers_on_all_grids_equal_one_rank),
+                                       cmocka_unit_test(errors_of_inner_constructors_are_returned)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

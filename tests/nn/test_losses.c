@@ -170,7 +170,7 @@ static void on_all_grids(loss_case c)
         }
 }
 
-static void mean_squared_error(void **state)
+static void mse_loss_equals_its_formula(void **state)
 {
     (void)state;
     for (int flat = 0; flat < 2; flat++) {
@@ -180,7 +180,7 @@ static void mean_squared_error(void **state)
 }
 
 /* 15, 4 or none of the 15 rows count. The id to ignore is out of range, or a class. */
-static void cross_entropy_of_classes(void **state)
+static void cross_entropy_loss_equals_its_formula(void **state)
 {
     (void)state;
     for (int flat = 0; flat < 2; flat++)
@@ -236,7 +236,7 @@ static ax_status refusals(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void targets_that_do_not_fit_are_refused(void **state)
+static void wrong_targets_are_errors_on_all_ranks(void **state)
 {
     (void)state;
     loss_case c = {.grid = {2, 1, 1, 1, 2},
@@ -253,8 +253,8 @@ static void targets_that_do_not_fit_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(mean_squared_error),
-                                       cmocka_unit_test(cross_entropy_of_classes),
-                                       cmocka_unit_test(targets_that_do_not_fit_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(mse_loss_equals_its_formula),
+                                       cmocka_unit_test(cross_entropy_loss_equals_its_formula),
+                                       cmocka_unit_test(wrong_targets_are_errors_on_all_ranks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

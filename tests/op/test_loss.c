@@ -156,7 +156,7 @@ static ax_status others_of_logits(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void padded_rows_are_refused_elsewhere(void **state)
+static void other_operations_refuse_padded_rows(void **state)
 {
     (void)state;
     assert_ranks(1, others_of_logits, NULL);
@@ -165,6 +165,6 @@ static void padded_rows_are_refused_elsewhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_split_vocabulary_gives_the_same_loss),
-                                       cmocka_unit_test(padded_rows_are_refused_elsewhere)};
+                                       cmocka_unit_test(other_operations_refuse_padded_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static int32_t draw(ax_sampling how, double u)
     return id;
 }
 
-static void greedy_takes_the_first_of_equals(void **state)
+static void greedy_takes_the_first_of_equal_logits(void **state)
 {
     (void)state;
     assert_int_equal(draw((ax_sampling){0, 0, 1}, 0.99), 1);
@@ -28,7 +28,7 @@ static void greedy_takes_the_first_of_equals(void **state)
 }
 
 /* The frequencies of many samples equal the softmax within five standard errors. */
-static void draws_follow_the_softmax(void **state)
+static void samples_follow_the_softmax(void **state)
 {
     (void)state;
     enum { DRAWS = 20000 };
@@ -44,7 +44,7 @@ static void draws_follow_the_softmax(void **state)
     }
 }
 
-static void cuts_keep_the_likeliest(void **state)
+static void top_k_and_top_p_keep_the_likeliest_tokens(void **state)
 {
     (void)state;
     bool seen[N] = {false}, nucleus[N] = {false};
@@ -92,7 +92,7 @@ static double keep(ax_sampling how, bool kept[MANY])
 
 /* Many weights, several of them equal: same results as the oracle. No sum is so close to a limit that
  * rounding could decide. */
-static void cuts_are_those_of_sorting(void **state)
+static void top_k_and_top_p_equal_those_of_sorted_tokens(void **state)
 {
     (void)state;
     const int ks[] = {0, 1, 2, 7, 150, MANY - 1, MANY, 2 * MANY};
@@ -140,9 +140,10 @@ static void bad_logits_are_an_error(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_takes_the_first_of_equals), cmocka_unit_test(draws_follow_the_softmax),
-        cmocka_unit_test(cuts_keep_the_likeliest), cmocka_unit_test(cuts_are_those_of_sorting),
-        cmocka_unit_test(bad_logits_are_an_error)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_takes_the_first_of_equal_logits),
+                                       cmocka_unit_test(samples_follow_the_softmax),
+                                       cmocka_unit_test(top_k_and_top_p_keep_the_likeliest_tokens),
+                                       cmocka_unit_test(top_k_and_top_p_equal_those_of_sorted_tokens),
+                                       cmocka_unit_test(bad_logits_are_an_error)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

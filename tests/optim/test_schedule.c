@@ -17,7 +17,7 @@ static void warmup_counts_from_one(void **state)
     assert_true(ax_schedule_lr(&s, 11) < 1.0);
 }
 
-static void ends_at_min_lr(void **state)
+static void schedules_end_at_min_lr(void **state)
 {
     (void)state;
     static const ax_schedule_kind kinds[] = {AX_SCHEDULE_LINEAR, AX_SCHEDULE_COSINE, AX_SCHEDULE_WSD};
@@ -34,7 +34,7 @@ static void ends_at_min_lr(void **state)
     }
 }
 
-static void middles(void **state)
+static void schedules_equal_their_formulas_in_the_middle(void **state)
 {
     (void)state;
     ax_schedule cosine = {AX_SCHEDULE_COSINE, 100, 0, 1, 0, 0};
@@ -51,7 +51,7 @@ static void middles(void **state)
 
 /* A warm-up longer than the run only rises; wsd decays over the steps after the warm-up if they are fewer
  * than its decay. */
-static void long_warmups(void **state)
+static void warmups_may_be_longer_than_the_run(void **state)
 {
     (void)state;
     static const ax_schedule_kind kinds[] = {AX_SCHEDULE_CONSTANT, AX_SCHEDULE_LINEAR, AX_SCHEDULE_COSINE,
@@ -68,7 +68,7 @@ static void long_warmups(void **state)
 }
 
 /* The loss scale is halved by each overflow, doubled after 2000 good steps in a row, and stays in bounds. */
-static void loss_scale(void **state)
+static void the_loss_scale_follows_overflows(void **state)
 {
     (void)state;
     assert_true(ax_loss_scale_start(AX_BF16).scale == 1 && ax_loss_scale_start(AX_F32).scale == 1);
@@ -93,7 +93,9 @@ static void loss_scale(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(warmup_counts_from_one),
-                                       cmocka_unit_test(ends_at_min_lr), cmocka_unit_test(middles),
-                                       cmocka_unit_test(long_warmups), cmocka_unit_test(loss_scale)};
+                                       cmocka_unit_test(schedules_end_at_min_lr),
+                                       cmocka_unit_test(schedules_equal_their_formulas_in_the_middle),
+                                       cmocka_unit_test(warmups_may_be_longer_than_the_run),
+                                       cmocka_unit_test(the_loss_scale_follows_overflows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,7 @@ static ax_status told(void *user)
     return l->answer;
 }
 
-static void the_end_of_a_task_is_told_once(void **state)
+static void the_callback_at_the_end_of_a_task_runs_once(void **state)
 {
     (void)state;
     world w = open_world("ref");
@@ -121,7 +121,7 @@ static void use(world *w, int64_t count)
 }
 
 /* A recorded task must repeat its allocations; after ax_frame_forget it may make others. */
-static void what_is_forgotten_is_recorded_anew(void **state)
+static void a_forgotten_task_is_recorded_again(void **state)
 {
     (void)state;
     world w = open_world("dry");
@@ -160,7 +160,7 @@ static void *new_array(const world *w)
 
 /* The optimizer reaches gradients through a table of pointers. They must stay alive until the update, so an
  * array allocated in between may not share their memory. */
-static void what_a_table_points_to_is_used(void **state)
+static void pointers_in_a_table_count_as_uses(void **state)
 {
     (void)state;
     world w = open_world("dry");
@@ -183,7 +183,7 @@ static void what_a_table_points_to_is_used(void **state)
 }
 
 /* An integer argument of a kernel that equals an address in the frame does not count as a use of memory. */
-static void numbers_are_not_addresses(void **state)
+static void integer_arguments_are_not_addresses(void **state)
 {
     (void)state;
     world w = open_world("dry");
@@ -201,7 +201,7 @@ static void numbers_are_not_addresses(void **state)
 }
 
 /* An operand that extends past the end of an allocation counts as a use of the next one too. */
-static void an_operand_uses_all_that_it_covers(void **state)
+static void an_operand_uses_every_allocation_that_it_covers(void **state)
 {
     (void)state;
     world w = open_world("dry");
@@ -314,11 +314,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(host_memory_is_reused),
-        cmocka_unit_test(the_end_of_a_task_is_told_once),
-        cmocka_unit_test(what_is_forgotten_is_recorded_anew),
-        cmocka_unit_test(what_a_table_points_to_is_used),
-        cmocka_unit_test(numbers_are_not_addresses),
-        cmocka_unit_test(an_operand_uses_all_that_it_covers),
+        cmocka_unit_test(the_callback_at_the_end_of_a_task_runs_once),
+        cmocka_unit_test(a_forgotten_task_is_recorded_again),
+        cmocka_unit_test(pointers_in_a_table_count_as_uses),
+        cmocka_unit_test(integer_arguments_are_not_addresses),
+        cmocka_unit_test(an_operand_uses_every_allocation_that_it_covers),
         cmocka_unit_test(deep_networks_are_planned_quickly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,7 +128,7 @@ static ax_status factors_as_text(ax_comm *world, void *arg)
     return AX_OK;
 }
 
-static void layouts_as_text(void **state)
+static void layouts_are_parsed_and_printed(void **state)
 {
     (void)state;
     assert_ranks(8, text_in_and_out, NULL);
@@ -242,7 +242,7 @@ static ax_status round_trips(ax_comm *world, void *arg)
     return status;
 }
 
-static void global_arrays_come_back(void **state)
+static void scattered_arrays_are_collected_unchanged(void **state)
 {
     (void)state;
     assert_ranks(8, round_trips, "ref");
@@ -252,9 +252,9 @@ static void global_arrays_come_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_as_text),
+        cmocka_unit_test(layouts_are_parsed_and_printed),
         cmocka_unit_test(splits_are_balanced_in_units),
-        cmocka_unit_test(global_arrays_come_back),
+        cmocka_unit_test(scattered_arrays_are_collected_unchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

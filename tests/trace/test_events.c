@@ -34,7 +34,7 @@ static void add(ax_event_ring *ring, int first, int end)
         ax_event_add(ring, "kernel", "gemm", i, i + 0.5, i);
 }
 
-static void keeps_the_newest(void **state)
+static void a_full_ring_keeps_the_newest_events(void **state)
 {
     (void)state;
     ax_trace *trace = new_trace();
@@ -72,7 +72,7 @@ static void *write_many(void *ring)
 }
 
 /* Two threads, each with its ring, while a third counts: for the thread sanitizer. */
-static void threads_do_not_share(void **state)
+static void each_thread_has_its_own_ring(void **state)
 {
     (void)state;
     ax_trace *trace = new_trace();
@@ -92,7 +92,7 @@ static void threads_do_not_share(void **state)
     ax_trace_destroy(&trace);
 }
 
-static void is_exported(void **state)
+static void events_are_exported(void **state)
 {
     (void)state;
     char path[] = "/tmp/axonn-events-XXXXXX";
@@ -132,10 +132,10 @@ static void is_exported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_the_newest),
+        cmocka_unit_test(a_full_ring_keeps_the_newest_events),
         cmocka_unit_test(nothing_is_traced_without_a_ring),
-        cmocka_unit_test(threads_do_not_share),
-        cmocka_unit_test(is_exported),
+        cmocka_unit_test(each_thread_has_its_own_ring),
+        cmocka_unit_test(events_are_exported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,7 @@ static void same_double(double a, double b)
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 /* The documented keys of metrics.jsonl, with their types. */
-static void keys(void **state)
+static void rows_have_the_documented_keys(void **state)
 {
     ax_metrics_run run = quiet_run(*state);
     ax_metrics *metrics;
@@ -107,7 +107,7 @@ static void floats_read_back_exactly(void **state)
     free(value);
 }
 
-static void what_is_not_finite_is_null(void **state)
+static void numbers_that_are_not_finite_are_null(void **state)
 {
     ax_metrics_run run = quiet_run(*state);
     run.peak_flops = 0; /* unknown: no mfu */
@@ -215,7 +215,7 @@ static void resuming_cuts_later_rows(void **state)
     rows_are(dir, "run, 1, 2, eval 2, 3, run");
 }
 
-static void resuming_without_rows(void **state)
+static void resuming_works_without_rows(void **state)
 {
     const char *dir = *state;
     ax_metrics *metrics = open_run(dir, 10); /* metrics.jsonl was deleted */
@@ -315,7 +315,7 @@ static void report_to(const char *dir, int fd, int64_t resume_step, int n)
     OK(status);
 }
 
-static void lines_in_a_file(void **state)
+static void progress_goes_to_a_file_at_intervals(void **state)
 {
     const char *log = in(*state, "log");
     int fd = open(log, O_CREAT | O_RDWR, 0600);
@@ -384,16 +384,16 @@ static void lines_fit_the_terminal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(keys),
+        TEST(rows_have_the_documented_keys),
         TEST(floats_read_back_exactly),
-        TEST(what_is_not_finite_is_null),
+        TEST(numbers_that_are_not_finite_are_null),
         TEST(rows_do_not_follow_the_locale),
         TEST(resuming_cuts_later_rows),
-        TEST(resuming_without_rows),
+        TEST(resuming_works_without_rows),
         TEST(resuming_a_long_run_is_quick),
         TEST(new_runs_set_old_ones_aside),
         TEST(opening_fails_with_a_reason),
-        TEST(lines_in_a_file),
+        TEST(progress_goes_to_a_file_at_intervals),
         TEST(lines_fit_the_terminal),
     };
     return cmocka_run_group_tests_name("metrics", tests, NULL, NULL);

@@ -12,7 +12,7 @@ static void write_rows(const char *dir, const char *text)
     OK(ax_file_write_atomic(in(dir, "metrics.jsonl"), text, strlen(text)));
 }
 
-static void a_history_is_what_was_written(void **state)
+static void a_history_has_the_rows_that_were_written(void **state)
 {
     ax_metrics_run run = quiet_run(*state);
     ax_metrics *metrics;
@@ -41,7 +41,7 @@ static void a_history_is_what_was_written(void **state)
     assert_null(h.point);
 }
 
-static void damaged_histories(void **state)
+static void damaged_histories_are_errors(void **state)
 {
     ax_history h;
     FAILS(AX_ERR_DATA, "metrics.jsonl", ax_history_read(*state, &h));
@@ -60,7 +60,7 @@ static void damaged_histories(void **state)
 
 /* ---- pictures ------------------------------------------------------------------------------------ */
 
-static void the_check_can_fail(void **state)
+static void the_xml_check_can_fail(void **state)
 {
     (void)state;
     static const char *const bad[] = {"",
@@ -148,7 +148,7 @@ static double large(int i) { return (i % 2 ? 1e99 : -1e99) * i; }
 static double tiny(int i) { return 1e-300 * i; }
 static double close_by(int i) { return 1e16 + 2.0 * i; }
 
-static void degenerate_runs(void **state)
+static void degenerate_runs_are_drawn(void **state)
 {
     (void)state;
     static double (*const shapes[])(int) = {falling, zero,  constant, not_a_number, mixed,
@@ -198,7 +198,7 @@ static void titles_are_escaped(void **state)
 }
 
 /* The size of an SVG in bytes is bounded by its width, whatever the number of steps. */
-static void many_points_and_runs(void **state)
+static void pictures_of_long_runs_stay_small(void **state)
 {
     (void)state;
     ax_history big = make_run("big", 100000, 100, falling), runs[50];
@@ -215,7 +215,7 @@ static void many_points_and_runs(void **state)
 }
 
 /* The line of a falling loss goes right and down, from edge to edge, and is labelled. */
-static void the_curve_is_where_it_belongs(void **state)
+static void curves_have_the_right_coordinates(void **state)
 {
     (void)state;
     ax_history run = make_run("name of the run", 30, 0, falling);
@@ -263,7 +263,7 @@ static void values_that_are_not_finite_leave_gaps(void **state)
     ax_history_fini(&run);
 }
 
-static void smoothing(void **state)
+static void smoothed_values_are_centred_and_without_spikes(void **state)
 {
     (void)state;
     enum { N = 5000, PLACES = 500 };
@@ -295,15 +295,15 @@ static void smoothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_history_is_what_was_written),
-        TEST(damaged_histories),
-        cmocka_unit_test(the_check_can_fail),
-        cmocka_unit_test(degenerate_runs),
+        TEST(a_history_has_the_rows_that_were_written),
+        TEST(damaged_histories_are_errors),
+        cmocka_unit_test(the_xml_check_can_fail),
+        cmocka_unit_test(degenerate_runs_are_drawn),
         cmocka_unit_test(titles_are_escaped),
-        cmocka_unit_test(many_points_and_runs),
-        cmocka_unit_test(the_curve_is_where_it_belongs),
+        cmocka_unit_test(pictures_of_long_runs_stay_small),
+        cmocka_unit_test(curves_have_the_right_coordinates),
         cmocka_unit_test(values_that_are_not_finite_leave_gaps),
-        cmocka_unit_test(smoothing),
+        cmocka_unit_test(smoothed_values_are_centred_and_without_spikes),
     };
     return cmocka_run_group_tests_name("pictures", tests, NULL, NULL);
 }

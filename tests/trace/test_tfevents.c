@@ -6,7 +6,7 @@
 #include <math.h>
 
 /* The vectors of RFC 3720, B.4, and the usual check value. */
-static void crc32c_known_answers(void **state)
+static void crc32c_equals_known_answers(void **state)
 {
     (void)state;
     unsigned char bytes[32];
@@ -185,7 +185,7 @@ static void the_reader_can_fail(void **state)
     assert_int_not_equal(other_crc32c((const unsigned char *)"123456780", 9), 0xe3069283);
 }
 
-static void events_of_a_run(void **state)
+static void events_have_the_numbers_of_the_run(void **state)
 {
     static const char *const tags[] = {"train/loss", "train/grad_norm", "train/lr", "perf/tokens_per_s",
                                        "perf/mfu"};
@@ -226,7 +226,7 @@ static void events_of_a_run(void **state)
 
 /* Without a known peak rate there is no MFU. A resumed run writes the step from which its events replace
  * earlier ones. */
-static void a_resumed_run(void **state)
+static void a_resumed_run_marks_its_first_step(void **state)
 {
     ax_metrics_run run = quiet_run(*state);
     ax_metrics *metrics;
@@ -245,10 +245,10 @@ static void a_resumed_run(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(crc32c_known_answers),
+        cmocka_unit_test(crc32c_equals_known_answers),
         cmocka_unit_test(the_reader_can_fail),
-        TEST(events_of_a_run),
-        TEST(a_resumed_run),
+        TEST(events_have_the_numbers_of_the_run),
+        TEST(a_resumed_run_marks_its_first_step),
     };
     return cmocka_run_group_tests_name("tfevents", tests, NULL, NULL);
 }

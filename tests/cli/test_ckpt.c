@@ -84,7 +84,7 @@ static void diff_compares_arrays(void **state)
     assert_contains(out.data, "config.json:n                                values differ: 5, 1\n");
     assert_contains(out.data, "training/exp_avg.m.c_attn.weight             equal\n");
     assert_contains(out.data, "13 compared, 1 differ\n");
-    /* Array names in the Hub's gpt2 have no prefix; here blanks replace it. */
+    /* Array names in the Hub's gpt2 have no prefix. Here blanks of the same length replace the prefix. */
     assert_int_equal(shell("cp " GPT2 " hub.safetensors && sed 's/\"transformer\\./            \"/g' " GPT2
                            " >plain.safetensors && " AXONN " ckpt diff plain.safetensors hub.safetensors",
                            &out),

@@ -183,7 +183,7 @@ static void greedy_generation_takes_the_largest_logit(void **state)
     json_decref(g);
 }
 
-/* The same ten tokens as those of transformers' greedy search. */
+/* The output equals ten tokens of transformers' greedy search. */
 static void greedy_generation_equals_transformers(void **state)
 {
     (void)state;
@@ -368,7 +368,6 @@ static void eval_equals_the_evaluation_of_training(void **state)
           AXONN " eval " GOLDEN " --data valid.txt");
 }
 
-/* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
 /* Data without targets is an error, pipes are read, and --text-key works. */
 static void eval_reads_all_input_formats(void **state)
 {
@@ -391,6 +390,7 @@ static void eval_reads_all_input_formats(void **state)
     fails(4, "an object with a string \"text\"", AXONN " eval run --data body.jsonl");
 }
 
+/* A signal leaves no temporary files, and the exit status says that the signal ended the process. */
 static void an_interrupted_eval_leaves_no_files(void **state)
 {
     (void)state;
@@ -406,8 +406,6 @@ static void an_interrupted_eval_leaves_no_files(void **state)
     ax_buf_fini(&out);
 }
 
-/* With a NaN in the last norm's weights, JSON output has null for numbers that are not finite, and the verb
- * fails. */
 /* Too little memory is reported before anything is allocated. */
 static void too_little_memory_is_reported_first(void **state)
 {
@@ -436,6 +434,8 @@ static void eval_reads_a_run_in_training(void **state)
     ax_buf_fini(&out);
 }
 
+/* With a NaN in the last norm's weights, JSON output has null for numbers that are not finite, and the verb
+ * fails. */
 static void models_with_nan_are_errors(void **state)
 {
     (void)state;

@@ -216,7 +216,7 @@ static void end_id_finds_documents_without_an_index(void **state)
     ax_buf_fini(&out);
 }
 
-/* A signal leaves no temporary files, and the parent sees that the process was ended by it. */
+/* A signal leaves no temporary files, and the exit status says that the signal ended the process. */
 static void a_signal_leaves_no_temporary_files(void **state)
 {
     (void)state;

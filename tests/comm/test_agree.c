@@ -82,7 +82,7 @@ static void threads_run_returns_a_shared_failure_unchanged(void **state)
     assert_string_equal(ax_error_message(), "rank 1: trouble of 1");
 }
 
-/* If a rank has failed and returned, ax_comm_agree fails on the others instead of hanging. */
+/* After a rank has failed and returned, ax_comm_agree fails on the others; it does not hang. */
 static ax_status leave(ax_comm *world, void *arg)
 {
     (void)arg;

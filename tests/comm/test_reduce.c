@@ -82,7 +82,7 @@ static void every_instruction_set_gives_the_same_sums(void **state)
 #endif
 }
 
-/* Every 16-bit pattern as the first of two addends. */
+/* Adds two arrays in which the first addend takes every 16-bit pattern. */
 static void check_rounding(ax_reduce_fn *fn, ax_dtype dtype)
 {
     enum { N = 65536 };

@@ -33,7 +33,8 @@ static void pad(uint64_t *state, ax_tensor *t, const char *letters, const char *
     t->align = alone && random_below(state, 2) ? 32 : 0;
 }
 
-/* Draws extent, unit and axes of each letter; one operand may be partial along the axes that are left. */
+/* Draws extent, unit and axes of each letter. One operand may be partial along the axes that no letter uses.
+ */
 static test_case random_case(uint64_t *state)
 {
     static const int64_t extents[] = {0, 1, 2, 3, 4, 5};

@@ -31,7 +31,7 @@ static ax_status coordinates(ax_grid *grid)
     return AX_OK;
 }
 
-/* Along each set of axes, the sum of the ranks of the group. */
+/* Sums the rank numbers of each group, along each set of axes. */
 static ax_status communicators(ax_grid *grid)
 {
     int me = ax_grid_rank(grid);
@@ -175,7 +175,8 @@ static ax_status factors_of_two_layers(ax_comm *world, void *arg)
            ax_grid_effective(grid, x));
     EXPECT(ax_grid_effective(grid, (ax_axisset)(1u << by4.major | 1u << by4.minor)) ==
            ax_grid_effective(grid, x));
-    /* The minor factor of one and the major factor of the other are disjoint if their product is <= 8. */
+    /* The minor factor of one factoring and the major factor of the other are disjoint if their product is
+     * <= 8. */
     EXPECT(!(ax_grid_effective(grid, (ax_axisset)(1u << by2.major)) & rep4));
     ax_grid_destroy(&grid);
     return AX_OK;

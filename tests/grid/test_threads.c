@@ -52,7 +52,7 @@ static void affinity_masks_of_a_launcher_are_kept(void **state)
     const ax_threads_member apart[] = {rank_on(HERE, 0xf0, 4), rank_on(HERE, 0x05, 2)};
     assert_int_equal(bound(apart, 2, 0), 0xf0);
     assert_int_equal(bound(apart, 2, 1), 0x05);
-    /* Rank 0 takes the only cores that rank 1 may use: neither is bound, and both ranks compute that. */
+    /* Rank 0 takes the only cores that rank 1 may use. Both ranks find this out, and neither is bound. */
     const ax_threads_member overlap[] = {rank_on(HERE, 0x7, 1), rank_on(HERE, 0x3, 2)};
     assert_int_equal(bound(overlap, 2, 0), 0);
     assert_int_equal(bound(overlap, 2, 1), 0);
@@ -66,7 +66,7 @@ static void ranks_are_not_bound_where_it_could_slow_them(void **state)
     assert_int_equal(bound(all, 3, 0), 0x3);
     all[0].threads = 3; /* more threads than cores */
     assert_int_equal(bound(all, 3, 1), 0);
-    all[0].threads = 1; /* a core is left */
+    all[0].threads = 1; /* a core would stay unused */
     assert_int_equal(bound(all, 3, 1), 0);
     all[0] = good;
     all[0].pin_off = true;
@@ -81,7 +81,7 @@ static void ranks_are_not_bound_where_it_could_slow_them(void **state)
     assert_int_equal(bound(all, 3, 2), 0xf); /* another machine */
 }
 
-/* The threads that ax_threads_share gives to ranks of one process. */
+/* For each rank of this process its binding, and its affinity mask before, during and after that. */
 typedef struct seen {
     int wanted;
     cpu_set_t before[MOST], during[MOST], after[MOST];

@@ -27,12 +27,13 @@ typedef struct bytes_case {
 
 /* ---- closed forms -------------------------------------------------------------------------------- */
 
-/* The size of part `i` of n split into `parts` balanced parts, larger ones first. */
+/* Returns the size of part `i` of n, split into `parts` balanced parts with the larger ones first. */
 static int64_t share(int64_t n, int parts, int i) { return n / parts + (i < n % parts); }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Ring bytes of an all-gather or reduce-scatter: (g-1)/g of the whole, which has g equal parts. */
+/* Returns the bytes that a ring sends for an all-gather or reduce-scatter: (g-1)/g of the whole, which has g
+ * equal parts. */
 static int64_t gather_bytes(int g, int64_t part) { return (g - 1) * part; }
 static int64_t reduce_bytes(int g, int64_t size) { return 2 * (g - 1) * size / g; }
 
@@ -41,8 +42,8 @@ typedef struct volumes {
     int64_t x, y, z, data;
 } volumes;
 
-/* m rows, k inputs and n outputs of this rank; e and a: bytes of an element in kernels and of gradients. The
- * axis that splits inputs has gk ranks, that of outputs gn. */
+/* This rank has m rows, k inputs and n outputs. An element has e bytes in kernels and a bytes in gradients.
+ * The axis that splits inputs has gk ranks, the axis that splits outputs gn. */
 static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
 {
     ax_grid_size g = c->grid;
@@ -63,7 +64,7 @@ static volumes closed_form(const bytes_case *c, int x, int y, int z, int data)
     return v;
 }
 
-/* ---- what is moved ------------------------------------------------------------------------------- */
+/* ---- measured bytes ------------------------------------------------------------------------------ */
 
 typedef struct bench {
     ax_ctx *ctx;
@@ -129,7 +130,7 @@ static int64_t bytes_along(const ax_grid *grid, ax_axisset axes)
     return ax_comm_traffic_get(ax_grid_comm(grid, axes)).bytes;
 }
 
-/* The bytes along all sets of several axes. */
+/* Returns the bytes sent along all sets of several axes. */
 static int64_t other_bytes(const ax_grid *grid)
 {
     int64_t bytes = 0;

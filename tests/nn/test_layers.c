@@ -78,8 +78,8 @@ static void layers_on_all_grids_equal_one_rank(void **state)
     printf("%d layer and grid pairs\n", (pairs + each - 1) / each);
 }
 
-/* The outermost constructor returns the error of a constructor deep in a tree, with its status; nothing
- * leaks. */
+/* The outermost constructor returns status and message of a constructor deep in the tree that failed, and no
+ * memory leaks. */
 static void errors_of_inner_constructors_are_returned(void **state)
 {
     (void)state;

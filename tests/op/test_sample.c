@@ -90,8 +90,8 @@ static double keep(ax_sampling how, bool kept[MANY])
     return reached;
 }
 
-/* Many weights, several of them equal: same results as the oracle. No sum is so close to a limit that
- * rounding could decide. */
+/* Compares with the oracle for many weights, several of them equal. No sum is so close to top_p that rounding
+ * could change the result. */
 static void top_k_and_top_p_equal_those_of_sorted_tokens(void **state)
 {
     (void)state;

@@ -168,7 +168,8 @@ static void splits_are_balanced_in_units(void **state)
 
 /* ---- boxes and global arrays --------------------------------------------------------------------- */
 
-/* Together the ranks hold each element as often as the axes that do not split it allow. */
+/* Checks the number of elements that all ranks hold together. Ranks that differ along the splitting axes hold
+ * different elements; all others hold copies. */
 static ax_status boxes_cover(const ax_grid *grid, const ax_tensor *t)
 {
     int64_t held = 0;

@@ -24,7 +24,7 @@ static void same_double(double a, double b)
 
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
-/* The documented keys of metrics.jsonl, with their types. */
+/* metrics.jsonl has the documented keys, with their types. */
 static void rows_have_the_documented_keys(void **state)
 {
     ax_metrics_run run = quiet_run(*state);

@@ -214,7 +214,7 @@ static void pictures_of_long_runs_stay_small(void **state)
         ax_history_fini(&runs[i]);
 }
 
-/* The line of a falling loss goes right and down, from edge to edge, and is labelled. */
+/* The line of a falling loss goes down from the left edge to the right edge, and the axes have labels. */
 static void curves_have_the_right_coordinates(void **state)
 {
     (void)state;

@@ -80,8 +80,9 @@ ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 int64_t ax_engine_rows(const ax_engine *engine);
 
 /* Writes rows first … end-1 of the current step (or evaluation) to *out; ax_sampler_read is such a function.
- * A step calls it once at the start of each micro-batch. If it fails, it must fail on all ranks: the step
- * ends there, and the next step discards the gradients accumulated so far (ax_param_set_zero_grad). */
+ * A step calls it once at the start of each micro-batch. If it fails on all ranks, the step ends there, and
+ * the next step discards the gradients accumulated so far (ax_param_set_zero_grad). If it fails on some ranks
+ * only, the others wait for these ranks. */
 typedef ax_status ax_read_rows_fn(void *source, int64_t first, int64_t end, const ax_rows *out);
 /* Writes no rows: for the dry device, which does not read them. */
 ax_read_rows_fn ax_rows_none;
@@ -158,8 +159,7 @@ typedef bool ax_eval_progress_fn(void *user, int64_t done, int64_t total);
 
 /* Evaluates max_rows rows (0: all), spread evenly over a token source, and adds the result to *evaluation,
  * which the caller zeroes before the first source. Bits per byte include log2(vocab) bits for each untargeted
- * token, so that they can be compared with a compressor's. `progress` may be NULL. Collective along the grid.
- */
+ * token, to be comparable with those of a compressor. `progress` may be NULL. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_engine_eval_data(ax_engine *engine, const ax_data *data, const ax_row_shape *shape,
                                             int64_t max_rows, ax_eval_progress_fn *progress, void *user,
                                             ax_evaluation *evaluation);
@@ -182,8 +182,7 @@ void ax_generator_destroy(ax_generator **generator);
 const ax_memory *ax_generator_memory(const ax_generator *generator);
 
 /* Feeds `n` tokens: first the whole prompt, then one token per call. *logits are those of the last token:
- * `vocab` floats on the host, owned by the generator, valid until the next call. Collective along the grid.
- */
+ * `vocab` floats in the generator's host memory, valid until the next call. Collective along the grid. */
 AX_MUST_CHECK ax_status ax_generator_feed(ax_generator *generator, const int32_t *tokens, int64_t n,
                                           const float **logits);
 
@@ -228,10 +227,10 @@ typedef struct ax_train_result {
     char *checkpoint;                /* directory of the newest checkpoint, or NULL; the caller frees */
 } ax_train_result;
 
-/* Installs the handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal: ax_train
- * then saves and stops after the current step. ax_train installs them itself while it runs; a program that
- * calls this first in main also records signals that arrive while it starts. The handler calls `tell` (NULL:
- * none), which must be async-signal-safe. */
+/* Installs handlers of SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2, which record the signal. After a signal,
+ * ax_train saves and stops at the end of the current step, or of its first step. ax_train installs the
+ * handlers itself while it runs; a program that calls this first in main also records signals that arrive
+ * while it starts. The handlers call `tell` (NULL: nothing), which must be async-signal-safe. */
 void ax_signals_catch(void (*tell)(void));
 /* The last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);

@@ -184,15 +184,14 @@ AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 
-/* The keys and values of all attention layers of a tree: `capacity` positions of each of `batch` sequences.
- */
+/* The keys and values of a tree's attention layers, for `batch` sequences of up to `capacity` positions. */
 typedef struct ax_kv_cache ax_kv_cache;
 AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
                                            ax_kv_cache **out);
 void ax_kv_cache_destroy(ax_kv_cache **cache);
 /* The number of positions in the cache. Forward on a batch with this cache stores the keys and values of its
- * positions after them, and attends to all. The length stays the same meanwhile, for all layers: call
- * ax_kv_cache_advance with the number of new positions after the whole tree has run. */
+ * positions after them, and attends to all. It does not change the length: call
+ * ax_kv_cache_advance with the number of new positions after all layers have run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
 /* Drops all but the first `positions` positions. */
@@ -210,7 +209,7 @@ typedef struct ax_layer_sample {
 } ax_layer_sample;
 extern const ax_layer_sample ax_layer_samples[];
 extern const int ax_layer_sample_count;
-/* Sizes of the tables of samples that embed tokens and positions. */
+/* Sizes of the token and position tables of samples. */
 enum { AX_SAMPLE_VOCAB = 13, AX_SAMPLE_POSITIONS = 16 };
 
 /* *worst: the largest error of the sample's gradients (of input and parameters) against finite differences,

@@ -132,8 +132,7 @@ AX_MUST_CHECK ax_status ax_tokenizer_train(const ax_tokenizer_training *training
 
 /* ---- check --------------------------------------------------------------------------------------- */
 
-/* Statistics of a tokenizer on a set of documents. Zero-initialised at first; ax_tokenizer_check adds to it.
- */
+/* Statistics of a tokenizer on a set of documents. Zero-initialise it; ax_tokenizer_check adds to it. */
 typedef struct ax_tokenizer_report {
     int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
     int64_t invalid_bytes;            /* not part of valid UTF-8 */

@@ -358,7 +358,7 @@ int main(int argc, char **argv)
     DO(ax_device_open(device, b.threads, &b.dev));
     b.stream.dev = b.dev;
     b.threads = b.dev->threads;
-    b.shapes = b.dev->ops.apart ? &of_gpus : &of_processors;
+    b.shapes = b.dev->ops.discrete_memory ? &of_gpus : &of_processors;
     DO(ax_device_alloc(b.dev, b.shapes->memory, (void **)&b.memory));
     DO(ax_device_alloc(b.dev, NORMALS * sizeof(float), (void **)&b.normal));
     DO(ax_run_init_normal(&b.stream, &(ax_init_normal_args){.extent = {1, 1, 1, NORMALS},

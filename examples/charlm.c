@@ -35,8 +35,8 @@ static ax_status build(ax_ctx *ctx, ax_layer **out)
 {
     ax_embedding_config table = {.vocab = VOCAB, .width = WIDTH, .init_std = 0.05};
     ax_attention_config heads = {.width = WIDTH, .heads = 4, .init_std = 0.05, .proj_init_std = 0.05};
-    ax_linear_config up = {WIDTH, INNER, AX_ROLE_MODEL, AX_ROLE_HIDDEN, .init_std = 0.05};
-    ax_linear_config down = {INNER, WIDTH, AX_ROLE_HIDDEN, AX_ROLE_MODEL, .init_std = 0.05};
+    ax_linear_config up = {WIDTH, INNER, AX_ROLE_MODEL, AX_ROLE_INNER, .init_std = 0.05};
+    ax_linear_config down = {INNER, WIDTH, AX_ROLE_INNER, AX_ROLE_MODEL, .init_std = 0.05};
     ax_linear_config head = {WIDTH, VOCAB, AX_ROLE_MODEL, AX_ROLE_VOCAB, .init_std = 0.05};
     ax_layer *attn[] = {ax_layernorm(ctx, "n1", WIDTH, AX_ROLE_MODEL, 1e-5), ax_attention(ctx, "a", &heads)};
     ax_layer *mlp[] = {ax_layernorm(ctx, "n2", WIDTH, AX_ROLE_MODEL, 1e-5), ax_linear(ctx, "up", &up),

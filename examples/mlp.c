@@ -54,9 +54,9 @@ static void draw_points(points *p)
 
 static ax_layer *surface_net(ax_ctx *ctx)
 {
-    ax_linear_config one = {F, WIDE, AX_ROLE_MODEL, AX_ROLE_HIDDEN, .init_std = 1};
-    ax_linear_config two = {WIDE, NARROW, AX_ROLE_HIDDEN, AX_ROLE_MODEL, .init_std = 0.3};
-    ax_linear_config head = {NARROW, 1, AX_ROLE_MODEL, AX_ROLE_HIDDEN, .init_std = 0.3};
+    ax_linear_config one = {F, WIDE, AX_ROLE_MODEL, AX_ROLE_INNER, .init_std = 1};
+    ax_linear_config two = {WIDE, NARROW, AX_ROLE_INNER, AX_ROLE_MODEL, .init_std = 0.3};
+    ax_linear_config head = {NARROW, 1, AX_ROLE_MODEL, AX_ROLE_INNER, .init_std = 0.3};
     ax_layer *net[] = {ax_linear(ctx, "one", &one), ax_tanh(ctx, "tanh"), ax_linear(ctx, "two", &two),
                        ax_silu(ctx, "silu"), ax_linear(ctx, "head", &head)};
     return ax_sequence_of(ctx, "surface", AX_COUNT(net), net);
@@ -64,8 +64,8 @@ static ax_layer *surface_net(ax_ctx *ctx)
 
 static ax_layer *spiral_net(ax_ctx *ctx)
 {
-    ax_linear_config one = {F, WIDE, AX_ROLE_MODEL, AX_ROLE_HIDDEN, .init_std = 1};
-    ax_linear_config two = {WIDE, NARROW, AX_ROLE_HIDDEN, AX_ROLE_MODEL, .init_std = 0.3};
+    ax_linear_config one = {F, WIDE, AX_ROLE_MODEL, AX_ROLE_INNER, .init_std = 1};
+    ax_linear_config two = {WIDE, NARROW, AX_ROLE_INNER, AX_ROLE_MODEL, .init_std = 0.3};
     ax_linear_config head = {NARROW, CLASSES, AX_ROLE_MODEL, AX_ROLE_VOCAB, .init_std = 0.3};
     ax_layer *net[] = {ax_linear(ctx, "one", &one), ax_relu(ctx, "relu"), ax_linear(ctx, "two", &two),
                        ax_silu(ctx, "silu"), ax_linear(ctx, "head", &head)};

@@ -23,7 +23,7 @@ jobs=$(nproc)
 logs=build/test-logs
 
 # The tests for the thread sanitizer: those that run code on several threads.
-threaded='^((comm|grid|tensor|dist|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.(build|tokenizer_train)|engine\.train_ranks)'
+threaded='^((comm|grid|tensor|parallel|nn|layer)\.|dev\.(pool|bind)$|mpi\.collectives_(2|flat|nodes)$|ckpt\.checkpoint|trace\.events|data\.(build|tokenizer_train)|engine\.train_ranks)'
 
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
 export UBSAN_OPTIONS=print_stacktrace=1

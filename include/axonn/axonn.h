@@ -12,8 +12,8 @@
 #include "axonn/grid.h"   /* the ranks as a grid; the context */
 #include "axonn/tensor.h" /* arrays with layouts; frames */
 
-#include "axonn/dist.h" /* contract, redistribute, reduce; parameters */
-#include "axonn/op.h"   /* operations on tensors */
+#include "axonn/op.h"       /* operations on tensors */
+#include "axonn/parallel.h" /* contract, redistribute, reduce; parameters */
 
 #include "axonn/model.h" /* families of models */
 #include "axonn/nn.h"    /* layers */

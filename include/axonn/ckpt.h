@@ -17,7 +17,7 @@
 #ifndef AXONN_CKPT_H
 #define AXONN_CKPT_H
 
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -65,8 +65,8 @@ typedef struct ax_stream {
 
 typedef ax_status ax_kernel_fn(ax_stream *stream, const void *args);
 
-/* For backends: runs a gemm with an epilogue (`then` is not AX_THEN_STORE) as two kernels of the table: gemm
- * without epilogue, then activation or activation_grad. */
+/* For backends: runs a gemm with an epilogue (`epilogue` is not AX_EPILOGUE_NONE) as two kernels of the
+ * table: gemm without epilogue, then activation or activation_grad. */
 AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *args,
                                        ax_kernel_fn *const kernel[]);
 
@@ -74,11 +74,11 @@ AX_MUST_CHECK ax_status ax_gemm_in_two(ax_stream *stream, const ax_gemm_args *ar
  * devices. Collectives on all links of a device run in the order in which they are started, beside the
  * device's stream. So ranks that are in several groups must start their collectives in the same order. */
 typedef struct ax_link ax_link;
-enum { AX_LINK_TOKEN = 128, AX_LINK_PLACE = 32 };
+enum { AX_LINK_UNIQUE_ID = 128, AX_LINK_PLACE = 32 };
 
 typedef struct ax_link_group {
-    const char *name;  /* for messages */
-    const void *token; /* the group's, from `invite`: the same on all its ranks */
+    const char *name;      /* for messages */
+    const void *unique_id; /* of the group, from the function `unique_id`: the same on all its ranks */
     int rank, size;
     /* Returns NULL, or why other ranks have failed. Called regularly while this rank waits for them. */
     const char *(*failed)(void *user);
@@ -92,8 +92,8 @@ typedef struct ax_link_ops {
     /* Identifies the device on its machine, for example by its PCI bus id: no two ranks of a group may share
      * one. */
     void (*place)(ax_device *dev, char out[AX_LINK_PLACE]);
-    /* Makes the token of a new group; one rank does this and sends the token to the others. */
-    ax_status (*invite)(void *token);
+    /* Makes the unique id of a new group; one rank calls it and sends the id to the others. */
+    ax_status (*unique_id)(void *id);
     /* Collective along the group; for set-up. If one rank fails, the others may wait up to two minutes. */
     ax_status (*open)(ax_device *dev, const ax_link_group *group, ax_link **out);
     void (*close)(ax_link **link); /* nothing may be in flight, unless the world has failed */
@@ -125,14 +125,14 @@ typedef struct ax_device_ops {
     void (*close)(ax_device *dev);
     /* The memory of the backend, or of a delegate, is not host memory: collectives copy it to the host and
      * back, or use links. */
-    bool apart;
+    bool discrete_memory;
 
     /* All entries from here on are pointers; NULL entries are inherited from the delegates. */
 
     const ax_link_ops *links; /* or NULL */
     /* ax_device_available and ax_device_held; `held` counts the memory of libraries too. Optional: without
      * them the device uses host memory, number 0. */
-    int64_t (*available)(int neighbour, int *place);
+    int64_t (*available)(int local_rank, int *place);
     int64_t (*held)(ax_device *dev);
     /* Bytes of scratch that kernels need with `threads` threads; `open` allocates them. Optional. */
     size_t (*workspace)(int threads);
@@ -148,19 +148,20 @@ typedef struct ax_device_ops {
     void (*poison)(ax_device *dev, void *memory, size_t bytes); /* optional: marks content as invalid */
     /* Waits until all launched work is done. Optional: without it ax_launch itself waits. */
     ax_status (*wait)(ax_stream *stream);
-    /* Graphs of launches. Between record_begin and record_end launches are captured and not run; *graph has
-     * them, and `replay` enqueues it. record_end is called even if a launch has failed; if record_end fails,
-     * there is no graph. `forget` frees a graph; replays already enqueued still run. Optional, all or
-     * none. */
-    ax_status (*record_begin)(ax_stream *stream);
-    ax_status (*record_end)(ax_stream *stream, void **graph);
-    ax_status (*replay)(ax_stream *stream, void *graph);
-    void (*forget)(ax_device *dev, void *graph);
-    /* The device's own clock. `stamp` enqueues a time stamp, number 0 … AX_STAMPS-1, on the stream. `between`
-     * waits for the second of two stamps and returns the seconds between them. Optional, both or none:
-     * without them the host waits for each launch that is timed. */
-    ax_status (*stamp)(ax_stream *stream, int number);
-    ax_status (*between)(ax_stream *stream, int first, int second, double *seconds);
+    /* Graphs of launches. Between capture_begin and capture_end launches are captured and not run; *graph has
+     * them, and graph_launch enqueues it. capture_end is called even if a launch has failed; if capture_end
+     * fails, there is no graph. graph_destroy frees a graph; launches already enqueued still run. Optional,
+     * all or none. */
+    ax_status (*capture_begin)(ax_stream *stream);
+    ax_status (*capture_end)(ax_stream *stream, void **graph);
+    ax_status (*graph_launch)(ax_stream *stream, void *graph);
+    void (*graph_destroy)(ax_device *dev, void *graph);
+    /* The device's own clock. event_record enqueues event number 0 … AX_EVENTS-1 on the stream, which notes
+     * the time when the stream reaches it. event_elapsed waits for the second of two events and returns the
+     * seconds between them. Optional, both or none: without them the host waits for each launch that is
+     * timed. */
+    ax_status (*event_record)(ax_stream *stream, int event);
+    ax_status (*event_elapsed)(ax_stream *stream, int first, int second, double *seconds);
     /* Measures for about `seconds` the peak floating-point operations per second for dtype `compute`: of
      * multiply-adds in registers, or of a large matmul if a library does those. Returns 0 if not known.
      * Optional. */
@@ -184,7 +185,7 @@ typedef void ax_observe_fn(void *user, const ax_operand *operand, int64_t n);
 /* Called for each launch on a device of any kind, before the kernel runs. */
 typedef void ax_watch_fn(void *user, ax_kernel kernel, const void *args);
 
-enum { AX_STAMPS = 4096 };    /* time stamps of a device with a clock */
+enum { AX_EVENTS = 4096 };    /* events of a device with a clock */
 enum { AX_COPY_LATER = 256 }; /* most bytes of ax_copy_out_begin */
 
 /* The totals of all launches of one kernel. */
@@ -198,7 +199,7 @@ enum { AX_CORES_MAX = 1024 };
 typedef struct ax_binding {
     int n;               /* number of cores, one for each thread; 0: threads are not bound */
     const char *why_not; /* the reason if n is 0 */
-    int neighbour;       /* the local rank (number on its machine): selects one of several GPUs */
+    int local_rank;      /* the local rank (number on its machine): selects one of several GPUs */
     bool alone;          /* no other thread of the process is often busy: one rank, no MPI traffic */
     uint64_t cores[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i, as ax_cores numbers them */
 } ax_binding;
@@ -219,8 +220,8 @@ struct ax_device {
                                 later, by ax_stream_wait at the latest */
     struct {
         int first, n;
-        ax_kernel kernel[AX_STAMPS / 2];
-    } stamped; /* a ring of launches, each between two stamps, whose times are not yet in `totals` */
+        ax_kernel kernel[AX_EVENTS / 2];
+    } timed; /* a ring of launches, each between two events, whose times are not yet in `totals` */
     char later[AX_COPY_LATER]; /* what ax_copy_out_begin has copied, if the backend does not keep it */
     ax_replay *replay;         /* the one that has begun, or NULL */
     ax_observe_fn *observe;    /* dry device only */
@@ -298,11 +299,11 @@ AX_MUST_CHECK ax_status ax_device_alloc(ax_device *dev, size_t bytes, void **out
 void ax_device_free(ax_device *dev, void *memory, size_t bytes);
 
 /* ax_device_available returns the bytes that a device of backend `name`, opened now by the rank with local
- * rank `neighbour`, could allocate; -1 if not known. *place: the number of that memory; ranks of a machine
+ * rank `local_rank`, could allocate; -1 if not known. *place: the number of that memory; ranks of a machine
  * with the same number share it. ax_device_held returns the most memory of an open device that this process
  * has used so far. For a device that uses host memory these are ax_memory_available, number 0, and
  * ax_memory_peak. */
-int64_t ax_device_available(const char *name, int neighbour, int *place);
+int64_t ax_device_available(const char *name, int local_rank, int *place);
 int64_t ax_device_held(ax_device *dev);
 
 /* Makes memory resident near the threads that will work on it in kernels over the elements of this array. Its

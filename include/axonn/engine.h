@@ -271,7 +271,7 @@ AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t
 typedef struct ax_product {
     ax_gemm_args args; /* pointers are NULL */
     bool bias;         /* args.bias was not NULL */
-    bool pre;          /* args.pre, the preactivation, was not NULL */
+    bool preact;       /* args.preact, the preactivation, was not NULL */
     int64_t calls;     /* per step */
     ax_spread seconds; /* of a call */
 } ax_product;

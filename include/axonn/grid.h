@@ -136,7 +136,7 @@ char *ax_grid_nearest(ax_grid_size wanted, int ranks, ax_grid_legal_fn *legal, c
 /* How a run is distributed over its grid, and which communication overlaps with computation. Zeros are the
  * defaults, except for `overlap` (ax_parallel_default). */
 typedef struct ax_parallel {
-    const struct ax_strategy *strategy; /* dist.h; NULL: axonn, all axes */
+    const struct ax_strategy *strategy; /* parallel.h; NULL: axonn, all axes */
     int zero;                           /* stage of ZeRO along data, 0 … 3 */
     struct {
         bool oar; /* the all-reduce of the input gradient overlaps with the GEMM of the weight gradient */
@@ -153,7 +153,7 @@ typedef struct ax_ctx {
     ax_stream *stream; /* the compute stream */
     ax_comm *world;
     ax_grid *grid;
-    int neighbour;    /* this rank's number among the ranks of its machine (MPI: local rank) */
+    int local_rank;   /* this rank's number among the ranks of its machine (MPI: local rank) */
     ax_dtype compute; /* dtype of activations, and of weights of two or more dims as kernels read them: F64,
                          F32, BF16 or F16 */
     ax_dtype accum;   /* master weights, gradients, statistics, one-dim parameters: F64 or F32 */
@@ -164,7 +164,7 @@ typedef struct ax_ctx {
 /* The compute threads of a rank. */
 typedef struct ax_threads {
     int count;
-    int neighbours;     /* number of ranks on this machine (MPI: local size), this one included */
+    int local_size;     /* number of ranks on this machine (MPI: local size), this one included */
     ax_binding binding; /* dev.h */
 } ax_threads;
 

@@ -87,19 +87,19 @@ typedef enum ax_activation {
         AX_ACTIVATION_COUNT
 } ax_activation;
 
-/* The epilogue of a gemm. Except with STORE, c and `pre` are dense and T, [m,n], and `accumulate` is false.
- * It depends on the device whether the sums (preactivations or gradients) are rounded to T before the
- * epilogue. */
-typedef enum ax_gemm_then {
-    AX_THEN_STORE,          /* c = sums */
-    AX_THEN_ACTIVATION,     /* c = f(sums); pre = sums (preactivations), unless pre is NULL */
-    AX_THEN_ACTIVATION_GRAD /* c = sums·f'(pre); bias must be NULL */
-} ax_gemm_then;
+/* The epilogue of a gemm. Except with AX_EPILOGUE_NONE, c and `preact` are dense and T, [m,n], and
+ * `accumulate` is false. It depends on the device whether the sums (preactivations or gradients) are rounded
+ * to T before the epilogue. */
+typedef enum ax_epilogue {
+    AX_EPILOGUE_NONE,           /* c = sums */
+    AX_EPILOGUE_ACTIVATION,     /* c = f(sums); preact = sums (preactivations), unless preact is NULL */
+    AX_EPILOGUE_ACTIVATION_GRAD /* c = sums·f'(preact); bias must be NULL */
+} ax_epilogue;
 
 /* c[m,n] = op(a)[m,k] · op(b)[k,n] (+ c if `accumulate`) (+ bias[n] in every row, if not NULL). `dtype` of a
  * and b is T; `c_dtype` is T or A; bias is A; sums are kept in A. a is [m,k] with row stride lda, or [k,m] if
  * trans_a; b likewise [k,n] or [n,k] if trans_b. k == 0 gives the bias or zeros (or adds them to c). c and
- * pre must not overlap a, b or each other. */
+ * preact must not overlap a, b or each other. */
 typedef struct ax_gemm_args {
     int64_t m, n, k;
     const void *a, *b, *bias;
@@ -107,9 +107,9 @@ typedef struct ax_gemm_args {
     int64_t lda, ldb, ldc;
     ax_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
-    uint8_t then;       /* ax_gemm_then */
-    ax_activation kind; /* f; unused with STORE */
-    void *pre;
+    uint8_t epilogue;   /* ax_epilogue */
+    ax_activation kind; /* f; unused with AX_EPILOGUE_NONE */
+    void *preact;       /* preactivations, or NULL */
 } ax_gemm_args;
 
 /* y[r,c] = x[r,c] + bias[c]; y may be x. x, y: T; bias: A. */

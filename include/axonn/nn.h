@@ -1,7 +1,7 @@
 /* nn: layers with explicit forward and backward, and combinators that build networks from them.
  *
  * A network is a tree of layers, written as for one rank: no layer names a grid axis. A layer names the
- * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_HIDDEN, …). The strategy maps roles to axes (dist.h); this
+ * *roles* of its dims (AX_ROLE_MODEL, AX_ROLE_INNER, …). The strategy maps roles to axes (parallel.h); this
  * gives the layouts, and the layouts determine the communication. Forward pushes the tensors that backward
  * needs on the frame's stack; backward pops them in reverse order. Activations are [b, t, width] in the
  * context's compute dtype; tokens, targets and document starts are in the frame's batch.
@@ -120,7 +120,7 @@ typedef struct ax_embedding_config {
 ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config *config);
 
 /* Multi-head causal self-attention with its projections: the children q, k, v and proj are linear layers.
- * Whole heads are split along the axes of AX_ROLE_HIDDEN. With kv_heads < heads, groups of query heads share
+ * Whole heads are split along the axes of AX_ROLE_INNER. With kv_heads < heads, groups of query heads share
  * a key head (grouped-query attention; 0: kv_heads = heads); ax_heads_split chooses the layout, also for more
  * ranks than kv_heads. `dropout`, in [0, 1), is applied to the attention probabilities in training.
  * Collective along the grid. */
@@ -132,7 +132,7 @@ typedef struct ax_attention_config {
 ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config *config);
 
 /* y = down(activation(up(x))), where up and down are the linear layers NAME.up, W [ffn,width], and NAME.down,
- * W [width,ffn]; ffn has role AX_ROLE_HIDDEN. The activation and its derivative are fused with the GEMMs of
+ * W [width,ffn]; ffn has role AX_ROLE_INNER. The activation and its derivative are fused with the GEMMs of
  * up and down, unless the GEMM's result is a partial sum. */
 typedef struct ax_mlp_config {
     int64_t width, ffn;

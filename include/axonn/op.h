@@ -1,5 +1,5 @@
 /* op: operations on tensors, forward and backward. Each runs a kernel on the local box, plus the reductions
- * that the layout requires. Contractions (GEMMs) are in dist.h (ax_contract); this header has the others.
+ * that the layout requires. Contractions (GEMMs) are in parallel.h (ax_contract); this header has the others.
  *
  * The following holds unless an operation says otherwise.
  *   - Tensors are [b, t, d] (samples, positions, width) with any layout.
@@ -9,11 +9,11 @@
  *   - An operation that computes a statistic over a split dim is collective along the axes that split it; all
  *     others are not collective.
  *   - T is the compute dtype of the context, A its accumulation dtype.
- *   - An operation with parameters acquires them and adds to their gradients itself (dist.h). */
+ *   - An operation with parameters acquires them and adds to their gradients itself (parallel.h). */
 #ifndef AXONN_OP_H
 #define AXONN_OP_H
 
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -265,7 +265,7 @@ static ax_status open_device(bench *b)
     if (!strcmp(b->args->device, "cpu"))
         return AX_OK;
     AX_TRY(ax_threads_share(b->world, 1, &threads));
-    ax_binding mine = {.neighbour = threads.binding.neighbour};
+    ax_binding mine = {.local_rank = threads.binding.local_rank};
     AX_TRY(ax_comm_agree(b->world, ax_device_open_bound(b->args->device, 1, &mine, &b->dev)));
     b->on_dev.dev = b->dev;
     b->stream = &b->on_dev;

@@ -38,8 +38,8 @@ typedef struct row {
 /* The epilogue's part of a product's name. A name is like "NT 1024x2304x768 bf16", followed by: " f32" the
  * result's dtype if it differs, "+=" adds to the result, "+bias" adds a bias to each column, "gelu" and
  * "gelu'" the epilogue, "strided" rows further apart in memory than they are long. */
-static const char *const then[] = {
-    [AX_THEN_STORE] = "", [AX_THEN_ACTIVATION] = "gelu", [AX_THEN_ACTIVATION_GRAD] = "gelu'"};
+static const char *const epilogue[] = {
+    [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
 
 static void name_product(const ax_product *p, char *out, size_t size)
 {
@@ -50,7 +50,8 @@ static void name_product(const ax_product *p, char *out, size_t size)
              g->trans_b ? 'T' : 'N', (long long)g->m, (long long)g->n, (long long)g->k,
              ax_dtype_name(g->dtype), g->c_dtype == g->dtype ? "" : " ",
              g->c_dtype == g->dtype ? "" : ax_dtype_name(g->c_dtype), g->accumulate ? " +=" : "",
-             p->bias ? " +bias" : "", g->then ? " " : "", then[g->then], sparse ? " strided" : "");
+             p->bias ? " +bias" : "", g->epilogue ? " " : "", epilogue[g->epilogue],
+             sparse ? " strided" : "");
 }
 
 static row row_of(const ax_step_products *all, const ax_product *p, const char *name)
@@ -108,7 +109,7 @@ static ax_status print_json(const ax_step_products *all, const args *a, int rank
                                  (json_int_t)g->lda, "ldb", (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc,
                                  "trans_a", g->trans_a, "trans_b", g->trans_b, "dtype",
                                  ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate",
-                                 g->accumulate, "bias", r->product->bias, "then", then[g->then]);
+                                 g->accumulate, "bias", r->product->bias, "epilogue", epilogue[g->epilogue]);
         json_object_update(out, more);
         json_decref(more);
     }

@@ -137,7 +137,7 @@ static ax_status run_staged(ax_comm *comm, ax_stream *stream, const ax_coll_args
 static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
 {
     ax_device *dev = stream ? stream->dev : NULL;
-    if (dev && dev->ops.apart)
+    if (dev && dev->ops.discrete_memory)
         return comm->link ? ax_comm_link_run(comm, stream, args, work) : run_staged(comm, stream, args);
     if (!dev || !dev->ops.enter)
         return comm->ops->run(comm, stream, args, work);
@@ -156,7 +156,7 @@ static ax_status run(ax_comm *comm, ax_stream *stream, const ax_coll_args *args,
 static ax_status finish_kernels(ax_stream *stream)
 {
     const ax_device *dev = stream ? stream->dev : NULL;
-    return dev && dev->ops.apart && dev->totals ? ax_stream_wait(stream) : AX_OK;
+    return dev && dev->ops.discrete_memory && dev->totals ? ax_stream_wait(stream) : AX_OK;
 }
 
 static ax_status collective(ax_comm *comm, ax_stream *stream, const ax_coll_args *args, ax_work **work)
@@ -296,7 +296,7 @@ int64_t ax_comm_foreign_memory(const ax_comm *comm)
 
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args)
 {
-    if (stream && stream->dev->ops.apart)
+    if (stream && stream->dev->ops.discrete_memory)
         return comm->link ? stream->dev->ops.links->name : "staged";
     return comm->ops->path ? comm->ops->path(comm, args) : comm->ops->name;
 }

@@ -176,12 +176,12 @@ static const char *world_failed(void *comm)
 /* Returns the same status on all ranks. */
 static ax_status open_link(ax_comm *comm, ax_device *dev, const char *name, ax_link **out)
 {
-    char token[AX_LINK_TOKEN] = "";
+    char unique_id[AX_LINK_UNIQUE_ID] = "";
     ax_work *work;
     const ax_link_ops *links = dev->ops.links;
-    ax_link_group group = {name, token, comm->rank, comm->size, world_failed, comm};
-    AX_TRY(ax_comm_agree(comm, comm->rank ? AX_OK : links->invite(token)));
-    AX_TRY(ax_broadcast(comm, NULL, token, sizeof token, AX_U8, 0, &work));
+    ax_link_group group = {name, unique_id, comm->rank, comm->size, world_failed, comm};
+    AX_TRY(ax_comm_agree(comm, comm->rank ? AX_OK : links->unique_id(unique_id)));
+    AX_TRY(ax_broadcast(comm, NULL, unique_id, sizeof unique_id, AX_U8, 0, &work));
     AX_TRY(ax_wait(&work));
     ax_status status = ax_comm_agree(comm, links->open(dev, &group, out));
     if (status != AX_OK && *out)
@@ -214,7 +214,7 @@ static ax_status connect(ax_comm *comm, ax_device *dev, const char *name, char *
 ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const char *name, char why[AX_COMM_WHY])
 {
     *why = 0;
-    if (!dev->ops.apart || comm->size == 1 || comm->link)
+    if (!dev->ops.discrete_memory || comm->size == 1 || comm->link)
         return AX_OK;
     AX_TRY(exchange_cards(comm, dev, why, AX_COMM_WHY));
     return *why ? AX_OK : connect(comm, dev, name, why, AX_COMM_WHY);

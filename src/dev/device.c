@@ -47,7 +47,7 @@ static void inherit(ax_device_ops *ops, const ax_device_ops *from)
         if (!entry)
             memcpy((char *)ops + at, (const char *)from + at, sizeof entry);
     }
-    ops->apart = ops->apart || from->apart;
+    ops->discrete_memory = ops->discrete_memory || from->discrete_memory;
 }
 
 /* Fills the NULL entries of `ops` from its delegate, then from the delegate's delegate, and so on. */
@@ -168,7 +168,7 @@ void ax_device_free(ax_device *dev, void *memory, size_t bytes)
         dev->ops.free(dev, memory, bytes);
 }
 
-int64_t ax_device_available(const char *name, int neighbour, int *place)
+int64_t ax_device_available(const char *name, int local_rank, int *place)
 {
     const ax_device_ops *ops = ax_device_find(name);
     ax_device_ops resolved = {0};
@@ -177,7 +177,7 @@ int64_t ax_device_available(const char *name, int neighbour, int *place)
         resolve(&resolved);
     }
     *place = 0;
-    return resolved.available ? resolved.available(neighbour, place) : ax_memory_available();
+    return resolved.available ? resolved.available(local_rank, place) : ax_memory_available();
 }
 
 int64_t ax_device_held(ax_device *dev) { return dev->ops.held ? dev->ops.held(dev) : ax_memory_peak(); }
@@ -221,46 +221,46 @@ ax_status ax_device_run(ax_stream *stream, ax_kernel kernel, const void *args)
     return status;
 }
 
-enum { STAMPED = AX_STAMPS / 2 };
+enum { TIMED = AX_EVENTS / 2 };
 
-/* Adds the times of the `n` oldest stamped launches to the totals and removes them from the ring. */
+/* Adds the times of the `n` oldest timed launches to the totals and removes them from the ring. */
 static ax_status add_times(ax_stream *stream, int n)
 {
     ax_device *dev = stream->dev;
     for (int i = 0; i < n; i++) {
-        int at = dev->stamped.first;
+        int at = dev->timed.first;
         double seconds = 0;
-        AX_TRY(dev->ops.between(stream, 2 * at, 2 * at + 1, &seconds));
+        AX_TRY(dev->ops.event_elapsed(stream, 2 * at, 2 * at + 1, &seconds));
         if (dev->totals)
-            dev->totals[dev->stamped.kernel[at]].seconds += seconds;
-        dev->stamped.first = (at + 1) % STAMPED;
-        dev->stamped.n--;
+            dev->totals[dev->timed.kernel[at]].seconds += seconds;
+        dev->timed.first = (at + 1) % TIMED;
+        dev->timed.n--;
     }
     return AX_OK;
 }
 
-static ax_status stamp(ax_stream *stream, int number)
+static ax_status record_event(ax_stream *stream, int event)
 {
     enter(stream->dev);
-    ax_status status = stream->dev->ops.stamp(stream, number);
+    ax_status status = stream->dev->ops.event_record(stream, event);
     leave(stream->dev);
     return status;
 }
 
-/* Launches a kernel between two stamps of the device's clock. When the ring is full, the host waits for and
+/* Launches a kernel between two events. When the ring is full, the host waits for and
  * removes its older half only, so that the device stays busy. */
-static ax_status run_stamped(ax_stream *stream, ax_kernel kernel, const void *args)
+static ax_status run_timed(ax_stream *stream, ax_kernel kernel, const void *args)
 {
     ax_device *dev = stream->dev;
     AX_TRY(ax_replay_cut(stream));
-    if (dev->stamped.n == STAMPED)
-        AX_TRY(add_times(stream, STAMPED / 2));
-    int at = (dev->stamped.first + dev->stamped.n) % STAMPED;
-    AX_TRY(stamp(stream, 2 * at));
+    if (dev->timed.n == TIMED)
+        AX_TRY(add_times(stream, TIMED / 2));
+    int at = (dev->timed.first + dev->timed.n) % TIMED;
+    AX_TRY(record_event(stream, 2 * at));
     AX_TRY(ax_device_run(stream, kernel, args));
-    AX_TRY(stamp(stream, 2 * at + 1));
-    dev->stamped.kernel[at] = kernel;
-    dev->stamped.n++;
+    AX_TRY(record_event(stream, 2 * at + 1));
+    dev->timed.kernel[at] = kernel;
+    dev->timed.n++;
     return AX_OK;
 }
 
@@ -272,9 +272,10 @@ ax_status ax_launch(ax_stream *stream, ax_kernel kernel, const void *args)
     dev->launches++;
     if (dev->watch)
         dev->watch(dev->watch_user, kernel, args);
-    bool stamps = dev->totals && dev->ops.stamp && !dev->ring, waits = !stamps && (dev->ring || dev->totals);
+    bool events = dev->totals && dev->ops.event_record && !dev->ring,
+         waits = !events && (dev->ring || dev->totals);
     double begin = waits ? ax_now() : 0, cpu = dev->ring ? ax_cpu_now() : 0;
-    ax_status status = stamps        ? run_stamped(stream, kernel, args)
+    ax_status status = events        ? run_timed(stream, kernel, args)
                        : dev->replay ? ax_replay_launch(stream, kernel, args)
                                      : ax_device_run(stream, kernel, args);
     if (status == AX_OK && waits) /* so that the host's clock times the kernel, not the launch */
@@ -296,7 +297,7 @@ ax_status ax_stream_wait(ax_stream *stream)
 {
     AX_TRY(ax_replay_cut(stream));
     AX_TRY(stream->dev->ops.wait ? stream->dev->ops.wait(stream) : AX_OK);
-    return add_times(stream, stream->dev->stamped.n);
+    return add_times(stream, stream->dev->timed.n);
 }
 
 ax_status ax_copy_in(ax_stream *stream, void *device, const void *host, size_t bytes)

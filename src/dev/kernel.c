@@ -39,8 +39,9 @@ static ax_status check_activation(const char *kernel, ax_activation kind)
 static ax_status check_epilogue(const ax_gemm_args *a)
 {
     bool fits = a->c_dtype == a->dtype && !a->accumulate && a->ldc == ax_max(a->n, 1);
-    bool has = a->then == AX_THEN_ACTIVATION || (a->then == AX_THEN_ACTIVATION_GRAD && a->pre && !a->bias);
-    AX_CHECK(a->then == AX_THEN_STORE ? !a->pre : fits && has, AX_ERR_USAGE,
+    bool has = a->epilogue == AX_EPILOGUE_ACTIVATION ||
+               (a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD && a->preact && !a->bias);
+    AX_CHECK(a->epilogue == AX_EPILOGUE_NONE ? !a->preact : fits && has, AX_ERR_USAGE,
              "kernel gemm: the arguments do not fit the epilogue");
     return check_activation("gemm", a->kind);
 }
@@ -192,14 +193,14 @@ static double pass_table(const ax_update_array *table, int64_t arrays, ax_dtype 
 #define AREA (REAL(a->rows) * REAL(a->cols))
 
 /* clang-format off */
-ROW(gemm, pre,
+ROW(gemm, preact,
     TAKES(dtype, ACTIVATION); TAKES(c_dtype, BIT(T) | BIT(A)); AX_TRY(check_epilogue(a)),
     2 * REAL(a->m) * REAL(a->n) * REAL(a->k),
     IN(a->a, T, MATRIX(a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, a->lda)),
     IN(a->b, T, MATRIX(a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, a->ldb)),
     IN(a->bias, A, VECTOR(a->n)),
     OPERAND(a->accumulate ? AX_READ_WRITE : AX_WRITE, a->c, a->c_dtype, MATRIX(a->m, a->n, a->ldc)),
-    OPERAND(a->then == AX_THEN_ACTIVATION_GRAD ? AX_READ : AX_WRITE, a->pre, T, DENSE(a->m, a->n)));
+    OPERAND(a->epilogue == AX_EPILOGUE_ACTIVATION_GRAD ? AX_READ : AX_WRITE, a->preact, T, DENSE(a->m, a->n)));
 
 ROW(bias_add, dtype, TAKES(dtype, ACTIVATION), AREA,
     IN(a->x, T, DENSE(a->rows, a->cols)), IN(a->bias, A, VECTOR(a->cols)),

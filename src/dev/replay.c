@@ -75,7 +75,7 @@ static bool matches(const segment *s, size_t i, ax_kernel kernel, const void *ar
 static void drop_graph(const ax_replay *r, segment *s)
 {
     if (s->graph)
-        r->dev->ops.forget(r->dev, s->graph);
+        r->dev->ops.graph_destroy(r->dev, s->graph);
     s->graph = NULL;
     s->repeats = 0;
 }
@@ -106,12 +106,12 @@ static void capture_graph(ax_stream *stream, segment *s)
         s->repeats++;
         return;
     }
-    ax_status status = ops->record_begin(stream);
+    ax_status status = ops->capture_begin(stream);
     if (status == AX_OK) {
         ax_status launched = run_launches(stream, s, s->n);
-        status = ops->record_end(stream, &s->graph);
+        status = ops->capture_end(stream, &s->graph);
         if (launched != AX_OK && status == AX_OK) {
-            ops->forget(stream->dev, s->graph);
+            ops->graph_destroy(stream->dev, s->graph);
             s->graph = NULL;
             status = launched;
         }
@@ -170,7 +170,7 @@ static ax_status run_deferred(ax_stream *stream, ax_replay *r)
     truncate_segment(r, s, n);
     if (whole && !s->graph)
         capture_graph(stream, s);
-    return s->graph ? stream->dev->ops.replay(stream, s->graph) : run_launches(stream, s, n);
+    return s->graph ? stream->dev->ops.graph_launch(stream, s->graph) : run_launches(stream, s, n);
 }
 
 ax_status ax_replay_cut(ax_stream *stream)
@@ -226,7 +226,7 @@ ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay)
 {
     ax_device *dev = stream->dev;
     AX_ASSERT(!dev->replay && replay->dev == dev);
-    if (replay->disabled || !dev->ops.record_begin || dev->ring || dev->totals)
+    if (replay->disabled || !dev->ops.capture_begin || dev->ring || dev->totals)
         return AX_OK;
     replay->at = replay->deferred = 0;
     replay->deferred_error = AX_OK;

@@ -126,19 +126,19 @@ static ax_status time_round(timing *t, int64_t round, double weights, ax_kernel_
 
 static ax_status time_rounds(timing *t, ax_generate_times *out)
 {
-    bool stamps = t->ctx->dev->ops.stamp != NULL;
+    bool events = t->ctx->dev->ops.event_record != NULL;
     AX_TRY(warm_up(t));
     for (int64_t i = 0; i < t->spans; i++)
         out->weights += (double)t->span[i].bytes;
     for (int64_t round = 0; round < t->rounds; round++)
-        AX_TRY(time_round(t, round, out->weights, stamps ? NULL : out->kernel));
+        AX_TRY(time_round(t, round, out->weights, events ? NULL : out->kernel));
     out->prompt = ax_spread_of(t->first, t->rounds);
     out->token = ax_spread_of(t->each, t->rounds * t->tokens);
     out->read = ax_spread_of(t->read, t->rounds);
     out->share = ax_spread_of(t->share, t->rounds);
-    if (stamps)
+    if (events)
         AX_TRY(generate(t, out->kernel, t->first, t->each));
-    double n = (double)t->tokens * (double)(stamps ? 1 : t->rounds);
+    double n = (double)t->tokens * (double)(events ? 1 : t->rounds);
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
         ax_kernel_total *sum = &out->kernel[k];
         *sum = (ax_kernel_total){sum->calls / (int64_t)n, sum->seconds / n, sum->flops / n, sum->bytes / n};

@@ -11,24 +11,24 @@ typedef struct member {
     int64_t need, available;
 } member;
 
-static ax_status gather_members(ax_comm *world, const char *device, int neighbour, size_t need, member *all)
+static ax_status gather_members(ax_comm *world, const char *device, int local_rank, size_t need, member *all)
 {
     ax_work *work;
     int place;
-    int64_t available = ax_device_available(device, neighbour, &place);
+    int64_t available = ax_device_available(device, local_rank, &place);
     member mine = {ax_rng_key(ax_host_key(), "memory", (uint64_t)place), (int64_t)need, available};
     AX_TRY(ax_all_gather(world, NULL, &mine, all, sizeof mine, AX_U8, &work));
     return ax_wait(&work);
 }
 
-ax_status ax_machine_find(ax_comm *world, const char *device, int neighbour, size_t need, ax_machine *out)
+ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, size_t need, ax_machine *out)
 {
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
     char name[256] = "";
     member *all;
     gethostname(name, sizeof name - 1);
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
-    ax_status status = gather_members(world, device, neighbour, need, all);
+    ax_status status = gather_members(world, device, local_rank, need, all);
     *out = (ax_machine){.available = -1};
     for (int r = 0; r < n; r++) {
         if (all[r].host != all[rank].host)
@@ -59,6 +59,6 @@ static ax_status check_fit(const ax_machine *m, const char *what, const char *ad
 ax_status ax_memory_admit(ax_ctx *ctx, const ax_memory *memory, const char *what, const char *advice)
 {
     ax_machine m;
-    AX_TRY(ax_machine_find(ctx->world, ctx->dev->ops.name, ctx->neighbour, ax_memory_total(memory), &m));
+    AX_TRY(ax_machine_find(ctx->world, ctx->dev->ops.name, ctx->local_rank, ax_memory_total(memory), &m));
     return ax_comm_agree(ctx->world, check_fit(&m, what, advice));
 }

@@ -13,8 +13,8 @@ typedef struct ax_machine {
 } ax_machine;
 
 /* Finds the memory that this rank shares and what its ranks need. This rank needs `need` bytes on backend
- * `device`; `neighbour` is its local rank. Collective along world. */
-AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int neighbour, size_t need,
+ * `device`; `local_rank` is its local rank. Collective along world. */
+AX_MUST_CHECK ax_status ax_machine_find(ax_comm *world, const char *device, int local_rank, size_t need,
                                         ax_machine *out);
 bool ax_machine_fits(const ax_machine *machine);
 

@@ -74,7 +74,7 @@ static void log_plan(const ax_run *run)
 
 static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
 {
-    return ax_machine_find(run->world, run->config->device, run->threads.binding.neighbour, need, out);
+    return ax_machine_find(run->world, run->config->device, run->threads.binding.local_rank, need, out);
 }
 
 /* Whether every machine has the memory that its ranks need. The same answer on all ranks. */

@@ -19,7 +19,7 @@ static bool same_product(const ax_product *p, const ax_gemm_args *b)
     return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
            a->ldb == b->ldb && a->ldc == b->ldc && a->dtype == b->dtype && a->c_dtype == b->c_dtype &&
            a->trans_a == b->trans_a && a->trans_b == b->trans_b && a->accumulate == b->accumulate &&
-           a->then == b->then && a->kind == b->kind && p->pre == (b->pre != NULL);
+           a->epilogue == b->epilogue && a->kind == b->kind && p->preact == (b->preact != NULL);
 }
 
 static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
@@ -28,9 +28,9 @@ static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
     AX_CHECK(product, AX_ERR_MEMORY, "not enough memory to record another matrix product");
     all->product = product;
     all->product[all->n] =
-        (ax_product){.args = *args, .bias = args->bias != NULL, .pre = args->pre != NULL, .calls = 1};
+        (ax_product){.args = *args, .bias = args->bias != NULL, .preact = args->preact != NULL, .calls = 1};
     ax_gemm_args *mine = &all->product[all->n++].args;
-    mine->a = mine->b = mine->bias = mine->c = mine->pre = NULL;
+    mine->a = mine->b = mine->bias = mine->c = mine->preact = NULL;
     return AX_OK;
 }
 
@@ -108,7 +108,7 @@ static int64_t set_bytes(const ax_product *p)
 {
     const ax_gemm_args *g = &p->args;
     return padded(elements_of_a(g), g->dtype) + padded(elements_of_b(g), g->dtype) + bias_bytes(p) +
-           (p->pre ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
+           (p->preact ? 2 : 1) * padded(g->m * g->ldc, g->c_dtype);
 }
 
 /* Returns the number of sets. One is enough if it fills the caches by itself: its end evicts
@@ -127,7 +127,7 @@ static ax_gemm_args with_operands(const timing *t, const ax_product *p, int64_t 
     mine.bias = p->bias ? at : NULL;
     at += bias_bytes(p);
     mine.c = at;
-    mine.pre = p->pre ? at + padded(mine.m * mine.ldc, mine.c_dtype) : NULL;
+    mine.preact = p->preact ? at + padded(mine.m * mine.ldc, mine.c_dtype) : NULL;
     return mine;
 }
 
@@ -152,8 +152,8 @@ static ax_status fill_sets(const timing *t, const ax_product *p)
         AX_TRY(fill_operand(t, mine.b, elements_of_b(g), g->dtype));
         if (p->bias)
             AX_TRY(fill_operand(t, mine.bias, g->n, ax_dtype_accum(g->dtype)));
-        if (p->pre)
-            AX_TRY(fill_operand(t, mine.pre, g->m * g->ldc, g->c_dtype));
+        if (p->preact)
+            AX_TRY(fill_operand(t, mine.preact, g->m * g->ldc, g->c_dtype));
         ax_fill_args zero = {.n = g->m * g->ldc, .y = mine.c, .dtype = g->c_dtype};
         AX_TRY(ax_run_fill(t->ctx->stream, &zero));
     }
@@ -241,7 +241,7 @@ static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
 {
     /* All ranks of a machine time at the same time and share its caches, so each needs only its part of
      * `cold`. */
-    int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(run->threads.neighbours, 1);
+    int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(run->threads.local_size, 1);
     timing t = {.ctx = run->ctx, .runs = runs, .cold = cold};
     ax_status status = ax_comm_agree(run->world, alloc_memory(&t, out));
     if (status == AX_OK)

@@ -87,11 +87,11 @@ static ax_status time_some(ax_run *run, progress *at, int64_t steps, double *sec
 static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
 {
     ax_device *dev = run->ctx->dev;
-    progress at = {.all = warm + (dev->ops.stamp ? 2 : 1) * steps};
+    progress at = {.all = warm + (dev->ops.event_record ? 2 : 1) * steps};
     int64_t taken;
     for (int64_t left = warm; left > 0; left -= steps)
         AX_TRY(time_some(run, &at, ax_min(left, steps), seconds, &taken));
-    if (dev->ops.stamp) {
+    if (dev->ops.event_record) {
         AX_TRY(time_some(run, &at, steps, seconds, &taken));
         out->seconds = ax_spread_of(seconds, steps);
     }
@@ -100,7 +100,7 @@ static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *se
     ax_status status = time_some(run, &at, steps, seconds, &taken);
     dev->totals = NULL;
     AX_TRY(status);
-    if (!dev->ops.stamp)
+    if (!dev->ops.event_record)
         out->seconds = ax_spread_of(seconds, steps);
     out->exposed = ax_run_exposed(run) / (double)taken;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {

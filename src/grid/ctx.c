@@ -10,7 +10,7 @@ ax_status ax_ctx_create(ax_comm *world, ax_grid_size size, const char *device, i
 {
     ax_threads mine = {.count = threads, .binding.why_not = "the program sets the number of threads"};
     *out = NULL;
-    AX_TRY(threads ? ax_threads_neighbour(world, &mine.binding.neighbour)
+    AX_TRY(threads ? ax_threads_local_rank(world, &mine.binding.local_rank)
                    : ax_threads_share(world, 0, &mine));
     return ax_ctx_create_with(world, size, device, &mine, compute, seed, out);
 }
@@ -24,7 +24,7 @@ ax_status ax_ctx_create_with(ax_comm *world, ax_grid_size size, const char *devi
     ax_ctx *ctx;
     AX_TRY(ax_calloc(1, sizeof *ctx, &ctx));
     ctx->world = world;
-    ctx->neighbour = threads->binding.neighbour;
+    ctx->local_rank = threads->binding.local_rank;
     ctx->compute = compute;
     ctx->accum = ax_dtype_accum(compute);
     ctx->seed = seed;

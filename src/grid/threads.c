@@ -24,9 +24,9 @@ static int64_t cores_share(const member *all, int n, int rank)
 {
     const member *mine = &all[rank];
     double cores = 0;
-    int neighbours = 0;
+    int local_size = 0;
     for (int r = 0; r < n; r++)
-        neighbours += all[r].host == mine->host;
+        local_size += all[r].host == mine->host;
     for (int c = 0; c < AX_CORES_MAX; c++) {
         int users = 0;
         uint64_t bit = UINT64_C(1) << (c % 64);
@@ -36,7 +36,7 @@ static int64_t cores_share(const member *all, int n, int rank)
             users += all[r].host == mine->host && (all[r].cores.usable[c / 64] & bit);
         cores += 1.0 / users;
     }
-    cores = fmin(cores, mine->cores.quota / neighbours);
+    cores = fmin(cores, mine->cores.quota / local_size);
     return ax_max((int64_t)(cores + 1e-6), 1);
 }
 
@@ -158,7 +158,7 @@ void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *
 
 /* ---- the ranks of a machine ---------------------------------------------------------------------- */
 
-ax_status ax_threads_neighbour(ax_comm *world, int *out)
+ax_status ax_threads_local_rank(ax_comm *world, int *out)
 {
     ax_work *work;
     uint64_t mine = ax_host_key(), *all;
@@ -198,10 +198,10 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
                 all[r].threads = all[r].wanted ? all[r].wanted : cores_share(all, n, r);
         warn_of_binding(all, n, rank);
         out->count = (int)all[rank].threads;
-        out->neighbours = add_up(all, n, mine.host).ranks;
+        out->local_size = add_up(all, n, mine.host).ranks;
         ax_threads_bind(all, n, rank, &out->binding);
         for (int r = 0; r < rank; r++)
-            out->binding.neighbour += all[r].host == mine.host;
+            out->binding.local_rank += all[r].host == mine.host;
         if (pin && *pin && !mine.pin_off && strcmp(pin, "auto") != 0)
             status = ax_fail(AX_ERR_USAGE, "AXONN_PIN is \"%s\", not auto or off", pin);
     }

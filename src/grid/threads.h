@@ -18,6 +18,6 @@ typedef struct ax_threads_member {
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out);
 
 /* The rank's number among the ranks of its machine (MPI: local rank). Collective along world. */
-AX_MUST_CHECK ax_status ax_threads_neighbour(ax_comm *world, int *out);
+AX_MUST_CHECK ax_status ax_threads_local_rank(ax_comm *world, int *out);
 
 #endif

@@ -28,7 +28,7 @@ static bool heads_fit(const ax_grid_load *load, ax_grid_size size)
 {
     const ax_model_config *m = load->model;
     return !m ||
-           ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_HIDDEN]));
+           ax_heads_fit(m->heads, m->kv_heads, (int)ranks_along(size, &load->strategy->of[AX_ROLE_INNER]));
 }
 
 static bool batch_fits(const ax_grid_load *load, ax_grid_size size)

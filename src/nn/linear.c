@@ -67,22 +67,22 @@ static ax_status linear_forward(ax_layer *self, ax_frame *frame, const ax_tensor
 }
 
 ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *x,
-                                       ax_activation kind, ax_tensor *pre, ax_tensor *y)
+                                       ax_activation kind, ax_tensor *preact, ax_tensor *y)
 {
     forward_gemm p;
     AX_TRY(prepare(self, frame, x, &p));
     bool keeps = ax_frame_training(frame);
-    *pre = p.rule;
+    *preact = p.rule;
     if (!p.whole) {
-        AX_TRY(multiply(self, frame, &p, pre));
-        AX_TRY(ax_op_activation(frame, pre, kind, y));
+        AX_TRY(multiply(self, frame, &p, preact));
+        AX_TRY(ax_op_activation(frame, preact, kind, y));
     } else {
         if (keeps)
-            AX_TRY(ax_frame_alloc(frame, &p.rule, pre));
+            AX_TRY(ax_frame_alloc(frame, &p.rule, preact));
         AX_TRY(ax_frame_alloc(frame, &p.rule, y));
-        AX_TRY(ax_contract_activation(frame, forward_spec, &p.in, &p.w, p.bias, AX_THEN_ACTIVATION, kind,
-                                      keeps ? pre : NULL, y));
-        pre->layout = y->layout = ((const linear *)self)->y_layout; /* equal but for axes of size 1 */
+        AX_TRY(ax_contract_activation(frame, forward_spec, &p.in, &p.w, p.bias, AX_EPILOGUE_ACTIVATION, kind,
+                                      keeps ? preact : NULL, y));
+        preact->layout = y->layout = ((const linear *)self)->y_layout; /* equal but for axes of size 1 */
     }
     return ax_frame_save(frame, &p.in);
 }
@@ -132,21 +132,21 @@ static ax_status linear_backward(ax_layer *self, ax_frame *frame, const ax_tenso
 ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                         ax_activation kind, ax_tensor *dx)
 {
-    ax_tensor rule, x, pre, w, sums;
+    ax_tensor rule, x, preact, w, sums;
     /* If the weight's output dim is split, dx is a partial sum over ranks, and f' can be applied only
      * after the reduction. */
     if (ax_layout_effective(self->ctx->grid, &self->param[WEIGHT]->use, 2).dim[0].n) {
         AX_TRY(linear_backward(self, frame, dy, &sums));
-        AX_TRY(ax_frame_restore(frame, &pre));
-        return ax_op_activation_grad(frame, &pre, &sums, kind, dx);
+        AX_TRY(ax_frame_restore(frame, &preact));
+        return ax_op_activation_grad(frame, &preact, &sums, kind, dx);
     }
     AX_TRY(ax_frame_restore(frame, &x));
-    AX_TRY(ax_frame_restore(frame, &pre));
+    AX_TRY(ax_frame_restore(frame, &preact));
     AX_TRY(ax_param_acquire(frame, self->param[WEIGHT], &w));
     AX_TRY(ax_contract_rule(self->ctx->grid, input_grad_spec, dy, &w, &rule));
     AX_TRY(ax_frame_alloc(frame, &rule, dx));
-    AX_TRY(ax_contract_activation(frame, input_grad_spec, dy, &w, NULL, AX_THEN_ACTIVATION_GRAD, kind, &pre,
-                                  dx));
+    AX_TRY(ax_contract_activation(frame, input_grad_spec, dy, &w, NULL, AX_EPILOGUE_ACTIVATION_GRAD, kind,
+                                  &preact, dx));
     dx->layout = *input_layout(self);
     return add_param_grads(self, frame, dy, &x);
 }

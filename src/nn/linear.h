@@ -12,11 +12,11 @@ AX_MUST_CHECK ax_status ax_linear_backward_shared(ax_layer *const *layers, int n
                                                   const ax_tensor *dy, ax_tensor *dx);
 
 /* y = f(linear(x)), f of `kind`, by one kernel unless the result of the GEMM is a partial sum over ranks.
- * *pre is the preactivation, the input of f; outside of training it may have no data. */
+ * *preact is the preactivation, the input of f; outside of training it may have no data. */
 AX_MUST_CHECK ax_status ax_linear_forward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *x,
-                                                     ax_activation kind, ax_tensor *pre, ax_tensor *y);
-/* Backward of a linear layer whose input was f(pre), where the caller saved `pre` before the layer's
- * forward: *dx is the gradient of pre. */
+                                                     ax_activation kind, ax_tensor *preact, ax_tensor *y);
+/* Backward of a linear layer whose input was f(preact), where the caller saved `preact` before the layer's
+ * forward: *dx is the gradient of preact. */
 AX_MUST_CHECK ax_status ax_linear_backward_activation(ax_layer *self, ax_frame *frame, const ax_tensor *dy,
                                                       ax_activation kind, ax_tensor *dx);
 

@@ -14,9 +14,9 @@ enum { UP, DOWN };
 
 static ax_status mlp_forward(ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *y)
 {
-    ax_tensor pre, h;
-    AX_TRY(ax_linear_forward_activation(self->child[UP], frame, x, ((mlp *)self)->activation, &pre, &h));
-    AX_TRY(ax_frame_save(frame, &pre));
+    ax_tensor preact, h;
+    AX_TRY(ax_linear_forward_activation(self->child[UP], frame, x, ((mlp *)self)->activation, &preact, &h));
+    AX_TRY(ax_frame_save(frame, &preact));
     return ax_layer_forward(self->child[DOWN], frame, &h, y);
 }
 
@@ -42,12 +42,12 @@ ax_layer *ax_mlp(ax_ctx *ctx, const char *name, const ax_mlp_config *c)
     ax_linear_config up = {.in = c->width,
                            .out = c->ffn,
                            .in_role = AX_ROLE_MODEL,
-                           .out_role = AX_ROLE_HIDDEN,
+                           .out_role = AX_ROLE_INNER,
                            .init_std = c->init_std,
                            .no_bias = c->no_bias};
     ax_linear_config down = {.in = c->ffn,
                              .out = c->width,
-                             .in_role = AX_ROLE_HIDDEN,
+                             .in_role = AX_ROLE_INNER,
                              .out_role = AX_ROLE_MODEL,
                              .init_std = c->down_init_std,
                              .no_bias = c->no_bias};

@@ -18,12 +18,12 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
         ax_linear(
             ctx, named(b, name, "up"),
             &(ax_linear_config){
-                .in = 7, .out = 13, .in_role = AX_ROLE_MODEL, .out_role = AX_ROLE_HIDDEN, .init_std = 0.5}),
+                .in = 7, .out = 13, .in_role = AX_ROLE_MODEL, .out_role = AX_ROLE_INNER, .init_std = 0.5}),
         ax_gelu(ctx, named(c, name, "act"), AX_GELU_TANH),
         ax_linear(
             ctx, named(d, name, "down"),
             &(ax_linear_config){
-                .in = 13, .out = 7, .in_role = AX_ROLE_HIDDEN, .out_role = AX_ROLE_MODEL, .init_std = 0.5})};
+                .in = 13, .out = 7, .in_role = AX_ROLE_INNER, .out_role = AX_ROLE_MODEL, .init_std = 0.5})};
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 

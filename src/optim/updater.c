@@ -11,7 +11,7 @@ struct ax_updater {
     ax_update_array *table;     /* host memory */
     ax_update_array *array;     /* device memory: the same table */
     ax_update_numbers *numbers; /* device memory */
-    bool publishes;             /* updated weights are all-gathered (ax_param_publish) */
+    bool gathers;               /* updated weights are all-gathered (ax_param_all_gather) */
 };
 
 static size_t table_bytes(const ax_updater *u) { return (size_t)u->set->n * sizeof *u->array; }
@@ -35,8 +35,8 @@ static void fill_table(ax_updater *u)
                                         .g = p->grad.data,
                                         .decays = p->decay};
         first += ax_round_up(u->table[i].n, AX_UPDATE_UNIT);
-        u->publishes = u->publishes ||
-                       !ax_layout_equal(u->set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim);
+        u->gathers = u->gathers ||
+                     !ax_layout_equal(u->set->ctx->grid, &p->rest.layout, &p->rounded.layout, p->rest.ndim);
     }
 }
 
@@ -111,7 +111,7 @@ static int launch_end(const ax_updater *u, int from)
     enum { MOST = 4 << 20 }; /* elements */
     int64_t n = 0;
     int i = from;
-    while (i < u->set->n && (!u->publishes || n < MOST))
+    while (i < u->set->n && (!u->gathers || n < MOST))
         n += u->table[i++].n;
     return i;
 }
@@ -131,7 +131,7 @@ static ax_status update(ax_updater *u, const ax_hyper *hyper, int from, int end)
     }
     AX_TRY(u->optim->update(set->ctx->stream, hyper, &some));
     for (int i = from; i < end; i++)
-        AX_TRY(ax_param_publish(set->param[i]));
+        AX_TRY(ax_param_all_gather(set->param[i]));
     return AX_OK;
 }
 

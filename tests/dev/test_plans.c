@@ -421,13 +421,13 @@ static bool ended_right(ax_stream *stream, const ax_gemm_args *g)
     uint16_t c[64], pre[64];
     const double step = 1e-4;
     if (ax_copy_out(stream, c, g->c, sizeof c) != AX_OK ||
-        ax_copy_out(stream, pre, g->pre, sizeof pre) != AX_OK)
+        ax_copy_out(stream, pre, g->preact, sizeof pre) != AX_OK)
         return false;
     for (int64_t i = 0; i < g->m * N; i++) {
         double sum = 0, got = ax_bf16_to_float(c[i]), x = small(3, i), want;
         for (int64_t p = 0; p < K; p++)
             sum += small(0, i / N * K + p) * small(1, p * N + i % N);
-        bool gradient = g->then == AX_THEN_ACTIVATION_GRAD;
+        bool gradient = g->epilogue == AX_EPILOGUE_ACTIVATION_GRAD;
         want = gradient ? sum * (gelu(x + step, g->kind) - gelu(x - step, g->kind)) / (2 * step)
                         : gelu(sum, g->kind);
         if (fabs(got - want) > 0x1p-8 * (fabs(want) + 1.13 * fabs(sum)) + 1e-6 ||
@@ -462,8 +462,8 @@ static bool end_in_gelu(int64_t m, bool gradient, ending *out)
     ax_stream stream = {dev, NULL};
     ax_gemm_args g = {
         .m = m, .n = N, .k = K, .lda = K, .ldb = N, .ldc = N, .dtype = AX_BF16, .c_dtype = AX_BF16};
-    g.a = memory, g.b = memory + 1024, g.c = memory + 2048, g.pre = memory + 3072;
-    g.then = gradient ? AX_THEN_ACTIVATION_GRAD : AX_THEN_ACTIVATION;
+    g.a = memory, g.b = memory + 1024, g.c = memory + 2048, g.preact = memory + 3072;
+    g.epilogue = gradient ? AX_EPILOGUE_ACTIVATION_GRAD : AX_EPILOGUE_ACTIVATION;
     bool ok = send(&stream, memory, 0, m * K) && send(&stream, memory + 1024, 1, K * N) &&
               send(&stream, memory + 3072, 3, m * N) && call_twice(&stream, &g, &out->products, &out->ms);
     g.kind = AX_GELU_EXACT;

@@ -35,7 +35,7 @@ static void check(const ax_kernel_total *t, int launches, int timed)
 static void launches_are_timed_and_not_waited_for(void **state)
 {
     (void)state;
-    enum { ROOM = AX_STAMPS / 2 };
+    enum { ROOM = AX_EVENTS / 2 };
     ax_device *dev;
     float *memory, host[N];
     ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};

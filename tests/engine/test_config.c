@@ -1,6 +1,6 @@
 /* engine: the training configuration — defaults, rules between keys, dump and load. */
 #include "axonn/config.h"
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 #include <stdio.h>
 

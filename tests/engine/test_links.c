@@ -33,7 +33,7 @@ static int count_gpus(void)
 /* Opens GPU number `number`; rank r uses number r. */
 static ax_status open_gpu(int number, ax_device **out)
 {
-    ax_binding binding = {.neighbour = number};
+    ax_binding binding = {.local_rank = number};
     return ax_device_open_bound("cuda", 1, &binding, out);
 }
 

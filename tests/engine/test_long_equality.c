@@ -2,7 +2,7 @@
  * options, and more steps. */
 #include "support/equality.h"
 
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 #include <math.h>
 #include <setjmp.h>

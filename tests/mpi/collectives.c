@@ -30,7 +30,7 @@ static ax_status check_all(ax_comm *world, bool links)
 
 static ax_status check_links(ax_comm *world)
 {
-    ax_binding binding = {.neighbour = ax_comm_rank(world)};
+    ax_binding binding = {.local_rank = ax_comm_rank(world)};
     ax_device *dev;
     ax_comm *over;
     AX_TRY(ax_device_open_bound("cuda", 1, &binding, &dev));

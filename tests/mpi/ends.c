@@ -86,7 +86,7 @@ static ax_status signals(ax_comm *world, int number)
 static ax_status on_gpu(ax_comm *world, const char *kind)
 {
     ax_device *dev;
-    ax_binding binding = {.neighbour = ax_comm_rank(world)};
+    ax_binding binding = {.local_rank = ax_comm_rank(world)};
     char why[AX_COMM_WHY];
     void *memory;
     float first;

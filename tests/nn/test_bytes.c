@@ -77,8 +77,8 @@ static ax_status bench_open(ax_comm *world, const bytes_case *c, bench *b)
 {
     ax_linear_config linear = {.in = IN,
                                .out = OUT,
-                               .in_role = c->transposed ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
-                               .out_role = c->transposed ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
+                               .in_role = c->transposed ? AX_ROLE_INNER : AX_ROLE_MODEL,
+                               .out_role = c->transposed ? AX_ROLE_MODEL : AX_ROLE_INNER,
                                .init_std = 0.1,
                                .no_bias = true};
     AX_TRY(ax_ctx_create(world, c->grid, "cpu", 1, c->compute, 1, &b->ctx));
@@ -118,7 +118,7 @@ static ax_status step(bench *b, bool transposed)
         if (i == MICRO_BATCHES - 1)
             AX_TRY(ax_param_set_last_micro_batch(b->set));
         AX_TRY(ax_frame_begin(b->frame, "train", AX_MODE_TRAIN, NULL));
-        AX_TRY(zeros(b, transposed ? AX_ROLE_HIDDEN : AX_ROLE_MODEL, IN, &x));
+        AX_TRY(zeros(b, transposed ? AX_ROLE_INNER : AX_ROLE_MODEL, IN, &x));
         AX_TRY(ax_layer_forward(b->net, b->frame, &x, &y));
         AX_TRY(ax_layer_backward(b->net, b->frame, &y, &dx));
     }

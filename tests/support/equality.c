@@ -21,8 +21,8 @@ static ax_layer *linear(ax_ctx *ctx, const char *name, int64_t in, int64_t out, 
     return ax_linear(ctx, name,
                      &(ax_linear_config){.in = in,
                                          .out = out,
-                                         .in_role = up ? AX_ROLE_MODEL : AX_ROLE_HIDDEN,
-                                         .out_role = up ? AX_ROLE_HIDDEN : AX_ROLE_MODEL,
+                                         .in_role = up ? AX_ROLE_MODEL : AX_ROLE_INNER,
+                                         .out_role = up ? AX_ROLE_INNER : AX_ROLE_MODEL,
                                          .init_std = 0.2});
 }
 

@@ -70,7 +70,7 @@ bool kc_grid(int index, int variants, int64_t *rows, int64_t *cols)
 
 /* GEMMs with an epilogue: an activation, or multiplication by its derivative. Where the result is small,
  * rounding of intermediate values counts more than rounding of the result. */
-static bool build_gemm_then(kernel_case *c, int index)
+static bool build_gemm_epilogue(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {{0, 8, 4},   {3, 8, 0},    {1, 16, 24},   {17, 8, 40},   {5, 7, 3},
                                         {33, 24, 9}, {64, 64, 64}, {40, 136, 65}, {130, 48, 300}};
@@ -86,7 +86,7 @@ static bool build_gemm_then(kernel_case *c, int index)
     a->lda = a->trans_a ? m : k;
     a->ldb = a->trans_b ? k : n;
     a->ldc = n;
-    a->then = way < 8 ? AX_THEN_ACTIVATION : AX_THEN_ACTIVATION_GRAD;
+    a->epilogue = way < 8 ? AX_EPILOGUE_ACTIVATION : AX_EPILOGUE_ACTIVATION_GRAD;
     a->kind = (ax_activation)(index / WAYS % 3 == 0 ? AX_GELU_TANH : index / WAYS % AX_ACTIVATION_COUNT);
     DTYPE(dtype, c->dtype);
     DTYPE(c_dtype, c->dtype);
@@ -98,9 +98,9 @@ static bool build_gemm_then(kernel_case *c, int index)
     if (way < 8 && index % 2)
         IN(bias, ACCUM, n);
     if (way >= 8)
-        IN(pre, c->dtype, m * n);
+        IN(preact, c->dtype, m * n);
     else if (way >= 4)
-        OUT(pre, c->dtype, m * n, (double)k + 2);
+        OUT(preact, c->dtype, m * n, (double)k + 2);
     OUT(c, c->dtype, m * n, (double)k + 6);
     return true;
 }
@@ -136,7 +136,7 @@ bool kc_build_gemm(kernel_case *c, int index)
     enum { ALL = 16 * AX_COUNT(shapes), FEW = SANITIZED ? 1 : 3, LARGE = ALL + FEW * AX_COUNT(large) };
     enum { PLAIN = LARGE + AX_COUNT(gradients), TRANS_A = 1, SUMS = 8 };
     if (index >= PLAIN)
-        return build_gemm_then(c, index - PLAIN);
+        return build_gemm_epilogue(c, index - PLAIN);
     if (!kc_takes(c, KC_ACTIVATION))
         return false;
     bool gradient = index >= LARGE, bias = index % 5 < 2 && !gradient;

@@ -33,7 +33,7 @@ typedef struct ax_cuda {
     int ordinal;    /* of the GPU */
     int processors; /* its multiprocessors */
     cudaStream_t stream;
-    bool recording; /* the stream is being captured as a graph: nothing may wait for it */
+    bool capturing; /* the stream is being captured as a graph: nothing may wait for it */
     void *scratch;
     int64_t scratch_bytes;
     int64_t left_at_open,
@@ -43,7 +43,7 @@ typedef struct ax_cuda {
     int chunk;                          /* the next to use */
     char *later;                        /* pinned: AX_COPY_LATER bytes for ax_copy_out_begin */
     cudaEvent_t there;                  /* when they have been copied */
-    cudaEvent_t stamp[AX_STAMPS];       /* created at first use */
+    cudaEvent_t event[AX_EVENTS];       /* created at first use */
     struct ax_cuda_products *products;  /* state of gemm.c */
     cudaEvent_t reached;                /* recorded to wait for the stream */
     struct ax_nccl *nccl;               /* state of nccl.c; NULL: this GPU was never linked to another */

@@ -482,7 +482,7 @@ static ax_status run_or_check(ax_stream *stream, call *k, bool *done)
     state *s = cu->cudnn;
     AX_TRY(find_shape(s, cu, &k->whole, &c));
     if (c->verdict == NEW) {
-        AX_CHECK(!cu->recording, AX_ERR_INTERNAL,
+        AX_CHECK(!cu->capturing, AX_ERR_INTERNAL,
                  "the first call of a shape of attention cannot be captured in a graph");
         AX_TRY(check_first_run(stream, s, c, k));
         *done = c->verdict == GOOD;

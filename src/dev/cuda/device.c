@@ -46,10 +46,10 @@ static size_t workspace(int threads)
 static ax_cuda *cuda_of(ax_device *dev) { return dev->impl; }
 
 /* Returns the GPU of a rank: the ranks of a machine are assigned to its GPUs in turn. */
-static int ordinal_of(int neighbour)
+static int ordinal_of(int local_rank)
 {
     int count = 0;
-    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? neighbour % count : 0;
+    return cudaGetDeviceCount(&count) == cudaSuccess && count > 0 ? local_rank % count : 0;
 }
 
 /* Returns the free bytes of the current GPU, or -1. */
@@ -60,10 +60,10 @@ static int64_t memory_left(void)
 }
 
 /* *place is a hash of the PCI bus id: the number of a GPU depends on CUDA_VISIBLE_DEVICES of the process. */
-static int64_t available(int neighbour, int *place)
+static int64_t available(int local_rank, int *place)
 {
     char bus[32] = "";
-    int ordinal = ordinal_of(neighbour);
+    int ordinal = ordinal_of(local_rank);
     cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal);
     *place = (int)(ax_rng_key(0, bus, 0) >> 34 | 1);
     return cudaSetDevice(ordinal) == cudaSuccess ? memory_left() : -1;
@@ -115,9 +115,9 @@ static void destroy_cuda(ax_cuda *cu)
     for (int i = 0; i < AX_CUDA_CHUNKS; i++)
         if (cu->copied[i])
             cudaEventDestroy(cu->copied[i]);
-    for (int i = 0; i < AX_STAMPS; i++)
-        if (cu->stamp[i])
-            cudaEventDestroy(cu->stamp[i]);
+    for (int i = 0; i < AX_EVENTS; i++)
+        if (cu->event[i])
+            cudaEventDestroy(cu->event[i]);
     if (cu->there)
         cudaEventDestroy(cu->there);
     if (cu->reached)
@@ -179,7 +179,7 @@ static ax_status open_device(ax_device *dev)
 {
     ax_cuda *cu;
     AX_TRY(ax_calloc(1, sizeof *cu, &cu));
-    cu->ordinal = ordinal_of(dev->binding ? dev->binding->neighbour : 0);
+    cu->ordinal = ordinal_of(dev->binding ? dev->binding->local_rank : 0);
     ax_status status = open_gpu(cu);
     if (status == AX_OK)
         dev->impl = cu;
@@ -231,7 +231,7 @@ static void release_memory(ax_device *dev, void *memory, size_t bytes)
 
 ax_status ax_cuda_wait(ax_cuda *cu)
 {
-    AX_CHECK(!cu->recording, AX_ERR_INTERNAL,
+    AX_CHECK(!cu->capturing, AX_ERR_INTERNAL,
              "CUDA: the host cannot wait for a stream while it is captured as a graph");
     AX_CUDA(cudaEventRecord(cu->reached, cu->stream));
     return wait_for_event(cu, cu->reached);
@@ -291,26 +291,26 @@ static ax_status copy_out_end(ax_stream *stream, void *host, size_t bytes)
 /* ---- graphs -------------------------------------------------------------------------------------- */
 
 /* Mode ThreadLocal: other threads, with streams of their own, may call CUDA meanwhile without restriction. */
-static ax_status record_begin(ax_stream *stream)
+static ax_status capture_begin(ax_stream *stream)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     cudaSetDevice(cu->ordinal);
     cudaError_t result = cudaStreamBeginCapture(cu->stream, cudaStreamCaptureModeThreadLocal);
     cudaGetLastError();
     AX_TRY(ax_cuda_check(result, "cudaStreamBeginCapture"));
-    cu->recording = true;
+    cu->capturing = true;
     return AX_OK;
 }
 
 /* Errors during the capture are reported here, and then cleared, so that later calls do not report them
  * again. The graph is uploaded at once, so that it allocates its GPU memory now and not at its first
  * launch. */
-static ax_status record_end(ax_stream *stream, void **graph)
+static ax_status capture_end(ax_stream *stream, void **graph)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     cudaGraph_t noted = NULL;
     cudaGraphExec_t ready = NULL;
-    cu->recording = false;
+    cu->capturing = false;
     cudaSetDevice(cu->ordinal);
     cudaError_t result = cudaStreamEndCapture(cu->stream, &noted);
     if (result == cudaSuccess)
@@ -328,7 +328,7 @@ static ax_status record_end(ax_stream *stream, void **graph)
     return ax_cuda_check(result, "making a graph");
 }
 
-static ax_status replay(ax_stream *stream, void *graph)
+static ax_status graph_launch(ax_stream *stream, void *graph)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     cudaSetDevice(cu->ordinal);
@@ -336,7 +336,7 @@ static ax_status replay(ax_stream *stream, void *graph)
     return AX_OK;
 }
 
-static void forget(ax_device *dev, void *graph)
+static void graph_destroy(ax_device *dev, void *graph)
 {
     cudaSetDevice(cuda_of(dev)->ordinal);
     cudaGraphExecDestroy(graph); /* a launch in flight still runs to its end */
@@ -344,21 +344,21 @@ static void forget(ax_device *dev, void *graph)
 
 /* ---- the GPU's clock ----------------------------------------------------------------------------- */
 
-static ax_status stamp(ax_stream *stream, int number)
+static ax_status event_record(ax_stream *stream, int event)
 {
     ax_cuda *cu = ax_cuda_of(stream);
-    if (!cu->stamp[number])
-        AX_CUDA(cudaEventCreateWithFlags(&cu->stamp[number], cudaEventDefault));
-    AX_CUDA(cudaEventRecord(cu->stamp[number], cu->stream));
+    if (!cu->event[event])
+        AX_CUDA(cudaEventCreateWithFlags(&cu->event[event], cudaEventDefault));
+    AX_CUDA(cudaEventRecord(cu->event[event], cu->stream));
     return AX_OK;
 }
 
-static ax_status between(ax_stream *stream, int first, int second, double *seconds)
+static ax_status event_elapsed(ax_stream *stream, int first, int second, double *seconds)
 {
     ax_cuda *cu = ax_cuda_of(stream);
     float ms;
-    AX_TRY(wait_for_event(cu, cu->stamp[second]));
-    AX_CUDA(cudaEventElapsedTime(&ms, cu->stamp[first], cu->stamp[second]));
+    AX_TRY(wait_for_event(cu, cu->event[second]));
+    AX_CUDA(cudaEventElapsedTime(&ms, cu->event[first], cu->event[second]));
     *seconds = (double)ms * 1e-3;
     return AX_OK;
 }
@@ -444,7 +444,7 @@ const ax_device_ops ax_plugin_cuda = {
     .absent = absent,
     .open = open_device,
     .close = close_device,
-    .apart = true,
+    .discrete_memory = true,
     .links = &ax_cuda_links,
     .available = available,
     .held = held,
@@ -456,12 +456,12 @@ const ax_device_ops ax_plugin_cuda = {
     .copy_out_begin = copy_out_begin,
     .copy_out_end = copy_out_end,
     .wait = wait,
-    .record_begin = record_begin,
-    .record_end = record_end,
-    .replay = replay,
-    .forget = forget,
-    .stamp = stamp,
-    .between = between,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
+    .event_record = event_record,
+    .event_elapsed = event_elapsed,
     .peak = peak,
     .enter = enter,
     .kernel = {AX_KERNELS(ENTRY)},

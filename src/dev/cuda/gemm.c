@@ -80,9 +80,9 @@ static plan_key key_of(const ax_gemm_args *g)
                       .align_b = ax_cuda_alignment(g->b),
                       .align_c = ax_cuda_alignment(g->c),
                       .align_bias = ax_cuda_alignment(g->bias),
-                      .then = g->then,
-                      .pre = g->pre != NULL,
-                      .align_pre = ax_cuda_alignment(g->pre)};
+                      .epilogue = g->epilogue,
+                      .preact = g->preact != NULL,
+                      .align_preact = ax_cuda_alignment(g->preact)};
 }
 
 /* Returns the slot of the plan with that key, or the empty slot for it. */
@@ -136,7 +136,7 @@ ax_status ax_cuda_gemm(ax_stream *stream, const void *args)
     bool accumulate = g->accumulate;
     if (!g->m || !g->n)
         return AX_OK;
-    if (g->then && !ax_cuda_takes_gelu(cu->products, g))
+    if (g->epilogue && !ax_cuda_takes_gelu(cu->products, g))
         return ax_gemm_in_two(stream, g, ax_plugin_cuda.kernel);
     if (!g->k) /* cuBLASLt refuses k = 0 */
         return accumulate && !g->bias ? AX_OK : ax_cuda_spread_rows(stream, g);

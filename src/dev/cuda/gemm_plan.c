@@ -78,10 +78,10 @@ static cublasLtEpilogue_t epilogue_of(const ax_gemm_args *g)
     static const cublasLtEpilogue_t gelu[2][2] = {
         {CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS},
         {CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_GELU_AUX_BIAS}};
-    switch ((ax_gemm_then)g->then) {
-    case AX_THEN_ACTIVATION:
-        return gelu[g->pre != NULL][g->bias != NULL];
-    case AX_THEN_ACTIVATION_GRAD:
+    switch ((ax_epilogue)g->epilogue) {
+    case AX_EPILOGUE_ACTIVATION:
+        return gelu[g->preact != NULL][g->bias != NULL];
+    case AX_EPILOGUE_ACTIVATION_GRAD:
         return CUBLASLT_EPILOGUE_DGELU;
     default:
         return g->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
@@ -96,8 +96,8 @@ static ax_status describe_epilogue(plan *p, const ax_gemm_args *g)
     AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &with, sizeof with));
     if (g->bias)
         AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type));
-    return g->pre ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc)
-                  : AX_OK;
+    return g->preact ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &g->ldc, sizeof g->ldc)
+                     : AX_OK;
 }
 
 /* Sets what the heuristic must respect: workspace, alignments, and that split-k sums are kept in the compute
@@ -147,8 +147,9 @@ static ax_status set_pointers(const products *all, const plan *p, const ax_gemm_
     const void *bias = converts_bias(g) ? all->bias : g->bias;
     if (g->bias && !p->separate_bias)
         AX_TRY(set_attribute(p->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias));
-    return g->pre ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre)
-                  : AX_OK;
+    return g->preact ? set_attribute(p->how, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->preact,
+                                     sizeof g->preact)
+                     : AX_OK;
 }
 
 ax_status ax_cuda_plan_run(const products *all, ax_stream *stream, const plan *p, const ax_gemm_args *g,
@@ -322,7 +323,7 @@ static bool takes_bias(const ax_gemm_args *g)
 bool ax_cuda_takes_gelu(const products *all, const ax_gemm_args *g)
 {
     return all->measured && ax_dtype_size(g->dtype) == 2 && g->kind == AX_GELU_TANH && g->n % 8 == 0 &&
-           ax_cuda_alignment(g->pre) >= 16 && (!g->bias || takes_bias(g)) && g->k;
+           ax_cuda_alignment(g->preact) >= 16 && (!g->bias || takes_bias(g)) && g->k;
 }
 
 /* *out: whether the fused product is faster than the matmul and GELU as two kernels. Times both. */
@@ -347,7 +348,8 @@ static ax_status fused_is_faster(const products *all, ax_stream *stream, const p
     ax_log(AX_LOG_DEBUG,
            "cuda: product %lld x %lld x %lld of %s, then %s: %.4f ms fused, %.4f as two kernels",
            (long long)g->m, (long long)g->n, (long long)g->k, ax_dtype_name(g->dtype),
-           g->then == AX_THEN_ACTIVATION ? "gelu" : "its gradient", (double)min_ms[0], (double)min_ms[1]);
+           g->epilogue == AX_EPILOGUE_ACTIVATION ? "gelu" : "its gradient", (double)min_ms[0],
+           (double)min_ms[1]);
     *out = min_ms[1] >= MIN_COMPARABLE && min_ms[0] < MAX_RATIO * min_ms[1];
     return AX_OK;
 }
@@ -397,7 +399,7 @@ ax_status ax_cuda_plan_make(const products *all, ax_stream *stream, const ax_gem
 {
     ax_cuda *cu = ax_cuda_of(stream);
     bool found = false;
-    if (g->then)
+    if (g->epilogue)
         return make_gelu(all, stream, g, p);
     AX_TRY(describe(p, g));
     if (takes_bias(g)) {

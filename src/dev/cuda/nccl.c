@@ -322,18 +322,18 @@ static ax_status ensure_state(ax_cuda *cu)
     return status;
 }
 
-static ax_status invite(void *token)
+static ax_status unique_id(void *out)
 {
     ncclUniqueId id;
-    _Static_assert(sizeof id <= AX_LINK_TOKEN, "a token is an id of NCCL");
+    _Static_assert(sizeof id <= AX_LINK_UNIQUE_ID, "NCCL's unique id fits");
     ncclResult_t result = nccl.ncclGetUniqueId(&id);
     AX_CHECK(result == ncclSuccess, AX_ERR_COMM, "NCCL: ncclGetUniqueId: %s",
              nccl.ncclGetErrorString(result));
-    memcpy(token, &id, sizeof id);
+    memcpy(out, &id, sizeof id);
     return AX_OK;
 }
 
-static ax_status init_comm(ax_link *link, const void *token)
+static ax_status init_comm(ax_link *link, const void *unique_id)
 {
     ncclUniqueId id;
     ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
@@ -343,7 +343,7 @@ static ax_status init_comm(ax_link *link, const void *token)
 #if NCCL_VERSION_CODE >= 22800
     how.commName = link->name;
 #endif
-    memcpy(&id, token, sizeof id);
+    memcpy(&id, unique_id, sizeof id);
     ncclResult_t result = nccl.ncclCommInitRankConfig(&link->comm, link->size, id, link->rank, &how);
     result = wait_nccl(link, result, PATIENCE);
     if (result == ncclSuccess)
@@ -379,7 +379,7 @@ static ax_status link_open(ax_device *dev, const ax_link_group *group, ax_link *
                       .world_failed = group->failed,
                       .user = group->user};
     snprintf(link->name, sizeof link->name, "%s", group->name);
-    ax_status status = init_comm(link, group->token);
+    ax_status status = init_comm(link, group->unique_id);
     if (status != AX_OK) {
         free(link);
         return status;
@@ -506,7 +506,7 @@ static ax_status await(ax_link *link, int64_t ticket)
 const ax_link_ops ax_cuda_links = {.name = "nccl",
                                    .absent = absent,
                                    .place = get_bus_id,
-                                   .invite = invite,
+                                   .unique_id = unique_id,
                                    .open = link_open,
                                    .close = link_close,
                                    .start = start,

@@ -12,7 +12,7 @@ typedef struct ax_cuda_plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     int64_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
     int64_t align_a, align_b, align_c, align_bias; /* bytes, powers of two */
-    int64_t then, pre, align_pre;
+    int64_t epilogue, preact, align_preact;
 } ax_cuda_plan_key;
 
 enum { AX_CUDA_PLAN_WORDS = 8 }; /* of a cublasLtMatmulAlgo_t */

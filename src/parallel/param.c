@@ -1,6 +1,6 @@
-/* Parameters: their declaration by a layer, and their four layouts. Read dist.h ("parameters") first, then
- * param.h. */
-#include "dist/param.h"
+/* Parameters: their declaration by a layer, and their four layouts. Read parallel.h ("parameters") first,
+ * then param.h. */
+#include "parallel/param.h"
 
 #include <stdlib.h>
 

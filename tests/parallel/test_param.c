@@ -1,5 +1,5 @@
-/* dist: parameters. Initial values, gradients and their norm must not depend on the grid. */
-#include "axonn/dist.h"
+/* parallel: parameters. Initial values, gradients and their norm must not depend on the grid. */
+#include "axonn/parallel.h"
 #include "support/ranks.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 enum { OUT = 7, IN = 9, UNIT = 2, B = 5, T = 3 };
 
-static const ax_role weight_roles[] = {AX_ROLE_HIDDEN, AX_ROLE_MODEL};
+static const ax_role weight_roles[] = {AX_ROLE_INNER, AX_ROLE_MODEL};
 
 typedef struct world_case {
     ax_grid_size grid;

@@ -3,7 +3,7 @@
  * A spec like "bti,oi->bto" names dims by letters. A letter is kept from a, kept from b, or summed. The
  * letters of each such group must be adjacent and in the same order everywhere, so that operands and result
  * are matrices, possibly transposed, and the contraction is one GEMM: out[m,n] = Σ_k a[m,k]·b[k,n]. */
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -247,24 +247,24 @@ ax_status ax_contract_run(ax_frame *frame, const char *text, const ax_tensor *a,
 }
 
 ax_status ax_contract_activation(ax_frame *frame, const char *text, const ax_tensor *a, const ax_tensor *b,
-                                 const ax_tensor *bias, ax_gemm_then then, ax_activation kind,
-                                 const ax_tensor *pre, const ax_tensor *out)
+                                 const ax_tensor *bias, ax_epilogue then, ax_activation kind,
+                                 const ax_tensor *preact, const ax_tensor *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_gemm_args gemm;
     AX_TRY(prepare_gemm(ctx, text, a, b, bias, out, &gemm));
     AX_CHECK(!ax_grid_effective(ctx->grid, out->layout.partial) &&
-                 (!pre || (pre->dtype == out->dtype && pre->align == out->align &&
-                           ax_tensor_count(ctx->grid, pre) == ax_tensor_count(ctx->grid, out) &&
-                           ax_layout_equal(ctx->grid, &pre->layout, &out->layout, out->ndim))),
+                 (!preact || (preact->dtype == out->dtype && preact->align == out->align &&
+                              ax_tensor_count(ctx->grid, preact) == ax_tensor_count(ctx->grid, out) &&
+                              ax_layout_equal(ctx->grid, &preact->layout, &out->layout, out->ndim))),
              AX_ERR_INTERNAL,
              "contraction \"%s\" with an activation: the result is a partial sum, or the preactivation "
              "differs from it in "
              "dtype or layout",
              text);
-    gemm.then = (uint8_t)then;
+    gemm.epilogue = (uint8_t)then;
     gemm.kind = kind;
-    gemm.pre = pre ? pre->data : NULL;
+    gemm.preact = preact ? preact->data : NULL;
     return gemm.m && gemm.n ? ax_run_gemm(ctx->stream, &gemm) : AX_OK;
 }
 

@@ -1,6 +1,6 @@
-/* dist: redistribution between random layouts on grids of up to eight rank threads. The oracle does not use
- * boxes or plans: for each element it computes which ranks hold it and which value they must see. */
-#include "axonn/dist.h"
+/* parallel: redistribution between random layouts on grids of up to eight rank threads. The oracle does not
+ * use boxes or plans: for each element it computes which ranks hold it and which value they must see. */
+#include "axonn/parallel.h"
 #include "support/lazy.h"
 #include "support/ranks.h"
 

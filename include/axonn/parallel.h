@@ -1,12 +1,12 @@
-/* dist: the three rules from which all tensor- and data-parallel communication follows, and parameters.
+/* parallel: the three rules from which all tensor- and data-parallel communication follows, and parameters.
  *
  *   contract      a sum over a split dim leaves partial sums along its axes
  *   redistribute  a change of layout is a planned sequence of collectives
  *   reduce        a statistic over a split dim is an all-reduce (SUM or MAX) along the axes that split it
  *
  * Plans along axes of size 1 are empty: a serial run is a run on the grid whose axes all have size 1. */
-#ifndef AXONN_DIST_H
-#define AXONN_DIST_H
+#ifndef AXONN_PARALLEL_H
+#define AXONN_PARALLEL_H
 
 #include "axonn/tensor.h"
 
@@ -38,11 +38,11 @@ AX_MUST_CHECK ax_status ax_contract_run(ax_frame *frame, const char *spec, const
                                         const ax_tensor *b, const ax_tensor *bias, bool accumulate,
                                         const ax_tensor *out);
 /* Like ax_contract_run, with an activation or the product with its derivative fused as the epilogue `then` of
- * the GEMM (ax_gemm_then). The result must not be a partial sum. `pre`, the preactivation, has the dtype and
- * layout of `out`; it may be NULL where the kernel allows that. */
+ * the GEMM (ax_epilogue). The result must not be a partial sum. `preact`, the preactivation, has the dtype
+ * and layout of `out`; it may be NULL where the kernel allows that. */
 AX_MUST_CHECK ax_status ax_contract_activation(ax_frame *frame, const char *spec, const ax_tensor *a,
-                                               const ax_tensor *b, const ax_tensor *bias, ax_gemm_then then,
-                                               ax_activation kind, const ax_tensor *pre,
+                                               const ax_tensor *b, const ax_tensor *bias, ax_epilogue then,
+                                               ax_activation kind, const ax_tensor *preact,
                                                const ax_tensor *out);
 
 /* ---- redistribute -------------------------------------------------------------------------------- */
@@ -99,10 +99,10 @@ AX_MUST_CHECK ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data,
 
 /* The role of a dim in the model. Layers name roles, never axes; a strategy maps roles to axes. */
 enum {
-    AX_ROLE_NONE,   /* never split */
-    AX_ROLE_BATCH,  /* samples */
-    AX_ROLE_MODEL,  /* width of the residual stream: the configuration's model.hidden */
-    AX_ROLE_HIDDEN, /* inner width of the MLP; width of all attention heads */
+    AX_ROLE_NONE,  /* never split */
+    AX_ROLE_BATCH, /* samples */
+    AX_ROLE_MODEL, /* width of the residual stream: the configuration's model.hidden */
+    AX_ROLE_INNER, /* inner width of the MLP; width of all attention heads */
     AX_ROLE_VOCAB,
     AX_ROLE_COUNT
 };
@@ -147,10 +147,10 @@ ax_axisset ax_batch_axes(const ax_ctx *ctx);
  * or a smaller power of two if shards would otherwise differ by more than an eighth. */
 int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 
-/* How the heads of grouped-query attention are split along the axes of AX_ROLE_HIDDEN, so that every rank
+/* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
  * holds the key heads of its query heads. Each group of heads / kv_heads query heads shares a key head. */
 typedef struct ax_heads {
-    ax_role q, kv;  /* roles of query width and key width: AX_ROLE_HIDDEN, with factors if necessary */
+    ax_role q, kv;  /* roles of query width and key width: AX_ROLE_INNER, with factors if necessary */
     int64_t q_unit; /* split unit of the query width, in heads; the unit of the key width is one head */
 } ax_heads;
 /* With at most kv_heads ranks, each gets whole groups. With more, x is factored: each rank along x.kv gets
@@ -237,7 +237,7 @@ AX_MUST_CHECK ax_status ax_param_add_grad(ax_frame *frame, ax_param *param, cons
 /* Call after writing the master weights and `rounded`. Invalidates the parameter in the weight cache. If
  * `rounded` is split along data and `rest` is not (zero 1, 2), starts the all-gather from `rounded` to
  * `rest`; the next acquire waits for it. Collective along data with zero 1, 2. */
-AX_MUST_CHECK ax_status ax_param_publish(ax_param *param);
+AX_MUST_CHECK ax_status ax_param_all_gather(ax_param *param);
 
 /* The distinct parameters of a model, with their memory in flat blocks. */
 typedef struct ax_param_set {
@@ -264,7 +264,7 @@ ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Draws initial values. They are the same on every grid: element i of a parameter is a function of (seed,
  * name, i). Not for inference sets whose weights are 16-bit. */
 AX_MUST_CHECK ax_status ax_param_set_init(ax_param_set *set);
-/* Call after writing master weights: rounds and publishes all of them (ax_param_publish), and waits. */
+/* Call after writing master weights: rounds and all-gathers all of them (ax_param_all_gather), and waits. */
 AX_MUST_CHECK ax_status ax_param_set_refresh(ax_param_set *set);
 /* Call at the beginning of a step: the first contribution to each gradient will overwrite it. */
 AX_MUST_CHECK ax_status ax_param_set_zero_grad(ax_param_set *set);

@@ -1,5 +1,5 @@
 /* The memory of a model's parameters, their initial values, and their norms. */
-#include "dist/param.h"
+#include "parallel/param.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -212,7 +212,7 @@ ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int s
  * destroy has no status, so a failure of it is ignored. */
 static void detach(ax_param *p)
 {
-    ax_status ignored = p->live ? ax_param_publish_wait(p) : AX_OK;
+    ax_status ignored = p->live ? ax_param_all_gather_wait(p) : AX_OK;
     (void)ignored;
     ax_tensor *const all[] = {&p->rest, &p->rounded, &p->master, &p->sum, &p->grad, &p->slot[0], &p->slot[1]};
     for (size_t i = 0; i < AX_COUNT(all); i++)
@@ -294,10 +294,10 @@ ax_status ax_param_set_refresh(ax_param_set *set)
                                 .y_dtype = p->rounded.dtype};
         if (rounds(p) && args.n)
             AX_TRY(ax_run_convert(set->ctx->stream, &args));
-        AX_TRY(ax_param_publish(p));
+        AX_TRY(ax_param_all_gather(p));
     }
     for (int i = 0; i < set->n; i++)
-        AX_TRY(ax_param_publish_wait(set->param[i]));
+        AX_TRY(ax_param_all_gather_wait(set->param[i]));
     return AX_OK;
 }
 

@@ -2,7 +2,7 @@
 #ifndef AXONN_DIST_PLAN_H
 #define AXONN_DIST_PLAN_H
 
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 /* The message of a step along dim d: locally a tensor is [lead, extent of d, inner], and each rank's part is
  * sent as [lead, chunk, inner]; count = lead · chunk · inner. */

@@ -1,5 +1,5 @@
 /* The table of parallel strategies: which axes split a dim, by the dim's role in the model. */
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,14 +26,14 @@ static const ax_strategy table[] = {
      ALL_AXES,
      {[AX_ROLE_BATCH] = {.n = 2, .a = {AX_DATA, AX_Z}},
       [AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
-      [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
+      [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
       [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
      REST_Z},
     {"megatron",
      "1D tensor parallelism (x) times data parallelism",
      AXES_2(AX_X, AX_DATA),
      {[AX_ROLE_BATCH] = {.n = 1, .a = {AX_DATA}},
-      [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
+      [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
       [AX_ROLE_VOCAB] = {.n = 1, .a = {AX_X}}},
      {0}},
     {"fsdp",
@@ -53,7 +53,7 @@ const ax_strategy ax_strategy_inference = {"inference",
                                            "every rank has the whole batch; weights are not split along z",
                                            ALL_AXES,
                                            {[AX_ROLE_MODEL] = {.n = 1, .a = {AX_Y}},
-                                            [AX_ROLE_HIDDEN] = {.n = 1, .a = {AX_X}},
+                                            [AX_ROLE_INNER] = {.n = 1, .a = {AX_X}},
                                             [AX_ROLE_VOCAB] = {.n = 2, .a = {AX_X, AX_Y}}},
                                            {0}};
 
@@ -185,9 +185,9 @@ bool ax_heads_fit(int64_t heads, int64_t kv_heads, int ranks)
 
 ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads *out)
 {
-    ax_layout hidden = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_HIDDEN}, 1);
+    ax_layout hidden = ax_layout_of_roles(ctx, (ax_role[]){AX_ROLE_INNER}, 1);
     int ranks = ax_grid_group_size(ctx->grid, ax_layout_split_axes(&hidden, 1));
-    *out = (ax_heads){AX_ROLE_HIDDEN, AX_ROLE_HIDDEN, heads / kv_heads};
+    *out = (ax_heads){AX_ROLE_INNER, AX_ROLE_INNER, heads / kv_heads};
     AX_CHECK(
         ax_heads_fit(heads, kv_heads, ranks), AX_ERR_USAGE,
         "%d ranks along x cannot split %lld key heads of %lld query heads each: the query heads of a rank "
@@ -198,6 +198,6 @@ ax_status ax_heads_split(ax_ctx *ctx, int64_t heads, int64_t kv_heads, ax_heads 
         return AX_OK;
     int factoring;
     AX_TRY(ax_grid_factor(ctx->grid, AX_FACTOR_KV, (int)kv_heads, &factoring));
-    *out = (ax_heads){ax_role_both(AX_ROLE_HIDDEN, factoring), ax_role_major(AX_ROLE_HIDDEN, factoring), 1};
+    *out = (ax_heads){ax_role_both(AX_ROLE_INNER, factoring), ax_role_major(AX_ROLE_INNER, factoring), 1};
     return AX_OK;
 }

@@ -1,5 +1,6 @@
-/* dist: contractions of randomly distributed operands against a dense oracle, and what the rule refuses. */
-#include "axonn/dist.h"
+/* parallel: contractions of randomly distributed operands against a dense oracle, and what the rule refuses.
+ */
+#include "axonn/parallel.h"
 #include "support/ranks.h"
 
 #include <setjmp.h>

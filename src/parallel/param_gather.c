@@ -5,7 +5,7 @@
  * records the order in which it acquires weights. In later runs each acquire starts the gathers of the next
  * weights (OAG, 2502.08145, section on overlap), so that communication overlaps with the kernels that use the
  * present weight. Layers do not know that order. A weight in the cache is gathered once after each update. */
-#include "dist/param.h"
+#include "parallel/param.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static ax_status start_gather(ax_frame *frame, ax_param *p)
     ax_ctx *ctx = ax_frame_ctx(frame);
     ax_param_live *live = p->live;
     ax_plan plan;
-    AX_TRY(ax_param_publish_wait(p));
+    AX_TRY(ax_param_all_gather_wait(p));
     AX_TRY(ax_plan_make(ctx->grid, &p->rest, &p->use, &plan));
     AX_TRY(ax_frame_host(frame, sizeof *live->gather, (void **)&live->gather));
     live->gather_began = ctx->dev->ring ? ax_now() : 0;
@@ -128,7 +128,7 @@ ax_status ax_param_acquire(ax_frame *frame, ax_param *p, ax_tensor *out)
     if (live->whole) {
         *out = p->rest;
         out->layout = p->use;
-        return ax_param_publish_wait(p);
+        return ax_param_all_gather_wait(p);
     }
     AX_TRY(advance_order(p->set, frame, live->index));
     if (!live->cache_valid && !live->gather)
@@ -155,11 +155,11 @@ ax_status ax_param_gathers_end(ax_param_set *set)
 
 /* ---- after an update ----------------------------------------------------------------------------- */
 
-ax_status ax_param_publish_wait(ax_param *p) { return ax_wait(&p->live->publish); }
+ax_status ax_param_all_gather_wait(ax_param *p) { return ax_wait(&p->live->all_gather); }
 
 /* All parts of `rest` begin at multiples of one chunk, and `rounded` is this rank's part: the all-gather is
  * in place. */
-ax_status ax_param_publish(ax_param *p)
+ax_status ax_param_all_gather(ax_param *p)
 {
     ax_ctx *ctx = p->set->ctx;
     ax_layout coarse = p->rest.layout, fine = p->rounded.layout;
@@ -168,10 +168,10 @@ ax_status ax_param_publish(ax_param *p)
         return AX_OK;
     ax_axis axis = fine.dim[0].a[fine.dim[0].n - 1];
     AX_ASSERT(fine.dim[0].fine == coarse.dim[0].fine + 1);
-    AX_TRY(ax_param_publish_wait(p));
+    AX_TRY(ax_param_all_gather_wait(p));
     ax_wire wire = ax_wire_make(ctx->grid, &p->rounded, 0, axis);
     return ax_all_gather(ax_grid_comm(ctx->grid, (ax_axisset)(1u << axis)), ctx->stream, p->rounded.data,
-                         p->rest.data, wire.count, p->rest.dtype, &p->live->publish);
+                         p->rest.data, wire.count, p->rest.dtype, &p->live->all_gather);
 }
 
 /* ---- orders from run to run ---------------------------------------------------------------------- */

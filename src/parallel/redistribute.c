@@ -2,7 +2,7 @@
  * is the outermost one and its parts begin at multiples of the chunk (they are equal, or split by `fine`
  * axes), the buffers are the tensors themselves. Otherwise parts are packed into frame memory, padded with
  * zeros to the uniform chunk, and unpacked after the collective. */
-#include "dist/plan.h"
+#include "parallel/plan.h"
 
 /* A step with its communicator, message size and number of parts. */
 typedef struct step_run {

@@ -4,7 +4,7 @@
  * the source's other axes, innermost first. The target's other axes are added by scatters, if the tensor is
  * partial along the axis, or by slices, if it is replicated. Among the steps that the nesting allows, those
  * that shrink the data go first: slices, scatters, then the one all-reduce, then a gather. */
-#include "dist/plan.h"
+#include "parallel/plan.h"
 
 #include <stdio.h>
 #include <string.h>

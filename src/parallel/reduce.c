@@ -1,5 +1,5 @@
 /* The rule "reduce": a statistic over a split dim is all-reduced along the axes that split it. */
-#include "axonn/dist.h"
+#include "axonn/parallel.h"
 
 ax_status ax_reduce_axes(ax_ctx *ctx, ax_axisset axes, void *data, int64_t count, ax_dtype dtype,
                          ax_reduce_op op)

@@ -10,7 +10,7 @@
  * Between micro-batches, gradients stay partial along the other axes that split the batch (data; for biases
  * and norms all of them). In the last micro-batch the reduction of a bucket starts as soon as its last
  * contribution is added. */
-#include "dist/param.h"
+#include "parallel/param.h"
 
 #include <stdlib.h>
 
@@ -313,7 +313,7 @@ ax_status ax_param_set_sync_grad(ax_param_set *set)
     for (int i = 0; i < f->buckets; i++)
         AX_TRY(wait_bucket(&f->bucket[i]));
     for (int i = 0; i < set->n; i++)
-        AX_TRY(ax_param_publish_wait(set->param[i]));
+        AX_TRY(ax_param_all_gather_wait(set->param[i]));
     f->synced = true;
     return AX_OK;
 }

@@ -7,7 +7,7 @@
 #ifndef AXONN_DIST_PARAM_H
 #define AXONN_DIST_PARAM_H
 
-#include "dist/plan.h"
+#include "parallel/plan.h"
 
 /* Most contributions in flight (ORS). The bound limits the memory for gradients not yet scattered. */
 enum { AX_PARAM_RING = 4 };
@@ -24,7 +24,7 @@ enum { AX_PARAM_BUCKET = 4 << 20 };
 typedef struct ax_param_live {
     int index;           /* in its set */
     bool whole;          /* the layouts `rest` and U are equal: no gather before use */
-    ax_work *publish;    /* all-gather from rounded to rest, in flight or NULL */
+    ax_work *all_gather; /* all-gather from rounded to rest, in flight or NULL */
     ax_transfer *gather; /* gather from rest to U, started and not yet acquired; in the frame's host memory */
     double gather_began; /* for the device's event ring */
     ax_tensor cached;    /* place in the weight cache; data NULL: none */
@@ -88,7 +88,7 @@ int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layou
 AX_MUST_CHECK ax_status ax_param_set_end(void *set);
 AX_MUST_CHECK ax_status ax_param_gathers_end(ax_param_set *set);
 AX_MUST_CHECK ax_status ax_param_contributions_end(ax_param_set *set);
-AX_MUST_CHECK ax_status ax_param_publish_wait(ax_param *param);
+AX_MUST_CHECK ax_status ax_param_all_gather_wait(ax_param *param);
 
 AX_MUST_CHECK ax_status ax_param_buckets_make(ax_param_set *set);
 

@@ -1,5 +1,6 @@
-/* dist: the table of strategies; grids that do not fit a strategy are refused with suggestions that fit. */
-#include "axonn/dist.h"
+/* parallel: the table of strategies; grids that do not fit a strategy are refused with suggestions that fit.
+ */
+#include "axonn/parallel.h"
 #include "support/ranks.h"
 
 #include <setjmp.h>
@@ -39,7 +40,7 @@ static void axes_that_a_strategy_lacks_are_found(void **state)
 /* A strategy splits dims only by axes that it uses, and no layout has an axis twice. */
 static ax_status rows_are_consistent(ax_comm *world, void *arg)
 {
-    static const ax_role weight[] = {AX_ROLE_HIDDEN, AX_ROLE_MODEL},
+    static const ax_role weight[] = {AX_ROLE_INNER, AX_ROLE_MODEL},
                          activation[] = {AX_ROLE_BATCH, AX_ROLE_NONE, AX_ROLE_MODEL};
     char text[128];
     ax_ctx *ctx;

@@ -47,7 +47,7 @@ def shape_of(args, case):
 
 
 def flops_per_token(shape, causal=True):
-    """FLOPs of the matrix products, forward and backward; attention is counted causally or in full, lookups are not."""
+    """Returns the FLOPs of the GEMMs, forward and backward. Attention counts causally or in full, lookups do not count."""
     layers, hidden, _heads, vocab, seq, _batch = shape
     return 6 * (12 * layers * hidden * hidden + vocab * hidden) + (6 if causal else 12) * layers * hidden * seq
 
@@ -117,7 +117,7 @@ def ask_driver():
 
 
 class Watch:
-    """Asks the driver every two seconds; gives the peak memory minus that used before, and the clock while busy."""
+    """Asks the driver every two seconds. Finds the peak memory, less the memory used before, and the clock while busy."""
 
     def __init__(self, before):
         self.before, self.seen, self.over = before, [], threading.Event()
@@ -188,7 +188,7 @@ class Turns:
         began = time.monotonic()
         try:
             row = self.take(case, party)
-        except (Failed, Exception) as error:  # no error of one party may lose the figures of the others
+        except (Failed, Exception) as error:  # an error of one party must not lose the figures of the others
             if self.args.seconds and self.left() < 1:
                 say(f"round {at}: {case} {party}: no time was left")
                 if not self.results[case][party]:
@@ -259,7 +259,7 @@ def arguments():
                    "several: each takes part (torch_gpt2.py --settings lists them)")
     p.add_argument("--llmc", metavar="PATH", action="append", help="a checkout of llm.c, or a built trainer; several: "
                    "each takes part")
-    p.add_argument("--cudnn-frontend", metavar="DIR", help="a checkout, to build llm.c with")
+    p.add_argument("--cudnn-frontend", metavar="DIR", help="a checkout of cudnn-frontend, to build llm.c with cuDNN")
     p.add_argument("--peak", type=float, default=989, help="TFLOP/s of the GPU's bf16 products, default %(default)s")
     for name, default in [("rounds", 3), ("steps", 5), ("warmup", 2), ("layers", 8)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")

@@ -26,8 +26,8 @@ MODELS = {  # name: (model, rows of a step)
     "deep": ("{family: gpt2, layers: 12, hidden: 256, heads: 8, vocab: 2048, seq_len: 256}", 32),
 }
 OFF = ["overlap.oar=false", "overlap.ors=false", "overlap.oag=false"]
-# name: (grid, its collective, whether only those in the backward pass count, rows per step by model: chosen so that
-# communication is a third of the step)
+# name: (grid, the collective that is overlapped, whether only calls in the backward pass count, rows per step by model).
+# With these rows communication is a third of the step.
 OVERLAPS = {
     "oar": ("grid.x=2", "all_reduce", True, {"wide": 16, "deep": 16}),
     "ors": ("grid.z=2", "reduce_scatter", False, {"wide": 12, "deep": 4}),

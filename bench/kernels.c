@@ -20,7 +20,7 @@ static const double SECONDS = 0.25; /* minimum time per case */
 
 /* Shapes of the model, and two kinds of attention. */
 typedef struct shapes {
-    int64_t tokens[2]; /* of matrix products; all else uses the larger one */
+    int64_t tokens[2]; /* of GEMMs; all other kernels use the larger number */
     int64_t width, ffn, vocab, updated;
     struct {
         int64_t batch, t, h, g, d;
@@ -70,8 +70,8 @@ static void die(const char *what)
             die(#call);                                                                                      \
     } while (0)
 
-/* Returns the time. With one host thread that is its CPU time, which does not count while others use its
- * core. */
+/* Returns the time in seconds. With one host thread it is CPU time, which excludes the time that other
+ * processes use its core. */
 static double seconds(const bench *b)
 {
     return b->threads == 1 && ax_device_uses_host_memory(b->dev) ? ax_cpu_now() : ax_now();
@@ -293,8 +293,9 @@ static void bench_rows(bench *b, ax_dtype dtype)
          .dtable = A(V * C), .dtype = dtype)
 }
 
-/* An optimizer update of n elements in ARRAYS arrays of equal length, except the last. Or an update of
- * weights that have no gradient any more, whose moments have become tiny. */
+/* Makes the arrays of an optimizer update of n elements: ARRAYS arrays, all but the last of equal length. If
+ * not `touched`, the gradients are zero and the moments subnormal, as for weights that are not used any more.
+ */
 enum { ARRAYS = 100 };
 static const ax_update_array *update(bench *b, int64_t n, bool touched, ax_update_array array[ARRAYS])
 {

@@ -53,12 +53,12 @@ def arguments():
     p.add_argument("--seconds", type=positive, default=300, help="default %(default)s")
     p.add_argument("--rounds", type=positive, default=3, help="default %(default)s")
     p.add_argument("--threads", type=positive, default=len(os.sched_getaffinity(0)),
-                   help="of torch, default: all cores")
+                   help="threads of torch, default: all cores")
     p.add_argument("--parties", default="axonn,before,torch", help="default %(default)s")
-    p.add_argument("--models", default=",".join(TORCH), help="PyTorch's, default: all, %(default)s")
+    p.add_argument("--models", default=",".join(TORCH), help="models of PyTorch, default: all, %(default)s")
     p.add_argument("--try", dest="tries", action="append", default=[], metavar="NAME:KEYS")
     p.add_argument("--dir", type=pathlib.Path, default=ROOT / "build" / "quickstart",
-                   help="for runs, default %(default)s")
+                   help="directory for runs, default %(default)s")
     p.add_argument("--results", type=pathlib.Path, help="default: DIR/results.jsonl")
     args = p.parse_args()
     args.parties = args.parties.split(",")

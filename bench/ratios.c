@@ -5,12 +5,12 @@
  *
  * A case's rate is divided by the device's peak rate: multiply-adds in registers (ax_device_peak) for
  * compute-bound kernels, streaming over an array (ax_device_stream) for memory-bound ones. Only such ratios
- * are tested, which are about the same on another or a busy machine. Cases and peak rates are measured in
- * turns, and the best of all turns counts. A case below its floor is measured twice more; earlier results
- * still count. A floor is about half of the lowest ratio of any instruction set, so noise does not reach it.
- * One thread is timed in CPU time, which does not count while others use the core; all cores in elapsed time,
- * with floors that hold even if others use one core of two all the time. Prints a table; the exit code is 1
- * if a case is below its floor. */
+ * are tested, because they are about the same on other and on busy machines. Cases and peak rates are
+ * measured in turns, and the best of all turns counts. A case below its floor is measured twice more; earlier
+ * results still count. A floor is about half of the lowest ratio of any instruction set, so noise does not
+ * reach it. One thread is timed in CPU time, which does not count while others use the core; all cores in
+ * elapsed time, with floors that hold even if others use one core of two all the time. Prints a table; the
+ * exit code is 1 if a case is below its floor. */
 #include "axonn/dev.h"
 
 #include <stdio.h>
@@ -282,7 +282,7 @@ static void measure(bench *b)
         }
 }
 
-/* ---- telling ------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------- */
 
 static void print_table(const bench *b)
 {

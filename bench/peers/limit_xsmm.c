@@ -23,15 +23,16 @@ typedef struct xsmm {
     product p;
     blocking by;
     int64_t mb, nb, kb; /* blocks */
-    char *a, *w, *c;    /* packed: of a, of b, the result */
+    char *a, *w, *c;    /* packed: a, b and the result */
     float *sum;         /* fp32 sums of a bf16 result that takes several passes */
     size_t a_bytes, w_bytes, c_bytes, sum_bytes;
-    libxsmm_xmmfunction first, further; /* sets, adds */
+    libxsmm_xmmfunction first, further; /* stores a block of the result; adds to it */
 } xsmm;
 
 static int64_t blocks(int64_t extent, int block) { return (extent + block - 1) / block; }
 
-static int element(const xsmm *s) { return s->p.ta || s->b->dtype == AX_F32 ? 4 : 2; } /* of the result */
+/* Returns the bytes of an element of the result. */
+static int element(const xsmm *s) { return s->p.ta || s->b->dtype == AX_F32 ? 4 : 2; }
 
 /* Copies element number `of`, or a zero for -1. */
 static void put(char *to, int64_t at, const char *from, int64_t of, ax_dtype dtype)

@@ -36,8 +36,9 @@ import tempfile
 HEADER = 256  # int32 words before the contents of either file
 DEPTHS = {(12, 768, 12): "d12", (24, 1024, 16): "d24", (36, 1280, 20): "d36", (48, 1600, 25): "d48"}
 CUDA = pathlib.Path("/usr/local/cuda")
-# CUDA 13 wants another type where llm.c falls back on managed memory. It shall not: a step from host memory is no
-# step to compare with, and too much of such memory stops some machines.
+# If GPU memory is too small, llm.c falls back on managed memory, with an argument whose type CUDA 13 has changed. The shim
+# lets this code compile, and makes the fallback fail: a step that reads host memory cannot be compared, and too much
+# managed memory stops some machines.
 CUDA_SHIM = """#include <cuda_runtime.h>
 #if CUDART_VERSION >= 13000
 #undef cudaCpuDeviceId
@@ -93,7 +94,8 @@ def build_cuda(args, work):
     libraries, package, flags = work / "libraries", cudnn_package(), [f"-include {work}/shim.h"]
     (work / "shim.h").write_text(CUDA_SHIM)
     libraries.mkdir()
-    # Linked, but without nvml.h nothing of it is called; with the header there is a stub beside CUDA's libraries.
+    # The trainer is linked with NVML. Without nvml.h it calls no function of it, so an empty library suffices; where the
+    # header is installed, CUDA's stub library is too.
     run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", libraries / "libnvidia-ml.so"], work)
     words = ["train_gpt2cu", "NO_MULTI_GPU=1", "NO_USE_MPI=1", f"GPU_COMPUTE_CAPABILITY={args.arch}"]
     if args.cudnn_frontend:
@@ -157,8 +159,8 @@ def on_cpu(args, work):
 def on_cuda(args, work):
     for part in ["train", "val"]:
         write_tokens(args, work / f"{part}.bin")
-    # Validation cannot be turned off: one micro-batch before the first step, one after the last. What is stored for
-    # the gradients, and a fused GELU for the largest size, are as in its scripts/run_gpt2_*.sh.
+    # Validation cannot be turned off, so it runs on one micro-batch before the first step and after the last. Recompute
+    # is off (-r) and GELU is fused for the largest size (-ge), as in llm.c's scripts/run_gpt2_*.sh.
     depth = DEPTHS[args.layers, args.hidden, args.heads]
     words = ["-i", "train.bin", "-j", "val.bin", "-e", depth, "-b", args.micro, "-t", args.seq, "-d",
              args.batch * args.seq, "-x", args.warmup + args.steps, "-v", 1000000, "-m", 1, "-s", 0, "-h", 0, "-c", 0.1,
@@ -175,12 +177,12 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--source", type=pathlib.Path, help="a checkout of llm.c")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default %(default)s")
-    p.add_argument("--cc", default="gcc", help="compiler, default gcc; of the CPU")
-    p.add_argument("--program", type=pathlib.Path, help="the built trainer, of cuda; default: built for this run alone")
-    p.add_argument("--build", action="store_true", help="make --program, and end")
-    p.add_argument("--cudnn-frontend", type=pathlib.Path, metavar="DIR", help="a checkout, of cuda")
+    p.add_argument("--cc", default="gcc", help="compiler for --device cpu, default gcc")
+    p.add_argument("--program", type=pathlib.Path, help="a built trainer, for --device cuda; default: build one for this run")
+    p.add_argument("--build", action="store_true", help="build --program, and exit")
+    p.add_argument("--cudnn-frontend", type=pathlib.Path, metavar="DIR", help="a checkout of cudnn-frontend, for --device cuda")
     p.add_argument("--arch", default="90", help="compute capability of the GPU to build for, default %(default)s")
-    p.add_argument("--micro", type=int, default=0, help="rows that are computed at a time, of cuda; default all")
+    p.add_argument("--micro", type=int, default=0, help="rows computed at a time, for --device cuda; default: all")
     for name, default in [("layers", 12), ("hidden", 768), ("heads", 12), ("vocab", 50257), ("seq", 256),
                           ("batch", 4), ("steps", 5), ("warmup", 2), ("threads", 2)]:
         p.add_argument(f"--{name}", type=int, default=default, help=f"default {default}")

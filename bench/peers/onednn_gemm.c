@@ -16,11 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- every allocation of the process is counted -------------------------------------------------- */
+/* ---- counting the allocations of the process ----------------------------------------------------- */
 
 static long allocations;
 
-/* Returns the C library's function behind the counting one. */
+/* Returns the C library's function that the counting one replaces. */
 static void *counted(const char *name)
 {
     __atomic_fetch_add(&allocations, 1, __ATOMIC_RELAXED);

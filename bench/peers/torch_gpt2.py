@@ -32,10 +32,10 @@ def arguments():
     p.add_argument("--device", choices=list(BEST), default="cpu", help="default %(default)s")
     p.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast, weights stay fp32")
     p.add_argument("--with", dest="settings", type=lambda x: [w for w in x.split(",") if w], default=[],
-                   metavar="LIST", help="settings, with commas between them")
+                   metavar="LIST", help="settings, separated by commas")
     p.add_argument("--best", action="store_true",
                    help="".join(f"{at}on {name} --with {what}" for at, (name, what) in zip(["", "; "], BEST.items())))
-    p.add_argument("--settings", action="store_true", dest="list", help="say what settings there are, and end")
+    p.add_argument("--settings", action="store_true", dest="list", help="list the settings, and exit")
     args = p.parse_args()
     if args.list:
         print("\n".join(f"{name:10s}{what}" for name, what in SETTINGS.items()))
@@ -132,7 +132,7 @@ def train(rank, a, port):
         return
     rate = [a.batch * a.seq / s for s in seconds]
     on_gpu = {}
-    if a.device == "cuda":  # the driver counts what torch keeps, the context, and other processes
+    if a.device == "cuda":  # used memory includes torch's cache, the context, and other processes
         free, total = torch.cuda.mem_get_info()
         on_gpu = {"gpu_bytes": total - free, "gpu_reserved_bytes": torch.cuda.max_memory_reserved(),
                   "gpu": torch.cuda.get_device_name()}

@@ -36,7 +36,7 @@ ENVIRONMENT = {
 PRELOAD = {"jemalloc": LIB + "libjemalloc.so.2", "tcmalloc": LIB + "libtcmalloc_minimal.so.4",
            "iomp": LIB + "libomp.so.5"}
 BEST = {"cpu": "mkl,malloc,pad,compile", "cuda": "pad,compile,cudnn"}
-# What MKL asks before it looks at the instruction sets.
+# MKL calls this function to ask whether Intel made the processor, before it looks at the instruction sets.
 MKL_SHIM = "int mkl_serv_intel_cpu_true(void) { return 1; }"
 
 

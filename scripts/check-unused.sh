@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Finds functions and macros that a header declares and nobody uses. A use is a line of a function in src or examples, a
-# row of a table, or a mention in README.md or docs: what only a test calls is unused. Prints file:line of each.
+# row of a table, or a mention in README.md or docs; a call from a test is none. Prints file:line of each unused name.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
     find src include examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def'
     find README.md docs -name '*.md'
 } | LC_ALL=C sort | xargs awk '
-# The line without comments and strings. `inside` a comment that goes on over several lines.
+# Returns the line without comments and strings. inside: a comment continues on the next line.
 function code(text,   out, at, token) {
     while (text != "") {
         if (inside) {

@@ -76,7 +76,7 @@ done
 if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
 say() { echo "$bold$*$plain"; }
 
-# The value of a key of a JSON object on stdin.
+# field KEY: prints the value of a key of the JSON object on stdin.
 field() { sed -n "s/.*\"$1\": *\"\{0,1\}\([^,}\"]*\).*/\1/p"; }
 # calc FORMAT EXPRESSION: prints the value of an awk expression.
 calc() { awk "BEGIN { printf \"$1\", $2 }"; }

@@ -72,7 +72,7 @@ build() {
     cmake --preset "$preset" "${how[@]}" && cmake --build "$dir" -j "$jobs"
 }
 
-# Builds what needs MPI with MPICH.
+# Builds the parts that use MPI, with MPICH.
 build_mpich() {
     cmake -S . -B build-mpich -G Ninja -DAXONN_MPI=mpicc.mpich -DAXONN_TESTS=ON &&
         cmake --build build-mpich -j "$jobs" --target mpi_tests

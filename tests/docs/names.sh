@@ -7,7 +7,7 @@
 #     of older versions);
 #   - every `name()` in docs/architecture.md and docs/guide is a function that a file named on the page defines;
 #   - the pages of docs/guide have at most 100 lines.
-# Decisions, the changelog and docs/performance.md tell of older versions: of them only the links are checked.
+# Decisions, the changelog and docs/performance.md describe older versions too, so only their links are checked.
 # Usage: names.sh [ROOT]
 set -euo pipefail
 export LC_ALL=C
@@ -22,7 +22,7 @@ report() { # PAGE WHAT
   missing=$((missing + 1))
 }
 
-# Prints what a page has between backquotes, and with "blocks" its code blocks too.
+# Prints the text between backquotes on a page; with "blocks" its code blocks too.
 code_of() { # PAGE [blocks]
   awk -v blocks="${2:-}" '
     /^```/ { block = !block; next }
@@ -57,7 +57,7 @@ done
 # ---- names --------------------------------------------------------------------------------------------------------
 
 grep -rhoE '\b(ax|AX)_[A-Za-z0-9_]+' src include CMakeLists.txt | sort -u >"$dir/words"
-# Those that macros make of a kernel's name.
+# Functions whose names macros make from the name of a kernel.
 sed -n '/^#define AX_KERNELS(/,/[^\\]$/p' include/axonn/kernels.h | grep -oE 'X\([a-z0-9_]+\)' | sed 's/X(\(.*\))/\1/' |
   awk '{ print "ax_run_" $0; print "ax_cuda_" $0; print "AX_K_" $0 }' >>"$dir/words"
 sort -u -o "$dir/words" "$dir/words"
@@ -70,8 +70,8 @@ done
 
 # ---- functions ----------------------------------------------------------------------------------------------------
 
-# Prints the functions that a file defines: the name before the "(" of what begins in the first column and has a "{"
-# before a ";".
+# Prints the names of the functions that a file defines. A definition begins in the first column, and has a "{" before
+# the first ";"; its name is before the first "(".
 definitions_of() {
   awk '/^[A-Za-z_].*\(/ && !/^#/ && !/^(typedef|struct|enum|union)/ { text = $0; open = 1 }
        open && !/^[A-Za-z_].*\(/ { text = text " " $0 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quotes.sh PAGE FILE: the C code in PAGE, between ```c and ```, is FILE's, each block as lines that follow one another.
+# quotes.sh PAGE FILE: checks that each block of C code in PAGE, between ```c and ```, occurs in FILE as consecutive lines.
 set -euo pipefail
 awk -v page="$1" -v file="$2" '
     FILENAME == file { lines = lines $0 "\n"; next }

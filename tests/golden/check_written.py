@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks a model or checkpoint that axonn wrote against transformers: it must load with no key missing or left
-over, shards and index included, save to the same tensors, and give the logits that `axonn logits` prints.
+"""Checks with transformers a model or checkpoint that axonn wrote. It must load from all its shards without missing
+or unexpected keys, save the same tensors again, and give the logits that `axonn logits` prints.
 
     python3 tests/golden/check_written.py build/axonn RUN_OR_MODEL [tokens]
 
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 
 def tensors(directory):
-    """Every tensor of a model directory, by way of the index where there is one."""
+    """Returns every tensor of a model directory, from the files of its index if it has one."""
     index = os.path.join(directory, "model.safetensors.index.json")
     if not os.path.exists(index):
         return load_file(os.path.join(directory, "model.safetensors"))

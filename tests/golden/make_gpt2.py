@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes tests/golden/gpt2: what transformers' GPT-2 and torch's AdamW compute for small random models.
 
-Weights are float32, as in every model directory; all results are computed from them in float64, and
-once more in float32 to make sure that a float32 program can meet them. README.md beside this file says
-what each file holds. Usage:  python3 tests/golden/make_gpt2.py [DIRECTORY]
+Weights are float32, as in every model directory. All results are computed from them in float64, and again in
+float32, to check that a float32 program can reach them. README.md in this directory describes the files.
+Usage:  python3 tests/golden/make_gpt2.py [DIRECTORY]
 """
 
 import json
@@ -36,7 +36,7 @@ CASES = {
 
 
 def make_model(config):
-    """Every tensor random and large enough that leaving out any term shows in the results."""
+    """Makes every tensor random, and so large that a missing term shows in the results."""
     model = transformers.GPT2LMHeadModel(config)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -47,7 +47,7 @@ def make_model(config):
 
 
 def make_batch(rows, length, vocab, masked):
-    """Tokens and targets [rows, length]; about `masked` of the targets are IGNORE, never all."""
+    """Returns tokens and targets [rows, length]. A share `masked` of the targets is IGNORE, but never all."""
     stream = torch.randint(vocab, (rows, length + 1))
     targets = stream[:, 1:].clone()
     targets[torch.rand(rows, length) < masked] = IGNORE
@@ -56,7 +56,7 @@ def make_batch(rows, length, vocab, masked):
 
 
 def forward(model, tokens, targets, **where):
-    """Logits and the loss summed over unmasked targets. (transformers' own loss would round to float32.)"""
+    """Returns logits, and the loss summed over unmasked targets. (transformers' own loss rounds to float32.)"""
     logits = model(input_ids=tokens, use_cache=False, **where).logits
     loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
     return logits, loss
@@ -80,7 +80,7 @@ def learning_rate(step):
 
 
 def train(model, tokens, targets):
-    """STEPS steps over [BATCHES, MICRO_BATCHES, b, T]; returns losses, norms before clipping, rates."""
+    """Trains STEPS steps on [BATCHES, MICRO_BATCHES, b, T]; returns losses, norms before clipping, learning rates."""
     params = list(model.parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p for p in params if p.dim() >= 2], "weight_decay": HYPER["weight_decay"]},
@@ -107,7 +107,7 @@ def train(model, tokens, targets):
 
 
 def final_sums(model):
-    """[sum, sum of squares] of each tensor. The key third of c_attn.bias counts as zero: its gradient is
+    """Returns [sum, sum of squares] of each tensor. The key third of c_attn.bias counts as zero: its gradient is
     zero in exact arithmetic, so Adam turns rounding errors into its updates (they change no output)."""
     sums = {}
     for name, p in model.named_parameters():
@@ -119,7 +119,7 @@ def final_sums(model):
 
 
 def packed_documents(length, rows):
-    """Document ids, positions that restart, and the mask [rows, 1, query, key]: True = may attend."""
+    """Returns document ids, positions from the document's start, and the mask [rows, 1, query, key]; True: attends."""
     cuts = [[0, 7, 8], [0, 3, 15]]  # a document of one token, and one that ends with the row
     ids = torch.zeros(rows, length, dtype=torch.long)
     positions = torch.zeros_like(ids)
@@ -150,7 +150,7 @@ def packed_case(model, length, vocab):
 
 
 def generate(model, prompt_length, vocab):
-    """Ten greedy tokens from a prompt for which no choice is close and the choices vary."""
+    """Returns a prompt and ten greedy tokens. The best token always leads clearly, and the tokens differ."""
     while True:
         prompt = torch.randint(vocab, (1, prompt_length))
         out = model.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=10, do_sample=False)
@@ -187,7 +187,7 @@ def make_case(name, directory):
         out |= {"packed." + k: v for k, v in packed_case(double, config.n_positions, vocab).items()}
     out["generate.prompt"], out["generate.tokens"] = generate(double, prompt_length, vocab)
 
-    # Micro-batches with very different numbers of targets, so that averaging their means is wrong.
+    # Micro-batches have very different numbers of targets, so that the mean of their means would be wrong.
     made = [make_batch(2, config.n_positions, vocab, [0.0, 0.4, 0.8][i % MICRO_BATCHES])
             for i in range(BATCHES * MICRO_BATCHES)]
     tokens, targets = (torch.stack(v).unflatten(0, (BATCHES, MICRO_BATCHES)) for v in zip(*made))

@@ -1,5 +1,5 @@
-"""Writes tokenizer.json (in this directory): what Hugging Face `tokenizers` makes of nasty strings, and what its
-BpeTrainer learns from a small corpus. Needs the package `tokenizers`; run: python make_tokenizer.py"""
+"""Writes tokenizer.json in this directory: the ids that Hugging Face `tokenizers` gives for difficult strings, and the
+tokenizers that its BpeTrainer makes from a small corpus. Needs the package `tokenizers`; run: python make_tokenizer.py"""
 
 import json
 import os
@@ -16,7 +16,7 @@ VOCAB = 420
 
 
 def corpus():
-    """A few documents: prose, code, numbers, several scripts; drawn from word lists by a fixed seed."""
+    """Returns documents of prose, code, numbers and several scripts, drawn from word lists with a fixed seed."""
     rng = random.Random(1)
     prose = ("the of and to in a is that for it as was with be by on not he his but at are this have from or had "
              "an they which one you were all her she there would their we him been has when who will no more if "
@@ -25,7 +25,7 @@ def corpus():
     code = ("int static const char return if (n < 0) for while { } ; = == += -> . , // /* */ size_t struct void "
             "#include #define NULL 0 1 42 1024 0xff i++ data[i] \"%d\\n\" \n \n\n \t \n    \n\t\t").split(" ")
     wide = "naïve café Ångström αβγ привет мир 東京都 日本語 한국어 नमस्ते שלום مرحبا 😀 👍🏽 🇩🇪 ½ Ⅷ １２３ ٣٤ \u00a0 \u3000".split(" ")
-    # Characters on which engines disagree whether they are space, in merges that show where they were cut.
+    # Characters that some regex engines take for white space and others do not. The merges show where the text was cut.
     odd = "\u180e \u180e. x\u180e. \u180ex \u2003x \u200bx \u0085. \u3000x 'ſx x\r\n".split(" ")
     documents = []
     for words, n in ((prose, 300), (code, 200), (wide + prose[:20], 150), (prose + code, 150), (odd, 600)):
@@ -71,7 +71,7 @@ def split(*patterns, prefix=False):
 
 
 def variants():
-    """Name, tokenizer, and the pattern's name if axonn's own training must give the very same."""
+    """Yields name, tokenizer, and the name of the pattern with which axonn must train the same tokenizer, or None."""
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
     yield "gpt2", train(gpt2), "gpt2"
     yield "llama3", train(split(LLAMA3)), "llama3"
@@ -110,7 +110,7 @@ def variants():
 def main():
     out = {"corpus": corpus(), "vocab": VOCAB, "variants": []}
     for name, t, pattern in variants():
-        # Read back, because that is what the test can do: some settings are lost on the way to the file.
+        # The tokenizer is read back from the file, as the test does, because the file does not store all settings.
         t = Tokenizer.from_str(t.to_str())
         cases = [[s, t.encode(s, add_special_tokens=False).ids, t.encode(s).ids] for s in TEXTS]
         for case in cases:

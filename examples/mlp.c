@@ -49,7 +49,7 @@ static void draw_points(points *p)
 
 /* ---- networks ------------------------------------------------------------------------------------ */
 
-/* The roles of the widths alternate between MODEL and HIDDEN, so that each linear layer sums over the dim
+/* The roles of the widths alternate between MODEL and INNER, so that each linear layer sums over the dim
  * that the layer before it produced, and no layout changes between them. */
 
 static ax_layer *surface_net(ax_ctx *ctx)

@@ -120,7 +120,7 @@ static void close_blocks(xsmm *s)
 
 /* Computes block `task` of the result over k-blocks [lo, hi). Blocks are numbered along the shorter dim
  * first. */
-static void task(const xsmm *s, int64_t task, int64_t lo, int64_t hi)
+static void compute_block(const xsmm *s, int64_t task, int64_t lo, int64_t hi)
 {
     const blocking *y = &s->by;
     const int64_t i = s->mb > s->nb ? task / s->nb : task % s->mb,
@@ -150,7 +150,7 @@ static void xsmm_run(void *state)
     for (int64_t lo = 0; lo < s->kb; lo += step) {
 #pragma omp for schedule(static) nowait /* a thread gets the same blocks in each pass */
         for (int64_t t = 0; t < s->mb * s->nb; t++)
-            task(s, t, lo, lo + step < s->kb ? lo + step : s->kb);
+            compute_block(s, t, lo, lo + step < s->kb ? lo + step : s->kb);
     }
 }
 

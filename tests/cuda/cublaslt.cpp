@@ -134,28 +134,31 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
     return status == CUBLAS_STATUS_SUCCESS ? "success" : "refused by the stand-in";
 }
 
-template <class T, class U> static cublasStatus_t made(U **out, T value)
+template <class T, class U> static cublasStatus_t create_object(U **out, T value)
 {
     *out = new T(value);
     return CUBLAS_STATUS_SUCCESS;
 }
 
-template <class T> static cublasStatus_t gone(T *value)
+template <class T> static cublasStatus_t destroy_object(T *value)
 {
     delete value;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t *library) { return made(library, cublasLtContext{0}); }
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t library) { return gone(library); }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *library)
+{
+    return create_object(library, cublasLtContext{0});
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t library) { return destroy_object(library); }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
                                         cudaDataType_t scale)
 {
-    return made(out, cublasLtMatmulDesc{compute, scale, CUDA_R_32F, CUBLAS_OP_N, CUBLAS_OP_N,
-                                        CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0});
+    return create_object(out, cublasLtMatmulDesc{compute, scale, CUDA_R_32F, CUBLAS_OP_N, CUBLAS_OP_N,
+                                                 CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0});
 }
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t how) { return gone(how); }
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t how) { return destroy_object(how); }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what,
                                               const void *value, size_t size)
@@ -174,17 +177,17 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t how, cublasLt
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType_t type, uint64_t rows,
                                           uint64_t cols, int64_t ld)
 {
-    return made(out, cublasLtMatrixLayout{type, (int64_t)rows, (int64_t)cols, ld});
+    return create_object(out, cublasLtMatrixLayout{type, (int64_t)rows, (int64_t)cols, ld});
 }
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return gone(layout); }
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy_object(layout); }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
 {
-    return made(out, cublasLtMatmulPreference{0, {256, 256, 256, 256}, 7});
+    return create_object(out, cublasLtMatmulPreference{0, {256, 256, 256, 256}, 7});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
 {
-    return gone(preference);
+    return destroy_object(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,

@@ -176,7 +176,7 @@ void need_fibers(size_t count)
 }
 
 /* Makes the threads of complete barriers ready. Returns false if there is none. */
-bool release(size_t count)
+bool release_barriers(size_t count)
 {
     bool all_at_block = true, any = false;
     for (size_t w = 0; w < count; w += WARP) {
@@ -227,7 +227,7 @@ void run_block(size_t count)
     do {
         for (size_t n = 0; n < warps; n++)
             run_warp((m->how & BACKWARD ? warps - 1 - n : n) * WARP);
-    } while (release(count));
+    } while (release_barriers(count));
     for (size_t i = 0; i < count; i++)
         if (m->fibers[i]->is != DONE)
             fail("threads wait at a barrier that others of their warp or block do not reach");
@@ -601,7 +601,7 @@ struct all_streams {
     bool served = false;
 } &streams = *new all_streams{};
 
-void nap() { usleep(50); }
+void sleep_briefly() { usleep(50); }
 
 /* Runs the items of a stream up to number `until`, until one is not ready; does nothing while another thread
  * runs this stream. Returns whether it ran any. */
@@ -643,10 +643,10 @@ void run_until(cudaStream_t s, uint64_t until)
     waits += s->done < until;
     while (s->done < until)
         if (!advance(s, until))
-            nap();
+            sleep_briefly();
 }
 
-void serve()
+void serve_streams()
 {
     for (;;) {
         bool any = false;
@@ -660,7 +660,7 @@ void serve()
     }
 }
 
-void give(cudaStream_t s, item i)
+void append_item(cudaStream_t s, item i)
 {
     std::lock_guard<std::mutex> guard(s->lock);
     s->queue.push_back(std::move(i));
@@ -674,20 +674,20 @@ void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work)
     if (stream->captured)
         stream->captured->work.push_back(std::move(work));
     else
-        give(stream, {{}, std::move(work)});
+        append_item(stream, {{}, std::move(work)});
 }
 
 /* Enqueues a collective. Here, collectives and waits for them invalidate a capture. */
 void ax_emulated_meet(cudaStream_t stream, std::function<bool()> ready, std::function<void()> work)
 {
     spoils_capture();
-    give(stream, {std::move(ready), std::move(work)});
+    append_item(stream, {std::move(ready), std::move(work)});
     std::lock_guard<std::mutex> guard(streams.lock);
     if (!stream->outward)
         streams.outward.push_back(stream);
     stream->outward = true;
     if (!streams.served)
-        std::thread(serve).detach();
+        std::thread(serve_streams).detach();
     streams.served = true;
 }
 
@@ -887,6 +887,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     cudaStream_t other = event->stream;
     uint64_t at = event->at;
     if (other && other != stream)
-        give(stream, {[=] { return other->done >= at || (advance(other, at), other->done >= at); }, [] {}});
+        append_item(stream,
+                    {[=] { return other->done >= at || (advance(other, at), other->done >= at); }, [] {}});
     return cudaSuccess;
 }

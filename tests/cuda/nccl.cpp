@@ -145,7 +145,7 @@ void read_file(const std::string &path, size_t at, void *to, size_t size)
 
 /* Whether all ranks have written the file of this operation. A timeout sets an asynchronous error, and the
  * wait goes on, as in the library. */
-bool all_there(group &g, uint64_t number, const char *what)
+bool all_files_exist(group &g, uint64_t number, const char *what)
 {
     while (g.read < (uint64_t)g.ranks && !access(g.file(number, (int)g.read).c_str(), R_OK))
         g.read++;
@@ -203,7 +203,7 @@ void reduce(group &g, uint64_t number, const call &c, const part &p, bool scatte
 }
 
 /* Computes this rank's result from all ranks' files. */
-void take(group &g, uint64_t number, const call &c, const std::vector<part> &parts)
+void read_result(group &g, uint64_t number, const call &c, const std::vector<part> &parts)
 {
     size_t bytes = c.count * size_of(c.type);
     switch (c.kind) {
@@ -225,11 +225,11 @@ void take(group &g, uint64_t number, const call &c, const std::vector<part> &par
 }
 
 /* Whether all ranks have called this operation. A different call on another rank is an error. */
-bool can_go_on(group &g, uint64_t number, const call &mine)
+bool all_made_this_call(group &g, uint64_t number, const call &mine)
 {
     if (g.aborted)
         return true;
-    if (g.dead() || !all_there(g, number, names[mine.kind]))
+    if (g.dead() || !all_files_exist(g, number, names[mine.kind]))
         return false;
     for (int r = 0; r < g.ranks && !g.dead(); r++) {
         call other;
@@ -259,10 +259,10 @@ ncclResult_t launch(ncclComm_t comm, cudaStream_t stream, const call &c, const s
             write_file(g->file(number, g->rank), &c, sizeof c, parts);
     });
     ax_emulated_meet(
-        stream, [=] { return can_go_on(*g, number, c); },
+        stream, [=] { return all_made_this_call(*g, number, c); },
         [=] {
             if (!g->aborted) {
-                take(*g, number, c, parts);
+                read_result(*g, number, c, parts);
                 unlink(g->file(number - 1, g->rank).c_str());
             }
             g->done++;
@@ -296,7 +296,7 @@ part *part_of(ncclComm_t comm, int peer, cudaStream_t stream)
 }
 
 /* Marks this rank as gone. The last rank removes the directory. */
-void leave(group &g)
+void leave_group(group &g)
 {
     bool last = true;
     write_file(g.dir + "/left." + std::to_string(g.rank), "", 1, {});
@@ -308,10 +308,10 @@ void leave(group &g)
 }
 
 /* Completes the communicator when all ranks have joined. Each must have a GPU of its own. */
-void meet(group &g)
+void complete_group(group &g)
 {
     std::vector<int> device((size_t)g.ranks);
-    if (!all_there(g, 0, "ncclCommInitRankConfig"))
+    if (!all_files_exist(g, 0, "ncclCommInitRankConfig"))
         return;
     for (int r = 0; r < g.ranks; r++)
         read_file(g.file(0, r), 0, &device[(size_t)r], sizeof(int));
@@ -379,7 +379,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
 {
     group &g = *comm->g;
     if (g.state == ncclInProgress)
-        meet(g);
+        complete_group(g);
     *state = (ncclResult_t)g.state.load();
     if (comm->finalized && *state == ncclSuccess && g.done < g.given)
         *state = ncclInProgress;
@@ -400,7 +400,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         fprintf(stderr, "emulated NCCL: ncclCommDestroy before ncclCommFinalize is done\n");
         abort();
     }
-    leave(*comm->g);
+    leave_group(*comm->g);
     delete comm;
     return ncclSuccess;
 }
@@ -408,7 +408,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     comm->g->aborted = true;
-    leave(*comm->g);
+    leave_group(*comm->g);
     delete comm;
     return ncclSuccess;
 }

@@ -86,7 +86,7 @@ static void encode(const ax_tokenizer *tok, ax_encoder *encoder, const char *tex
 }
 
 /* A token found by its bytes must have those bytes. */
-static void find(const ax_tokenizer *tok, const char *piece, size_t n)
+static void check_token_of_piece(const ax_tokenizer *tok, const char *piece, size_t n)
 {
     size_t found_n;
     int32_t id = ax_tokenizer_id(tok, piece, n);
@@ -94,7 +94,7 @@ static void find(const ax_tokenizer *tok, const char *piece, size_t n)
     FUZZ_HOLDS(id == -1 || (found && found_n == n && !memcmp(found, piece, n)));
 }
 
-static void ask(const ax_tokenizer *tok)
+static void query_tokens(const ax_tokenizer *tok)
 {
     int32_t vocab = ax_tokenizer_vocab_size(tok);
     FUZZ_HOLDS(vocab > 0 && ax_tokenizer_eos(tok) >= -1 && ax_tokenizer_eos(tok) < vocab);
@@ -102,7 +102,7 @@ static void ask(const ax_tokenizer *tok)
         size_t n;
         const char *piece = ax_tokenizer_piece(tok, id, &n);
         if (piece)
-            find(tok, piece, n);
+            check_token_of_piece(tok, piece, n);
         (void)ax_tokenizer_is_special(tok, id);
     }
 }
@@ -133,7 +133,7 @@ void fuzz_one(const fuzz_part *part, int n)
             fuzz_file(names[places[n > 2][i]], part[i].data, part[i].size);
     if (!fuzz_read(ax_tokenizer_load(fuzz_path(""), &tok)))
         return;
-    ask(tok);
+    query_tokens(tok);
     FUZZ_HOLDS(ax_encoder_create(tok, &encoder) == AX_OK);
     for (size_t i = 0; i < AX_COUNT(texts); i++)
         encode(tok, encoder, texts[i], strlen(texts[i]));

@@ -88,7 +88,7 @@ typedef struct seen {
     ax_binding binding[MOST];
 } seen;
 
-static ax_status look(ax_comm *world, void *arg)
+static ax_status record_bindings(ax_comm *world, void *arg)
 {
     seen *s = arg;
     int me = ax_comm_rank(world);
@@ -109,7 +109,7 @@ static void run_ranks(int ranks, int wanted, seen *s)
 {
     memset(s, 0, sizeof *s);
     s->wanted = wanted;
-    assert_int_equal(ax_comm_threads_run(ranks, look, s), AX_OK);
+    assert_int_equal(ax_comm_threads_run(ranks, record_bindings, s), AX_OK);
     for (int r = 0; r < ranks; r++)
         assert_true(CPU_EQUAL(&s->before[r], &s->after[r]));
 }
@@ -170,7 +170,7 @@ static void users_can_turn_binding_off(void **state)
     assert_int_equal(s.binding[0].n, 0);
     assert_true(CPU_EQUAL(&s.during[0], &s.before[0]));
     setenv("AXONN_PIN", "sometimes", 1);
-    assert_int_equal(ax_comm_threads_run(2, look, &s), AX_ERR_USAGE);
+    assert_int_equal(ax_comm_threads_run(2, record_bindings, &s), AX_ERR_USAGE);
     unsetenv("AXONN_PIN");
 }
 

@@ -26,8 +26,8 @@ static void inputs(int64_t first, int64_t n, double *out)
 }
 
 /* Runs positions first … first+n-1, and writes their outputs to their rows of y. */
-static ax_status feed(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, ax_kv_cache *cache, int64_t first,
-                      int64_t n, double *y)
+static ax_status run_positions(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, ax_kv_cache *cache,
+                               int64_t first, int64_t n, double *y)
 {
     double host[B * T * WIDTH];
     ax_batch batch = {.cache = cache};
@@ -49,12 +49,12 @@ static ax_status feed_all(ax_ctx *ctx, ax_layer *layer, ax_frame *frame, cache_c
 {
     ax_kv_cache *cache = NULL;
     if (!c->cached)
-        return feed(ctx, layer, frame, NULL, 0, T, c->y);
+        return run_positions(ctx, layer, frame, NULL, 0, T, c->y);
     AX_TRY(ax_kv_cache_create(ctx, layer, B, T, &cache));
-    ax_status status = feed(ctx, layer, frame, cache, 0, PROMPT, c->y);
+    ax_status status = run_positions(ctx, layer, frame, cache, 0, PROMPT, c->y);
     ax_kv_cache_advance(cache, PROMPT);
     for (int64_t t = PROMPT; t < T && status == AX_OK; t++) {
-        status = feed(ctx, layer, frame, cache, t, 1, c->y);
+        status = run_positions(ctx, layer, frame, cache, t, 1, c->y);
         ax_kv_cache_advance(cache, 1);
     }
     ax_kv_cache_destroy(&cache);

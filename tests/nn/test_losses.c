@@ -79,7 +79,8 @@ static ax_tensor shape(ax_ctx *ctx, const loss_case *c, ax_dtype dtype, int ndim
 }
 
 /* Makes a tensor and copies the rank's part of `global` into it. */
-static ax_status place(ax_ctx *ctx, ax_frame *frame, ax_tensor like, const double *global, ax_tensor *out)
+static ax_status scatter_values(ax_ctx *ctx, ax_frame *frame, ax_tensor like, const double *global,
+                                ax_tensor *out)
 {
     double host[COUNT];
     int64_t n = 1;
@@ -91,8 +92,8 @@ static ax_status place(ax_ctx *ctx, ax_frame *frame, ax_tensor like, const doubl
     return ax_tensor_scatter(ctx, out, host);
 }
 
-static ax_status lose(ax_frame *frame, const loss_case *c, const ax_tensor *x, const ax_tensor *y,
-                      double *loss, ax_tensor *dx)
+static ax_status run_loss(ax_frame *frame, const loss_case *c, const ax_tensor *x, const ax_tensor *y,
+                          double *loss, ax_tensor *dx)
 {
     return c->classes ? ax_cross_entropy_loss(frame, x, y, c->ignore, loss, dx)
                       : ax_mse_loss(frame, x, y, loss, dx);
@@ -107,9 +108,9 @@ static ax_status setup(ax_comm *world, const loss_case *c, ax_ctx **ctx, ax_fram
     AX_TRY(ax_frame_begin(*frame, "loss", AX_MODE_TRAIN, NULL));
     ax_tensor like = shape(*ctx, c, c->dtype, dims);
     like.align = c->align;
-    AX_TRY(place(*ctx, *frame, like, c->x, x));
+    AX_TRY(scatter_values(*ctx, *frame, like, c->x, x));
     like = shape(*ctx, c, c->classes ? c->ids : c->dtype, c->classes ? dims - 1 : dims);
-    return place(*ctx, *frame, like, c->y, y);
+    return scatter_values(*ctx, *frame, like, c->y, y);
 }
 
 /* 16-bit gradients may differ by one rounding; others by a few, because a row is summed in another order. */
@@ -139,9 +140,9 @@ static ax_status run_rank(ax_comm *world, void *arg)
     double loss, again, grad[COUNT];
     ax_status status = setup(world, c, &ctx, &frame, &x, &y);
     if (status == AX_OK)
-        status = lose(frame, c, &x, &y, &again, NULL); /* without dx, x stays unchanged */
+        status = run_loss(frame, c, &x, &y, &again, NULL); /* without dx, x stays unchanged */
     if (status == AX_OK)
-        status = lose(frame, c, &x, &y, &loss, &dx);
+        status = run_loss(frame, c, &x, &y, &loss, &dx);
     if (status == AX_OK)
         status = ax_tensor_collect(ctx, &dx, grad);
     if (status == AX_OK && ax_comm_rank(world) == 0)
@@ -203,7 +204,7 @@ static void cross_entropy_loss_equals_its_formula(void **state)
 }
 
 /* All ranks must return the same error, even if only one of them has the wrong target. */
-static ax_status refusals(ax_comm *world, void *arg)
+static ax_status check_refusals(ax_comm *world, void *arg)
 {
     loss_case c = *(const loss_case *)arg;
     ax_ctx *ctx = NULL;
@@ -248,7 +249,7 @@ static void wrong_targets_are_errors_on_all_ranks(void **state)
                    .ignore = AX_IGNORE_INDEX,
                    .kept = ROWS};
     prepare(&c);
-    assert_ranks(4, refusals, &c);
+    assert_ranks(4, check_refusals, &c);
 }
 
 int main(void)

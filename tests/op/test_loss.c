@@ -32,7 +32,7 @@ static void inputs(int64_t vocab, ax_dtype dtype, void *logits, int32_t *targets
         targets[r] = r % 5 == 3 ? -1 : (int32_t)(r * 7 % vocab);
 }
 
-static ax_status place(ax_ctx *ctx, ax_frame *frame, ax_tensor *t, const void *global)
+static ax_status scatter_values(ax_ctx *ctx, ax_frame *frame, ax_tensor *t, const void *global)
 {
     AX_TRY(ax_frame_alloc(frame, t, t));
     return ax_tensor_scatter(ctx, t, global);
@@ -52,8 +52,8 @@ static ax_status compute(ax_ctx *ctx, ax_frame *frame, loss_case *c)
     inputs(c->vocab, c->dtype, host, ids);
     void *total;
     AX_TRY(ax_frame_begin(frame, "loss", AX_MODE_TRAIN, NULL));
-    AX_TRY(place(ctx, frame, &logits, host));
-    AX_TRY(place(ctx, frame, &targets, ids));
+    AX_TRY(scatter_values(ctx, frame, &logits, host));
+    AX_TRY(scatter_values(ctx, frame, &targets, ids));
     AX_TRY(ax_frame_scratch(frame, AX_F64, 1, &total));
     AX_TRY(ax_run_fill(ctx->stream, &(ax_fill_args){.n = 1, .y = total, .dtype = AX_F64}));
     AX_TRY(ax_op_cross_entropy(frame, &logits, &targets, total, &stats));

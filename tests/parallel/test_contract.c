@@ -275,7 +275,7 @@ static ax_status refused(const ax_grid *grid, const char *spec, const char *a_te
     return AX_OK;
 }
 
-static ax_status rules(ax_comm *world, void *arg)
+static ax_status check_rules(ax_comm *world, void *arg)
 {
     (void)arg;
     ax_grid *g;
@@ -311,7 +311,7 @@ static ax_status rules(ax_comm *world, void *arg)
 static void results_have_the_expected_layouts(void **state)
 {
     (void)state;
-    assert_ranks(8, rules, NULL);
+    assert_ranks(8, check_rules, NULL);
 }
 
 static ax_status not_a_gemm(ax_comm *world, void *arg)

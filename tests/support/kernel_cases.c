@@ -148,7 +148,7 @@ void kernel_case_widen(const kernel_case *from, kernel_case *out)
 }
 
 /* Computes the offset of each operand in the memory block of a run, and returns the size of the block. */
-static size_t place(const kernel_case *c, int skew, size_t at[KC_OPERANDS])
+static size_t compute_offsets(const kernel_case *c, int skew, size_t at[KC_OPERANDS])
 {
     size_t total = GUARD;
     for (int i = 0; i < c->operands; i++) {
@@ -177,7 +177,7 @@ static void check_guards(const kernel_case *c, const size_t at[KC_OPERANDS], con
 
 void kernel_case_run(ax_device *dev, const kernel_case *c, int skew, void *result[KC_OPERANDS])
 {
-    size_t at[KC_OPERANDS], total = place(c, skew, at);
+    size_t at[KC_OPERANDS], total = compute_offsets(c, skew, at);
     unsigned char *image = malloc(total), *given = malloc(total);
     void *memory;
     ax_stream stream = {dev, NULL};

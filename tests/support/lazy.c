@@ -37,7 +37,7 @@ static size_t own_part(const operation *o)
     return o->args.coll == AX_ALL_GATHER && at < o->recv_bytes ? at : o->recv_bytes;
 }
 
-static ax_status untouched(const operation *o)
+static ax_status check_untouched(const operation *o)
 {
     const char *recv = o->args.recv;
     size_t own = own_part(o);
@@ -83,7 +83,7 @@ static ax_status lazy_wait(ax_work *work)
         o->done = true;
         o->status = perform(o);
     }
-    ax_status status = mine->status == AX_OK ? untouched(mine) : mine->status;
+    ax_status status = mine->status == AX_OK ? check_untouched(mine) : mine->status;
     if (status == AX_OK && mine->recv_bytes)
         memcpy(mine->args.recv, mine->received == NULL ? mine->sent : mine->received, mine->recv_bytes);
     operation_free(mine);

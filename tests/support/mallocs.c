@@ -21,20 +21,23 @@ void __libc_free(void *memory);
 
 static bool refused(void) { return atomic_fetch_add(&mallocs_made, 1) + 1 == atomic_load(&mallocs_victim); }
 
-static void *had(void *memory)
+static void *count_allocated(void *memory)
 {
     atomic_fetch_add(&mallocs_alive, memory != NULL);
     return memory;
 }
 
-void *malloc(size_t size) { return refused() ? NULL : had(__libc_malloc(size)); }
+void *malloc(size_t size) { return refused() ? NULL : count_allocated(__libc_malloc(size)); }
 
-void *calloc(size_t items, size_t size) { return refused() ? NULL : had(__libc_calloc(items, size)); }
+void *calloc(size_t items, size_t size)
+{
+    return refused() ? NULL : count_allocated(__libc_calloc(items, size));
+}
 
 void *realloc(void *old, size_t size)
 {
     void *memory = refused() ? NULL : __libc_realloc(old, size);
-    return old ? memory : had(memory);
+    return old ? memory : count_allocated(memory);
 }
 
 void free(void *memory)
@@ -46,7 +49,7 @@ void free(void *memory)
 
 void *memalign(size_t alignment, size_t size)
 {
-    return refused() ? NULL : had(__libc_memalign(alignment, size));
+    return refused() ? NULL : count_allocated(__libc_memalign(alignment, size));
 }
 
 void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }

@@ -74,7 +74,7 @@ static int64_t bytes_along(const ax_ctx *ctx, ax_axis axis)
 
 /* Whether a kernel ran during the gather. Events are in the order of their ends, so the loop goes back from
  * the gather's end to kernels that began after its start. */
-static bool hidden(const ax_event_ring *ring, size_t first, size_t gather)
+static bool ran_beside_a_kernel(const ax_event_ring *ring, size_t first, size_t gather)
 {
     double began = ax_event_get(ring, gather)->begin;
     for (size_t i = gather; i-- > first;) {
@@ -91,7 +91,7 @@ static void count_gathers(const ax_event_ring *ring, size_t first, setup *s)
     for (size_t i = first; i < ax_event_count(ring); i++)
         if (!strcmp(ax_event_get(ring, i)->kind, "gather")) {
             s->gathers++;
-            s->alone += !hidden(ring, first, i);
+            s->alone += !ran_beside_a_kernel(ring, first, i);
         }
 }
 
@@ -122,7 +122,7 @@ static ax_status steps(ax_ctx *ctx, ax_engine *engine, setup *s)
 }
 
 /* Checks that the plan predicted the memory that the steps used. */
-static ax_status is_as_planned(ax_engine *engine, const ax_engine_plan *plan)
+static ax_status check_memory_plan(ax_engine *engine, const ax_engine_plan *plan)
 {
     const ax_param_set *set = ax_engine_params(engine);
     EXPECT(ax_frame_high_water(ax_engine_frame(engine)) == plan->memory.activations);
@@ -161,7 +161,7 @@ ax_status steps_run(ax_comm *world, setup *s)
     if (status == AX_OK)
         status = steps(ctx, engine, s);
     if (status == AX_OK)
-        status = is_as_planned(engine, &plan);
+        status = check_memory_plan(engine, &plan);
     ax_engine_destroy(&engine);
     ax_engine_plan_fini(&plan);
     ax_ctx_destroy(&ctx);

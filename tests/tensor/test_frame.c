@@ -249,7 +249,7 @@ static int by_offset(const void *x, const void *y)
 }
 
 /* Checks at 20 points of time that the memory of live allocations does not overlap. */
-static void check_apart(const ax_frame_task *task)
+static void check_no_overlap(const ax_frame_task *task)
 {
     const ax_frame_alloc_record **alive;
     must(ax_calloc((size_t)task->n, sizeof *alive, &alive));
@@ -303,7 +303,7 @@ static void deep_networks_are_planned_quickly(void **state)
                       100.0 * (double)ax_frame_plan_bytes(plan) / (double)least);
         if (seconds > (SANITIZED ? 50 : 5))
             fail_msg("a plan of %d layers took %.1f s", layers[i], seconds);
-        check_apart(&plan->task[0]);
+        check_no_overlap(&plan->task[0]);
         assert_in_range(ax_frame_plan_bytes(plan), least, least + least / 4);
         ax_frame_plan_destroy(&plan);
         close_world(&w);

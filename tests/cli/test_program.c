@@ -116,7 +116,7 @@ static void completion_completes_words(void **state)
     ax_buf_fini(&out);
 }
 
-/* What `cmake --install` installs works after it was moved to another directory. */
+/* An installation works after it was moved to another directory. */
 static void an_installation_can_be_moved(void **state)
 {
     (void)state;

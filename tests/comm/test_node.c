@@ -82,7 +82,7 @@ static ax_status outer_test(void *user, bool *done)
     return AX_OK;
 }
 
-/* Creates the heaps and the group of the ranks first + i·step, i < n; this rank is number `at` of them. */
+/* Creates the heaps and the group of the n ranks first + i·step. This rank is number `at` in the group. */
 static ax_status connect(team *t, int kind, int first, int step, int n, int at, const ax_node_map *map,
                          const ax_node_outer *outer, ax_node **node, ax_node_group **group)
 {

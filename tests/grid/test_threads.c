@@ -1,5 +1,5 @@
-/* Which threads are bound to which cores: the rule, for invented machines, and ranks that are threads of this
- * process on the real one. */
+/* Binding of threads to cores: the rule, for invented machines, and its use by ranks that are threads of this
+ * process on the real machine. */
 #include "grid/threads.h"
 
 #include <math.h>

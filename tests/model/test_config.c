@@ -42,7 +42,7 @@ static void round_trip_keeps_unknown_keys(void **state)
     assert_true(json_is_null(json_object_get(json, "n_inner")));
     json_decref(json);
     text.size = 0;
-    id.eos = 8; /* one of the file's list, which is kept */
+    id.eos = 8; /* an id of the file's list, so the list is kept */
     assert_int_equal(ax_model_config_print(&c, &id, &text), AX_OK);
     json = json_loads(text.data, 0, NULL);
     assert_int_equal(json_array_size(json_object_get(json, "eos_token_id")), 2);

@@ -23,7 +23,8 @@ typedef struct loss_case {
     double loss, grad[B * T * MOST];
 } loss_case;
 
-/* Logits so large that exp overflows unless the maximum is that of the whole row; some targets are masked. */
+/* Makes logits so large that exp overflows unless the maximum of the whole row is subtracted. Some targets
+ * are masked. */
 static void inputs(int64_t vocab, ax_dtype dtype, void *logits, int32_t *targets)
 {
     for (int64_t i = 0; i < B * T * vocab; i++)

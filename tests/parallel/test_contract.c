@@ -1,5 +1,5 @@
-/* parallel: contractions of randomly distributed operands against a dense oracle, and what the rule refuses.
- */
+/* parallel: contractions of randomly distributed operands against a dense oracle, and calls that must
+ * fail. */
 #include "axonn/parallel.h"
 #include "support/ranks.h"
 

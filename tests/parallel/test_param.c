@@ -332,7 +332,7 @@ static void reductions_start_when_a_bucket_is_complete(void **state)
     assert_ranks(2, on_two_ranks, NULL);
 }
 
-/* ---- what is refused ----------------------------------------------------------------------------- */
+/* ---- errors -------------------------------------------------------------------------------------- */
 
 static ax_status misuse(ax_comm *world, void *arg)
 {

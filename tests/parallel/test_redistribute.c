@@ -112,7 +112,7 @@ static bool holds(const ax_grid *grid, const ax_tensor *t, int d, int rank, int6
     return element >= first && element < first + count;
 }
 
-/* The summand of element `index` at the given rank's coordinates along `axes`, which are atoms. */
+/* Returns the summand of element `index` on the rank with these coordinates along `axes`, which are atoms. */
 static double summand(const ax_grid *grid, int64_t index, ax_axisset axes, int rank)
 {
     int64_t h = index * 31 + 7;
@@ -122,7 +122,8 @@ static double summand(const ax_grid *grid, int64_t index, ax_axisset axes, int r
     return (double)(h % 7) - 3;
 }
 
-/* What `rank` must hold of element `index` in layout `now` if the source was partial along `partial`. */
+/* Returns the value that `rank` must hold of element `index` in layout `now`, if the source was partial along
+ * `partial`. */
 static double expected(const ax_grid *grid, int64_t index, ax_axisset partial, ax_axisset now, int rank)
 {
     double sum = 0;
@@ -318,7 +319,7 @@ static void random_redistributions_wait_for_their_data(void **state)
     on_all_grids("ref", true);
 }
 
-/* ---- what plans look like ------------------------------------------------------------------------ */
+/* ---- the steps of plans -------------------------------------------------------------------------- */
 
 static ax_status plan_reads(const ax_grid *grid, const char *from, const char *to, const char *plan_text)
 {
@@ -390,7 +391,7 @@ static void plans_have_the_expected_steps(void **state)
     assert_ranks(8, plans_of_factors, NULL);
 }
 
-/* ---- what a planned frame keeps while data travel ------------------------------------------------ */
+/* ---- memory of a planned frame during a transfer ------------------------------------------------- */
 
 /* The frame memory of a transfer stays allocated while other kernels run between its start and its wait. */
 static ax_status meanwhile(ax_frame *frame, ax_tensor *sent, ax_tensor *other, ax_tensor *received)

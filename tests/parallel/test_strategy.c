@@ -89,7 +89,7 @@ static void a_vocabulary_is_split_in_units(void **state)
     assert_ranks(4, units, NULL);
 }
 
-/* Query and key heads by the number of ranks along x: roles, units, and what is refused. */
+/* How query and key heads are split, by the number of ranks along x: roles, units, and errors. */
 static ax_status heads_of_six(ax_comm *world, void *arg)
 {
     const int *kv_heads = arg;

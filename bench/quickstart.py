@@ -11,7 +11,7 @@ Parties take turns. All have the same files, the same split into training and va
              also trains its tokenizer, builds data, validates and completes a text in the same time.
 Each run writes a line to the file --results. Runs that are in the file are not repeated, so the same command continues
 after an interruption. At the end it prints a markdown table: median, minimum and maximum. With 300 seconds, three rounds
-and seven models in PyTorch it takes about 95 minutes on two idle cores.
+and eight models in PyTorch it takes about 100 minutes on two idle cores.
 Usage:  python3 bench/quickstart.py --torch PYTHON [--seconds 300] [--rounds 3] [--parties axonn,before,torch]
                                     [--try wide:model.hidden=256,model.heads=8] [--results FILE]
 """
@@ -34,6 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEFORE = ("model.layers=3,model.hidden=480,model.heads=10,model.seq_len=256,train.global_batch=8,train.micro_batch=8,"
           "optim.lr=8e-4,optim.betas=[0.9,0.95],optim.weight_decay=0.1,optim.warmup=6.25%")
 TORCH = {  # options of torch_train.py
+    "4x128x128": "--layers 4 --hidden 128 --heads 4 --batch 8 --seq 128 --lr 4e-3",  # the quick start's
     "4x192": "--layers 4 --hidden 192 --heads 6 --batch 8 --seq 256 --lr 4e-3",
     "4x128": "--layers 4 --hidden 128 --heads 4 --batch 8 --seq 256 --lr 4e-3",
     "4x256": "--layers 4 --hidden 256 --heads 8 --batch 8 --seq 256 --lr 3e-3",

@@ -225,30 +225,30 @@ train() {
     "$AXONN" train "$config" "${words[@]}"
 }
 
-# Models from small to large: layers, hidden, heads, rows per step, learning rate. The script takes the largest one that
-# can read at least four tokens per parameter in the time. examples/quickstart.yaml has the one for five minutes on two
-# cores.
-models="2 64 2 8 8e-3
-3 96 3 8 6e-3
-4 128 4 8 4e-3
-4 192 6 8 4e-3
-6 256 8 8 3e-3
-6 384 6 8 2e-3
-8 512 8 16 1e-3
-12 768 12 32 6e-4"
+# Models from small to large: layers, hidden, heads, sequence length, rows per step, learning rate. The script takes the
+# largest one that can read at least four tokens per parameter in the time. examples/quickstart.yaml has the one for five
+# minutes on two cores.
+models="2 64 2 128 8 8e-3
+3 96 3 128 8 6e-3
+4 128 4 128 8 4e-3
+4 192 6 256 8 4e-3
+6 256 8 256 8 3e-3
+6 384 6 256 8 2e-3
+8 512 8 256 16 1e-3
+12 768 12 256 32 6e-4"
 
 # Prints the keys of the model of this width.
 model_keys() {
     awk -v width="$1" '$2 == width {
-        print "model.layers=" $1 "\nmodel.hidden=" $2 "\nmodel.heads=" $3 "\ntrain.global_batch=" $4
-        print "train.micro_batch=" $4 "\noptim.lr=" $5 }' <<<"$models"
+        print "model.layers=" $1 "\nmodel.hidden=" $2 "\nmodel.heads=" $3 "\nmodel.seq_len=" $4
+        print "train.global_batch=" $5 "\ntrain.micro_batch=" $5 "\noptim.lr=" $6 }' <<<"$models"
 }
 
 # best_width WORK: prints the width of the largest model that reads four tokens per parameter, or of the smallest model.
 # WORK is tokens times parameters of the whole time, from the probe; it is about the same for all models.
 best_width() {
-    awk -v work="$1" -v rows="$(($(setting model.vocab 4096) + $(setting model.seq_len 256)))" '{
-        parameters = rows * $2 + 12 * $1 * $2 * $2
+    awk -v work="$1" -v vocab="$(setting model.vocab 4096)" '{
+        parameters = (vocab + $4) * $2 + 12 * $1 * $2 * $2
         if (NR == 1 || work / parameters >= 4 * parameters) width = $2
     } END { print width }' <<<"$models"
 }

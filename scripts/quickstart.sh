@@ -337,6 +337,7 @@ start=$(field eval_loss <<<"$before") end=$(field loss <"$dir/eval.json") bytes=
 gzip=$(text | gzip -9 | wc -c)
 xz=$(text | xz -9e | wc -c)
 trained=$(rows "$dir" | tail -n 1)
+context=$(sed -n 's/^ *seq_len: *\([0-9]*\).*/\1/p' "$dir/config.yaml")
 
 summarize() {
     echo "Trained on $source"
@@ -347,7 +348,7 @@ summarize() {
     echo "  bits per byte    $(calc %.3f "$(field bits_per_byte <"$dir/eval.json")") axonn," \
         "$(calc %.3f "8 * $gzip / $bytes") gzip -9, $(calc %.3f "8 * $xz / $bytes") xz -9e," \
         "on the same $(calc %.1f "$bytes / 1e6") MB"
-    echo "                   (axonn predicts from the last $(setting model.seq_len 256) tokens of the same file," \
+    echo "                   (axonn predicts from the last $context tokens of the same file," \
         "the compressors use all files)"
     echo "  checkpoint       $dir/$(sed 's,^,ckpt/,' "$dir/latest")"
     echo "  loss curve       $dir/loss.svg"

@@ -13,7 +13,8 @@ typedef struct product {
     int calls; /* per micro-batch */
 } product;
 
-/* What the ways share. a, b and c are large enough for every product; `right` holds the correct result. */
+/* State shared by all implementations. a, b and c are large enough for every product; `right` holds the
+ * correct result. */
 typedef struct bench {
     ax_device *dev;
     ax_dtype dtype;

@@ -7,7 +7,7 @@
 typedef struct cli_hosts {
     int n;
     char **name;
-    int64_t *slots; /* how many ranks each takes */
+    int64_t *slots; /* number of ranks on each host */
 } cli_hosts;
 
 /* Parses the list. A host without a number gets ceil(ranks / number of hosts) ranks. The caller releases *out

@@ -79,7 +79,7 @@ static ax_status place_ranks(const info_grid_args *a, placed *p)
 
 /* ---- groups -------------------------------------------------------------------------------------- */
 
-/* The sets of axes whose groups are printed, and what the ranks of a group share out. */
+/* The sets of axes whose groups are printed, and what the ranks of such a group divide among themselves. */
 static const struct {
     const char *name;
     ax_axisset axes;
@@ -93,7 +93,7 @@ static const struct {
             {"z.data", 1 << AX_Z | 1 << AX_DATA, "rows together"}};
 
 /* Returns the number of ranks in a group along `axes`. Returns 1, so that nothing is printed, if several axes
- * are given and one of them has size 1: the group is then already that of the others. */
+ * are given and one of them has size 1: the same group is then printed for the other axes. */
 static int group_size(const placed *p, ax_axisset axes)
 {
     const int n[] = {p->size.x, p->size.y, p->size.z, p->size.pipe, p->size.data};

@@ -49,7 +49,7 @@ static void catch_signals(void)
         if (!sigaction(watched[i], NULL, &before) && before.sa_handler != SIG_IGN) /* nohup ignores SIGHUP */
             sigaction(watched[i], &action, NULL);
     }
-    if (!came && ax_signal_pending()) /* one that came between main and here */
+    if (!came && ax_signal_pending()) /* a signal that came before this handler was installed */
         note_signal(ax_signal_pending());
 }
 

@@ -50,7 +50,7 @@ json_t *cli_json_text(const char *bytes, size_t n)
     return text;
 }
 
-enum { STDIN_MOST = 256 << 20 }; /* bytes: what is made of them takes several times as many */
+enum { STDIN_MOST = 256 << 20 }; /* bytes; processing them takes several times as much memory */
 
 ax_status cli_read_stdin(ax_buf *out)
 {

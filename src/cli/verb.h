@@ -97,7 +97,7 @@ bool cli_colour(FILE *stream);
 /* Prints the object as one line on stdout and releases it. Fails if the object is NULL (no memory) or stdout
  * cannot be written. */
 ax_status cli_print_json(json_t *object);
-/* Writes bytes to stdout. AX_ERR_DATA */
+/* Writes bytes to stdout. AX_ERR_DATA if that fails. */
 ax_status cli_print(const char *text, size_t n);
 
 /* Returns a JSON number, or null if the value is NaN or infinite. */

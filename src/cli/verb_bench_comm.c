@@ -46,7 +46,8 @@ typedef struct bench {
 
 /* ---- one call ------------------------------------------------------------------------------------ */
 
-/* `bytes` is the size of the larger of the rank's two buffers. */
+/* Returns the arguments of a collective. `bytes` is the size of the rank's send or receive buffer, whichever
+ * is larger. */
 static ax_coll_args call_of(const bench *b, ax_coll coll, int64_t bytes, int library)
 {
     int64_t n = bytes / (int64_t)sizeof(float);

@@ -23,7 +23,7 @@ static const ax_option ls_options[] = {
     {"json", AX_OPT_BOOL, offsetof(ls_args, json), "false", .help = "print one JSON object"},
 };
 
-/* "verified" is null if the files were not compared with their checksums. */
+/* Describes a checkpoint in JSON. "verified" is null if the files were not compared with their checksums. */
 static json_t *info_json(const ax_ckpt_info *info, bool compared)
 {
     json_t *verified = info->damage ? json_false() : compared ? json_true() : json_null();

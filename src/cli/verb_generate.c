@@ -50,7 +50,7 @@ typedef struct session {
     ax_generator *generator;
     float *work; /* scratch of ax_sample */
     ax_decoder decoder;
-    ax_buf text;  /* the generated text; without --json also that of a prompt given as ids */
+    ax_buf text;  /* the generated text; without --json also the text of a prompt that was given as ids */
     size_t shown; /* bytes of `text` already printed */
     const char *reason;
 } session;

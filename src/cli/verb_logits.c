@@ -21,9 +21,9 @@ static const ax_option options[] = {
 typedef struct printer {
     const args *a;
     int64_t printed;
-    bool first;  /* rank 0 prints */
-    int64_t bad; /* logits that are not finite; position and token of the first */
-    int64_t bad_position, bad_token;
+    bool first;                      /* rank 0 prints */
+    int64_t bad;                     /* number of logits that are not finite */
+    int64_t bad_position, bad_token; /* position and token of the first logit that is not finite */
 } printer;
 
 /* Prints the five likeliest tokens, best first. */

@@ -30,9 +30,9 @@ void cli_ranks_print_error(void) { error_printer = NOT_THIS_RANK; }
 
 /* ---- the process that started the ranks ---------------------------------------------------------- */
 
-static int starter = -1; /* file descriptor of its note (cli_note) */
+static int starter = -1; /* file descriptor of the note (cli_note) of the process that started this rank */
 
-/* Checks the name of the memory, because on another host the path leads nowhere or to another file. */
+/* Checks that the path leads to a memfd of the right name: on another host it may lead to another file. */
 void cli_starter_find(void)
 {
     char target[64] = "";

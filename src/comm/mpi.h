@@ -82,7 +82,7 @@ struct ax_mpi_op {
     bool local; /* uses shared memory only, no MPI calls */
     /* D for local operations, T for all others: */
     bool checking;                   /* the ranks still compare their calls; the operation has not started */
-    int tag;                         /* the first of its tags */
+    int tag;                         /* the operation's first tag */
     int64_t stride;                  /* flat path: elements between the blocks that a gather writes */
     int64_t pieces, unstarted, open; /* flat path: number of pieces: all, not started, in flight */
     int64_t wire;                    /* bytes sent to other nodes */
@@ -109,7 +109,7 @@ typedef struct ax_mpi_watch ax_mpi_watch;
 typedef struct ax_mpi_guard ax_mpi_guard;
 
 struct ax_mpi_world {
-    ax_mpi_comm *comm; /* the world's own */
+    ax_mpi_comm *comm; /* the communicator of the world */
     pthread_t thread;
     int *node;       /* node[r]: the smallest rank on the node of rank r */
     ax_node *shared; /* the node's shared memory; NULL on all ranks if any rank cannot share */
@@ -131,7 +131,7 @@ struct ax_mpi_world {
     /* Read without the lock: */
     atomic_int queued;            /* operations in the queue */
     atomic_int waiting;           /* callers in ax_wait that do not make progress themselves */
-    atomic_int sleeping, helping; /* those of `waiting` that sleep; callers that make progress themselves */
+    atomic_int sleeping, helping; /* callers in `waiting` that sleep; callers that make progress themselves */
     atomic_bool resting;          /* the communication thread sleeps on to_thread */
     atomic_bool failed, aborting, leaving, ending;
     atomic_bool said_full;  /* the warning that shared memory is full was logged */

@@ -20,8 +20,8 @@
 enum {
     PIECES = 16,
     PARTNERS = 8,
-    REDUCE_BYTES = 1 << 20,        /* size of a piece of a reduction: this, */
-    REDUCE_BLOCK_BYTES = 32 << 10, /* or this times the number of ranks if that is more */
+    REDUCE_BYTES = 1 << 20,        /* size of a piece of a reduction, unless the next value gives more */
+    REDUCE_BLOCK_BYTES = 32 << 10, /* size of a piece of a reduction per rank of the group */
     MOVE_BYTES = 4 << 20,          /* largest message of a piece without reduction */
     SMALL_BYTES = 16 << 10,        /* largest gathered size for the Bruck algorithm */
     PHASES = 4,

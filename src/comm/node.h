@@ -21,7 +21,7 @@ typedef struct ax_node_card {
     char path[96];
     uint64_t token, bytes; /* random number, also in the heap's first page; size of the heap */
     int64_t pid;           /* the owner's process */
-    uint64_t base;         /* the heap's address there */
+    uint64_t base;         /* the heap's address in the owner's process */
 } ax_node_card;
 
 /* Creates this rank's heap of at most `bytes` (0: the size of the machine's memory). The heap reserves

@@ -45,8 +45,8 @@ typedef enum phase {
 
 static int total(const ax_node_group *g) { return g->map.nodes * g->map.size; }
 
-/* Allocates the staging buffer. On one node ax_node_group_create calls this, because later the heap may be
- * full, which is when buffers are not in heaps and staging is needed. */
+/* Allocates the staging buffer. On one node ax_node_group_create calls this: staging is needed if
+ * buffers are not in heaps, which happens when the heap is full, and then it is too late to allocate. */
 static ax_status need_stage(ax_node_group *g)
 {
     return g->stage ? AX_OK : ax_node_alloc(g->node, (size_t)g->part_bytes + 2 * LINE, (void **)&g->stage);

@@ -23,8 +23,8 @@ typedef struct slot {
     ax_coll_args args;
     bool split, waiting;
     int color, key;
-    group *sub;       /* result of a split: the group that this rank became a member of, */
-    int sub_rank;     /* and its rank there */
+    group *sub;       /* result of a split: this rank's new group */
+    int sub_rank;     /* result of a split: this rank's number in `sub` */
     const void **src; /* every rank's send buffer, for this rank's reductions */
     void **dst;       /* every rank's receive buffer */
 } slot;

@@ -239,8 +239,8 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* Refuses to write to an input, whose text would be lost. A token file is no input: it may lie below an input
- * directory after an earlier build, and the corpus leaves it out because it is not text. */
+/* Refuses to write to an input, whose text would be lost. A token file is not an input: it may be below an
+ * input directory after an earlier build, and the corpus leaves it out because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;

@@ -85,7 +85,7 @@ static ax_status ignore_document(void *user, const char *text, size_t bytes)
     return AX_OK;
 }
 
-/* Leaves out a .json file that was taken for JSONL, if its first line is no document. */
+/* Leaves out a .json file that was taken for JSONL, if its first line is not a JSON object with a text. */
 static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 {
     corpus_file *file = &corpus->files[i];

@@ -11,7 +11,7 @@ typedef struct corpus_file {
     int64_t bytes, mtime_ns; /* as of the listing; mtime_ns of a pipe: a hash of its bytes */
     int copy;                /* an unlinked temporary file with a pipe's bytes; -1: read from `path` */
     ax_data_format format;   /* text, JSONL or JSON */
-    bool named;              /* by the caller, not found below a directory */
+    bool named;              /* the caller named the file; false: it was found below a directory */
 } corpus_file;
 
 /* What one worker reads at a time: a whole file of text or JSON, or the lines of a JSONL file that start in
@@ -32,16 +32,16 @@ struct ax_corpus {
     size_t pending_at;
     int64_t documents;              /* handed out by ax_corpus_next */
     int64_t skipped;                /* files left out by the listing or by reading */
-    int64_t dropped, dropped_bytes; /* those of `files` that were left out when they were read */
+    int64_t dropped, dropped_bytes; /* number and bytes of `files` that were left out when they were read */
     int64_t bad_lines;              /* records left out so far */
 };
 
-/* What reading a unit left out. */
+/* Records that were left out while a unit was read. */
 typedef struct corpus_omitted {
     const char *file_why;   /* why the whole file was left out, worded to follow "it"; NULL: it was not */
     int64_t records;        /* records of JSON without a text */
-    int64_t first;          /* offset of the first of them in the file */
-    const char *record_why; /* what the first one has in place of a text: "null", … */
+    int64_t first;          /* offset of the first such record in the file */
+    const char *record_why; /* value of the first such record in place of a text: "null", … */
 } corpus_omitted;
 
 /* ax_corpus_create with a callback: while a pipe is copied, `progress` (may be NULL) is called and may stop
@@ -50,7 +50,7 @@ AX_MUST_CHECK ax_status corpus_create(const ax_corpus_options *options, ax_data_
                                       void *user, ax_corpus **out);
 
 /* Copies the pipe or terminal `file->path` until its end into an unlinked temporary file, so that it can be
- * read repeatedly and by several threads; fills in the rest of `file`. AX_ERR_DATA: it is no text, or the
+ * read repeatedly and by several threads; fills in the rest of `file`. AX_ERR_DATA: it is not text, or the
  * disk is full; AX_ERR_SIGNAL. */
 AX_MUST_CHECK ax_status corpus_copy_pipe(corpus_file *file, ax_data_progress_fn progress, void *user);
 

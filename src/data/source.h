@@ -157,13 +157,13 @@ bool data_has_suffix(const char *path, const char *suffix);
  * each line, else AX_DATA_TEXT. */
 ax_data_format data_json_format(const char *head, size_t n, bool complete);
 
-/* Returns why a file that contains a NUL byte is no text, worded to follow "it"; `head` are its first n
+/* Returns why a file that contains a NUL byte is not text, worded to follow "it"; `head` are its first n
  * bytes. */
 const char *data_not_text(const char *head, size_t n);
 /* Fails with AX_ERR_DATA for a file whose first NUL byte is at `offset`, and says what to do about it. */
 AX_MUST_CHECK ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset);
 
-/* Reads the first bytes of a file, enough to detect its format; *n is how many. */
+/* Reads the first *n bytes of a file, enough to detect its format. */
 enum { DATA_HEAD_BYTES = 4096 };
 AX_MUST_CHECK ax_status data_read_head(const char *path, char head[DATA_HEAD_BYTES], size_t *n);
 

@@ -43,7 +43,8 @@ INLINE __m512i amx_lanes(const uint16_t *row, int64_t ld, int64_t apart)
 #undef LANE
 }
 
-/* Transposes 16 rows of STEP units, contiguous in k, to STEP rows of 16 units, `width` units apart. */
+/* Transposes 16 rows of STEP units (a unit is two bf16, neighbours in k) to STEP rows of 16 units. The rows
+ * of the result are `width` units apart. */
 INLINE void amx_transpose_units(const uint16_t *src, int64_t ld, int64_t width, float *to)
 {
     UNROLL

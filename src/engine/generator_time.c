@@ -16,7 +16,7 @@ typedef struct timing {
     double *sorted; /* [tokens]: scratch for the median */
     ax_span *span;  /* [spans]: weights that a token's matrix products read, in this order */
     int64_t spans;
-    ax_status watched; /* of watch() */
+    ax_status watched; /* first error of watch() */
 } timing;
 
 /* ---- finding the weights that a token reads ------------------------------------------------------ */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What each rank tells the others. */
+/* The data that each rank sends to the others. */
 typedef struct member {
     uint64_t host; /* hash of the host and the memory; equal for ranks that share it */
     int64_t need, available;

@@ -6,7 +6,7 @@
 
 /* A memory that several ranks share: that of a machine, or of one of its GPUs. */
 typedef struct ax_machine {
-    int ranks;        /* that share it */
+    int ranks;        /* number of ranks that share the memory */
     double need;      /* bytes that these ranks need together */
     double available; /* bytes available, the smallest number that any of these ranks reports; < 0: unknown */
     char of[64];      /* for messages: "" or " (2 ranks on node7)" */

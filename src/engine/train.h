@@ -14,7 +14,7 @@ void pretrained_log(const ax_pretrained *m);
 typedef struct ax_sources {
     int n;
     ax_data **data;
-    const char **path; /* as the configuration, which owns them, names them */
+    const char **path; /* paths as in the configuration, which owns them */
     double *weight;    /* mixing weights; all 0: mixed in proportion to size */
 } ax_sources;
 
@@ -22,7 +22,7 @@ typedef struct ax_sources {
 typedef struct ax_run_axes {
     char name[AX_AXISSET_TEXT]; /* "x", "z.data" */
     const ax_comm *comm;
-    ax_comm_traffic before; /* its counters at the start of this step */
+    ax_comm_traffic before; /* counters of the communicator at the start of this step */
 } ax_run_axes;
 
 /* How often the ranks agree, within a step, whether to give the step up (train_pace.c). Counted in pieces of
@@ -75,18 +75,18 @@ typedef struct ax_run {
     ax_run_axes *axes;
     ax_metrics_axes *row_axes;
     double *exchanged; /* the values that ax_run_exchange reduces */
-    int signal;        /* that any rank had received at the last exchange, or 0 */
+    int signal;        /* a signal that any rank had received at the last exchange, or 0 */
     int64_t given_up;  /* the step that was given up because of the signal, or 0 */
     ax_pace drawing, computing;
     double step_began;
     ax_status trouble; /* first error of this rank's own work; the others learn of it at the next exchange */
     char trouble_message[1024];
-    double peak_flops;    /* of a device, mean over the ranks */
+    double peak_flops;    /* peak FLOP/s of a device, mean over the ranks */
     int64_t baseline;     /* bytes resident before anything planned is allocated */
-    int64_t step, tokens; /* done so far */
-    ax_loss_scale scale;  /* of the checkpoint that is resumed; 0: it has none */
+    int64_t step, tokens; /* steps and tokens done so far */
+    ax_loss_scale scale;  /* loss scale in the resumed checkpoint; all 0: there is none */
     ax_train_result *result;
-    int64_t saved_step; /* of the run's newest checkpoint, written or resumed; -1: none */
+    int64_t saved_step; /* step of the run's newest checkpoint, written or resumed; -1: none */
     bool eval_pending;  /* an evaluation is due after the current step */
 } ax_run;
 
@@ -136,13 +136,14 @@ ax_status ax_run_compare_configs(ax_run *run);
 ax_status ax_run_beat(ax_run *run, bool *done);
 AX_MUST_CHECK ax_status ax_run_find_axes(ax_run *run);
 void ax_run_begin_traffic(ax_run *run);
-double ax_run_exposed(const ax_run *run); /* seconds that this rank has waited for others since then */
+double ax_run_exposed(const ax_run *run);                /* seconds that this rank has waited for others since
+                                                           ax_run_begin_traffic */
 void ax_run_note_trouble(ax_run *run, ax_status status); /* records an error for the next exchange */
 ax_status ax_run_agree(ax_run *run); /* returns the error that any rank has recorded, on all ranks */
 /* Ends a step: combines the row over all ranks, and shares signals and recorded errors. */
 ax_status ax_run_exchange(ax_run *run, ax_metrics_step *row);
 
-/* train_pace.c: all ranks give up a step, at the same place, that still runs ten seconds after a signal. */
+/* train_pace.c: all ranks leave a step that still runs ten seconds after a signal, all at the same place. */
 void ax_pace_begin(ax_pace *pace); /* at the start of a step */
 /* Called before each piece of work; all ranks have the same number of pieces. AX_ERR_SIGNAL on all ranks if
  * the step is given up; run->given_up is then its number. */

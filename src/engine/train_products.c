@@ -12,7 +12,7 @@ typedef struct finding {
     ax_status status;
 } finding;
 
-/* Whether both are the same product, on other operands. */
+/* Whether both calls are the same product, whatever their operands. */
 static bool same_product(const ax_product *p, const ax_gemm_args *b)
 {
     const ax_gemm_args *a = &p->args;

@@ -1,5 +1,6 @@
-/* Exchanges between the ranks of a run: before it starts, their configurations; while one rank works for all,
- * signs of life; and after each step signals, errors and measurements. */
+/* Exchanges between the ranks of a run. Before the run they compare configurations. While one rank works for
+ * all, they tell each other that they are alive. After each step they share signals, errors and
+ * measurements. */
 #include "engine/train.h"
 
 #include <stdio.h>

@@ -85,7 +85,7 @@ static ax_status open_pretrained(ax_run *run)
     config_merge_model(c, &run->model);
     ax_model_config *m = &run->model;
     const struct {
-        const char *key, *also; /* the keys that set it */
+        const char *key, *also; /* the keys that set the number; `also` may be NULL */
         double *model, *config;
     } numbers[] = {{"model.init_std", NULL, &m->init_std, &c->model.init_std},
                    {"model.norm_eps", NULL, &m->norm_eps, &c->model.norm_eps},
@@ -165,7 +165,7 @@ typedef struct tokenizing {
     ax_run *run;
     const char *path;
     double said, beaten; /* time of the last log line, and of the last ax_run_beat */
-    ax_status status;    /* of ax_run_beat */
+    ax_status status;    /* first error of ax_run_beat */
 } tokenizing;
 
 static bool report_progress(void *user, const ax_data_progress *p)

@@ -13,8 +13,8 @@ typedef struct linear {
 
 enum { WEIGHT, BIAS };
 
-/* x with its width split like the weight's input dim. Only the output head needs a gather: its weight has the
- * vocabulary on x and y, and the input width whole. */
+/* Returns x with its width split like the weight's input dim. Only the output head needs a gather: its weight
+ * has the vocabulary on x and y, and the input width whole. */
 static ax_status match_input_width(const ax_layer *self, ax_frame *frame, const ax_tensor *x, ax_tensor *in)
 {
     ax_layout layout = x->layout;

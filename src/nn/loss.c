@@ -1,9 +1,9 @@
-/* Losses as a training program wants them: means over the whole batch, and their gradients. The operations of
- * op.h sum over the local boxes; here the sums of the ranks that split the batch or the width come together.
- */
+/* Losses: means over the whole batch, and their gradients. The operations of op.h sum over the local boxes;
+ * this file adds the sums of the ranks that split the batch or the width. */
 #include "axonn/nn.h"
 
-/* That the dims of `target` are the first dims of the output x, and split as those are; `loss` names it. */
+/* Checks that the dims of `target` are the first dims of the output x and are split in the same way. `loss`
+ * is the name of the loss in messages. */
 static ax_status check_target(ax_frame *frame, const char *loss, const ax_tensor *x, const ax_tensor *target,
                               int dims)
 {
@@ -27,7 +27,7 @@ static ax_status check_target(ax_frame *frame, const char *loss, const ax_tensor
     return AX_OK;
 }
 
-/* `n` zeros in device memory. */
+/* Allocates `n` zeros in device memory. */
 static ax_status zeros(ax_frame *frame, int n, double **out)
 {
     void *memory;
@@ -36,7 +36,7 @@ static ax_status zeros(ax_frame *frame, int n, double **out)
     return ax_run_fill(ax_frame_ctx(frame)->stream, &(ax_fill_args){.n = n, .y = memory, .dtype = AX_F64});
 }
 
-/* Sums over the ranks that split the first `dims` dims of x, for the host. */
+/* Adds the sums of the ranks that split the first `dims` dims of x, and copies the result to the host. */
 static ax_status collect(ax_frame *frame, const ax_tensor *x, int dims, double *sums, int n, double *out)
 {
     ax_ctx *ctx = ax_frame_ctx(frame);
@@ -65,7 +65,7 @@ ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits, const 
                                 int64_t ignore_index, double *loss, ax_tensor *dlogits)
 {
     enum { LOSS, COUNTED, WRONG, SUMS };
-    const int rows = logits->ndim - 1; /* dims of targets */
+    const int rows = logits->ndim - 1; /* number of dims of targets */
     const int64_t classes = logits->dim[rows];
     double *sum, total[SUMS];
     ax_tensor masked, stats;

@@ -27,7 +27,8 @@ static ax_layer *mlp(ax_ctx *ctx, const char *name)
     return ax_sequence_of(ctx, name, AX_COUNT(layers), layers);
 }
 
-/* Branches that begin with a norm, which has forward_sum; one whose layer lacks it; and an empty one. */
+/* Has all kinds of branches: that begin with a norm (which has forward_sum), with a layer without
+ * forward_sum, an empty one, and a norm alone. */
 static ax_layer *residual(ax_ctx *ctx)
 {
     ax_layer *const branches[] = {mlp(ctx, "r1"), ax_gelu(ctx, "r2", AX_GELU_TANH), mlp(ctx, "r3"),

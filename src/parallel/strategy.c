@@ -10,7 +10,8 @@
 /* The program has no pipeline parallelism, so no strategy uses the axis pipe. */
 #define ALL_AXES (AXES_2(AX_X, AX_Y) | AXES_2(AX_Z, AX_DATA))
 
-/* Weights are stored split along z, a fine axis, and gathered before use (2502.08145, Alg. 1). */
+/* Between uses, weights are split along z and all-gathered before use (2502.08145, Alg. 1). z is a fine axis
+ * (ax_axes): it splits dim 0 by elements, even within a split unit. */
 #define REST_Z                                                                                               \
     {                                                                                                        \
         .n = 1, .fine = 1, .a = { AX_Z }                                                                     \

@@ -92,7 +92,7 @@ static void distributions(void **state)
     assert_true(ax_rng_key(1, "a", 0) != ax_rng_key(2, "a", 0));
 }
 
-/* The series against the C library: two roundings to float of numbers that agree to 1e-12. */
+/* Compares the series with the C library. Tolerance: one rounding to float, and 1e-12 for the series. */
 static void normals_are_those_of_the_library(void **state)
 {
     (void)state;

@@ -94,7 +94,7 @@ static void reals_are_short(void **state)
     ax_buf_fini(&out);
 }
 
-/* A long run of digits that is no number is scanned once, not again from each of its digits. */
+/* A long run of digits that is not a number is scanned once, not again from each of its digits. */
 static void digits_take_linear_time(void **state)
 {
     (void)state;

@@ -362,7 +362,7 @@ static void long_lists(void **state)
     ax_buf_fini(&text);
 }
 
-/* A file without an end is refused once it exceeds the size limit of configuration files. */
+/* An endless file (a device) is refused once it exceeds the size limit of configuration files. */
 static void endless_files(void **state)
 {
     (void)state;

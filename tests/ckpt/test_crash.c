@@ -15,14 +15,14 @@
 #include <sys/wait.h>
 
 enum {
-    SMALL = 8,                /* parameters; leaves out the large one */
-    EACH = SANITIZED ? 3 : 1, /* every how many calls one is hit: sanitizers are slow */
+    SMALL = 8,                /* number of parameters without the large one */
+    EACH = SANITIZED ? 3 : 1, /* one of every EACH calls is hit: sanitizers are slow */
     KILLS = 200 / EACH
 };
 
 /* ---- the system, with faults --------------------------------------------------------------------- */
 
-static atomic_int calls;          /* since the fault was set */
+static atomic_int calls;          /* number of calls since the fault was set */
 static int fault_at;              /* number of the call that is hit; 0: none */
 static enum { KILL, FULL } fault; /* how */
 static bool stays_full;           /* all later calls that need space fail too */

@@ -30,7 +30,7 @@ struct cublasLtMatrixLayout {
 };
 struct cublasLtMatmulPreference {
     size_t workspace;
-    uint32_t align[4]; /* of a, b, c, d */
+    uint32_t align[4]; /* alignments of a, b, c, d in bytes */
     uint32_t reductions;
 };
 
@@ -96,7 +96,8 @@ void multiply(const cublasLtMatmulDesc &how, const void *a, const cublasLtMatrix
     }
 }
 
-/* Words of an algorithm: the alignments of a, b, c and d, then its number. */
+/* Contents of cublasLtMatmulAlgo_t::data: words 0 to 3 are the alignments of a, b, c and d, word WHICH is the
+ * number of the algorithm. */
 enum { WHICH = 4, ALGORITHMS = 5 };
 std::atomic<long> products[ALGORITHMS];
 

@@ -102,7 +102,7 @@ size_t size_of(int type)
 }
 
 struct engine {
-    const char *why_not; /* of a plan: why it is refused; NULL: it is accepted */
+    const char *why_not; /* plans only: why the plan is refused; NULL: it is accepted */
     int64_t number, workspace;
     bool deterministic;
 };
@@ -111,7 +111,7 @@ struct descriptor {
     int kind;
     bool finalized;
     std::map<int, std::vector<char>> values;
-    engine how; /* of engines, engine configurations and plans */
+    engine how; /* engines, engine configurations and plans only: the engine */
     const descriptor *graph;
 
     bool has(int name) const { return values.count(name) != 0; }

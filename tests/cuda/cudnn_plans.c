@@ -19,7 +19,7 @@ static const char h100[] =
     "\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,\"cudaDeviceId\":0,\"deviceVer\":900,"
     "\"driverVer\":13000}";
 
-/* heads, kv_heads: of one call; all_heads, all_kv_heads: of the arrays. */
+/* heads, kv_heads: number of heads in one call; all_heads, all_kv_heads: number of heads in the arrays. */
 static const struct {
     int64_t batch, time, heads, kv_heads, all_heads, all_kv_heads, width, documents;
 } shapes[] = {

@@ -78,14 +78,14 @@ struct async_copy {
 };
 
 struct fiber {
-    void *at; /* its stack pointer while it is suspended */
+    void *at; /* stack pointer of the fiber while it is suspended */
     char *stack;
     void *fake_stack; /* AddressSanitizer's fake stack while it is suspended */
     state is = DONE;
-    unsigned exchanges; /* exchanges within the warp that it has begun in this block */
+    unsigned exchanges; /* warp exchanges that this thread has begun in this block */
     uint3 thread;
     std::vector<async_copy> copies;
-    unsigned groups; /* groups of copies that it has committed */
+    unsigned groups; /* groups of copies that this thread has committed */
 };
 
 struct warp_slots {

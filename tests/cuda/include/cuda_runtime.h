@@ -40,7 +40,7 @@ struct cudaLaunchConfig_t {
 void *ax_emulated_shared();
 /* Appends work to a stream. */
 void ax_emulated_enqueue(cudaStream_t stream, std::function<void()> work);
-/* Advances the stream's clock, which events read. Only this takes time on that clock; a launch takes
+/* Advances the stream's clock, which events read. Only this function and launches advance it, a launch by
  * AX_EMULATED_LAUNCH_MS. */
 void ax_emulated_spend(cudaStream_t stream, double ms);
 const double AX_EMULATED_LAUNCH_MS = 0.125;

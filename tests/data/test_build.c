@@ -217,7 +217,7 @@ static void each_text_once(void **state)
     ax_tokenizer_destroy(&tok);
 }
 
-/* Number of entries in the scratch directory whose name holds `part`. */
+/* Returns the number of entries in the scratch directory whose name contains `part`. */
 static int count_entries(scratch *s, const char *part)
 {
     char command[256];
@@ -286,7 +286,8 @@ static void outputs_are_files_of_their_own(void **state)
     OK(ax_file_read(to, &kept, &size));
     assert_true(size > 64);
     free(kept);
-    /* The token file of an earlier build may lie among the inputs: it is no text. */
+    /* The token file of an earlier build is below the input directory: it is skipped, because it is not text.
+     */
     ax_data_build_report report;
     o = options_for(&tree, tok, in_scratch(s, "c/t.tok"));
     OK(ax_data_build(&o, NULL));
@@ -346,7 +347,7 @@ static void bad_lines_on_any_threads(void **state)
     scratch *s = *state;
     ax_tokenizer *tok = make_tokenizer(s, "tokenizer.json", true);
     ax_buf text = {0};
-    for (int i = 0; i < 100000; i++) /* more units than one */
+    for (int i = 0; i < 100000; i++) /* so long that the file has several units */
         OK(ax_buf_printf(
             &text, i % 997 == 500 ? "{\"text\": null}\n" : "{\"text\":\"some words in line %d\"}\n", i));
     const char *path = put_file(s, "bad.jsonl", text.data, text.size);

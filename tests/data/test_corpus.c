@@ -110,7 +110,7 @@ static void jsonl_cuts(void **state)
     }
 }
 
-/* Lines longer than a unit, and more units than one. */
+/* A file of several units, with lines that are longer than a unit. */
 static void jsonl_large(void **state)
 {
     scratch *s = *state;
@@ -139,7 +139,7 @@ static void jsonl_large(void **state)
     free(letters);
 }
 
-/* Checks the documents of one input, joined. */
+/* Asserts that the documents of one input, each after a '|', are `want`. */
 static void expect_documents(const char *path, const char *want)
 {
     char *all =
@@ -148,7 +148,8 @@ static void expect_documents(const char *path, const char *want)
     free(all);
 }
 
-/* Reading one input, of which so many lines may be bad, fails with AX_ERR_DATA and that message. */
+/* Asserts that reading one input with at most `bad_lines` bad lines allowed fails with AX_ERR_DATA and a
+ * message that contains `text`. */
 static void expect_failure(const char *path, int64_t bad_lines, const char *text)
 {
     ax_corpus *corpus;
@@ -163,7 +164,7 @@ static void expect_failure(const char *path, int64_t bad_lines, const char *text
     ax_buf_fini(&doc);
 }
 
-/* Reading one input fails with AX_ERR_DATA and a message that contains `text`. */
+/* Asserts that reading one input fails with AX_ERR_DATA and a message that contains `text`. */
 static void expect_bad(const char *path, const char *text) { expect_failure(path, 0, text); }
 
 /* A .json file holds documents if it is an array of objects, or objects on lines or spread over lines. */

@@ -466,8 +466,8 @@ static uint64_t checksum_of(scratch *s, off_t bytes, off_t at)
     return checksum;
 }
 
-/* Formats without a checksum: that of a small file covers each byte, that of a large one its length and 64
- * blocks. */
+/* For formats that store no checksum, one is computed: for a small file from all bytes, for a large file from
+ * its length and 64 blocks. */
 static void sampled_checksums(void **state)
 {
     scratch *s = *state;

@@ -22,8 +22,8 @@
 
 enum { MOST_JUDGED = 16 };
 
-/* What is tested: a backend, one of the instruction sets of the cpu backend, or attention by the plugin's own
- * kernels instead of cuDNN. */
+/* The kernels that are tested: those of a backend, of one of the instruction sets of the cpu backend, or
+ * attention by the plugin's own kernels instead of cuDNN. */
 typedef struct judged {
     const char *name;
     bool further; /* an instruction set that is not the default: no F64 */

@@ -46,7 +46,7 @@ static double difference(objective *f, const void *test, double *x)
     return sum / (12 * h);
 }
 
-/* Errors are relative to the gradient's rms, or to a thousandth if that is larger, since some gradients are
+/* Errors are relative to the gradient's rms, or to 1e-3 if that is larger, because some gradients are
  * zero. */
 static void check_gradient(const char *what, objective *f, const void *test, double *x, const double *grad,
                            int64_t n)
@@ -147,7 +147,7 @@ static void bias_gradients(void **state)
     RUN(col_sum, t.rows, t.cols, t.cols, t.w, dbias, AX_F64);
     check_gradient("x", bias_objective, &t, t.x, t.w, t.rows * t.cols);
     check_gradient("bias", bias_objective, &t, t.bias, dbias, t.cols);
-    double before = dbias[3]; /* col_sum adds to what is there */
+    double before = dbias[3]; /* col_sum adds to the previous value */
     RUN(col_sum, t.rows, t.cols, t.cols, t.w, dbias, AX_F64);
     assert_true(dbias[3] == 2 * before);
 }
@@ -219,7 +219,7 @@ static void squared_error_gradients(void **state)
     RUN(squared_error, t.cols, 2.0 / 3, NULL, t.x, t.w, dx, &total, AX_F64);
     check_gradient("x", squared_error_objective, &t, t.x, dx, t.cols);
     assert_true(fabs(total - 5 - 3 * squared_error_objective(&t)) <
-                1e-12 * total); /* the total is added to */
+                1e-12 * total); /* the kernel adds to the previous total, 5 */
 }
 
 static double embedding_objective(const void *test)

@@ -84,7 +84,8 @@ static void all_of_memory_is_read(void **state)
         }
 }
 
-/* The rate is that of all spans together; 0 if there is nothing to read, or no way to measure. */
+/* ax_device_read returns the rate of reading all spans; 0 if there is nothing to read, or no way to measure.
+ */
 static void reading_has_a_rate(void **state)
 {
     (void)state;

@@ -14,7 +14,7 @@ enum { ROWS = 301, COLS = 777, N = ROWS * COLS, THREADS = 2 };
 static const double eps = 1e-5;
 static uint64_t draws;
 
-/* The results of one way: by the fused kernel, or by its parts. */
+/* The results of the fused kernel, or of its parts run one after the other. */
 typedef struct made {
     void *x, *sum, *m2, *y, *dx, *dweight, *dbias;
 } made;

@@ -258,9 +258,9 @@ static void a_damaged_file_is_made_anew(void **state)
         if (damage == 0)
             bad.size = 0;
         else if (damage == 1)
-            bad.data[3] ^= 1; /* of another GPU */
+            bad.data[3] ^= 1; /* the first line names another GPU */
         else if (damage == 2)
-            *second ^= 1; /* of another product */
+            *second ^= 1; /* the second line is for another product */
         else if (damage == 3)
             bad.size -= 1;
         else
@@ -335,7 +335,7 @@ static void plans_that_do_not_fit_are_replaced(void **state)
     (void)state;
     ax_buf good = whole_file(), text = {0};
     assert_int_equal(ax_buf_add(&text, good.data, good.size), AX_OK);
-    rename_algorithm(&text, 1, FASTEST); /* whose k is odd */
+    rename_algorithm(&text, 1, FASTEST); /* line 1 is a shape whose k is odd */
     write_text(text.data, text.size);
     report r = run_process(FOLDER);
     assert_chosen(&r);
@@ -389,9 +389,9 @@ static void on_is_the_cache_folder(void **state)
 /* ---- epilogues ----------------------------------------------------------------------------------- */
 
 typedef struct ending {
-    double ms;     /* of a call whose plan is known */
-    long products; /* of all before it */
-    double exact;  /* ms of such a call with the other GELU, on the same device */
+    double ms;     /* time of a call whose plan is known */
+    long products; /* number of products run before it, those that were timed included */
+    double exact;  /* time of a call with the other kind of GELU, on the same device, in ms */
 } ending;
 
 enum { N = 8, K = 8, ROOM = 4096 };
@@ -414,8 +414,8 @@ static bool send(ax_stream *stream, void *to, int which, int64_t n)
 }
 
 /* Checks the results. Sums are exact. The result, and perhaps the preactivation, are rounded to bf16; a
- * rounding changes a value by less than 2^-8 of it, and GELU's slope multiplies the preactivation's by up
- * to 1.13. That is relative to the sum, since GELU may be near 0 while the preactivation is 2 in size. */
+ * rounding changes a value by less than 2^-8 of it, and GELU's slope multiplies the rounding error of the
+ * preactivation by up to 1.13. The bound has this term even where GELU is near 0, as it is at -2. */
 static bool ended_right(ax_stream *stream, const ax_gemm_args *g)
 {
     uint16_t c[64], pre[64];

@@ -200,8 +200,8 @@ static void rounding_is_to_nearest_even(void **state)
             assert_int_equal(type->from_float(-(float)middle), even | 0x8000);
             assert_int_equal(type->from_float(nextafterf((float)middle, 0)), low);
             assert_int_equal(type->from_float(nextafterf((float)middle, INFINITY)), high);
-            /* Doubles must be rounded once: these become the middle itself if they are rounded to float
-             * first. */
+            /* Doubles must be rounded once. Rounded to float first, the two values beside the middle would
+             * become the middle itself. */
             const double beside[] = {nextafter(middle, 0), nextafter(middle, INFINITY), middle};
             uint16_t rounded[3];
             RUN(convert, 3, beside, rounded, AX_F64, type->dtype);

@@ -115,7 +115,7 @@ static void programs(void **state)
         {"abcdab", 0}, /* longer than before */
         {"abcdab", 1},
         {"abcd", 0},
-        {"abcd", 1}, /* shorter than before: that is now recorded */
+        {"abcd", 1}, /* shorter than before: the shorter pass was recorded anew */
         {"", 0},
         {"abcd", 1},
         {"abc", 0}, /* too few launches for a graph */
@@ -126,11 +126,11 @@ static void programs(void **state)
         {"abca|baba.cabd", 3},    /* three segments */
         {"abca||..baba|cabd", 3}, /* cut by several copies and waits */
         {"abca|babc.cabd", 2},
-        {"abca|babc.cabd", 3}, /* one of them differs */
+        {"abca|babc.cabd", 3}, /* one segment differs */
         {"abca|babccabd", 1},
         {"abca|babccabd", 2}, /* two segments have become one */
         {"abca|babc.cabd", 2},
-        {"abca|babc.cabd", 3}, /* and are two again */
+        {"abca|babc.cabd", 3}, /* the one segment has become two again */
     };
     bench b;
     (void)state;

@@ -224,7 +224,6 @@ static void warmups(void **state)
     }
 }
 
-/* The words of the key are the rows of the table. */
 /* Numbers that would overflow, alone or combined with others, are refused, and the message has the range. */
 static void ranges_fit_types(void **state)
 {

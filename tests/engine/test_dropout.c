@@ -1,5 +1,5 @@
-/* The three rates of dropout of a run: where they come from, that each acts, that they are said and saved,
- * and that evaluation has none. */
+/* The three rates of dropout of a run: where they come from, that each has an effect, that they are logged
+ * and saved, and that evaluation has none. */
 #include "run_test.h"
 
 #define MODEL_DIR "model"

@@ -1,5 +1,6 @@
 /* Generation: with the key/value cache the logits are those of the whole sequence, for prompts and capacities
- * of every length, on one rank and with heads and width split. What cannot be generated is refused. */
+ * of every length, on one rank and with heads and width split. Requests beyond the model's positions are
+ * refused. */
 #include "axonn/engine.h"
 #include "support/ranks.h"
 
@@ -15,7 +16,7 @@
 enum { MAX_POSITIONS = 32, MAX_VOCAB = 128 };
 
 typedef struct setup {
-    const char *name, *device; /* of the golden model */
+    const char *name, *device; /* name of the golden model, and device */
     ax_grid_size grid;
     ax_dtype compute;
     double tolerance; /* relative to the largest logit */

@@ -143,7 +143,8 @@ static ax_status step(training *t, int64_t number)
 static ax_status train(training *t, int steps, const shape *s, measured *out)
 {
     AX_TRY(start(t, s, out));
-    /* The kernels of so small a model use only a part of their scratch: touches all of it. */
+    /* Touch all of the kernels' scratch memory, because the kernels of such a small model use only a part of
+     * it. */
     memset(((ax_cpu *)t->ctx->dev->impl)->scratch.base, 0, ax_cpu_workspace(s->threads));
     for (int i = 1; i <= steps; i++) {
         long before = calls();

@@ -34,8 +34,8 @@ static void make_source(const char *path, int samples, uint64_t seed)
     OK(ax_token_writer_finish(&writer, NULL));
 }
 
-/* Source 1 is listed after a source with a tiny weight. That one gives a single sample, the second of the
- * stream. */
+/* Compares the order of the samples of one source with `order`. Source 1 is listed after a source with a tiny
+ * weight, which gives a single sample: the second of the stream. */
 static void check_vector(int seed, int source, int n, char *order)
 {
     double of_row[MOST], read[MOST + 1];

@@ -145,7 +145,7 @@ static void allowed_changes(void **state)
     run_expect(0, "done: step 9", BASE_KEYS "train.steps=9 optim.schedule=constant optim.lr=0.001");
 }
 
-/* Sources are mixed by size, unless weights are given; equal weights are not the same as none. */
+/* Sources are mixed by size, unless weights are given; equal weights differ from no weights. */
 static void weights_of_sources(void **state)
 {
     (void)state;
@@ -256,7 +256,7 @@ static void forget_checksum(const char *dir)
     free(text);
 }
 
-/* For formats without a stored checksum too, another file of the same length makes it another run. */
+/* A run is not resumed with another file of the same length, even if the format stores no checksum. */
 static void a_swapped_file(void **state)
 {
     (void)state;

@@ -147,7 +147,7 @@ static double first_number(const char *path, const char *key)
     return value;
 }
 
-/* mem_bytes is that of the steps, although tokenizing took more memory. */
+/* mem_bytes is the memory of the steps, although tokenizing took more. */
 static void memory_is_that_of_the_steps(void **state)
 {
     (void)state;
@@ -263,7 +263,7 @@ static void inputs_that_are_missing(void **state)
     assert_null(strstr(log, "memory:"));
     free(log);
     assert_false(ax_path_exists("run"));
-    /* Of a long list the first twenty are named. */
+    /* Only the first twenty missing paths of a long list are named. */
     char many[1024] = BASE_KEYS "data.train=[no-0";
     for (int i = 1; i < 50; i++)
         ax_text_add(many, sizeof many, ",no-%d", i);
@@ -362,7 +362,7 @@ static void too_little_memory(void **state)
 {
     (void)state;
     sh("rm -rf run");
-    /* So deep that planning would take more than a minute: refused before it is planned. */
+    /* A model so deep that planning would take more than a minute is refused before it is planned. */
     run_expect(3, "parameters need 1875.0 PiB",
                BASE_KEYS "model.hidden=1048576 model.layers=10000 model.heads=1 model.seq_len=8");
     assert_false(ax_path_exists("run/ckpt"));
@@ -378,7 +378,7 @@ static void too_little_memory(void **state)
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld", (long long)(free_bytes / (24 * 4 * 20)));
     run_expect(3, "even train.micro_batch: 1 with train.recompute: full does not fit: the model is too large",
                "%s", keys);
-    /* Activations of about eight times what is free, in 64 micro-batches of one: some of them fit. */
+    /* Activations of about eight times the free memory, in 64 rows: a smaller micro-batch fits. */
     int64_t seq_len = 8 * free_bytes / (rows * 24 * 4 * 60);
     snprintf(keys, sizeof keys, BASE_KEYS "model.seq_len=%lld train.global_batch=%lld train.micro_batch=%lld",
              (long long)seq_len, (long long)rows, (long long)rows);

@@ -237,8 +237,8 @@ static void a_rank_without_the_checkpoint(void **state)
     sh("rm -rf kept");
 }
 
-/* Limits of memory, which two ranks of a machine need together, and of a file's size, which only rank 0
- * reaches. */
+/* Limits of one process: a memory limit, which the two ranks of a machine exceed together, and a limit of
+ * file size, which only rank 0 exceeds. */
 static void limits_of_one_process(void **state)
 {
     (void)state;

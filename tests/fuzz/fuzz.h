@@ -1,6 +1,6 @@
-/* What the libFuzzer harnesses share. A harness is one file, fuzz_NAME.c, with the first two functions below.
- * fuzz.c calls them and checks each input: no finding of a sanitizer, no abort, at most two seconds of
- * processor time, no file descriptor left open, and only statuses that a reader may return.
+/* Interface between the libFuzzer harnesses and fuzz.c. A harness is one file, fuzz_NAME.c, with the first
+ * two functions below. fuzz.c calls them and checks each input: no finding of a sanitizer, no abort, at most
+ * two seconds of processor time, no file descriptor left open, and only statuses that a reader may return.
  *
  * An input may stand for several files: a line FUZZ_BREAK separates its parts. */
 #ifndef AX_TESTS_FUZZ_H

@@ -18,10 +18,10 @@ typedef struct loss_case {
     const char *device;
     ax_dtype dtype;
     bool classes;   /* true: cross-entropy; false: squared error */
-    int width;      /* of the output */
-    bool flat;      /* its dims are [rows, width], not [b, t, width] */
-    ax_dtype ids;   /* of targets that are classes */
-    uint16_t align; /* of rows of logits */
+    int width;      /* width of the output */
+    bool flat;      /* the output has dims [rows, width], not [b, t, width] */
+    ax_dtype ids;   /* dtype of the targets, if these are classes */
+    uint16_t align; /* ax_tensor.align of the logits */
     int64_t ignore; /* the class of all rows from `kept` on */
     int kept;
     double x[COUNT], y[COUNT], loss, grad[COUNT];

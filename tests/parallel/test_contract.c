@@ -132,7 +132,7 @@ static void dense_oracle(const test_case *t, double scale, const ax_tensor *shap
 }
 
 /* Allocates an operand and fills it with value(), multiplied by 1 + (sum of coordinates along the partial
- * axes). *scale is the factor between the sum of these over the partial axes and value(). */
+ * axes). The sum of these partial sums over the partial axes is *scale times value(). */
 static ax_status fill_operand(ax_frame *frame, const ax_tensor *like, int operand, ax_tensor *out,
                               double *scale)
 {

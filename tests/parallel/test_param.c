@@ -272,8 +272,8 @@ static ax_status backward(ax_frame *frame, ax_param **param, int64_t *calls)
 static ax_status reductions(ax_ctx *ctx, ax_frame *frame, ax_param_set *set, ax_param **param)
 {
     /* Two matrices of 12 MB do not fit one bucket: the first has the small ones before it, the second the
-     * vector behind it. In the last micro-batch each is reduced when the last of its gradients is complete;
-     * while it is not known how many contributions that takes, none is. */
+     * vector behind it. In the last micro-batch a bucket is reduced as soon as its last gradient is complete.
+     * In the first one the number of contributions is not known, so no reduction starts early. */
     static const int64_t early[BUCKET_PARAMS] = {1, 0, 0, 1, 0}, none[BUCKET_PARAMS] = {0};
     int64_t calls[BUCKET_PARAMS];
     for (int step = 0; step < 2; step++)

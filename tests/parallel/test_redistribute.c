@@ -141,7 +141,8 @@ static double expected(const ax_grid *grid, int64_t index, ax_axisset partial, a
     return sum;
 }
 
-/* The calling rank's elements in ascending order into `out` (host memory of t's dtype); returns how many. */
+/* Writes the elements that the calling rank must hold to `out` (host memory of t's dtype), in ascending
+ * order, and returns their number. */
 static int64_t oracle_local(const ax_grid *grid, const ax_tensor *t, ax_axisset partial, void *out)
 {
     int rank = ax_grid_rank(grid);
@@ -353,7 +354,7 @@ static ax_status plans_as_text(ax_comm *world, void *arg)
     /* Steps that shrink the data come first: slice, scatter, all-reduce, then gather. */
     AX_TRY(plan_reads(grid, "b, d@y +x.z", "b@x, d +z", "reduce_scatter(d0@x) all_gather(d1@y)"));
     AX_TRY(plan_reads(grid, "b, t, d@y +x", "b@z, t, d", "slice(d0@z) all_reduce(x) all_gather(d2@y)"));
-    /* A fine axis splits otherwise than the same axis by units. */
+    /* An axis in fine mode (by elements) splits the dim differently from the same axis by units. */
     AX_TRY(plan_reads(grid, "o@x/z", "o@x.z", "all_gather(d0@z) slice(d0@z)"));
     ax_tensor t = ax_tensor_make(AX_F32, 1, (int64_t[]){8}, NULL, NULL);
     ax_layout partial = {.partial = 1 << AX_X};

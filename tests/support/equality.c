@@ -270,7 +270,7 @@ static double unit_of(const eq_run *serial, int p)
                : fmax(rms(serial->grad[p], serial->count[p]), 1e-3 * global);
 }
 
-/* Returns the largest difference of the gradients of parameter p. */
+/* Returns the largest difference of the gradients of parameter p, relative to unit_of. */
 static double largest_gap(const eq_run *a, const eq_run *serial, int p)
 {
     double worst = 0;
@@ -279,6 +279,7 @@ static double largest_gap(const eq_run *a, const eq_run *serial, int p)
     return worst / unit_of(serial, p);
 }
 
+/* Returns the root mean square difference of the gradients of parameter p, relative to unit_of. */
 static double rms_gap(const eq_run *a, const eq_run *serial, int p)
 {
     double sum = 0;

@@ -414,7 +414,7 @@ static arrays put_table(kernel_case *c, size_t field, size_t host, int64_t n, bo
     enum { WORDS = sizeof *table / sizeof(double) };
     for (int i = 0; i < all.count; i++) {
         table[i] = (ax_update_array){.n = all.n[i], .decays = i != 1};
-        /* three arrays are the second launch over a longer table */
+        /* with three arrays, this launch is the second one over a longer table */
         table[i].first = i         ? table[i - 1].first + ax_round_up(all.n[i - 1], AX_UPDATE_UNIT)
                          : several ? 3 * AX_UPDATE_UNIT
                                    : 0;

@@ -30,7 +30,8 @@ typedef struct lazy {
     queue *queue;
 } lazy;
 
-/* For an all-gather in place: the offset of the send buffer in the receive buffer. Otherwise recv_bytes. */
+/* Returns the offset of the send buffer in the receive buffer for an all-gather in place, otherwise
+ * recv_bytes. */
 static size_t own_part(const operation *o)
 {
     size_t at = (size_t)((uintptr_t)o->args.send - (uintptr_t)o->args.recv);

@@ -24,9 +24,9 @@ typedef struct setup {
     double loss[STEPS], norm[STEPS], eval, *weights;
     int64_t n_weights;
     int outstanding;
-    int64_t z_bytes, data_bytes; /* of the last step, on the communicators along only z and only data */
+    int64_t z_bytes, data_bytes; /* bytes of the last step on the communicators along only z, and only data */
     bool traced;
-    int gathers, alone; /* gathers of the last step, and those during which no kernel ran */
+    int gathers, alone; /* number of gathers in the last step, and of those during which no kernel ran */
 } setup;
 
 /* Stores the results of every rank in its *s; the caller frees s->weights. Collective along world. */

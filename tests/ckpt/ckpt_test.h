@@ -3,6 +3,9 @@
 #define AXONN_TESTS_CKPT_TEST_H
 
 #include "axonn/ckpt.h"
+#include "support/check.h"
+#include "support/ranks.h"
+#include "support/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,41 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-/* Shows the library's message where a call fails. */
-#define OK(call)                                                                                             \
-    do {                                                                                                     \
-        ax_status ok_status_ = (call);                                                                       \
-        if (ok_status_ != AX_OK)                                                                             \
-            fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
-    } while (0)
-
-/* The call must fail with `code` and a message that holds `text`. */
-#define FAILS(code, text, call)                                                                              \
-    do {                                                                                                     \
-        assert_int_equal(call, code);                                                                        \
-        if (!strstr(ax_error_message(), text))                                                               \
-            fail_msg("\"%s\" does not mention \"%s\"", ax_error_message(), text);                            \
-    } while (0)
-
-/* For functions that run as a rank, where cmocka must not jump out. */
-#define EXPECT(cond) AX_CHECK(cond, AX_ERR_INTERNAL, "line %d: %s", __LINE__, #cond)
-
-/* The scratch directory is in memory where possible: the tests do not depend on the disk, and syncs are free.
- */
-static inline int scratch_setup(void **state)
-{
-    char *dir = strdup(access("/dev/shm", W_OK) ? "/tmp/axonn-ckpt-XXXXXX" : "/dev/shm/axonn-ckpt-XXXXXX");
-    *state = dir;
-    return dir && mkdtemp(dir) ? 0 : -1;
-}
-
-static inline int scratch_teardown(void **state)
-{
-    ax_status status = ax_remove_tree(*state);
-    free(*state);
-    return status == AX_OK ? 0 : -1;
-}
 
 /* Returns "DIR/NAME" in one of a few buffers, used in turn. */
 static inline const char *at(const char *dir, const char *name)

@@ -167,6 +167,4 @@ static inline ax_status known_save(known_model *m, const char *run, int64_t step
     return ax_ckpt_save(&args);
 }
 
-static inline int ranks_of(ax_grid_size s) { return s.x * s.y * s.z * s.pipe * s.data; }
-
 #endif

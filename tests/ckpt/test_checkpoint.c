@@ -77,14 +77,14 @@ static void any_grid_reads_what_any_wrote(void **state)
                  .zero = zero[w],
                  .dtype = w % 2 ? AX_BF16 : AX_F32,
                  .shard_bytes = w % 3 == 1 ? 100 : 0};
-        assert_runs(ranks_of(j.size), save_rank, &j);
+        assert_runs(grid_ranks(j.size), save_rank, &j);
         assert_true(j.sum != 0 && (w == 0 || j.sum == sum)); /* the checksum does not depend on the grid */
         sum = j.sum;
         assert_int_equal(ax_path_exists(at(run, "ckpt/step-7/model.safetensors.index.json")), w % 3 == 1);
         for (size_t r = 0; r < AX_COUNT(grids); r++) {
             j.size = grids[r];
             j.zero = zero[r];
-            assert_runs(ranks_of(j.size), load_rank, &j);
+            assert_runs(grid_ranks(j.size), load_rank, &j);
         }
     }
 }

@@ -3,6 +3,8 @@
 #define AXONN_TESTS_DATA_TEST_H
 
 #include "axonn/data.h"
+#include "support/check.h"
+#include "support/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,39 +16,22 @@
 
 #include <cmocka.h>
 
-/* Shows the library's message where a call fails. */
-#define OK(call)                                                                                             \
-    do {                                                                                                     \
-        ax_status ok_status_ = (call);                                                                       \
-        if (ok_status_ != AX_OK)                                                                             \
-            fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
-    } while (0)
-
-/* The call must fail with `code` and a message that holds `text`. */
-#define FAILS(code, text, call)                                                                              \
-    do {                                                                                                     \
-        assert_int_equal(call, code);                                                                        \
-        if (!strstr(ax_error_message(), text))                                                               \
-            fail_msg("\"%s\" does not mention \"%s\"", ax_error_message(), text);                            \
-    } while (0)
-
 typedef struct scratch {
-    char dir[64];
+    char dir[SCRATCH_PATH];
     char *paths[8192]; /* paths returned by in_scratch; valid until the end of the test */
     int n;
 } scratch;
 
-static inline int scratch_setup(void **state)
+static inline int files_setup(void **state)
 {
     scratch *s = calloc(1, sizeof *s);
     if (!s)
         return -1;
-    strcpy(s->dir, "/tmp/axonn-data-XXXXXX");
     *state = s;
-    return mkdtemp(s->dir) ? 0 : -1;
+    return scratch_make("/tmp", s->dir);
 }
 
-static inline int scratch_teardown(void **state)
+static inline int files_teardown(void **state)
 {
     scratch *s = *state;
     ax_status status = ax_remove_tree(s->dir);

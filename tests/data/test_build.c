@@ -456,14 +456,14 @@ static void cache(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(tokens_by_hand, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(threads_change_nothing, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(each_text_once, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(outputs_are_files_of_their_own, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(failures_leave_nothing, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(cache, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(cache_of_pipes, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(bad_lines_on_any_threads, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(tokens_by_hand, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(threads_change_nothing, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(each_text_once, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(outputs_are_files_of_their_own, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(failures_leave_nothing, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(cache, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(cache_of_pipes, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(bad_lines_on_any_threads, files_setup, files_teardown),
     };
     ax_log_set_level(AX_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -345,14 +345,14 @@ static void errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(trees, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(jsonl_cuts, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(jsonl_large, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(json_files, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(byte_order_marks, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(bad_lines, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(pipes, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(errors, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(trees, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(jsonl_cuts, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(jsonl_large, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(json_files, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(byte_order_marks, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(bad_lines, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(pipes, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(errors, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

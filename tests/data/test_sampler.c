@@ -241,13 +241,13 @@ static void steps_allocate_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(sequential_order, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(epochs_are_permutations, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(batches_in_parts, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(mixture_follows_weights, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(resume_and_parts, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(refusals, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(steps_allocate_nothing, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(sequential_order, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(epochs_are_permutations, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(batches_in_parts, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(mixture_follows_weights, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(resume_and_parts, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(refusals, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(steps_allocate_nothing, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

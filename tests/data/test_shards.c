@@ -304,11 +304,11 @@ static void text_by_pattern(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(shards_are_one_file, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(checksums, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(refused, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(directories_below, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(text_by_pattern, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(shards_are_one_file, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(checksums, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(refused, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(directories_below, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(text_by_pattern, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

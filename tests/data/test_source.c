@@ -530,16 +530,16 @@ static void resident_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(formats, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(packed_layout, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(rows_by_hand, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(many_documents, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(damaged_packed, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(damaged_others, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(expectations, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(sampled_checksums, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(files_that_shrink, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(resident_memory, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(formats, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(packed_layout, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(rows_by_hand, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(many_documents, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(damaged_packed, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(damaged_others, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(expectations, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(sampled_checksums, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(files_that_shrink, files_setup, files_teardown),
+        cmocka_unit_test_setup_teardown(resident_memory, files_setup, files_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Times of kernels by the device's clock, on the emulated GPU, where each kernel takes an eighth of a
  * millisecond (tests/cuda/include/cuda_runtime.h). */
 #include "axonn/dev.h"
+#include "support/check.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,16 +13,10 @@
 enum { N = 64 };
 static const double EACH = 0.125e-3;
 
-static void must(ax_status status)
-{
-    if (status != AX_OK)
-        fail_msg("%s", ax_error_message());
-}
-
 static void fill(ax_stream *stream, float *memory, int launches)
 {
     for (int i = 0; i < launches; i++)
-        must(ax_run_fill(stream, &(ax_fill_args){.n = N, .value = i, .y = memory, .dtype = AX_F32}));
+        OK(ax_run_fill(stream, &(ax_fill_args){.n = N, .value = i, .y = memory, .dtype = AX_F32}));
 }
 
 static void check(const ax_kernel_total *t, int launches, int timed)
@@ -40,9 +35,9 @@ static void launches_are_timed_and_not_waited_for(void **state)
     float *memory, host[N];
     ax_kernel_total totals[AX_KERNEL_COUNT] = {{0}};
     const ax_kernel_total *t = &totals[AX_K_fill];
-    must(ax_device_open("cuda", 1, &dev));
+    OK(ax_device_open("cuda", 1, &dev));
     ax_stream stream = {.dev = dev};
-    must(ax_device_alloc(dev, sizeof host, (void **)&memory));
+    OK(ax_device_alloc(dev, sizeof host, (void **)&memory));
     fill(&stream, memory, 3); /* not timed */
     dev->totals = totals;
     fill(&stream, memory, ROOM);
@@ -50,13 +45,13 @@ static void launches_are_timed_and_not_waited_for(void **state)
     fill(&stream, memory, 1); /* the ring is full: the older half of it is added */
     check(t, ROOM + 1, ROOM / 2);
     fill(&stream, memory, 2 * ROOM - 1);
-    must(ax_stream_wait(&stream));
+    OK(ax_stream_wait(&stream));
     check(t, 3 * ROOM, 3 * ROOM);
-    must(ax_stream_wait(&stream));
+    OK(ax_stream_wait(&stream));
     check(t, 3 * ROOM, 3 * ROOM);
     dev->totals = NULL;
     fill(&stream, memory, 7);
-    must(ax_copy_out(&stream, host, memory, sizeof host));
+    OK(ax_copy_out(&stream, host, memory, sizeof host));
     check(t, 3 * ROOM, 3 * ROOM);
     assert_true(host[0] == 6 && host[N - 1] == 6);
     ax_device_free(dev, memory, sizeof host);

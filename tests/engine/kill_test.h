@@ -64,7 +64,7 @@ static inline void kill_and_compare(const char *keys, int tries, double seconds,
 
 static inline int kill_setup(void **state)
 {
-    if (scratch_setup(state))
+    if (run_setup(state))
         return -1;
     make_tokens("train.tok", VOCAB, 4000, 1);
     make_tokens("valid.tok", VOCAB, 300, 3);

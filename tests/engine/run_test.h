@@ -6,7 +6,9 @@
 
 #include "axonn/ckpt.h"
 #include "axonn/engine.h"
+#include "support/check.h"
 #include "support/sanitized.h"
+#include "support/scratch.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -22,13 +24,6 @@
 
 #include <cmocka.h>
 
-#define OK(call)                                                                                             \
-    do {                                                                                                     \
-        ax_status ok_status_ = (call);                                                                       \
-        if (ok_status_ != AX_OK)                                                                             \
-            fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
-    } while (0)
-
 /* Makes fsync do nothing. Tests kill processes but do not cut the power, so written data survives anyway. */
 int fsync(int fd)
 {
@@ -38,16 +33,15 @@ int fsync(int fd)
 
 /* ---- scratch directory --------------------------------------------------------------------------- */
 
-static char scratch_dir[64];
+static char scratch_dir[SCRATCH_PATH];
 
-static inline int scratch_setup(void **state)
+static inline int run_setup(void **state)
 {
     (void)state;
-    strcpy(scratch_dir, "/tmp/axonn-run-XXXXXX");
-    return mkdtemp(scratch_dir) && !chdir(scratch_dir) ? 0 : -1;
+    return scratch_make("/tmp", scratch_dir) || chdir(scratch_dir) ? -1 : 0;
 }
 
-static inline int scratch_teardown(void **state)
+static inline int run_teardown(void **state)
 {
     (void)state;
     return chdir("/") || ax_remove_tree(scratch_dir) != AX_OK ? -1 : 0;

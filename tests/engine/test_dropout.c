@@ -91,7 +91,7 @@ static void each_rate_acts_in_training_only(void **state)
 
 static int setup(void **state)
 {
-    if (scratch_setup(state))
+    if (run_setup(state))
         return -1;
     make_tokens("from.tok", 67, 2000, 3);
     return 0;
@@ -103,5 +103,5 @@ int main(void)
         cmocka_unit_test(rates_are_the_models_or_the_keys),
         cmocka_unit_test(each_rate_acts_in_training_only),
     };
-    return cmocka_run_group_tests(tests, setup, scratch_teardown);
+    return cmocka_run_group_tests(tests, setup, run_teardown);
 }

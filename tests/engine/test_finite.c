@@ -123,7 +123,7 @@ static ax_status scaled_rank(ax_comm *world, void *arg)
 static scaling scaled(ax_grid_size g, double start, bool large_head)
 {
     scaling s = {.grid = g, .start = start, .large_head = large_head};
-    must(ax_comm_threads_run(g.x * g.y * g.z * g.pipe * g.data, scaled_rank, &s));
+    OK(ax_comm_threads_run(g.x * g.y * g.z * g.pipe * g.data, scaled_rank, &s));
     return s;
 }
 

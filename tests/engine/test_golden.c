@@ -2,6 +2,7 @@
  * AdamW, greedy generation. */
 #include "axonn/ckpt.h"
 #include "axonn/engine.h"
+#include "support/check.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -15,12 +16,6 @@
 
 static const char *const cases[] = {"tanh", "exact", "tiny"};
 static const char *const devices[] = {"ref", "cpu"};
-
-static void must(ax_status status)
-{
-    if (status != AX_OK)
-        fail_msg("%s: %s", ax_status_name(status), ax_error_message());
-}
 
 /* A golden case: the model, its reference numbers, and an engine that runs it. */
 typedef struct golden {
@@ -40,12 +35,12 @@ static double *array(golden *g, const char *key, int64_t dim[AX_ST_MAX_DIMS])
     double *out = calloc((size_t)ax_st_elements(a) + 1, sizeof *out);
     if (a->dtype == AX_I32) {
         int32_t *whole = calloc((size_t)ax_st_elements(a) + 1, sizeof *whole);
-        must(ax_st_read(g->numbers, a, NULL, NULL, false, AX_I32, whole));
+        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_I32, whole));
         for (int64_t i = 0; i < ax_st_elements(a); i++)
             out[i] = whole[i];
         free(whole);
     } else {
-        must(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, out));
+        OK(ax_st_read(g->numbers, a, NULL, NULL, false, AX_F64, out));
     }
     for (int d = 0; dim && d < a->ndim; d++)
         dim[d] = a->dim[d];
@@ -60,10 +55,10 @@ static void open_case(golden *g, const char *name, const char *device, int64_t t
     char path[600];
     snprintf(g->dir, sizeof g->dir, "%s/tests/golden/gpt2/%s", AXONN_SOURCE_DIR, name);
     snprintf(path, sizeof path, "%s/golden.safetensors", g->dir);
-    must(ax_st_open(path, &g->numbers));
-    must(ax_pretrained_open(g->dir, &g->model));
-    must(ax_comm_self_create(&g->self));
-    must(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
+    OK(ax_st_open(path, &g->numbers));
+    OK(ax_pretrained_open(g->dir, &g->model));
+    OK(ax_comm_self_create(&g->self));
+    OK(ax_ctx_create(g->self, (ax_grid_size){1, 1, 1, 1, 1}, device, 2, AX_F32, 1, &g->ctx));
     if (!t)
         return;
     ax_engine_options options = {.model = &g->model.config,
@@ -72,11 +67,11 @@ static void open_case(golden *g, const char *name, const char *device, int64_t t
                                  .global_batch = global,
                                  .recompute = recompute,
                                  .clip = clip};
-    must(ax_optim_find("adamw", &options.optim));
-    must(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, device, 2, AX_F32,
-                             &g->plan));
-    must(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
-    must(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
+    OK(ax_optim_find("adamw", &options.optim));
+    OK(ax_engine_plan_make(&options, g->self, (ax_grid_size){1, 1, 1, 1, 1}, NULL, device, 2, AX_F32,
+                           &g->plan));
+    OK(ax_engine_create(g->ctx, &options, &g->plan, 0, &g->engine));
+    OK(ax_pretrained_load(&g->model, ax_engine_params(g->engine)));
 }
 
 static void close_case(golden *g)
@@ -141,7 +136,7 @@ static double *golden_gradient(golden *g, const ax_param *p)
     for (int d = 0; d < f->ndim; d++)
         n[d] = p->master.dim[f->transpose ? f->ndim - 1 - d : d];
     double *out = calloc((size_t)ax_tensor_global_count(&p->master), sizeof *out);
-    must(ax_st_read(g->numbers, a, f->lo, n, f->transpose, AX_F64, out));
+    OK(ax_st_read(g->numbers, a, f->lo, n, f->transpose, AX_F64, out));
     return out;
 }
 
@@ -156,7 +151,7 @@ static void check_gradients(golden *g, int64_t terms)
         int64_t n = ax_tensor_global_count(&set->param[i]->grad);
         ax_tensor grad = set->param[i]->grad;
         float *host = calloc((size_t)n, sizeof *host);
-        must(ax_tensor_collect(g->ctx, &grad, host));
+        OK(ax_tensor_collect(g->ctx, &grad, host));
         mine[i] = calloc((size_t)n, sizeof(double));
         for (int64_t k = 0; k < n; k++)
             mine[i][k] = host[k];
@@ -209,15 +204,15 @@ static void forward_case(const char *name, const char *device, const char *prefi
             int32_t ids[64];
             for (int64_t i = 0; i < t; i++)
                 ids[i] = (int32_t)tokens[row * t + i];
-            must(ax_pretrained_logits(g.ctx, &g.model, ids, t, compare_logits,
-                                      logits + row * t * g.model.config.vocab));
+            OK(ax_pretrained_logits(g.ctx, &g.model, ids, t, compare_logits,
+                                    logits + row * t * g.model.config.vocab));
         }
     close_case(&g);
     open_case(&g, name, device, t, b, b, 0, 0);
     rows r = {tokens, targets, documents, t};
     ax_step_result result;
-    must(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, b * t), &(ax_hyper){.step = 1}));
-    must(ax_engine_result(g.engine, &result));
+    OK(ax_engine_step(g.engine, 1, read_rows, &r, count_targets(targets, b * t), &(ax_hyper){.step = 1}));
+    OK(ax_engine_result(g.engine, &result));
     assert_true(result.finite);
     if (!(fabs(result.loss - *loss) < 1e-5 * *loss))
         fail_msg("%s %s: loss %.9g, not %.9g", name, prefix, result.loss, *loss);
@@ -267,8 +262,8 @@ static void train_case(const char *name, const char *device, int64_t recompute)
                       .step = step};
         assert_true(fabs(h.lr - lr[step - 1]) < 1e-9);
         ax_step_result result;
-        must(ax_engine_step(g.engine, step, read_rows, &r, count_targets(targets + at, global * t), &h));
-        must(ax_engine_result(g.engine, &result));
+        OK(ax_engine_step(g.engine, step, read_rows, &r, count_targets(targets + at, global * t), &h));
+        OK(ax_engine_result(g.engine, &result));
         worst = fmax(worst, fabs(result.loss - loss[step - 1]) / loss[step - 1]);
         worst_norm = fmax(worst_norm, fabs(result.grad_norm - norm[step - 1]) / norm[step - 1]);
     }
@@ -310,13 +305,13 @@ static void greedy(void **state)
             ids[k] = (int32_t)prompt[k];
         ax_generator *generator;
         const float *logits;
-        must(ax_generator_create(g.ctx, &g.model, n, g.model.config.seq_len, &generator));
-        must(ax_generator_feed(generator, ids, n, &logits));
+        OK(ax_generator_create(g.ctx, &g.model, n, g.model.config.seq_len, &generator));
+        OK(ax_generator_feed(generator, ids, n, &logits));
         for (int k = 0; k < 10 && n + k < g.model.config.seq_len; k++) {
-            must(ax_sample(logits, (int)g.model.config.vocab, &(ax_sampling){0, 0, 1}, 0, NULL, &next));
+            OK(ax_sample(logits, (int)g.model.config.vocab, &(ax_sampling){0, 0, 1}, 0, NULL, &next));
             assert_int_equal(next, (int32_t)expected[k]);
             if (k < 9 && n + k + 1 < g.model.config.seq_len)
-                must(ax_generator_feed(generator, &next, 1, &logits));
+                OK(ax_generator_feed(generator, &next, 1, &logits));
         }
         ax_generator_destroy(&generator);
         free(prompt);

@@ -20,5 +20,5 @@ static void campaign(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(campaign)};
-    return cmocka_run_group_tests_name("engine.long_kill", tests, kill_setup, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.long_kill", tests, kill_setup, run_teardown);
 }

@@ -82,5 +82,5 @@ static void documented_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(documented_order)};
-    return cmocka_run_group_tests_name("engine.order", tests, scratch_setup, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.order", tests, run_setup, run_teardown);
 }

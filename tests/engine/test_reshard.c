@@ -131,5 +131,5 @@ static void from_each_grid_to_each_other(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(from_each_grid_to_each_other)};
-    return cmocka_run_group_tests_name("engine.reshard", tests, scratch_setup, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.reshard", tests, run_setup, run_teardown);
 }

@@ -358,7 +358,7 @@ static void back_to_an_earlier_step(void **state)
 
 static int set_up(void **state)
 {
-    if (scratch_setup(state))
+    if (run_setup(state))
         return -1;
     make_tokens("train.tok", VOCAB, 4000, 1);
     make_tokens("more.tok", VOCAB, 3000, 2);
@@ -388,5 +388,5 @@ int main(void)
         cmocka_unit_test(a_checkpoint_by_name),
         cmocka_unit_test(back_to_an_earlier_step),
     };
-    return cmocka_run_group_tests_name("engine.resume", tests, set_up, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.resume", tests, set_up, run_teardown);
 }

@@ -118,7 +118,7 @@ static ax_status run_rank(ax_comm *world, void *arg)
 static setup run(setup s)
 {
     const ax_grid_size *g = &s.grid;
-    must(ax_comm_threads_run(g->x * g->y * g->z * g->pipe * g->data, run_rank, &s));
+    OK(ax_comm_threads_run(g->x * g->y * g->z * g->pipe * g->data, run_rank, &s));
     return s;
 }
 
@@ -311,7 +311,7 @@ static void options_that_do_not_fit_are_refused(void **state)
     } bad[] = {{T, 3, 8}, {T + 1, 2, 8}, {T, INT64_C(1) << 52, INT64_C(1) << 52}};
     ax_model_config config = tiny(0);
     ax_comm *self;
-    must(ax_comm_self_create(&self));
+    OK(ax_comm_self_create(&self));
     for (size_t i = 0; i < AX_COUNT(bad); i++) {
         ax_engine_options options = {.model = &config,
                                      .seq_len = bad[i].seq_len,

@@ -228,5 +228,5 @@ int main(void)
         cmocka_unit_test(kills_change_no_bit),
         cmocka_unit_test(a_directory_in_use_is_refused),
     };
-    return cmocka_run_group_tests_name("engine.stop", tests, set_up, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.stop", tests, set_up, run_teardown);
 }

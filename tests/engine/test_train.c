@@ -394,12 +394,12 @@ static void too_little_memory(void **state)
 static int tear_down(void **state)
 {
     umount2("run", MNT_DETACH); /* if a test failed before it unmounted */
-    return scratch_teardown(state);
+    return run_teardown(state);
 }
 
 static int set_up(void **state)
 {
-    if (scratch_setup(state))
+    if (run_setup(state))
         return -1;
     make_tokens("train.tok", VOCAB, 4000, 1);
     make_tokens("from.tok", 37, 3000, 2);

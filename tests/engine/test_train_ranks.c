@@ -310,7 +310,7 @@ static void signals_stop_all_ranks(void **state)
 
 static int set_up(void **state)
 {
-    if (scratch_setup(state))
+    if (run_setup(state))
         return -1;
     make_tokens("train.tok", VOCAB, 4000, 1);
     make_tokens("valid.tok", VOCAB, 500, 2);
@@ -331,5 +331,5 @@ int main(void)
         cmocka_unit_test(a_directory_in_use),
         cmocka_unit_test(signals_stop_all_ranks),
     };
-    return cmocka_run_group_tests_name("engine.train_ranks", tests, set_up, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.train_ranks", tests, set_up, run_teardown);
 }

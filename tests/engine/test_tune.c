@@ -210,7 +210,7 @@ static void mistakes_are_reported_together(void **state)
 
 static int set_up(void **state)
 {
-    if (scratch_setup(state))
+    if (run_setup(state))
         return -1;
     make_tokens("train.tok", VOCAB, 4000, 1);
     make_tokens("from.tok", 67, 4000, 2);
@@ -226,5 +226,5 @@ int main(void)
         cmocka_unit_test(a_head_that_is_the_table_is_tied),
         cmocka_unit_test(mistakes_are_reported_together),
     };
-    return cmocka_run_group_tests_name("engine.tune", tests, set_up, scratch_teardown);
+    return cmocka_run_group_tests_name("engine.tune", tests, set_up, run_teardown);
 }

@@ -7,12 +7,6 @@
 
 #include <cmocka.h>
 
-void must(ax_status status)
-{
-    if (status != AX_OK)
-        fail_msg("%s: %s", ax_status_name(status), ax_error_message());
-}
-
 ax_model_config tiny(double dropout)
 {
     ax_model_config c = {.layers = 3,
@@ -26,7 +20,7 @@ ax_model_config tiny(double dropout)
                          .init_std = 0.2,
                          .norm_eps = 1e-5,
                          .tie = true};
-    must(ax_family_find("gpt2", &c.family));
+    OK(ax_family_find("gpt2", &c.family));
     return c;
 }
 

@@ -3,11 +3,9 @@
 #define AXONN_TESTS_SUPPORT_TINY_H
 
 #include "axonn/engine.h"
+#include "support/check.h"
 
 enum { T = 12, VOCAB = 29, GLOBAL = 8 };
-
-/* Fails the test unless the status is AX_OK. */
-void must(ax_status status);
 
 /* Returns a model with heads of width 7 and an MLP of width 23. */
 ax_model_config tiny(double dropout);

@@ -1,6 +1,7 @@
 /* tensor: host memory of frames, the callback before memory becomes invalid, and recordings of tasks. */
 #include "tensor/frame.h"
 
+#include "support/check.h"
 #include "support/sanitized.h"
 
 #include <setjmp.h>
@@ -19,18 +20,12 @@ typedef struct world {
     ax_frame *frame;
 } world;
 
-static void must(ax_status status)
-{
-    if (status != AX_OK)
-        fail_msg("%s", ax_error_message());
-}
-
 static world open_world(const char *device)
 {
     world w;
-    must(ax_comm_self_create(&w.self));
-    must(ax_ctx_create(w.self, (ax_grid_size){1, 1, 1, 1, 1}, device, 1, AX_F32, 1, &w.ctx));
-    must(ax_frame_create(w.ctx, 1 << 16, &w.frame));
+    OK(ax_comm_self_create(&w.self));
+    OK(ax_ctx_create(w.self, (ax_grid_size){1, 1, 1, 1, 1}, device, 1, AX_F32, 1, &w.ctx));
+    OK(ax_frame_create(w.ctx, 1 << 16, &w.frame));
     return w;
 }
 
@@ -50,10 +45,10 @@ static void host_memory_is_reused(void **state)
     world w = open_world("ref");
     unsigned char *first[N], *block[N];
     for (int task = 0; task < 3; task++) {
-        must(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
+        OK(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
         for (int i = 0; i < N; i++) {
             size_t n = sizes[i % AX_COUNT(sizes)];
-            must(ax_frame_host(w.frame, n, (void **)&block[i]));
+            OK(ax_frame_host(w.frame, n, (void **)&block[i]));
             assert_int_equal((uintptr_t)block[i] % _Alignof(max_align_t), 0);
             for (size_t k = 0; k < n; k++)
                 assert_int_equal(block[i][k], 0);
@@ -90,18 +85,18 @@ static void the_callback_at_the_end_of_a_task_runs_once(void **state)
     world w = open_world("ref");
     listener a = {.frame = w.frame}, b = {.frame = w.frame};
     assert_string_equal(ax_frame_task_name(w.frame), "");
-    must(ax_frame_begin(w.frame, "one", AX_MODE_EVAL, NULL));
-    must(ax_frame_at_end(w.frame, told, &a));
-    must(ax_frame_at_end(w.frame, told, &a));
+    OK(ax_frame_begin(w.frame, "one", AX_MODE_EVAL, NULL));
+    OK(ax_frame_at_end(w.frame, told, &a));
+    OK(ax_frame_at_end(w.frame, told, &a));
     assert_int_equal(a.calls, 0);
-    must(ax_frame_begin(w.frame, "two", AX_MODE_EVAL, NULL));
+    OK(ax_frame_begin(w.frame, "two", AX_MODE_EVAL, NULL));
     assert_int_equal(a.calls, 1);
     assert_string_equal(a.said, "one");
-    must(ax_frame_begin(w.frame, "three", AX_MODE_EVAL, NULL));
+    OK(ax_frame_begin(w.frame, "three", AX_MODE_EVAL, NULL));
     assert_int_equal(a.calls, 1);
     /* Registering another user calls the first one's callback at once. */
-    must(ax_frame_at_end(w.frame, told, &a));
-    must(ax_frame_at_end(w.frame, told, &b));
+    OK(ax_frame_at_end(w.frame, told, &a));
+    OK(ax_frame_at_end(w.frame, told, &b));
     assert_int_equal(a.calls, 2);
     assert_int_equal(b.calls, 0);
     b.answer = AX_ERR_COMM;
@@ -115,9 +110,9 @@ static void the_callback_at_the_end_of_a_task_runs_once(void **state)
 static void use(world *w, int64_t count)
 {
     void *memory;
-    must(ax_frame_begin(w->frame, "task", AX_MODE_EVAL, NULL));
-    must(ax_frame_scratch(w->frame, AX_F32, count, &memory));
-    must(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = count, .y = memory, .dtype = AX_F32}));
+    OK(ax_frame_begin(w->frame, "task", AX_MODE_EVAL, NULL));
+    OK(ax_frame_scratch(w->frame, AX_F32, count, &memory));
+    OK(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = count, .y = memory, .dtype = AX_F32}));
 }
 
 /* A recorded task must repeat its allocations; after ax_frame_forget it may make others. */
@@ -129,11 +124,11 @@ static void a_forgotten_task_is_recorded_again(void **state)
     use(&w, 1000);
     ax_frame_forget(w.frame);
     use(&w, 64);
-    must(ax_frame_plan_create(w.frame, &plan));
+    OK(ax_frame_plan_create(w.frame, &plan));
     assert_int_equal(ax_frame_plan_bytes(plan), 64 * sizeof(float));
     ax_frame_plan_destroy(&plan);
     void *memory;
-    must(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
     assert_int_equal(ax_frame_scratch(w.frame, AX_F32, 1000, &memory), AX_ERR_INTERNAL);
     close_world(&w);
 }
@@ -142,7 +137,7 @@ static void a_forgotten_task_is_recorded_again(void **state)
 static size_t planned(const world *w)
 {
     ax_frame_plan *plan;
-    must(ax_frame_plan_create(w->frame, &plan));
+    OK(ax_frame_plan_create(w->frame, &plan));
     size_t bytes = ax_frame_plan_bytes(plan);
     ax_frame_plan_destroy(&plan);
     return bytes;
@@ -153,8 +148,8 @@ enum { N = 1024 };
 static void *new_array(const world *w)
 {
     void *memory;
-    must(ax_frame_scratch(w->frame, AX_F32, N, &memory));
-    must(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = N, .y = memory, .dtype = AX_F32}));
+    OK(ax_frame_scratch(w->frame, AX_F32, N, &memory));
+    OK(ax_run_fill(w->ctx->stream, &(ax_fill_args){.n = N, .y = memory, .dtype = AX_F32}));
     return memory;
 }
 
@@ -165,15 +160,15 @@ static void pointers_in_a_table_count_as_uses(void **state)
     (void)state;
     world w = open_world("dry");
     void *weights, *memory;
-    must(ax_ctx_alloc(w.ctx, N * sizeof(float), &weights));
-    must(ax_ctx_alloc(w.ctx, sizeof(ax_update_array), &memory));
-    must(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    OK(ax_ctx_alloc(w.ctx, N * sizeof(float), &weights));
+    OK(ax_ctx_alloc(w.ctx, sizeof(ax_update_array), &memory));
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
     const ax_update_array entry = {.n = N, .w = weights, .g = new_array(&w)};
-    must(ax_copy_in(w.ctx->stream, memory, &entry, sizeof entry));
+    OK(ax_copy_in(w.ctx->stream, memory, &entry, sizeof entry));
     new_array(&w);
     assert_int_equal(planned(&w), N * sizeof(float));
     ax_sgd_args update = {.n = N, .arrays = 1, .array = memory, .table = &entry, .dtype = AX_F32};
-    must(ax_run_sgd(w.ctx->stream, &update));
+    OK(ax_run_sgd(w.ctx->stream, &update));
     assert_int_equal(planned(&w), 2 * N * sizeof(float));
     update.table = NULL;
     assert_int_equal(ax_run_sgd(w.ctx->stream, &update), AX_ERR_USAGE);
@@ -187,15 +182,15 @@ static void integer_arguments_are_not_addresses(void **state)
 {
     (void)state;
     world w = open_world("dry");
-    must(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
     void *first = new_array(&w), *second = new_array(&w);
-    must(ax_run_dropout(w.ctx->stream, &(ax_dropout_args){.rows = 1,
-                                                          .cols = N,
-                                                          .global_cols = N,
-                                                          .key = (uintptr_t)first,
-                                                          .x = second,
-                                                          .y = second,
-                                                          .dtype = AX_F32}));
+    OK(ax_run_dropout(w.ctx->stream, &(ax_dropout_args){.rows = 1,
+                                                        .cols = N,
+                                                        .global_cols = N,
+                                                        .key = (uintptr_t)first,
+                                                        .x = second,
+                                                        .y = second,
+                                                        .dtype = AX_F32}));
     assert_int_equal(planned(&w), N * sizeof(float));
     close_world(&w);
 }
@@ -205,20 +200,20 @@ static void an_operand_uses_every_allocation_that_it_covers(void **state)
 {
     (void)state;
     world w = open_world("dry");
-    must(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_TRAIN, NULL));
     void *first = new_array(&w);
     new_array(&w);
-    must(ax_run_scale(w.ctx->stream, &(ax_scale_args){.n = N, .x = first, .dtype = AX_F32}));
+    OK(ax_run_scale(w.ctx->stream, &(ax_scale_args){.n = N, .x = first, .dtype = AX_F32}));
     new_array(&w);
     assert_int_equal(planned(&w), 2 * N * sizeof(float));
-    must(ax_run_scale(w.ctx->stream, &(ax_scale_args){.n = N + 1, .x = first, .dtype = AX_F32}));
+    OK(ax_run_scale(w.ctx->stream, &(ax_scale_args){.n = N + 1, .x = first, .dtype = AX_F32}));
     assert_int_equal(planned(&w), 3 * N * sizeof(float));
     close_world(&w);
 }
 
 static void touch(const world *w, void *memory, int64_t n)
 {
-    must(ax_run_scale(w->ctx->stream, &(ax_scale_args){.n = n, .x = memory, .dtype = AX_F32}));
+    OK(ax_run_scale(w->ctx->stream, &(ax_scale_args){.n = n, .x = memory, .dtype = AX_F32}));
 }
 
 /* Records the forward and backward of `layers` layers. Each layer saves memory that its backward uses last,
@@ -226,15 +221,15 @@ static void touch(const world *w, void *memory, int64_t n)
 static void record_layers(const world *w, int layers)
 {
     void **saved;
-    must(ax_calloc((size_t)layers, sizeof *saved, &saved));
-    must(ax_frame_begin(w->frame, "task", AX_MODE_TRAIN, NULL));
+    OK(ax_calloc((size_t)layers, sizeof *saved, &saved));
+    OK(ax_frame_begin(w->frame, "task", AX_MODE_TRAIN, NULL));
     for (int i = 0; i < 2 * layers; i++) {
         int layer = i < layers ? i : 2 * layers - 1 - i, n = 100 + 50 * (i % 3);
         void *scratch;
-        must(ax_frame_scratch(w->frame, AX_F32, n, &scratch));
+        OK(ax_frame_scratch(w->frame, AX_F32, n, &scratch));
         touch(w, scratch, n);
         if (i < layers)
-            must(ax_frame_scratch(w->frame, AX_F32, 40 + layer % 5, &saved[layer]));
+            OK(ax_frame_scratch(w->frame, AX_F32, 40 + layer % 5, &saved[layer]));
         touch(w, saved[layer], 40);
         touch(w, scratch, n);
     }
@@ -252,7 +247,7 @@ static int by_offset(const void *x, const void *y)
 static void check_no_overlap(const ax_frame_task *task)
 {
     const ax_frame_alloc_record **alive;
-    must(ax_calloc((size_t)task->n, sizeof *alive, &alive));
+    OK(ax_calloc((size_t)task->n, sizeof *alive, &alive));
     for (int k = 0; k < 20; k++) {
         int n = 0;
         int64_t now = task->alloc[task->n - 1].last * k / 19;
@@ -272,7 +267,7 @@ static size_t most_alive(const ax_frame_task *task)
     int64_t end = 0, *change, alive = 0, most = 0;
     for (int i = 0; i < task->n; i++)
         end = ax_max(end, task->alloc[i].last);
-    must(ax_calloc((size_t)end + 2, sizeof *change, &change));
+    OK(ax_calloc((size_t)end + 2, sizeof *change, &change));
     for (int i = 0; i < task->n; i++) {
         change[task->alloc[i].birth] += (int64_t)task->alloc[i].bytes;
         change[task->alloc[i].last + 1] -= (int64_t)task->alloc[i].bytes;
@@ -296,7 +291,7 @@ static void deep_networks_are_planned_quickly(void **state)
         ax_frame_plan *plan;
         record_layers(&w, layers[i]);
         clock_t begin = clock();
-        must(ax_frame_plan_create(w.frame, &plan));
+        OK(ax_frame_plan_create(w.frame, &plan));
         double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
         size_t least = most_alive(&plan->task[0]);
         print_message("a plan of %d layers took %.2f s: %.1f %%\n", layers[i], seconds,

@@ -3,6 +3,8 @@
 #define AXONN_TESTS_TRACE_TEST_H
 
 #include "axonn/trace.h"
+#include "support/check.h"
+#include "support/scratch.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -13,36 +15,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-/* Shows the library's message if a call fails. */
-#define OK(call)                                                                                             \
-    do {                                                                                                     \
-        ax_status ok_status_ = (call);                                                                       \
-        if (ok_status_ != AX_OK)                                                                             \
-            fail_msg("%s: %s: %s", #call, ax_status_name(ok_status_), ax_error_message());                   \
-    } while (0)
-
-/* The call must fail with `code` and a message that contains `text`. */
-#define FAILS(code, text, call)                                                                              \
-    do {                                                                                                     \
-        assert_int_equal(call, code);                                                                        \
-        if (!strstr(ax_error_message(), text))                                                               \
-            fail_msg("\"%s\" does not mention \"%s\"", ax_error_message(), text);                            \
-    } while (0)
-
-static inline int scratch_setup(void **state)
-{
-    char *dir = strdup("/tmp/axonn-trace-XXXXXX");
-    *state = dir;
-    return dir && mkdtemp(dir) ? 0 : -1;
-}
-
-static inline int scratch_teardown(void **state)
-{
-    ax_status status = ax_remove_tree(*state);
-    free(*state);
-    return status == AX_OK ? 0 : -1;
-}
 
 static inline ax_metrics_run quiet_run(const char *dir)
 {

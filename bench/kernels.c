@@ -20,7 +20,7 @@ static const double SECONDS = 0.25; /* minimum time per case */
 
 /* Shapes of the model, and two kinds of attention. */
 typedef struct shapes {
-    int64_t tokens[2]; /* of GEMMs; all other kernels use the larger number */
+    int64_t tokens[2]; /* numbers of rows of GEMMs; all other kernels use the larger one */
     int64_t width, ffn, vocab, updated;
     struct {
         int64_t batch, t, h, g, d;
@@ -54,7 +54,7 @@ typedef struct bench {
     const shapes *shapes;
     double peak_f32, peak_bf16, stream_rate;
     char *memory;  /* on the device: operands of the current case */
-    float *normal; /* NORMALS of them */
+    float *normal; /* [NORMALS]: normally distributed numbers */
     size_t used;
 } bench;
 enum { NORMALS = 1 << 20 };

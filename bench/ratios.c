@@ -44,7 +44,7 @@ typedef struct bench_case {
     ax_kernel kernel;
     kernel_args args;
     ceiling of;
-    double floor[2]; /* of the ratio: on one thread, on all cores (0: not measured) */
+    double floor[2]; /* lowest permitted ratio: on one thread, on all cores (0: not measured) */
     bool vectors;    /* the floor applies only to instruction sets with vectors */
     double best[2];  /* best rate so far */
 } bench_case;

@@ -130,7 +130,7 @@ static double seconds(const ax_device *dev) { return dev->threads == 1 ? ax_cpu_
 
 typedef struct rates {
     double median, best;
-    long allocations; /* of the last call */
+    long allocations; /* number of allocations in the last call */
 } rates;
 
 static rates rates_of(double t[RUNS], double flops, long count)

@@ -67,7 +67,8 @@ int main(int argc, char **argv)
         return 2;
     }
     madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
-    double rate[RUNS], plain[RUNS]; /* of the fastest variant; of the fastest with one stream */
+    double rate[RUNS],
+        plain[RUNS]; /* rates of the fastest variant, and of the fastest variant with one stream */
     uint64_t total = 0;
 #pragma omp parallel num_threads(threads)
     memset(memory + omp_get_thread_num() * part, 1, (size_t)part);

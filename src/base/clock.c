@@ -55,7 +55,7 @@ void ax_memory_restart_peak(void)
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return;
-    if (write(fd, "5", 1) != 1) /* unsupported: the peak remains that since the process began */
+    if (write(fd, "5", 1) != 1) /* unsupported: the peak then covers the whole life of the process */
         ax_log(AX_LOG_DEBUG, "/proc/self/clear_refs cannot be written");
     close(fd);
 }

@@ -226,7 +226,8 @@ ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t 
                            json_t **out)
 {
     json_error_t error;
-    *out = json_loadb(text, size, flags, &error); /* unchanged first, for speed: mostly enough */
+    *out = json_loadb(text, size, flags,
+                      &error); /* tries the unchanged text first, for speed: this mostly succeeds */
     return *out ? AX_OK : parse_rewritten(&(source){place, text, size, write_readable}, flags, out);
 }
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Bytes of the line "key N kB" of a /proc file, or -1. */
+/* Returns the bytes of the line "key N kB" of a /proc file, or -1. */
 int64_t base_proc_bytes(const char *path, const char *key);
 
 #endif

@@ -45,7 +45,7 @@ bool option_is_list(const ax_option *option);
 bool option_takes_many(const ax_option *option); /* as a flag: all values up to the next flag */
 size_t option_field_size(const ax_option *option);
 void option_field_fini(const ax_option *option, void *field);
-/* Number of items of a list field. */
+/* Returns the number of items of a list field. */
 size_t option_list_length(const ax_option *option, const void *field);
 /* "an integer", "a path", … */
 const char *option_type_phrase(const ax_option *option);
@@ -53,13 +53,13 @@ const char *option_type_phrase(const ax_option *option);
 char *option_quote(const char *text, char out[80]);
 /* "at least 1", "from 0 to 10", "at least 0 and less than 1". */
 char *option_range_phrase(const char *range, char out[96]);
-/* The shortest text that reads back as the same double. */
+/* Returns the shortest text that reads back as the same double. */
 char *option_format_double(double value, char out[32]);
 ax_status option_absolute(const char *dir, const char *path, char **out);
 
 /* ---- sets: option.c ---- */
 
-/* Row of a key of n bytes, or NULL. */
+/* Returns the row of a key of n bytes, or NULL. */
 const ax_option *option_find(const ax_option_set *set, const char *key, size_t n);
 ax_option_state *option_state(const ax_option_set *set, const ax_option *option);
 /* Moves a parsed value into the target struct and records its place; *value is zeroed. */

@@ -13,7 +13,7 @@
 typedef struct reader {
     ax_option_set *set;
     yaml_document_t *document;
-    const char *name; /* of the file; NULL: the place of every value is `place` */
+    const char *name; /* name of the file; NULL: the place of every value is `place` */
     const char *place;
     const char *typed; /* the value on the command line; NULL: the text is a file */
     const char *dir;

@@ -32,7 +32,7 @@ typedef struct ckpt_pieces {
     int64_t extent[AX_ST_MAX_DIMS], chunk;
     bool done;
     int64_t lo[AX_ST_MAX_DIMS], n[AX_ST_MAX_DIMS]; /* the current piece */
-    int64_t first, count;                          /* its offset in the box and its size, in elements */
+    int64_t first, count; /* offset of the piece in the box and its size, in elements */
 } ckpt_pieces;
 void ckpt_pieces_begin(ckpt_pieces *pieces, int ndim, const int64_t *n, int64_t limit);
 bool ckpt_pieces_next(ckpt_pieces *pieces);
@@ -49,7 +49,7 @@ typedef struct st_file {
     int fd;       /* -1: not open yet */
     bool written; /* written through this handle and not synced since */
     int64_t data; /* offset of the first array */
-    int64_t size; /* of the file */
+    int64_t size; /* bytes of the file */
 } st_file;
 
 struct ax_st {
@@ -97,8 +97,8 @@ ax_status ckpt_sum(ax_ctx *ctx, uint64_t *v, int64_t n);
 /* ---- items.c: distributed arrays and their places in files ---- */
 
 typedef struct ckpt_item {
-    const char *name;    /* of the parameter */
-    char *key;           /* in the file; owned */
+    const char *name;    /* name of the parameter */
+    char *key;           /* key in the file; owned */
     ax_tensor tensor;    /* with data */
     ax_param_file place; /* ndim, dim, lo, transpose filled in; its key is not used */
 } ckpt_item;
@@ -139,7 +139,7 @@ typedef struct manifest_file {
 typedef struct manifest {
     int64_t step, serial;
     double time;
-    int64_t bytes; /* of all files */
+    int64_t bytes; /* bytes of all files */
     int n;
     manifest_file *file;
     json_t *params; /* name → {"dtype", "sum"} and, if model files name it otherwise, "key" */

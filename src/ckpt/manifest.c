@@ -166,7 +166,7 @@ static ax_status from_json(const json_t *root, const char *path, manifest *out)
 static ax_status parse(const char *text, size_t size, const char *path, manifest *out)
 {
     char end[SEAL_SIZE];
-    print_seal("", 0, end); /* to get its length */
+    print_seal("", 0, end); /* to learn the length of the last line */
     size_t tail = strlen(end);
     AX_CHECK(size > tail, AX_ERR_DATA, "%s is cut off", path);
     print_seal(text, size - tail, end);

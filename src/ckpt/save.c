@@ -22,13 +22,14 @@ typedef struct saver {
     ax_ctx *ctx;
     char *root, *aside, *training, *final, *was, *latest_new, *latest; /* paths; root is RUN/ckpt */
     ckpt_items model_items, optim_items;
-    ax_st *model, *optim; /* optim NULL: there is no such state */
-    uint64_t *sums;       /* of the parameters */
-    uint64_t *hashes;     /* of the files of both stores, in order */
+    ax_st *model, *optim; /* optim is NULL if there is no optimizer state */
+    uint64_t *sums;       /* checksums of the parameters */
+    uint64_t *hashes;     /* hashes of the files of both stores, in order */
     manifest m;
-    bool named;    /* the checkpoint has its final name */
-    bool replaced; /* named, and the older checkpoint of this step is now at `aside` */
-    bool moved;    /* the older checkpoint of this step is at `was`: the file system cannot exchange names */
+    bool named;    /* the checkpoint already has its final name */
+    bool replaced; /* `named`, and an older checkpoint of the same step is now at `aside` */
+    bool moved; /* an older checkpoint of the same step is at `was`, because the file system cannot exchange
+                   names */
 } saver;
 
 static void saver_fini(saver *s)

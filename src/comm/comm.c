@@ -43,7 +43,7 @@ static ax_status check(const ax_comm *comm, const ax_coll_args *args)
 /* False for a device that replaces the launch of all kernels (dry): its pointers have no memory. */
 static bool has_memory(const ax_device *dev) { return !dev || !dev->ops.launch; }
 
-/* Elements that one rank of `size` sends, and receives. */
+/* Return the number of elements that one rank of `size` sends, and that it receives. */
 static int64_t sent(const ax_coll_args *args, int size)
 {
     bool parts = args->coll == AX_REDUCE_SCATTER || args->coll == AX_ALL_TO_ALL;

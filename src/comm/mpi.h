@@ -150,7 +150,7 @@ struct ax_mpi_world {
     bool quit;
 };
 
-/* The path that runs a collective. */
+/* Returns the path that runs a collective. */
 const ax_mpi_path *ax_mpi_path_of(const ax_mpi_comm *c, const ax_coll_args *args);
 
 /* Converts an MPI return code to a status with MPI's error text; `call` names the MPI function. */

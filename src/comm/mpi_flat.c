@@ -171,7 +171,7 @@ static ax_status bruck_round(piece *p, int64_t bytes, bool *known)
     return post_send(p, p->scratch, n * bytes, (me - distance + g) % g);
 }
 
-/* Bytes from one rank's block to the next in the buffer that a gather writes. */
+/* Returns the bytes from one rank's block to the next in the buffer that a gather writes. */
 static int64_t gather_stride(const ax_mpi_op *op)
 {
     return (op->stride ? op->stride : op->args.count) * (int64_t)ax_dtype_size(op->args.dtype);

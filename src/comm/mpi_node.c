@@ -222,7 +222,7 @@ static ax_status find_topology(const ax_mpi_comm *c, topology *t)
     return AX_OK;
 }
 
-/* A rank's number among all ranks of the world on its node. */
+/* Returns a rank's number among all ranks of the world on its node. */
 static int local_number(const ax_mpi_world *w, int world_rank)
 {
     int number = 0;

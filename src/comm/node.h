@@ -40,7 +40,7 @@ void ax_node_destroy(ax_node **node);
  * grow; an access never causes SIGBUS for lack of space. Not collective; any thread. */
 AX_MUST_CHECK ax_status ax_node_alloc(ax_node *node, size_t bytes, void **out);
 void ax_node_free(ax_node *node, void *memory);
-/* The offset of `memory` in this rank's heap, or -1 unless all `bytes` are in it. */
+/* Returns the offset of `memory` in this rank's heap, or -1 unless all `bytes` are in it. */
 int64_t ax_node_offset(const ax_node *node, const void *memory, size_t bytes);
 /* Resident bytes of this process that belong to other ranks' heaps. */
 int64_t ax_node_foreign(ax_node *node);

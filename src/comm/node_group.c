@@ -169,7 +169,8 @@ bool ax_node_takes(const ax_node_group *group, const ax_coll_args *args)
     return gains && bytes_sent(group, args) >= OUTSIDE_MIN;
 }
 
-/* Elements of each block in one part. The same on all nodes, even if only some of them stage the part. */
+/* Returns the number of elements of each block in one part. The same on all nodes, even if only some of them
+ * stage the part. */
 static int64_t part_size(const ax_node_op *op)
 {
     const ax_node_group *g = op->group;
@@ -370,8 +371,8 @@ static ax_node_part part_of(const ax_node_op *op)
 
 /* ---- exchange between nodes ---------------------------------------------------------------------- */
 
-/* The arguments of this rank's exchange with its column: a slice of a sum, the blocks in g->columns, or
- * blocks in the caller's buffer that are `stride` elements apart. */
+/* Returns the arguments of this rank's exchange with its column: a slice of a sum, the blocks in g->columns,
+ * or blocks in the caller's buffer that are `stride` elements apart. */
 static ax_coll_args exchange_args(const ax_node_op *op, int64_t *stride)
 {
     const ax_node_group *g = op->group;

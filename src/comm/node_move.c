@@ -55,7 +55,7 @@ static void gather_slices(const ax_node_group *g, const ax_coll_args *a, ax_node
     }
 }
 
-/* The communicator rank of rank r of a node's group. */
+/* Returns the communicator rank of rank r of a node's group. */
 static int64_t rank_of(const ax_node_group *g, int node, int r)
 {
     return g->map.rank_of[node * g->map.size + r];

@@ -9,8 +9,8 @@
  * must not overlap one partly. */
 typedef void ax_reduce_fn(int n, const void *const *src, int m, void *const *dst, int64_t count);
 
-/* The fastest such function for this processor. The results have the same bits on every processor. dtype: one
- * that the public collectives can reduce. */
+/* Returns the fastest such function for this processor. The results have the same bits on every processor.
+ * dtype: one that the public collectives can reduce. */
 ax_reduce_fn *ax_reduce_for(ax_dtype dtype, ax_reduce_op op);
 
 /* ---- private to reduce.c, reduce_<isa>.c and tests ---- */

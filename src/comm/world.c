@@ -16,7 +16,8 @@ static const struct {
     {"a launcher with PMIx", NULL, "PMIX_RANK"},
 };
 
-/* The environment variable `name` as a nonnegative integer; `absent` if it is unset or not an integer. */
+/* Returns the environment variable `name` as a nonnegative integer; `absent` if it is unset or not an
+ * integer. */
 static int number(const char *name, int absent)
 {
     const char *text = name ? getenv(name) : NULL;

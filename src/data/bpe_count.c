@@ -126,7 +126,8 @@ typedef struct worker {
     bpe_table table;
     ax_buf text, normal;
     ax_status status;
-    char message[1024]; /* of a failure: error messages belong to the thread that failed */
+    char message[1024]; /* message of a failure, copied because error messages belong to the thread that
+                           failed */
 } worker;
 
 static ax_status count_piece(void *arg, const char *piece, size_t n)

@@ -25,12 +25,12 @@ typedef struct slot {
 typedef struct pair {
     uint64_t key; /* left << 32 | right */
     int64_t count;
-    size_t start; /* start of its list in `places` */
+    size_t start; /* start of the pair's list in `places` */
     uint32_t n;
 } pair;
 
 typedef struct candidate {
-    int64_t count; /* when it was pushed; the pair's count may be lower by now */
+    int64_t count; /* the pair's count when the entry was pushed; the count may be lower by now */
     uint64_t key;
 } candidate;
 
@@ -345,7 +345,7 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 {
     int32_t a = (int32_t)(p->key >> 32), b = (int32_t)(uint32_t)p->key;
     size_t start = p->start, n = p->n;
-    p->n = 0; /* its list is used up; p is invalid once t->pairs grows */
+    p->n = 0; /* the pair's list is used up; p is invalid once t->pairs grows */
     t->n_events = t->n_touched = 0;
     for (size_t k = 0; k < n; k++)
         AX_TRY(merge_at(t, t->places[start + k], a, b, ab));

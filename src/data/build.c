@@ -20,17 +20,17 @@ enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
 typedef struct built_document {
     size_t end;
     int64_t text_bytes;
-    uint64_t hash; /* of its text */
+    uint64_t hash; /* hash of the document's text */
 } built_document;
 
 typedef struct slot {
     bool done;
     ax_status status;
-    char *message; /* of a failure */
+    char *message; /* message of a failure */
     corpus_omitted omitted;
     corpus_unit unit;
     ax_ids ids;
-    ax_buf documents; /* of built_document */
+    ax_buf documents; /* array of built_document */
 } slot;
 
 typedef struct build {
@@ -59,7 +59,7 @@ typedef struct worker {
     build *b;
     ax_encoder *encoder;
     ax_buf scratch;
-    slot *slot; /* being filled */
+    slot *slot; /* the slot that is being filled */
 } worker;
 
 /* Whether a document goes to the validation part: its hash, as a uniform number in [0, 1), is below

@@ -8,7 +8,7 @@
 
 typedef struct corpus_file {
     char *path;
-    int64_t bytes, mtime_ns; /* as of the listing; mtime_ns of a pipe: a hash of its bytes */
+    int64_t bytes, mtime_ns; /* at the time of the listing; mtime_ns of a pipe: a hash of its bytes */
     int copy;                /* an unlinked temporary file with a pipe's bytes; -1: read from `path` */
     ax_data_format format;   /* text, JSONL or JSON */
     bool named;              /* the caller named the file; false: it was found below a directory */
@@ -26,11 +26,11 @@ struct ax_corpus {
     corpus_file *files;
     int64_t n, capacity, bytes;
     char *text_key;
-    int64_t bad_limit; /* how many records without a text may be left out */
-    corpus_unit at;    /* of ax_corpus_next: the last unit read */
+    int64_t bad_limit; /* largest number of records without a text that may be left out */
+    corpus_unit at;    /* the last unit that ax_corpus_next read */
     ax_buf scratch, pending;
     size_t pending_at;
-    int64_t documents;              /* handed out by ax_corpus_next */
+    int64_t documents;              /* number of documents that ax_corpus_next has returned */
     int64_t skipped;                /* files left out by the listing or by reading */
     int64_t dropped, dropped_bytes; /* number and bytes of `files` that were left out when they were read */
     int64_t bad_lines;              /* records left out so far */

@@ -9,7 +9,7 @@ typedef struct token_range {
     int64_t low, high;
 } token_range;
 
-enum { STAGE_BYTES = 8192 }; /* read at a time, into a buffer on the stack */
+enum { STAGE_BYTES = 8192 }; /* bytes read at a time, into a buffer on the stack */
 
 #define COPY_TOKENS(type)                                                                                    \
     do {                                                                                                     \

@@ -24,7 +24,7 @@ struct ax_sampler {
     int n;
     int64_t batch, total; /* total: samples taken so far from all sources */
     source *sources;
-    pick *picks; /* of the current batch */
+    pick *picks; /* samples of the current batch */
 };
 
 static ax_status set_weights(ax_sampler *s, const double *weights)

@@ -55,7 +55,7 @@ AX_MUST_CHECK ax_status data_window_get(data_window *window, int64_t i, int64_t 
 
 /* How the starts of documents are stored. */
 typedef enum data_index_kind {
-    INDEX_NONE,    /* not at all: a document starts after each end_id */
+    INDEX_NONE,    /* no index: a document starts after each end_id */
     INDEX_STARTS,  /* u64 start[D+1], in tokens */
     INDEX_MEGATRON /* i64 first sequence of each document [D+1], i64 byte offset of each sequence */
 } data_index_kind;

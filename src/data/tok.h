@@ -28,7 +28,7 @@
 
 /* How many bytes at the start of the text are valid UTF-8. */
 size_t tok_utf8_prefix(const char *text, size_t n);
-/* The character at the start of valid, non-empty UTF-8; *size is its length in bytes. */
+/* Returns the character at the start of valid, non-empty UTF-8; *size is its length in bytes. */
 uint32_t tok_utf8_get(const char *text, size_t *size);
 /* Writes the character as UTF-8 and returns its length (1 to 4). */
 size_t tok_utf8_put(uint32_t c, char *out);
@@ -91,10 +91,10 @@ AX_MUST_CHECK ax_status tok_split(const tok_stage *stages, int n_stages, tok_mat
 /* ---- the tokenizer ------------------------------------------------------------------------------- */
 
 typedef struct tok_piece {
-    size_t start;  /* into `bytes` */
+    size_t start;  /* offset of the token's bytes in `bytes` */
     uint32_t size; /* 0: no token has this id */
     bool special;
-    bool in_model; /* its name is spelled in the byte alphabet, so `by_bytes` finds it */
+    bool in_model; /* the token's name is spelled in the byte alphabet, so `by_bytes` finds the token */
 } tok_piece;
 
 typedef struct tok_rule {

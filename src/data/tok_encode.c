@@ -26,7 +26,7 @@ struct ax_encoder {
     cache_line *cache; /* [CACHE_LINES], indexed by hash; a new piece replaces the one that has its entry */
     ax_buf normal, spaced;
     int64_t invalid;
-    unsigned flags; /* of the current call */
+    unsigned flags; /* flags of the current call */
     ax_ids *out;
 };
 

@@ -138,7 +138,7 @@ static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *
         uint32_t at = (uint32_t)entry;
         const tok_rule *rule = m->id[at] == GONE ? NULL : rule_at(tok, m, n, at);
         if (!rule || (uint32_t)rule->rank != entry >> 32)
-            continue; /* out of date: the pair has changed since */
+            continue; /* out of date: the pair has changed since it was pushed */
         uint32_t gone = m->next[at];
         m->id[at] = rule->id;
         m->id[gone] = GONE;

@@ -10,8 +10,8 @@
 #include <string.h>
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const ax_device_ops *table; /* the plugin's; NULL if it could not be loaded */
-static char why_not[512];          /* the reason, if so */
+static const ax_device_ops *table; /* table of the plugin; NULL if the plugin could not be loaded */
+static char why_not[512];          /* why the plugin could not be loaded */
 
 /* Writes "DIR/libaxonn_cuda.so". If the directory of this library is unknown, writes the name alone, and
  * dlopen searches the system's directories. */

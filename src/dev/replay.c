@@ -14,25 +14,26 @@ enum { MIN_LAUNCHES = 4 };
 
 typedef struct launch {
     ax_kernel kernel;
-    size_t args; /* offset of its arguments in segment.args */
+    size_t args; /* offset of the launch's arguments in segment.args */
 } launch;
 
 typedef struct segment {
     launch *launch;
     char *args;
     size_t n, room, bytes, bytes_room;
-    void *graph;    /* of the whole segment, or NULL */
+    void *graph;    /* graph of the whole segment, or NULL */
     size_t repeats; /* how often the segment came again and had no graph */
 } segment;
 
 struct ax_replay {
     ax_device *dev;
-    bool disabled; /* by AXONN_GRAPHS=off */
+    bool disabled; /* graphs are disabled by AXONN_GRAPHS=off */
     segment *segment;
-    size_t n, at;             /* number of segments, and index of the current one */
-    size_t deferred;          /* first launches of the current segment, repeated but not yet run */
-    bool recording;           /* the current segment differs: launches are run and recorded */
-    ax_status deferred_error; /* of deferred launches that failed in a function without a status */
+    size_t n, at;    /* number of segments, and index of the current one */
+    size_t deferred; /* number of launches, at the start of the current segment, that were repeated but not
+                        yet run */
+    bool recording;  /* the current segment differs: launches are run and recorded */
+    ax_status deferred_error; /* error of deferred launches that failed in a function without a status */
 };
 
 /* ---- segments ------------------------------------------------------------------------------------ */

@@ -31,15 +31,15 @@ typedef struct attend_grad {
     bool make_dq, make_dkv;
     float *v, *k_rows; /* packed: v with units along d, k with units along keys */
     left dout;
-    float *q_room, *dout_room; /* for q and dout as left operands */
+    float *q_room, *dout_room; /* memory for q and dout as left operands */
     float *q_cols, *dout_cols; /* packed, units along queries: panels, or left operands if transposes_sums */
-    float *s, *dp;             /* of a strip: scores, gradients of weights; [rows of a micro-tile, GRAD_LD] */
-    float *p, *ds;             /* units along queries, at offset units_at */
-    float *ds_rows;            /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
-    float *dk, *dv;            /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
-    float *dq;                 /* row 0 of the current head; rows are dq_ld apart */
+    float *s, *dp;  /* scores, and gradients of weights, of a strip; [rows of a micro-tile, GRAD_LD] */
+    float *p, *ds;  /* units along queries, at offset units_at */
+    float *ds_rows; /* units along keys: bf16 [GRAD_QUERIES, GRAD_LD]; without pairs it is ds */
+    float *dk, *dv; /* [GRAD_KEYS, d], or [d, GRAD_LD] if transposes_sums */
+    float *dq;      /* row 0 of the current head; rows are dq_ld apart */
     int64_t dq_ld;
-    head_rows next_rows[5]; /* to prefetch for the next item */
+    head_rows next_rows[5]; /* rows to prefetch for the next item */
 } attend_grad;
 
 #ifdef AX_SIMD_BF16

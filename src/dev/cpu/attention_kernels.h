@@ -164,10 +164,10 @@ typedef struct attend {
     left q;
     float *k, *v;           /* packed */
     float *o;               /* [QUERIES, d] */
-    float *m, *l;           /* running maximum (in powers of two) and sum per query */
+    float *m, *l;           /* per query: running maximum (as a power of two) and running sum */
     float *s;               /* the strip's scores, then its weights */
     float *kept;            /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
-    head_rows next_rows[3]; /* to prefetch for the next item */
+    head_rows next_rows[3]; /* rows to prefetch for the next item */
 } attend;
 
 /* Query i of the item sees the keys *lo … result-1. */

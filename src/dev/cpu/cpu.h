@@ -25,7 +25,7 @@ static inline int64_t vsize(vtype type) { return type == VF32 ? 4 : 2; }
  * together, and are packed that way: unit u is at ⌊u/grain⌋·grain·unit + 4·(u mod grain) from its row, and
  * row is 4·grain. */
 typedef struct ax_cpu_rows {
-    const void *at, *next; /* next: the strip that follows, to be prefetched meanwhile, or NULL */
+    const void *at, *next; /* the strip, and the strip that follows, which is prefetched meanwhile, or NULL */
     int64_t row, unit;
     int64_t n; /* rows at `at`. If a micro-tile has more, the missing ones are read in front of `at` */
 } ax_cpu_rows;
@@ -56,7 +56,7 @@ typedef struct ax_cpu_tile {
     bool add_c;
     /* For tiles without ax_cpu_gemm.store: */
     bool non_temporal; /* c may be written by non-temporal stores: it is sums alone, in whole lines */
-    ax_cpu_prefetch prefetch[2]; /* to do while the tile multiplies */
+    ax_cpu_prefetch prefetch[2]; /* prefetches to do while the tile multiplies */
     /* For tiles with ax_cpu_gemm.store: */
     float *sums; /* leave the sums here instead of storing them to c; memory for the sums
                     of missing rows (ax_cpu_rows.n) precedes it. NULL: store to c */
@@ -73,7 +73,7 @@ typedef void ax_cpu_pack_fn(const void *src, int64_t ld, bool along_k, int64_t r
 
 /* GEMM for one element type: the geometry of its micro-tile and its functions. */
 typedef struct ax_cpu_gemm {
-    int rows;      /* of a micro-tile */
+    int rows;      /* rows of a micro-tile */
     int lanes;     /* columns per vector */
     int vectors;   /* vectors across the widest micro-tile */
     int pair;      /* values of k in a packed 32-bit unit */
@@ -123,7 +123,7 @@ typedef uint64_t ax_cpu_read_fn(int way, const char *from, int64_t bytes);
 
 typedef struct ax_cpu_isa {
     const char *name;
-    const ax_cpu_gemm *gemm[3]; /* by vtype */
+    const ax_cpu_gemm *gemm[3]; /* one for each vtype */
     ax_cpu_range_fn *gemv;      /* gemm with m <= AX_CPU_GEMV_ROWS and a not transposed: items are columns */
     ax_cpu_peak_fn *peak_f32, *peak_bf16;
     ax_cpu_read_fn *read;
@@ -132,12 +132,13 @@ typedef struct ax_cpu_isa {
 } ax_cpu_isa;
 
 enum {
-    AX_CPU_GEMV_ROWS = 4,           /* also the most queries that attention treats one by one */
-    AX_CPU_ATTENTION_QUERIES = 256, /* per work item of attention: item = (batch, head, block of queries) */
-    AX_CPU_MAX_HEAD_DIM = 256,      /* wider heads run on ref */
-    AX_CPU_A_BLOCK = 512 << 10,     /* bytes: upper bound of ax_cpu_gemm.a_packed */
-    AX_CPU_TILE_SUMS = 32 * 32,     /* most sums of a micro-tile with ax_cpu_gemm.store */
-    AX_CPU_LINE = 64                /* bytes */
+    AX_CPU_GEMV_ROWS = 4, /* also the largest number of queries that attention treats one by one */
+    AX_CPU_ATTENTION_QUERIES =
+        256, /* queries per work item of attention; an item is (batch, head, block of queries) */
+    AX_CPU_MAX_HEAD_DIM = 256,  /* wider heads run on ref */
+    AX_CPU_A_BLOCK = 512 << 10, /* bytes: upper bound of ax_cpu_gemm.a_packed */
+    AX_CPU_TILE_SUMS = 32 * 32, /* most sums of a micro-tile with ax_cpu_gemm.store */
+    AX_CPU_LINE = 64            /* bytes */
 };
 
 /* Whether attention computes queries one by one (as in generation); not with dropout. */
@@ -173,7 +174,7 @@ typedef struct ax_cpu {
 } ax_cpu;
 
 enum {
-    AX_CPU_SCRATCH = 7 << 20, /* bytes per thread */
+    AX_CPU_SCRATCH = 7 << 20, /* bytes of scratch per thread */
     AX_CPU_PARTIALS = 1024    /* doubles */
 };
 

@@ -64,7 +64,7 @@ void ax_cpu_close(ax_device *dev)
 
 typedef struct peak_job {
     ax_cpu_peak_fn *fn;
-    double flops; /* per part */
+    double flops; /* operations per part */
 } peak_job;
 
 static void peak_body(void *arg, int part, int parts, char *scratch)

@@ -60,7 +60,7 @@ typedef struct packing {
     int64_t ld, size, rows, k;
     bool along_k;
     const ax_cpu_gemm *gemm;
-    int width; /* of the panels */
+    int width; /* width of the panels */
     ax_cpu_pack_fn *pack;
     int64_t pieces, steps;     /* `pieces` are spread evenly over `steps` */
     int64_t rest;              /* accumulated remainder of that division */
@@ -132,7 +132,7 @@ typedef struct block {
     char *a, *b; /* packed */
     bool keep_b; /* the packed panels of b are kept for the next rows of the stretch */
     bool b_kept; /* the panels of b were packed by an earlier block of the stretch */
-    float *sums; /* of the stretch, n columns: for a 16-bit c over several blocks in k */
+    float *sums; /* fp32 sums of the stretch, n columns: for a 16-bit c with several blocks in k */
 } block;
 
 /* Whether c is written with non-temporal stores, which save reading each of its lines before writing it. A
@@ -240,8 +240,8 @@ static packing packing_of_b(const block *t, const panel *to)
 typedef struct tile_pipeline {
     ax_cpu_step_hook hook; /* must be first: pack_between_steps casts its address to tile_pipeline */
     const ax_cpu_gemm *gemm;
-    packing *a;          /* of the next block */
-    packing b;           /* of the next panel */
+    packing *a;          /* packs a for the next block */
+    packing b;           /* packs b for the next panel */
     int newest;          /* index of the last tile */
     ax_cpu_tile tile[2]; /* rows is 0 if there is nothing to store */
     _Alignas(64) float sums[2][AX_CPU_TILE_SUMS];
@@ -343,7 +343,7 @@ static void run_block(const block *t, packing *next_a, const void *next_strip, t
 /* The rectangle of a thread, the sizes of its blocks, and its buffers. */
 typedef struct blocking {
     int64_t m0, m1, n0, n1;
-    int64_t nc, ms, kc, mc; /* at most: columns of a block, rows of a stretch, k and rows of a block */
+    int64_t nc, ms, kc, mc; /* maxima: columns of a block, rows of a stretch, k of a block, rows of a block */
     char *a[2], *b;
     float *sums;
 } blocking;
@@ -443,7 +443,7 @@ typedef struct job {
     const ax_cpu *cpu;
     const ax_gemm_args *g;
     const ax_cpu_gemm *gemm; /* NULL: gemv */
-    int threads_m;           /* of the grid of threads over c */
+    int threads_m;           /* rows of the grid of threads over c */
 } job;
 
 /* Returns where part `part` of `parts` of 0 … total begins; parts are cut at multiples of `unit`. */
@@ -499,7 +499,7 @@ static int threads_over_rows(const ax_gemm_args *g, const ax_cpu_gemm *gemm, int
  * multiplies. */
 static int count_parts(const job *j, int threads)
 {
-    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* of b in a part, at least */
+    enum { ELEMENTS = 1 << 20, PANELS = 8 }; /* a part has at least so many elements, and panels, of b */
     enum { EACH = 8 };                       /* parts per thread, at most */
     const ax_gemm_args *g = j->g;
     int64_t parts = 0;

@@ -204,15 +204,16 @@ INLINE void amx_step(int nv, const char *a, int64_t a_row, const char *b)
  * of the previous tile, and prefetching rows of c. */
 typedef struct step_work {
     const ax_cpu_tile *previous; /* or NULL */
-    int64_t rows, stored;        /* rows of `previous`; those before `stored` are stored */
+    int64_t rows, stored;        /* rows of `previous`; rows before `stored` are stored */
     int64_t prefetched;          /* rows of c before this one are prefetched */
-    int64_t rows_per_step;       /* to store, and to prefetch */
+    int64_t rows_per_step;       /* rows to store, and to prefetch, in each step */
 } step_work;
 
 INLINE step_work amx_step_work_of(int nv, int64_t k, const ax_cpu_tile *t)
 {
     step_work w = {.previous = t->previous, .prefetched = t->prefetch_c ? 0 : t->rows};
-    if (w.previous && w.previous->cols != nv * W) { /* it is of another panel, or of the last columns */
+    if (w.previous &&
+        w.previous->cols != nv * W) { /* the previous tile is of another panel, or of the last columns */
         amx_store(w.previous);
         w.previous = NULL;
     }

@@ -87,7 +87,7 @@ enum { ELEMENTS = 64, COLUMNS = 64 }; /* parts are cut at cache lines */
 #define AX_BY_ELEMENTS(kernel) SHARED(kernel, a->n, ELEMENTS, a->n)
 #define AX_BY_ROWS(kernel, width) SHARED(kernel, a->rows, 1, a->rows * a->width)
 #define AX_BY_COLUMNS(kernel) SHARED(kernel, a->cols, COLUMNS, a->rows * a->cols)
-#define AX_CPU_KERNEL(kernel) /* further down */
+#define AX_CPU_KERNEL(kernel) /* defined further down */
 #include "dev/cpu/kernels.def"
 
 /* ---- updates ------------------------------------------------------------------------------------- */

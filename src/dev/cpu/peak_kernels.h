@@ -5,7 +5,7 @@
 
 #include "gemm_kernels.h"
 
-enum { SUMS = W == 16 ? 16 : 12 }; /* of 32 registers, or of 16 */
+enum { SUMS = W == 16 ? 16 : 12 }; /* registers with sums, of the 32 or 16 that there are */
 
 /* peak_f32 and peak_bf16 return the number of floating-point operations. They add the sums to *sink, so that
  * the compiler cannot remove the operations. */

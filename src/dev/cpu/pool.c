@@ -31,7 +31,7 @@ static const double SPIN_SECONDS = 30e-6, SPIN_ALONE = 200e-6;
 
 enum {
     LINES = 128,     /* bytes: processors fetch lines of 64 bytes in pairs */
-    OWN_PARTS = 1024 /* with more threads, parts are taken in order always */
+    OWN_PARTS = 1024 /* with more threads than this, parts are always taken in order */
 };
 
 typedef struct worker {
@@ -53,7 +53,7 @@ struct ax_cpu_pool {
     void *job;
     int workers;
     double spin;
-    char *scratch;             /* the caller's */
+    char *scratch;             /* scratch of the calling thread */
     _Alignas(LINES) bool stop; /* under the lock */
     int ready;                 /* workers that have started; under the lock */
     pthread_mutex_t lock;

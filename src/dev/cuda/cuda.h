@@ -30,7 +30,7 @@ typedef enum ax_cuda_attention_kind {
 } ax_cuda_attention_kind;
 
 typedef struct ax_cuda {
-    int ordinal;    /* of the GPU */
+    int ordinal;    /* CUDA's number of the GPU */
     int processors; /* its multiprocessors */
     cudaStream_t stream;
     bool capturing; /* the stream is being captured as a graph: nothing may wait for it */
@@ -39,10 +39,10 @@ typedef struct ax_cuda {
     int64_t left_at_open,
         held;     /* bytes: free memory at open, and the most that this process has used since */
     char *pinned; /* AX_CUDA_CHUNKS chunks */
-    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* when the last copy from each chunk is done */
-    int chunk;                          /* the next to use */
+    cudaEvent_t copied[AX_CUDA_CHUNKS]; /* complete when the last copy from each chunk is done */
+    int chunk;                          /* the chunk to use next */
     char *later;                        /* pinned: AX_COPY_LATER bytes for ax_copy_out_begin */
-    cudaEvent_t there;                  /* when they have been copied */
+    cudaEvent_t there;                  /* complete when the bytes in `later` have been copied */
     cudaEvent_t event[AX_EVENTS];       /* created at first use */
     struct ax_cuda_products *products;  /* state of gemm.c */
     cudaEvent_t reached;                /* recorded to wait for the stream */

@@ -78,7 +78,7 @@ typedef struct ax_cudnn_target {
 
 /* A graph and its execution plan. */
 typedef struct ax_cudnn_plan {
-    cudnnBackendDescriptor_t *owned, run; /* all descriptors; one of them: the execution plan */
+    cudnnBackendDescriptor_t *owned, run; /* all descriptors; `run` is one of these, the execution plan */
     int64_t count, room;                  /* length and capacity of `owned` */
     int64_t uid[AX_CUDNN_OPERANDS];       /* 0: not an operand of this graph */
     int64_t workspace, engine;

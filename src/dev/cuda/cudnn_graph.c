@@ -138,7 +138,7 @@ typedef enum condition {
     OPEN, /* without documents */
     DOCUMENTS,
     SINGLE, /* one query head per key head */
-    GROUPED /* several */
+    GROUPED /* several query heads per key head */
 } condition;
 
 typedef struct operation {

@@ -124,7 +124,7 @@ __device__ inline int clamped(int64_t x, int low, int high)
  * key. */
 struct visible_part {
     int low, high;
-    bool some; /* some of the tile is masked */
+    bool some; /* at least one element of the tile is masked */
     __device__ visible_part(const key_range &all, int64_t j0, int keys)
     {
         int mine = threadIdx.x % 4 * 2;
@@ -166,7 +166,8 @@ __device__ inline int64_t last_seeing(const int32_t *doc_start, int64_t b, int64
  * of the templates, compiled as if there were no dropout. */
 struct dropout_state {
     uint64_t key, step;
-    uint64_t first, stride; /* Philox block of key 0 of query 0; blocks from one query to the next */
+    uint64_t first, stride; /* number of the Philox block for key 0 of query 0; distance from one query to the
+                               next, in blocks */
     uint32_t below;
     float scale;
     __device__ dropout_state(const ax_attention_dropout &drop, int64_t b, int64_t h, int64_t q_len,
@@ -347,7 +348,8 @@ template <int D> struct other_rows {
  * and v (or q and dout), twice, so that one is copied while the other is used. */
 template <class T, int D> struct gradient_shared {
     T own[2][TILE * (D + 8)], other[2][2][other_rows<D>::value * (D + 8)];
-    float lse[2][other_rows<D>::value], delta[2][other_rows<D>::value]; /* of the queries in `other` */
+    float lse[2][other_rows<D>::value],
+        delta[2][other_rows<D>::value]; /* lse and delta of the queries in `other` */
     int32_t first[2][other_rows<D>::value];
 };
 

@@ -68,7 +68,7 @@ static struct {
     char why_not[200];
 } nccl = {.once = PTHREAD_ONCE_INIT};
 
-enum { OLDEST = 21400 }; /* 2.14, the first with communicators that do not block */
+enum { OLDEST = 21400 }; /* NCCL 2.14, the first version with communicators that do not block */
 
 static void load(void)
 {
@@ -108,7 +108,7 @@ enum { RING = 64, PATIENCE = 120, WARN = 30 };
 typedef struct operation {
     ax_link *link; /* NULL: closed */
     ax_coll_args args;
-    int64_t number; /* sequence number on its link, from 1 */
+    int64_t number; /* sequence number of the collective on its link, from 1 */
     cudaEvent_t done;
 } operation;
 
@@ -119,7 +119,7 @@ struct ax_nccl {
     int64_t started;
     ax_link *links;
     bool failed;       /* all links are aborted */
-    char why[500];     /* the reason */
+    char why[500];     /* the reason, if `failed` */
     char refused[400]; /* why opening a link failed; if not empty, no other link is opened */
 };
 

@@ -15,7 +15,7 @@ typedef struct ax_cuda_plan_key {
     int64_t epilogue, preact, align_preact;
 } ax_cuda_plan_key;
 
-enum { AX_CUDA_PLAN_WORDS = 8 }; /* of a cublasLtMatmulAlgo_t */
+enum { AX_CUDA_PLAN_WORDS = 8 }; /* 64-bit words in cublasLtMatmulAlgo_t::data */
 
 /* FNV-1a hash, of keys and of lines of the file. */
 uint64_t ax_cuda_plan_hash(const void *bytes, size_t n);

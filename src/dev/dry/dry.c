@@ -19,7 +19,7 @@ typedef struct dry_memory {
     /* Operands of the current launch, collected for the observer. */
     ax_operand *operand;
     int64_t operands, room;
-    bool full; /* an operand is missing, because memory was short */
+    bool full; /* an operand is missing, because there was not enough memory */
 } dry_memory;
 
 static ax_status dry_open(ax_device *dev)

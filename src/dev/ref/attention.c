@@ -40,9 +40,9 @@ static int64_t first_key(const int32_t *doc_start, int64_t b, int64_t i, int64_t
 
 typedef struct query {
     int64_t q_at;        /* element offset of the query's row */
-    int64_t k_at;        /* of its head's key row 0 */
-    int64_t k_stride;    /* from one key to the next */
-    int64_t first, last; /* visible keys */
+    int64_t k_at;        /* element offset of key row 0 of the query's head */
+    int64_t k_stride;    /* elements from one key to the next */
+    int64_t first, last; /* first and last visible key */
 } query;
 
 static query query_of(const ax_attention_args *a, int64_t b, int64_t i, int64_t h)

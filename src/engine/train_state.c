@@ -24,7 +24,7 @@ static json_t *source_list(const ax_run *run)
     return sources;
 }
 
-/* The paths of data.train, for messages only: files may move. */
+/* Returns the paths of data.train, for messages only: files may move. */
 static json_t *path_list(const ax_run *run)
 {
     json_t *paths = json_array();
@@ -33,7 +33,8 @@ static json_t *path_list(const ax_run *run)
     return paths;
 }
 
-/* The facts that identify a run. A resumed run must agree on all of them. They are printed in this order. */
+/* Returns the facts that identify a run. A resumed run must agree on all of them. They are printed in this
+ * order. */
 static json_t *identity_of(const ax_run *run)
 {
     const ax_config *c = run->config;
@@ -49,7 +50,7 @@ static json_t *identity_of(const ax_run *run)
                      c->optim.name, "data.train", source_list(run));
 }
 
-/* The settings that a resumed run may change. Changes are logged. */
+/* Returns the settings that a resumed run may change. Changes are logged. */
 static json_t *settings_of(const ax_run *run)
 {
     const ax_config *c = run->config;

@@ -244,7 +244,7 @@ ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, a
 
 /* ---- factors ------------------------------------------------------------------------------------- */
 
-/* The axis of that size and stride among `of` and its factors, or AX_MAX_AXES. */
+/* Returns the axis of that size and stride among `of` and its factors, or AX_MAX_AXES. */
 static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
 {
     int a = 0;
@@ -254,8 +254,8 @@ static int find_axis(const ax_grid *grid, ax_axis of, int size, int stride)
     return a < grid->axes ? a : AX_MAX_AXES;
 }
 
-/* The atom of `of` that a factor of this stride would cut in two, or AX_MAX_AXES if an atom begins at this
- * stride. */
+/* Returns the atom of `of` that a factor of this stride would cut in two, or AX_MAX_AXES if an atom begins at
+ * this stride. */
 static int atom_across(const ax_grid *grid, ax_axis of, int stride)
 {
     for (int a = 0; a < grid->axes; a++) {
@@ -292,7 +292,7 @@ static void cut_atom(ax_grid *grid, int atom, ax_axisset parts)
             grid->along[i].atoms = (ax_axisset)((grid->along[i].atoms & ~(1u << atom)) | parts);
 }
 
-/* The atoms of `of` whose strides are in [from, to). */
+/* Returns the atoms of `of` whose strides are in [from, to). */
 static ax_axisset atoms_between(const ax_grid *grid, ax_axis of, int from, int to)
 {
     ax_axisset atoms = 0;

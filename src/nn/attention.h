@@ -6,7 +6,7 @@
 
 extern const ax_layer_ops ax_attention_ops;
 
-/* The tensor [batch, capacity, kv width] of an attention layer's keys or values, without data. */
+/* Returns the tensor [batch, capacity, kv width] of an attention layer's keys or values, without data. */
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity);
 
 /* The cached keys and values of `layer`; AX_ERR_INTERNAL if the cache was made for another tree. */

@@ -207,7 +207,7 @@ static double rms(const double *v, int64_t n)
     return n ? sqrt(s / (double)n) : 0;
 }
 
-/* Largest deviation relative to max(rms of the tensor, 1e-3 · scale). */
+/* Returns the largest deviation relative to max(rms of the tensor, 1e-3 · scale). */
 static double deviation(const double *a, const double *b, int64_t n, double scale)
 {
     double worst = 0, unit = fmax(rms(b, n), 1e-3 * scale);

@@ -60,7 +60,8 @@ static cutoff find_cutoff(float *weight, int n, int most, double mass)
     for (int lo = 0, hi = n;;) {
         random = random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
         float pivot = weight[lo + (int)((random >> 33) % (uint64_t)(hi - lo))];
-        int above = lo, below = hi; /* [lo, above) are greater than the pivot, [below, hi) less */
+        int above = lo,
+            below = hi; /* weights in [lo, above) are greater than the pivot, in [below, hi) less */
         double sum = 0;
         for (int i = lo; i < below;) {
             float x = weight[i];

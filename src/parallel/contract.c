@@ -85,7 +85,7 @@ static ax_status operands_agree(const ax_grid *grid, const char *text, const spe
     return AX_OK;
 }
 
-/* The axes of the summed dims, which both operands have and split alike. */
+/* Returns the axes of the summed dims, which both operands have and split alike. */
 static ax_axisset summed_axes(const spec *s, const ax_tensor *a)
 {
     ax_axisset axes = 0;

@@ -17,7 +17,8 @@ static void split_further(const ax_grid *grid, ax_layout *layout, ax_axis axis)
     rows->fine++;
 }
 
-/* The layout U with dim 0 split further along the strategy's `rest` axes, and along data if `data`. */
+/* Returns the layout U with dim 0 split further along the strategy's `rest` axes, and along data if
+ * `data`. */
 static ax_layout rest_layout(const ax_ctx *ctx, const ax_layout *use, int ndim, bool data)
 {
     ax_layout layout = *use;
@@ -94,7 +95,7 @@ static ax_axis fine_axis(const ax_param *p, int i)
     return rows->a[rows->n - rows->fine + i];
 }
 
-/* The sizes of the messages when fine axis i is added (scatter) or removed (gather). */
+/* Returns the sizes of the messages when fine axis i is added (scatter) or removed (gather). */
 static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
 {
     ax_tensor t = p->master;
@@ -104,8 +105,8 @@ static ax_wire wire_of(const ax_ctx *ctx, const ax_param *p, int i)
     return ax_wire_make(ctx->grid, &t, 0, fine_axis(p, i));
 }
 
-/* The largest of: t's box; the padded part that a gather to a less split layout sends; and the padded parts
- * that gathers from more split layouts receive in place, one gather inside the result of the next. */
+/* Returns the largest of: t's box; the padded part that a gather to a less split layout sends; and the padded
+ * parts that gathers from more split layouts receive in place, one gather inside the result of the next. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *p, const ax_tensor *t)
 {
     int fine = t->layout.dim[0].fine, last = p->master.layout.dim[0].fine;

@@ -22,29 +22,31 @@ enum { AX_PARAM_BUCKET = 4 << 20 };
 
 /* The transfers of one parameter. */
 typedef struct ax_param_live {
-    int index;           /* in its set */
+    int index;           /* index of the parameter in its set */
     bool whole;          /* the layouts `rest` and U are equal: no gather before use */
     ax_work *all_gather; /* all-gather from rounded to rest, in flight or NULL */
     ax_transfer *gather; /* gather from rest to U, started and not yet acquired; in the frame's host memory */
     double gather_began; /* for the device's event ring */
     ax_tensor cached;    /* place in the weight cache; data NULL: none */
     bool cache_valid;
-    int started, done;  /* contributions of this step: begun; added to the gradient */
+    int started,
+        done; /* number of contributions of this step that were begun, and that were added to the gradient */
     const void *target; /* memory for a contribution, with room for padding */
-    int now, expected;  /* contributions added in this micro-batch, and in the one before */
+    int now, expected;  /* number of contributions added in this micro-batch, and in the micro-batch before */
     int bucket;         /* -1: its gradient needs no reduction */
 } ax_param_live;
 
 /* Parameters adjacent in memory whose accumulated gradients are reduced by one collective. */
 typedef struct ax_param_bucket {
-    int n, missing; /* parameters; those whose gradients are incomplete in the last micro-batch */
+    int n,
+        missing; /* number of parameters; number of gradients that are incomplete in the last micro-batch */
     bool started;
     ax_param *first; /* the only parameter if its plan is not one all-reduce */
     ax_axisset axes;
     void *data;
     int64_t count;
     ax_work *work;
-    ax_transfer transfer; /* in place of work if count is 0: the plan is not one all-reduce */
+    ax_transfer transfer; /* used instead of `work` if count is 0, because the plan is not one all-reduce */
 } ax_param_bucket;
 
 typedef struct ax_param_contribution {
@@ -77,8 +79,8 @@ typedef struct ax_param_flow {
     bool last, synced; /* the last micro-batch of a step runs; gradients are final */
 } ax_param_flow;
 
-/* Elements of memory for the parameter's tensor t, whose layout is one of the four: its box, and room for the
- * padding of gathers and scatters between the four layouts. */
+/* Returns the number of elements of memory for the parameter's tensor t, whose layout is one of the four: its
+ * box, and room for the padding of gathers and scatters between the four layouts. */
 int64_t ax_param_room(const ax_ctx *ctx, const ax_param *param, const ax_tensor *t);
 /* Offset in elements of this rank's box in layout `fine` within its box in layout `coarse`. */
 int64_t ax_param_offset(const ax_ctx *ctx, const ax_param *param, const ax_layout *fine,

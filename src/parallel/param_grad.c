@@ -47,8 +47,8 @@ static ax_status wait_bucket(ax_param_bucket *b)
     return b->count ? ax_wait(&b->work) : ax_transfer_finish(&b->transfer);
 }
 
-/* Elements of the bucket if p's gradient joins it, or 0 if it cannot: it must lie next in memory, be reduced
- * along the same axes, and fit into AX_PARAM_BUCKET elements. */
+/* Returns the number of elements of the bucket if p's gradient joins it, or 0 if it cannot: it must lie next
+ * in memory, be reduced along the same axes, and fit into AX_PARAM_BUCKET elements. */
 static int64_t joined_count(const ax_param_bucket *b, const ax_param *p, ax_axisset axes, int64_t room)
 {
     int64_t size = (int64_t)ax_dtype_size(p->sum.dtype),

@@ -29,7 +29,7 @@ static int common_prefix(const ax_axes *a, const ax_axes *b)
     return k;
 }
 
-/* The atoms of an axis, in which `partial` is expressed too. */
+/* Returns the atoms of an axis, in which `partial` is expressed too. */
 static ax_axisset set_of(const planner *p, ax_axis axis)
 {
     return ax_grid_effective(p->grid, (ax_axisset)(1u << axis));

@@ -26,15 +26,15 @@ typedef struct ax_transfer {
     ax_tensor now;    /* the result of the step in flight */
     ax_tensor before; /* the source of the step in flight */
     ax_layout target;
-    void *result; /* memory of the final result; NULL: that of the source */
+    void *result; /* memory of the final result; NULL: the memory of the source */
     void *staged; /* packed data that the step in flight receives, or NULL: end_step unpacks it */
     ax_work *work;
 } ax_transfer;
 _Static_assert(sizeof(ax_transfer) <= AX_FRAME_HOST, "transfers live in the host memory of frames");
 
-/* Elements of memory that src must have if the plan's first step is to send it without packing, and that the
- * result must have if the last step is to receive it without unpacking: the box and the padding to the
- * uniform chunk. */
+/* Return the number of elements of memory that src must have if the plan's first step is to send it without
+ * packing, and that the result must have if the last step is to receive it without unpacking: the box and the
+ * padding to the uniform chunk. */
 int64_t ax_plan_room_sent(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 int64_t ax_plan_room_received(ax_ctx *ctx, const ax_tensor *src, const ax_plan *plan);
 

@@ -80,7 +80,7 @@ static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* The source of step k of a plan that begins with `src`. */
+/* Returns the source of step k of a plan that begins with `src`. */
 static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor t = *src;
@@ -89,8 +89,8 @@ static ax_tensor source_of(const ax_plan *plan, int k, const ax_tensor *src)
     return t;
 }
 
-/* Elements of memory that step k needs to send its source without packing (`sent`), or to receive its result
- * without unpacking. */
+/* Returns the number of elements of memory that step k needs to send its source without packing (`sent`), or
+ * to receive its result without unpacking. */
 static int64_t room(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src, bool sent)
 {
     ax_tensor from = source_of(plan, k, src);
@@ -111,8 +111,8 @@ static bool gathers_in_place(ax_ctx *ctx, const ax_plan *plan, int k, const ax_t
     return in_place(&r, &from, &made);
 }
 
-/* Elements of memory for the result of step k, such that neither it nor the next step needs packing, and that
- * a gather before it can write into it in place. */
+/* Returns the number of elements of memory for the result of step k, such that neither it nor the next step
+ * needs packing, and that a gather before it can write into it in place. */
 static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor *src)
 {
     ax_tensor made = *src;
@@ -124,8 +124,8 @@ static int64_t room_made(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tenso
     return k + 1 < plan->n ? ax_max(count, room(ctx, plan, k + 1, src, true)) : count;
 }
 
-/* The last step that is not an all-reduce, or -1. An all-reduce works in place, so this step allocates the
- * result. */
+/* Returns the last step that is not an all-reduce, or -1. An all-reduce works in place, so this step
+ * allocates the result. */
 static int last_producer(const ax_plan *plan)
 {
     int k = plan->n - 1;

@@ -125,7 +125,8 @@ static ax_axes axes_of(const ax_ctx *ctx, ax_role role)
     return axes;
 }
 
-/* The axes along which a dim of this role is replicated because it is split by a major factor only. */
+/* Returns the axes along which a dim of this role is replicated because it is split by a major factor
+ * only. */
 static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
 {
     int factored = (role >> ROLE_BITS) - 1;
@@ -133,7 +134,7 @@ static ax_axisset sharing_axes(const ax_ctx *ctx, ax_role role)
                                                     : 0;
 }
 
-/* The axes that are not in `taken`. */
+/* Returns the axes that are not in `taken`. */
 static ax_axes without(const ax_axes *axes, ax_axisset taken)
 {
     ax_axes left = {0};

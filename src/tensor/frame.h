@@ -10,7 +10,7 @@ enum { AX_FRAME_ALIGN = 64 };
  * no other allocation may share the memory. */
 typedef struct ax_frame_alloc_record {
     size_t bytes;  /* rounded up to AX_FRAME_ALIGN */
-    size_t offset; /* in the recording range, or in the planned block */
+    size_t offset; /* offset in the recording range, or in the planned block */
     int64_t birth, last;
 } ax_frame_alloc_record;
 
@@ -40,7 +40,7 @@ struct ax_frame {
     int tasks;
     ax_tensor *stack;
     int depth, stack_capacity;
-    char name[sizeof(((ax_frame_task *)0)->name)]; /* of the running task */
+    char name[sizeof(((ax_frame_task *)0)->name)]; /* name of the running task */
     ax_frame_end_fn *at_end;
     void *at_end_user;
     char **host; /* blocks of AX_FRAME_HOST bytes */

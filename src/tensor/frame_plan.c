@@ -75,7 +75,7 @@ typedef struct hole {
 } hole;
 
 typedef struct holes {
-    hole *hole; /* one more than there are allocations alive, at most */
+    hole *hole; /* free ranges, at most one more than live allocations */
     int n;
 } holes;
 

@@ -42,7 +42,8 @@ static ax_status parse_error(const parser *p, const char *what)
                    (int)(p->at - p->text) + 1, what);
 }
 
-/* The length of the axis name at p->at. A dot separates two axes, but is part of a factor's name, "x.kv". */
+/* Returns the length of the axis name at p->at. A dot separates two axes, but is part of a factor's name,
+ * "x.kv". */
 static size_t axis_length(const parser *p)
 {
     size_t longest = word_length(p->at);
@@ -152,7 +153,7 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
 
 /* ---- queries ------------------------------------------------------------------------------------- */
 
-/* The axes of a dim without those of size 1. */
+/* Returns the axes of a dim without those of size 1. */
 static ax_axes effective(const ax_grid *grid, const ax_axes *axes)
 {
     ax_axes kept = {0};

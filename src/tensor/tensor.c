@@ -104,7 +104,7 @@ int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor)
     return box_count(&box, tensor->ndim);
 }
 
-/* Elements of memory that a row of `cols` elements takes, padding included. */
+/* Returns the number of elements of memory that a row of `cols` elements takes, padding included. */
 static int64_t pitch_of(const ax_tensor *tensor, int64_t cols)
 {
     return tensor->align ? ax_round_up(cols, tensor->align / (int64_t)ax_dtype_size(tensor->dtype)) : cols;
@@ -115,7 +115,7 @@ int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor)
     return tensor->ndim ? pitch_of(tensor, ax_tensor_extent(grid, tensor, tensor->ndim - 1)) : 1;
 }
 
-/* Elements of memory that a box takes, padding included. */
+/* Returns the number of elements of memory that a box takes, padding included. */
 static int64_t box_room(const ax_tensor *tensor, const ax_box *box)
 {
     ax_box padded = *box;

@@ -17,7 +17,7 @@
 
 struct ax_metrics {
     ax_metrics_run run; /* its strings are valid only during ax_metrics_open */
-    char *path;         /* of metrics.jsonl */
+    char *path;         /* path of metrics.jsonl */
     int fd, events;
     locale_t c; /* the C locale: numbers have a decimal point even if the host program's locale has a comma */
     bool terminal, line_open, any_line;
@@ -64,7 +64,8 @@ static ax_status row_write(ax_metrics *m, row *r)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* The step of a row; 0 for a row that describes the run, -1 if the line is not a complete JSON object. */
+/* Returns the step of a row; 0 for a row that describes the run, -1 if the line is not a complete JSON
+ * object. */
 static int64_t row_step(const char *line, size_t n)
 {
     json_t *json;
@@ -75,9 +76,9 @@ static int64_t row_step(const char *line, size_t n)
     return step;
 }
 
-/* The size to which the file is truncated: up to the last row whose step is at most `step`, and never less
- * than the first row. Steps never decrease from row to row, so a search from the end parses only the rows
- * that are removed. */
+/* Returns the size to which the file is truncated: up to the last row whose step is at most `step`, and never
+ * less than the first row. Steps never decrease from row to row, so a search from the end parses only the
+ * rows that are removed. */
 static size_t kept_size(const char *data, size_t size, int64_t step)
 {
     const char *end = size ? memrchr(data, '\n', size) : NULL; /* skips an incomplete last line */

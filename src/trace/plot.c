@@ -68,7 +68,8 @@ static ax_status draw_text(ax_buf *out, double x, double y, text_style s, const 
 
 /* ---- axes ---------------------------------------------------------------------------------------- */
 
-/* A distance between ticks of 1, 2 or 5 times a power of ten, which gives at most about `wanted` ticks. */
+/* Returns a distance between ticks of 1, 2 or 5 times a power of ten, which gives at most about `wanted`
+ * ticks. */
 static double tick_step(double range, int wanted)
 {
     double raw = range / wanted, power = pow(10, floor(log10(raw))), m = raw / power;
@@ -92,7 +93,7 @@ typedef struct range {
     double lo, hi;
 } range;
 
-/* An axis over range r, widened if all values are equal; lo > hi means that there are no values. */
+/* Returns an axis over range r, widened if all values are equal; lo > hi means that there are no values. */
 static axis make_axis(range r, int wanted, double from, double to)
 {
     if (r.lo > r.hi)

@@ -12,7 +12,7 @@ typedef enum ax_curve_style {
 
 /* A curve has a gap where a value is not finite. */
 typedef struct ax_curve {
-    const char *name;   /* in the legend; NULL: not listed */
+    const char *name;   /* name in the legend; NULL: not listed */
     const char *colour; /* "#0072b2" */
     ax_curve_style style;
     int n;
@@ -35,7 +35,7 @@ AX_MUST_CHECK ax_status ax_plot_draw(const ax_plot *plot, ax_buf *out);
 /* Appends at most `most` characters of the text. Escapes the characters that XML reserves; U+FFFD replaces
  * those that XML forbids (control characters) and malformed UTF-8. */
 AX_MUST_CHECK ax_status ax_xml_text(const char *text, int most, ax_buf *out);
-/* The approximate width in characters of what ax_xml_text appends. */
+/* Returns the approximate width in characters of what ax_xml_text appends. */
 int ax_xml_columns(const char *text, int most);
 
 /* The quantity of a run that a chart shows. */
@@ -54,7 +54,7 @@ AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_histor
  * locale has a comma. */
 AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *),
                                       const ax_history *runs, int n, ax_buf *out);
-/* The colour of run i in all pictures. */
+/* Returns the colour of run i in all pictures. */
 const char *ax_history_colour(int i);
 /* Smooths a curve with a moving interquartile mean, at `places` points spread evenly over the n given ones.
  * Each result is the mean of the middle half of the `window` values around the point, so one spike does not

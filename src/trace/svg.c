@@ -35,7 +35,8 @@ static double value_of(const ax_history_point *p, ax_history_field field)
     }
 }
 
-/* The interquartile mean of the finite values in y[from … to], from a sample of at most SMOOTH_SAMPLE. */
+/* Returns the interquartile mean of the finite values in y[from … to], from a sample of at most
+ * SMOOTH_SAMPLE. */
 static double middle_mean(const double *y, int from, int to)
 {
     double sample[SMOOTH_SAMPLE], sum = 0;

@@ -41,7 +41,7 @@ static inline int files_teardown(void **state)
     return status == AX_OK ? 0 : -1;
 }
 
-/* A path below the scratch directory. */
+/* Returns a path below the scratch directory. */
 static inline const char *in_scratch(scratch *s, const char *name)
 {
     assert_true(s->n < (int)AX_COUNT(s->paths));

@@ -155,15 +155,15 @@ static void overlap_changes_no_bit_in_bf16(void **state)
 
 /* ---- bytes --------------------------------------------------------------------------------------- */
 
-/* Number of elements in the weights of all linear layers of the blocks. */
+/* Returns the number of elements in the weights of all linear layers of the blocks. */
 static int64_t linear_count(const shape *h)
 {
     return 2 * (4 * h->hidden * h->hidden + 2 * h->hidden * h->ffn);
 }
 
-/* Bytes along z (arXiv 2502.08145, section on the performance model), summed over layers, for a step of m
- * micro-batches on a grid with x = y = 1. `wire` and `sum` are the bytes of an element of gathered weights
- * and of gradients. */
+/* Returns the bytes along z (arXiv 2502.08145, section on the performance model), summed over layers, for a
+ * step of m micro-batches on a grid with x = y = 1. `wire` and `sum` are the bytes of an element of gathered
+ * weights and of gradients. */
 static int64_t z_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 {
     const shape *h = s->shape;
@@ -176,9 +176,9 @@ static int64_t z_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
     return (z - 1) * (gathers * wire + scattered * sum) / z;
 }
 
-/* Bytes along data, of the shards that z leaves. Per step: ZeRO 0 an all-reduce, ZeRO 1 a reduce-scatter and
- * the gather of the update. ZeRO 2 reduce-scatters in each micro-batch; ZeRO 3 also gathers at each use
- * instead of per update. */
+/* Returns the bytes along data. A rank holds the shard that z gives it. Per step: ZeRO 0 an all-reduce, ZeRO
+ * 1 a reduce-scatter and the gather of the update. ZeRO 2 reduce-scatters in each micro-batch; ZeRO 3 also
+ * gathers at each use instead of per update. */
 static int64_t data_bytes(const setup *s, int64_t m, int64_t wire, int64_t sum)
 {
     const shape *h = s->shape;

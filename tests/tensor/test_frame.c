@@ -133,7 +133,7 @@ static void a_forgotten_task_is_recorded_again(void **state)
     close_world(&w);
 }
 
-/* The size of the plan made from the task recorded so far. */
+/* Returns the size of the plan made from the task recorded so far. */
 static size_t planned(const world *w)
 {
     ax_frame_plan *plan;

@@ -124,7 +124,7 @@ static size_t check_pictures(const ax_history *runs, int n)
     return size;
 }
 
-/* A run with losses f(1) to f(n), and an evaluation after every `each`-th step. */
+/* Returns a run with losses f(1) to f(n), and an evaluation after every `each`-th step. */
 static ax_history make_run(const char *title, int n, int each, double (*f)(int))
 {
     ax_history h = {.title = strdup(title), .point = calloc((size_t)n * 2 + 1, sizeof *h.point)};

@@ -198,8 +198,8 @@ static ax_status verify_dir(const char *dir)
     return status;
 }
 
-/* *dir becomes the newest checkpoint of the list that verifies; NULL if the list is empty. *gone is set if
- * one of the list no longer exists: the run has removed it after it saved a newer one. */
+/* *dir becomes the newest checkpoint of the list that verifies; NULL if the list is empty. *gone is set if a
+ * checkpoint of the list no longer exists: the run has removed it after it saved a newer one. */
 static ax_status choose_newest(const ax_ckpt_list *list, const char *run_dir, char **dir, bool *gone)
 {
     ax_status status = AX_OK;

@@ -14,8 +14,7 @@ typedef struct corpus_file {
     bool named;              /* the caller named the file; false: it was found below a directory */
 } corpus_file;
 
-/* What one worker reads at a time: a whole file of text or JSON, or the lines of a JSONL file that start in
- * [from, to). */
+/* A unit of work: a whole file of text or JSON, or the lines of a JSONL file that start in [from, to). */
 typedef struct corpus_unit {
     int64_t file, from, to;
 } corpus_unit;
@@ -64,8 +63,8 @@ typedef ax_status (*corpus_take_fn)(void *user, const char *text, size_t bytes);
 AX_MUST_CHECK ax_status corpus_read_unit(const ax_corpus *corpus, const corpus_unit *unit, ax_buf *scratch,
                                          corpus_take_fn take, void *user, corpus_omitted *omitted);
 
-/* Counts what reading a unit left out, and warns of it; to be called for the units in order. AX_ERR_DATA:
- * more records were left out than the corpus allows. */
+/* Counts the records that were left out while a unit was read, and warns of them; to be called for the units
+ * in order. AX_ERR_DATA: more records were left out than the corpus allows. */
 AX_MUST_CHECK ax_status corpus_note(ax_corpus *corpus, const corpus_unit *unit,
                                     const corpus_omitted *omitted);
 

@@ -1,4 +1,4 @@
-/* data, private: what the parts of the tokenizer share. Read axonn/tokenizer.h first.
+/* data, private: declarations that the parts of the tokenizer share. Read axonn/tokenizer.h first.
  *
  *   tok_text.c         bytes and characters: UTF-8, white space, normal forms, the byte alphabet
  *   tok_pattern.c      patterns and cutting text into pieces with them
@@ -26,7 +26,7 @@
 
 /* ---- text ---------------------------------------------------------------------------------------- */
 
-/* How many bytes at the start of the text are valid UTF-8. */
+/* Returns the number of bytes at the start of the text that are valid UTF-8. */
 size_t tok_utf8_prefix(const char *text, size_t n);
 /* Returns the character at the start of valid, non-empty UTF-8; *size is its length in bytes. */
 uint32_t tok_utf8_get(const char *text, size_t *size);
@@ -38,12 +38,12 @@ size_t tok_utf8_put(uint32_t c, char *out);
  * order, for the other bytes. */
 uint32_t tok_byte_char(unsigned byte);
 int tok_char_byte(uint32_t c);
-/* The bytes that a name in a JSON file stands for; false if some character stands for no byte. Writes at
- * most as many bytes as the name has. */
+/* Converts a name in a JSON file to the bytes that it stands for. Returns false if a character of the name
+ * stands for no byte. Writes at most as many bytes as the name has. */
 bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size);
 
-/* Length in bytes of the white space (property White_Space) at the start or the end of valid UTF-8; whether
- * the text starts or ends with a word character (letter, mark, digit, connector). */
+/* Return the length in bytes of the white space (property White_Space) at the start or the end of valid
+ * UTF-8; whether the text starts or ends with a word character (letter, mark, digit, connector). */
 size_t tok_space_prefix(const char *text, size_t n);
 size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);

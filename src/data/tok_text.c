@@ -100,7 +100,7 @@ bool tok_name_bytes(const char *name, size_t n, char *out, size_t *size)
     return true;
 }
 
-/* The property White_Space; unlike PCRE2's \s it does not include U+180E. */
+/* Whether the character has the property White_Space, which unlike PCRE2's \s does not include U+180E. */
 static bool is_space(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||

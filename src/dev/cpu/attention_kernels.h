@@ -164,7 +164,7 @@ typedef struct attend {
     left q;
     float *k, *v;           /* packed */
     float *o;               /* [QUERIES, d] */
-    float *m, *l;           /* per query: running maximum (as a power of two) and running sum */
+    float *m, *l;           /* per query: running maximum of the scores, as exponents of 2, and running sum */
     float *s;               /* the strip's scores, then its weights */
     float *kept;            /* [AT_ONCE, BLOCK_LD] dropout's factors for the current rows; NULL: no dropout */
     head_rows next_rows[3]; /* rows to prefetch for the next item */

@@ -38,7 +38,7 @@ typedef struct ax_cpu_prefetch {
     int64_t stride, lines, n, line;
 } ax_cpu_prefetch;
 
-/* What a thread does between the steps in k of AMX tiles, which multiply outside the vector units. */
+/* Work that a thread does between the steps in k of AMX tiles, which multiply outside the vector units. */
 typedef struct ax_cpu_step_hook {
     ax_cpu_prefetch prefetch[2]; /* each step prefetches lines_per_step lines of them */
     int64_t lines_per_step[2];
@@ -46,8 +46,8 @@ typedef struct ax_cpu_step_hook {
     void (*call)(struct ax_cpu_step_hook *);
 } ax_cpu_step_hook;
 
-/* What a micro-tile stores: c = sums + prior + bias (+ c if `add_c`, which is for a 16-bit c only: to add to
- * an fp32 c, pass it as `prior`). */
+/* The result that a micro-tile stores: c = sums + prior + bias (+ c if `add_c`, which is for a 16-bit c only:
+ * to add to an fp32 c, pass it as `prior`). */
 typedef struct ax_cpu_tile {
     const float *prior, *bias; /* or NULL */
     void *c;
@@ -162,7 +162,7 @@ ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 typedef struct ax_cpu_pool ax_cpu_pool;
 typedef struct ax_cpu_places ax_cpu_places;
 
-/* What an open device owns (ax_device.impl). */
+/* The state of an open device (ax_device.impl). */
 typedef struct ax_cpu {
     const ax_cpu_isa *isa;
     int threads;

@@ -295,8 +295,8 @@ INLINE void prefetch_lines(ax_cpu_prefetch *prefetch, int64_t most)
     }
 }
 
-/* What a tile prefetches while it multiplies, a part of it in every run of RUN units: the next strip of a, a
- * row of c, and what will be packed next. */
+/* Memory that a tile prefetches while it multiplies, a part of it in every run of RUN units: the next strip
+ * of a, a row of c, and what will be packed next. */
 typedef struct prefetches {
     const char *next, *c;
     int64_t next_row, c_row, c_bytes, lines_per_step[2];

@@ -141,7 +141,7 @@ static ax_status sgd(ax_stream *stream, const void *args)
 
 /* ---- norms and sums ------------------------------------------------------------------------------ */
 
-/* The gradients of weights: before the rows, because dx may be dy. */
+/* Computes the gradients of weight and bias. To be called before dx is computed, because dx may be dy. */
 static ax_status norm_grad_columns(ax_stream *stream, const ax_norm_grad_apply_args *a)
 {
     if (!a->dweight && !a->dbias)
@@ -248,7 +248,7 @@ static ax_status attention(ax_stream *stream, const void *args)
         return run_ref(stream, AX_K_attention, args);
     bool few = ax_cpu_few_queries(a); /* generation: a thread takes adjacent heads together */
     int64_t blocks = few ? 1 : ax_ceil_div(a->q_len, AX_CPU_ATTENTION_QUERIES);
-    /* The matmuls; with few queries, reading keys and values takes longer. */
+    /* The operations of the matmuls; with few queries, reading keys and values takes longer than these. */
     double work = (double)a->batch * (double)(a->kv_len * a->head_dim) *
                   fmax((double)(a->heads * a->q_len) / 16, (double)a->kv_heads);
     return run_parts(stream, isa_kernel(stream, AX_K_attention), args,

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* convert between equal types. */
+/* The kernel convert for equal types: copies elements. */
 void ax_cpu_copy(const void *args, int64_t lo, int64_t hi, void *scratch)
 {
     const ax_convert_args *a = args;

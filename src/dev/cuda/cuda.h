@@ -67,7 +67,7 @@ ax_status ax_cuda_copy(ax_cuda *cu, void *to, const void *from, size_t bytes, en
 /* The table of the plugin (device.c). */
 extern const ax_device_ops ax_plugin_cuda;
 
-/* `gpu`: the name of the GPU's model. */
+/* Creates the state of gemm.c. `gpu`: the name of the GPU's model. */
 ax_status ax_cuda_products_create(const ax_cuda *cu, const char *gpu, struct ax_cuda_products **out);
 void ax_cuda_products_destroy(struct ax_cuda_products **out);
 

@@ -347,7 +347,8 @@ static ax_status tensor_of(graph *g, tensor which, descriptor *out)
     return AX_OK;
 }
 
-/* Creates the descriptor of what an operation does; reductions are requested to be deterministic. */
+/* Creates the descriptor of an operation's function and mode; reductions are requested to be
+ * deterministic. */
 static ax_status make_op_descriptor(graph *g, const operation *op, form f, descriptor *out)
 {
     const bool yes = true;

@@ -18,8 +18,8 @@ static int count_bits(const uint64_t *set)
     return n;
 }
 
-/* The rank's share of its machine. The ranks that may use a core share it equally; all ranks of the machine
- * share the CPU quota of their control group equally. */
+/* Returns the rank's share of the cores of its machine. The ranks that may use a core share it equally; all
+ * ranks of the machine share the CPU quota of their control group equally. */
 static int64_t cores_share(const member *all, int n, int rank)
 {
     const member *mine = &all[rank];
@@ -101,9 +101,9 @@ static void warn_of_binding(const member *all, int n, int rank)
 
 /* ---- binding ------------------------------------------------------------------------------------- */
 
-/* The reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each has a
- * core to itself, no core is left over, and no CPU quota applies. Two jobs that each leave cores free would,
- * if bound, both take the first cores while the last ones idle; the system's scheduler does better. */
+/* Returns the reason for not binding threads, or NULL. Threads are bound only where binding cannot hurt: each
+ * has a core to itself, no core is left over, and no CPU quota applies. Two jobs that each leave cores free
+ * would, if bound, both take the first cores while the last ones idle; the system's scheduler does better. */
 static const char *why_not(const member *all, int n, uint64_t host, const host_totals *t)
 {
     for (int r = 0; r < n; r++) {

@@ -4,7 +4,7 @@
 
 #include "axonn/grid.h"
 
-/* What each rank sends to all others, to share the cores of their machine. */
+/* The data that each rank sends to all others, so that the ranks of a machine can share its cores. */
 typedef struct ax_threads_member {
     uint64_t host; /* equal on ranks of one machine */
     ax_cores cores;
@@ -13,8 +13,8 @@ typedef struct ax_threads_member {
     bool pin_off;    /* AXONN_PIN=off */
 } ax_threads_member;
 
-/* The cores to which the threads of rank `rank` of `n` are bound. Depends only on the members of its machine,
- * so all ranks of a machine compute the same assignment. */
+/* Finds the cores to which the threads of rank `rank` of `n` are bound. Depends only on the members of its
+ * machine, so all ranks of a machine compute the same assignment. */
 void ax_threads_bind(const ax_threads_member *all, int n, int rank, ax_binding *out);
 
 /* The rank's number among the ranks of its machine (MPI: local rank). Collective along world. */

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* The index of the largest logit; of equal ones the first. AX_ERR_NUMERIC for NaN and infinity. */
+/* Finds the index of the largest logit; if several are equal, the first. AX_ERR_NUMERIC for NaN and
+ * infinity. */
 static ax_status argmax(const float *logits, int n, int *out)
 {
     enum { LANES = 16 }; /* independent maxima, so that the compiler vectorizes the loop */
@@ -50,8 +51,8 @@ static void swap(float *a, float *b)
     *b = x;
 }
 
-/* The cutoff that keeps the largest weights: at most `most`, and no more than are needed for a sum of `mass`.
- * Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and continues in the
+/* Finds the cutoff that keeps the largest weights: at most `most`, and no more than are needed for a sum of
+ * `mass`. Quickselect (Hoare's FIND): partitions the weights in place at a random pivot, and continues in the
  * partition that holds the cutoff. */
 static cutoff find_cutoff(float *weight, int n, int most, double mass)
 {

@@ -104,8 +104,9 @@ ax_status ax_updater_result(ax_updater *u, ax_update_numbers *out)
     return ax_copy_out_end(u->set->ctx->stream, out, sizeof *out);
 }
 
-/* The end of the parameters [from, end) that one launch updates: all of them, unless weights are all-gathered
- * after the update. Then several launches let the all-gather of one part overlap the update of the next. */
+/* Returns the end of the parameters [from, end) that one launch updates: all of them, unless weights are
+ * all-gathered after the update. Then several launches let the all-gather of one part overlap the update of
+ * the next. */
 static int launch_end(const ax_updater *u, int from)
 {
     enum { MOST = 4 << 20 }; /* elements */

@@ -88,7 +88,8 @@ void ax_param_destroy(ax_param **param)
 
 /* ---- memory -------------------------------------------------------------------------------------- */
 
-/* Axis i of those that the state's layout, which is split the most, adds to U. */
+/* Returns fine axis i of the state's layout. Among the layouts of the parameter, the state's has the most
+ * fine axes. */
 static ax_axis fine_axis(const ax_param *p, int i)
 {
     const ax_axes *rows = &p->master.layout.dim[0];

@@ -125,7 +125,8 @@ static ax_status check_names(ax_param *const *params, int n)
     return status;
 }
 
-/* The parameters without those that are listed again. */
+/* Copies the list of parameters. A parameter that is listed several times, as tied weights are, is taken
+ * once. */
 static ax_status take_params(ax_param_set *set, ax_param *const *params, int n)
 {
     AX_TRY(check_names(params, n));

@@ -64,7 +64,7 @@ static step_run run_of(ax_ctx *ctx, const ax_plan *plan, int k, const ax_tensor 
     return r;
 }
 
-/* Whether part i of `whole` begins at i chunks for all i, so that no packing is needed. `fine`: see
+/* Whether each part i of `whole` begins at offset i · chunk, so that no packing is needed. `fine`: see
  * ax_wire_make. */
 static bool in_place(const step_run *r, const ax_tensor *fine, const ax_tensor *whole)
 {

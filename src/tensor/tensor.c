@@ -25,8 +25,8 @@ static void split_in_chunks(int64_t *lo, int64_t *n, int parts, int index)
     *n = ax_min(chunk, *n - skip);
 }
 
-/* The part of dim d of `rank`; of a rank with all coordinates 0 if rank < 0, which has the largest part (see
- * ax_tensor_chunk). */
+/* Sets *lo and *n to the part of dim d that `rank` holds. rank < 0: a rank with all coordinates 0, which has
+ * the largest part (see ax_tensor_chunk). */
 static void range(const ax_grid *grid, const ax_tensor *tensor, int d, int rank, int64_t *lo, int64_t *n)
 {
     const ax_axes *axes = &tensor->layout.dim[d];

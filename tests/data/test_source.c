@@ -392,7 +392,8 @@ static void expectations(void **state)
     FAILS(AX_ERR_DATA, "another tokenizer", ax_data_expect(data, 10, 0x1235));
     ax_data_close(&data);
     OK(ax_data_open(put_nanogpt(s, "n.bin"), -1, &data));
-    OK(ax_data_expect(data, 9, 5)); /* the format records neither, so it is found when tokens are read */
+    OK(ax_data_expect(data, 9,
+                      5)); /* the format stores no vocabulary, so a wrong token is found when it is read */
     FAILS(AX_ERR_DATA, "token 3 is 9 (offset 6)", ax_data_tokens(data, 3, 1, &token));
     ax_data_close(&data);
     ax_token_writer *w;

@@ -148,7 +148,7 @@ static void rates_of_dropout(void **state)
         double embd, resid, attn;
     } cases[] = {{NULL, 0.1, 0.1, 0.2},
                  {"model.resid_dropout=0", 0.1, 0, 0.2},
-                 {"model.dropout=0.5", 0.5, 0.5, 0.5}}; /* the command line comes before the file */
+                 {"model.dropout=0.5", 0.5, 0.5, 0.5}}; /* the command line overrides the file */
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         ax_config c;
         assert_int_equal(load(file, cases[i].override ? 1 : 0, &cases[i].override, &c), AX_OK);

@@ -56,6 +56,15 @@ static ax_status read_activation(const json_t *json, const char *path, ax_activa
         word ? word : "?");
 }
 
+/* Returns the word that config.json has for the activation, or NULL if GPT-2 has none for it. */
+static const char *activation_word(ax_activation kind)
+{
+    for (size_t i = 0; i < AX_COUNT(activations); i++)
+        if (activations[i].kind == kind)
+            return activations[i].word;
+    return NULL;
+}
+
 /* Refuses options of transformers' GPT2Config that change the network and are not implemented. */
 static ax_status refuse(const json_t *json, const char *path)
 {
@@ -99,6 +108,8 @@ static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config
 
 static ax_status gpt2_write(const ax_model_config *c, json_t *json)
 {
+    const char *word = activation_word(c->activation);
+    AX_CHECK(word, AX_ERR_USAGE, "config.json of GPT-2 has no word for the model's activation; use GELU");
     int failed =
         json_object_set_new(json, "n_layer", json_integer(c->layers)) |
         json_object_set_new(json, "n_embd", json_integer(c->hidden)) |
@@ -107,8 +118,7 @@ static ax_status gpt2_write(const ax_model_config *c, json_t *json)
         json_object_set_new(json, "n_inner", c->ffn == 4 * c->hidden ? json_null() : json_integer(c->ffn)) |
         json_object_set_new(json, "layer_norm_epsilon", json_real(c->norm_eps)) |
         json_object_set_new(json, "initializer_range", json_real(c->init_std)) |
-        json_object_set_new(json, "activation_function",
-                            json_string(c->activation == AX_GELU_TANH ? "gelu_new" : "gelu")) |
+        json_object_set_new(json, "activation_function", json_string(word)) |
         json_object_set_new(json, "embd_pdrop", json_real(c->dropout.embd)) |
         json_object_set_new(json, "resid_pdrop", json_real(c->dropout.resid)) |
         json_object_set_new(json, "attn_pdrop", json_real(c->dropout.attn));

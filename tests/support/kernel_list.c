@@ -74,11 +74,14 @@ static bool build_gemm_epilogue(kernel_case *c, int index)
 {
     static const int64_t shapes[][3] = {{0, 8, 4},   {3, 8, 0},    {1, 16, 24},   {17, 8, 40},   {5, 7, 3},
                                         {33, 24, 9}, {64, 64, 64}, {40, 136, 65}, {130, 48, 300}};
-    enum { WAYS = 12 };
-    if (index >= WAYS * (int)AX_COUNT(shapes) || !kc_takes(c, KC_ACTIVATION))
+    /* After these shapes, this one with each activation, so that none is left out however many there are. */
+    static const int64_t with_each[] = {24, 40, 33};
+    enum { WAYS = 12, SHAPES = AX_COUNT(shapes) };
+    int at = index / WAYS, way = index % WAYS;
+    if (at >= SHAPES + AX_ACTIVATION_COUNT || !kc_takes(c, KC_ACTIVATION))
         return false;
-    const int64_t *shape = shapes[index / WAYS];
-    int way = index % WAYS;
+    const int64_t *shape = at < SHAPES ? shapes[at] : with_each;
+    int kind = at >= SHAPES ? at - SHAPES : at % 3 == 0 ? AX_GELU_TANH : at % AX_ACTIVATION_COUNT;
     ARGS(gemm);
     int64_t m = shape[0], n = shape[1], k = shape[2];
     a->m = m, a->n = n, a->k = k;
@@ -87,7 +90,7 @@ static bool build_gemm_epilogue(kernel_case *c, int index)
     a->ldb = a->trans_b ? k : n;
     a->ldc = n;
     a->epilogue = way < 8 ? AX_EPILOGUE_ACTIVATION : AX_EPILOGUE_ACTIVATION_GRAD;
-    a->kind = (ax_activation)(index / WAYS % 3 == 0 ? AX_GELU_TANH : index / WAYS % AX_ACTIVATION_COUNT);
+    a->kind = (ax_activation)kind;
     DTYPE(dtype, c->dtype);
     DTYPE(c_dtype, c->dtype);
     kc_name(c, " %dx%dx%d%s%s%s then %s", (int)m, (int)n, (int)k, a->trans_a ? " a'" : "",

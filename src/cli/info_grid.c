@@ -84,7 +84,7 @@ static const struct {
     const char *name;
     ax_axisset axes;
     const char *role;
-} sets[] = {{"x", 1 << AX_X, "hidden width, heads"},
+} sets[] = {{"x", 1 << AX_X, "inner width of the MLP, heads"},
             {"y", 1 << AX_Y, "residual width"},
             {"z", 1 << AX_Z, "weights at rest, rows"},
             {"pipe", 1 << AX_PIPE, "stages"},

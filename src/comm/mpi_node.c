@@ -1,5 +1,5 @@
 /* The shared-memory path of collectives: through memory that the ranks of a node share (node.h). For a group
- * that spans nodes, also through messages between the ranks that have the same number on their nodes (a
+ * that spans nodes, also through messages between the ranks that have the same index on their nodes (a
  * "column"). Read mpi.h first.
  *
  * All ranks of the world agree at its creation whether there is shared memory; the ranks of a communicator

@@ -1,7 +1,7 @@
 /* Signals that ask a run to save and stop. Signal handlers belong to the process, so this file has
- * process-wide state, the only one of the library. A program installs the handlers at its start
- * (ax_signals_catch); otherwise training installs them while it runs, from its first rank to its last if
- * ranks are threads. SIGPIPE is ignored meanwhile: a broken pipe of the log must not end the run. */
+ * process-wide state (docs/architecture.md, idea 6, lists all of it). A program installs the handlers at its
+ * start (ax_signals_catch); otherwise training installs them while it runs, from its first rank to its last
+ * if ranks are threads. SIGPIPE is ignored meanwhile: a broken pipe of the log must not end the run. */
 #include "engine/train.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The linear layer. Its code names no axis. With the hidden width on x and the residual width on y it is the
+/* The linear layer. Its code names no axis. With the inner width on x and the residual width on y it is the
  * 3D algorithm of 2502.08145 (Alg. 1), with one of these axes Megatron's, with all axes of size 1 the serial
  * layer. */
 #include "nn/linear.h"

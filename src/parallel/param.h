@@ -4,8 +4,8 @@
  *   param_set.c     memory, values, norms
  *   param_gather.c  gathers of weights before use: prefetch, cache, gathers after an update
  *   param_grad.c    accumulation and reduction of gradients */
-#ifndef AXONN_DIST_PARAM_H
-#define AXONN_DIST_PARAM_H
+#ifndef AXONN_PARALLEL_PARAM_H
+#define AXONN_PARALLEL_PARAM_H
 
 #include "parallel/plan.h"
 

@@ -1,6 +1,6 @@
 /* Shared by plan.c, redistribute.c and the files about parameters: message sizes, and transfers in flight. */
-#ifndef AXONN_DIST_PLAN_H
-#define AXONN_DIST_PLAN_H
+#ifndef AXONN_PARALLEL_PLAN_H
+#define AXONN_PARALLEL_PLAN_H
 
 #include "axonn/parallel.h"
 

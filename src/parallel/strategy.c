@@ -18,7 +18,7 @@
     }
 
 static const ax_strategy table[] = {
-    /* The hidden width on x and the residual width on y: the output of each linear layer has the layout that
+    /* The inner width on x and the residual width on y: the output of each linear layer has the layout that
      * the next one needs, so consecutive layers need no redistribution (2305.13525, section 3). The
      * vocabulary is split along both, and embedding tables have the whole residual width: with the width on y
      * the logits would have to be all-reduced, nearly half of the bytes that a GPT-2 communicates. */

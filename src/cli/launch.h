@@ -32,7 +32,7 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
 
 /* Opens the note to the process that started this one as a rank, if such a process is on this host. */
 void cli_starter_find(void);
-/* Notes there that this rank has received a signal. May be called from a signal handler. */
+/* Writes into that note that this rank has received a signal. May be called from a signal handler. */
 void cli_starter_note_signal(void);
 
 /* Creates the communicator of all ranks of the job. Collective. */

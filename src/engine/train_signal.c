@@ -17,7 +17,7 @@ static void (*_Atomic heard)(void); /* called by the handler, or NULL */
 static pthread_mutex_t users_lock = PTHREAD_MUTEX_INITIALIZER;
 static int users;                /* number of installations; guarded by users_lock */
 static atomic_int saving;        /* ranks (threads) that write a checkpoint and may not answer for long */
-static _Atomic(ax_comm *) world; /* whose watchdog is shortened after a signal (ax_comm_hurry) */
+static _Atomic(ax_comm *) world; /* communicator whose timeout is shortened after a signal (ax_comm_hurry) */
 
 /* The handler: records the signal. A second SIGINT, at least a second later, ends the process at once. */
 static void note(int number)

@@ -13,8 +13,8 @@ ax_status ax_op_no_partial(const ax_frame *frame, const ax_tensor *x, const char
 /* AX_ERR_INTERNAL if a and b, which are to be added, have different layouts or padding. */
 ax_status ax_op_alike(const ax_frame *frame, const ax_tensor *a, const ax_tensor *b);
 
-/* Memory for the gradient of a parameter [d] that acts on the last dim of dy [.., d]; the kernel adds to it
- * (ax_param_grad_target without `fresh`). */
+/* Gets memory for the gradient of a parameter [d] that acts on the last dim of dy [.., d]; the kernel adds to
+ * it (ax_param_grad_target without `fresh`). */
 ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *param, ax_tensor *out);
 
 /* Allocates a local tensor (statistics): accumulation dtype, these extents, no layout. */

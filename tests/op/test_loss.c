@@ -19,7 +19,7 @@ typedef struct loss_case {
     ax_dtype dtype;
     int64_t vocab;
     uint16_t align; /* ax_tensor.align of the logits */
-    /* results, written by rank 0 */
+    /* The results, written by rank 0. */
     double loss, grad[B * T * MOST];
 } loss_case;
 

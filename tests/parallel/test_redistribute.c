@@ -165,7 +165,7 @@ static int64_t oracle_local(const ax_grid *grid, const ax_tensor *t, ax_axisset 
 typedef struct world_case {
     ax_grid_size grid;
     const char *device;
-    int kv[FACTORINGS]; /* ranks along x.kv; 0: x has no (other) factors */
+    int kv[FACTORINGS]; /* ranks along x.kv in each factoring of x; 0: no further factoring */
     bool lazy;
 } world_case;
 

@@ -55,7 +55,7 @@ static inline ax_status ax_fail_code_(ax_status code) { return code; }
  * is. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
-/* The calling thread's last message ("" if none); valid until its next ax_fail. */
+/* Returns the calling thread's last message ("" if none); valid until its next ax_fail. */
 const char *ax_error_message(void);
 /* The status of that message, AX_OK if there is none: for functions that return NULL on failure. */
 ax_status ax_error_status(void);
@@ -186,16 +186,16 @@ double ax_wall_clock(void); /* seconds since 1970 */
 /* Peak and current resident memory of this process in bytes, as the system counts it (VmHWM, VmRSS). */
 int64_t ax_memory_peak(void);
 int64_t ax_memory_now(void);
-/* The part of the current resident memory that other processes can share (RssShmem). */
+/* Returns the part of the current resident memory that other processes can share (RssShmem). */
 int64_t ax_memory_shared(void);
 /* Returns freed memory to the system and resets the peak (VmHWM) to what is resident now. */
 void ax_memory_restart_peak(void);
-/* Bytes that this process can still allocate: the minimum of MemAvailable, of what its control groups leave
- * (cached files do not count as used there), and of its address space limit. -1: unknown. */
+/* Returns the bytes that this process can still allocate: the minimum of MemAvailable, of what its control
+ * groups leave (cached files do not count as used there), and of its address space limit. -1: unknown. */
 int64_t ax_memory_available(void);
 
-/* A key that is equal in all processes of a host and almost certainly differs between hosts: a hash of the
- * host's name and its kernel's boot id. */
+/* Returns a key that is equal in all processes of a host and almost certainly differs between hosts: a hash
+ * of the host's name and its kernel's boot id. */
 uint64_t ax_host_key(void);
 
 /* ---- signals ------------------------------------------------------------------------------------- */
@@ -217,7 +217,7 @@ void ax_signal_forget(void);
  * process (ulimit -s). Returns 0 or an errno. */
 enum { AX_THREAD_STACK = 8 << 20 };
 int ax_thread_start(pthread_t *thread, void *(*main)(void *), void *arg);
-/* The number of processors that this process may use, at least 1. */
+/* Returns the number of processors that this process may use, at least 1. */
 int ax_processors(void);
 
 /* ---- random numbers ------------------------------------------------------------------------------ */
@@ -226,7 +226,7 @@ int ax_processors(void);
  * numbers of axonn are drawn from it, keyed by *global* element indices, never by rank or thread. */
 void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t out[4]);
 
-/* A key for a purpose: mixes the run's seed with a name ("init/h.0.attn.q") and an index. */
+/* Returns a key for a purpose: mixes the run's seed with a name ("init/h.0.attn.q") and an index. */
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 
 /* Uniform in [0, 1) with 24 bits, and standard normal (Box-Muller), for element `index` of stream `key`.
@@ -240,16 +240,16 @@ uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
-/* Bytes for people: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
+/* Prints a number of bytes for people: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
 char *ax_format_bytes(double bytes, char out[32]);
 /* Appends to the text in `out`, which has room for `room` bytes, its NUL included. What does not fit is cut.
  */
 void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
 void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
-/* Seconds for people: "412 ms", "3m12s", "1h05m". */
+/* Prints seconds for people: "412 ms", "3m12s", "1h05m". Returns `out`. */
 char *ax_format_seconds(double seconds, char out[32]);
 
-/* The largest divisor of n > 0 that is at most `most` >= 1. */
+/* Returns the largest divisor of n > 0 that is at most `most` >= 1. */
 int64_t ax_divisor_below(int64_t n, int64_t most);
 
 /* Summary of n > 0 measurements; sorts them in place. */
@@ -261,7 +261,7 @@ ax_spread ax_spread_of(double *value, int64_t n);
 /* Edit distance of two short strings, for "did you mean"; swapping two neighbours is one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
-/* The release, e.g. "0.1.0", and the commit it was built from ("unknown" outside a checkout). */
+/* Return the release, e.g. "0.1.0", and the commit that it was built from ("unknown" outside a checkout). */
 const char *ax_version(void);
 const char *ax_commit(void);
 

@@ -35,7 +35,7 @@ typedef struct ax_st_array {
     int ndim;
     int64_t dim[AX_ST_MAX_DIMS];
     int file;              /* which file of the store holds it */
-    int64_t offset, bytes; /* where in that file */
+    int64_t offset, bytes; /* place and size in that file */
 } ax_st_array;
 
 /* A store: one safetensors file, or all the shards of a directory. Each rank uses its own handle. */
@@ -50,11 +50,11 @@ void ax_st_close(ax_st **st);
 int ax_st_count(const ax_st *st);
 /* Array `index` in ascending order of keys; valid until close. */
 const ax_st_array *ax_st_at(const ax_st *st, int index);
-/* The array of that key, or NULL. */
+/* Returns the array of that key, or NULL. */
 const ax_st_array *ax_st_find(const ax_st *st, const char *key);
-/* Bytes of all files, headers and index included. */
+/* Returns the bytes of all files, headers and index included. */
 int64_t ax_st_bytes(const ax_st *st);
-/* Elements of an array. */
+/* Returns the number of elements of an array. */
 int64_t ax_st_elements(const ax_st_array *array);
 
 /* Reads the box [lo, lo + n) of the array (NULL, NULL: the whole; both in the array's dim order) into `out`
@@ -137,7 +137,7 @@ typedef struct ax_ckpt_save_args {
     const ax_ckpt_file *files;
     int n_files;
     const char *state;   /* a JSON object, kept as it is in training/state.json */
-    int64_t keep_latest; /* how many checkpoints stay, this one included; 0: all */
+    int64_t keep_latest; /* number of checkpoints to keep, this one included; 0: all */
 } ax_ckpt_save_args;
 
 /* Writes RUN/ckpt/step-N, points `latest` to it, and then removes the oldest beyond keep_latest. If it fails
@@ -179,7 +179,7 @@ typedef struct ax_ckpt_info {
     char *dir; /* RUN/ckpt/step-N; owned */
     int64_t step;
     int64_t serial; /* counts the saves of a run; 0 if the manifest cannot be read */
-    int64_t bytes;  /* of all files, from the manifest */
+    int64_t bytes;  /* size of all files together, from the manifest */
     double time;    /* when it was saved, seconds since 1970 */
     bool latest;    /* RUN/latest names it */
     char *damage;   /* NULL: none found (files were compared only if asked for); owned */
@@ -200,9 +200,9 @@ typedef struct ax_ckpt_fault {
 } ax_ckpt_fault;
 
 typedef struct ax_ckpt_report {
-    bool manifest; /* false: a model directory without one, of which only the structure was checked */
-    int files;     /* compared */
-    int64_t bytes; /* read */
+    bool manifest; /* false: the directory is a model without a manifest; only its structure was checked */
+    int files;     /* number of files compared */
+    int64_t bytes; /* number of bytes read */
     int n;
     ax_ckpt_fault *fault;
 } ax_ckpt_report;
@@ -228,14 +228,14 @@ typedef struct ax_ckpt_diff_row {
                   "config.json:n_layer" for configuration; owned */
     ax_ckpt_diff_kind kind;
     int64_t elements, differing;
-    double max_abs; /* largest |a - b|; infinite where just one is NaN */
+    double max_abs; /* largest |a - b|; infinite if exactly one of the two is NaN */
     double max_rel; /* largest |a - b| / max(|a|, |b|) */
     char *a, *b;    /* configuration: both values as JSON; shapes and dtypes where these differ; owned */
 } ax_ckpt_diff_row;
 
 typedef struct ax_ckpt_diff {
-    int n, differing; /* rows, and those whose kind is not AX_DIFF_NONE */
-    int common;       /* arrays of weights that both have */
+    int n, differing; /* number of rows; number of rows whose kind is not AX_DIFF_NONE */
+    int common;       /* number of weight arrays that both models have */
     ax_ckpt_diff_row *row;
 } ax_ckpt_diff;
 

@@ -73,7 +73,7 @@ typedef struct ax_launcher {
 } ax_launcher;
 ax_launcher ax_launcher_find(void);
 
-/* Name and version of the MPI library of this build ("Open MPI v4.1.4"); NULL: built without MPI. */
+/* Returns name and version of the MPI library of this build ("Open MPI v4.1.4"); NULL: built without MPI. */
 const char *ax_comm_mpi_library(void);
 
 /* Runs fn(comm, arg) on `size` threads, each a rank of one world, and returns the failure that happened
@@ -131,8 +131,8 @@ AX_MUST_CHECK ax_status ax_barrier(ax_comm *comm);
  * collective. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_comm_alloc(ax_comm *comm, size_t bytes, void **out);
 void ax_comm_free(ax_comm *comm, void *memory, size_t bytes);
-/* Bytes of other ranks' shared memory that this process has touched. The kernel counts these pages as
- * resident in this process (ax_memory_peak) and in their owners. Not collective. */
+/* Returns the bytes of other ranks' shared memory that this process has touched. The kernel counts these
+ * pages as resident in this process (ax_memory_peak) and in their owners. Not collective. */
 int64_t ax_comm_foreign_memory(const ax_comm *comm);
 
 /* Lets collectives on buffers of `dev` go from device to device if every rank has a device of its own and the
@@ -145,9 +145,9 @@ AX_MUST_CHECK ax_status ax_comm_connect(ax_comm *comm, ax_device *dev, const cha
                                         char why[AX_COMM_WHY]);
 void ax_comm_disconnect(ax_comm *comm);
 
-/* The path of a collective on buffers of `stream`'s device (NULL: host memory): "node" (memory that the ranks
- * of a node share), "flat" (MPI messages), "threads", "self"; "nccl"; "staged" (copied to the host, then one
- * of the first four). Only coll, count and dtype of `args` are read. Not collective. */
+/* Returns the path of a collective on buffers of `stream`'s device (NULL: host memory): "node" (memory that
+ * the ranks of a node share), "flat" (MPI messages), "threads", "self"; "nccl"; "staged" (copied to the host,
+ * then one of the first four). Only coll, count and dtype of `args` are read. Not collective. */
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
 /* For comparison: seconds that the MPI library's own blocking collective takes with the same arguments (f32
  * or f64), from the end of a barrier until this rank has its result. Collective along comm. AX_ERR_USAGE if
@@ -175,9 +175,9 @@ struct ax_work {
     ax_status (*wait)(ax_work *work); /* completes the operation and frees the handle */
     /* Set by the public functions; comm is NULL for a handle that combines other handles. */
     ax_comm *comm;
-    ax_stream *stream;   /* of the buffers, or NULL */
+    ax_stream *stream;   /* stream of the buffers, or NULL */
     ax_event_ring *ring; /* receives the "wait" event */
-    const char *name;    /* of the collective */
+    const char *name;    /* name of the collective */
 };
 
 typedef struct ax_comm_ops {

@@ -33,7 +33,7 @@ typedef struct ax_config {
         ax_paths train, valid;
         char *tokenizer;   /* or NULL */
         char *text_key;    /* member of JSON objects that holds the text */
-        int64_t bad_lines; /* most JSON objects that may be skipped */
+        int64_t bad_lines; /* largest number of JSON objects that may be skipped */
         int order;         /* ax_config_order */
         bool mask_documents;
     } data;
@@ -47,7 +47,7 @@ typedef struct ax_config {
     struct {
         char *name, *schedule; /* words of the keys' `choices` */
         double lr, betas[2], eps, momentum, weight_decay, clip, min_lr, decay;
-        ax_quota warmup; /* of train.steps */
+        ax_quota warmup; /* steps, or a percentage of train.steps */
     } optim;
     struct {
         int64_t data, pipe, x, y, z;
@@ -72,7 +72,7 @@ typedef struct ax_config {
     ax_option_set *set; /* where each value comes from (ax_option_place) */
 } ax_config;
 
-/* The table of all keys; *count is their number. */
+/* Returns the table of all keys; *count is their number. */
 const ax_option *ax_config_options(size_t *count);
 
 /* What a configuration is loaded for. Measuring does not require data.train. */

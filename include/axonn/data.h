@@ -52,7 +52,7 @@ typedef enum ax_data_format {
     AX_DATA_MEGATRON, /* Megatron-LM: NAME.idx beside NAME.bin */
 } ax_data_format;
 
-/* Short English name of a format, never NULL. */
+/* Returns the short English name of a format, never NULL. */
 const char *ax_data_format_name(ax_data_format format);
 
 /* Whether files of this format hold text, which must be tokenized before it can be read as tokens. */
@@ -71,16 +71,17 @@ typedef struct ax_data ax_data;
 
 typedef struct ax_data_info {
     ax_data_format format;
-    int token_bytes;         /* of one token in the file */
+    int token_bytes;         /* bytes of one token in the file */
     int64_t tokens;          /* N */
     int64_t documents;       /* -1: the format has no index (boundaries are found from end_id) */
     int64_t vocab;           /* 0: unknown */
-    int64_t text_bytes;      /* of the original text; -1: unknown */
-    int64_t file_bytes;      /* all files of the source together */
+    int64_t text_bytes;      /* bytes of the original text; -1: unknown */
+    int64_t file_bytes;      /* bytes of all files of the source together */
     int64_t end_id;          /* end-of-text token; -1: none or unknown */
     uint64_t tokenizer_hash; /* 0: unknown */
-    uint64_t checksum;       /* of the contents, as stored in the file; for formats without one, a hash of */
-                             /* the length and of 64 blocks of 4 KiB of each file */
+    /* Checksum of the contents, as stored in the file. For formats that store none: a hash of the length and
+     * of 64 blocks of 4 KiB of each file. */
+    uint64_t checksum;
 } ax_data_info;
 
 /* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) names shards: files
@@ -135,11 +136,11 @@ typedef struct ax_row_shape {
     bool mask_documents;
 } ax_row_shape;
 
-/* Number of full rows, which training uses: (N-1) / T. */
+/* Returns the number of full rows, which training uses: (N-1) / T. */
 int64_t ax_data_samples(const ax_data *data, const ax_row_shape *shape);
 
-/* Number of rows with the last, partial one, for evaluation: ceil((N-1) / T). Every token of the source but
- * the first is a target in exactly one of them (masked only if it opens a document). */
+/* Returns the number of rows with the last, partial one, for evaluation: ceil((N-1) / T). Every token of the
+ * source but the first is a target in exactly one of them (masked only if it opens a document). */
 int64_t ax_data_rows(const ax_data *data, const ax_row_shape *shape);
 
 /* Fills line `line` of `out` with row `row`, 0 <= row < ax_data_rows; the padding of a partial row has token
@@ -161,8 +162,8 @@ typedef struct ax_sampler_options {
     ax_row_shape shape;
     int64_t batch;         /* B */
     ax_data_order order;   /* shuffled: a keyed permutation per source and epoch, in O(1) memory */
-    uint64_t seed;         /* of the order */
-    const double *weights; /* per source, > 0, any scale; NULL: by size, as if sources were mixed evenly */
+    uint64_t seed;         /* seed of the order */
+    const double *weights; /* one per source, > 0, in any scale; NULL: in proportion to size */
 } ax_sampler_options;
 
 typedef struct ax_sampler ax_sampler;
@@ -237,8 +238,9 @@ typedef struct ax_corpus_options {
     const char *const *include; /* shell patterns for names of files below directories, e.g. "*.h" */
     int n_include;              /* 0: every file */
     const char *text_key;       /* member of a JSON object that holds its text; NULL: "text" */
-    int64_t bad_lines;          /* how many objects may be left out because their text is null or not valid */
-                                /* Unicode (lone surrogates); the first is reported, more are an error */
+    /* How many JSON objects may be left out because their text is null or not valid Unicode (lone
+     * surrogates). The first of these is reported in a warning; more than this number are an error. */
+    int64_t bad_lines;
 } ax_corpus_options;
 
 typedef struct ax_corpus ax_corpus;
@@ -248,7 +250,8 @@ typedef struct ax_corpus ax_corpus;
 AX_MUST_CHECK ax_status ax_corpus_create(const ax_corpus_options *options, ax_corpus **out);
 void ax_corpus_destroy(ax_corpus **corpus);
 
-/* Number of files and of their bytes, without those that ax_corpus_next has left out so far. */
+/* Return the number of files, and the number of their bytes, without the files that ax_corpus_next has left
+ * out so far. */
 int64_t ax_corpus_files(const ax_corpus *corpus);
 int64_t ax_corpus_bytes(const ax_corpus *corpus);
 /* Path of file `file`, counted over all that were listed; lives as long as the corpus. */
@@ -269,8 +272,8 @@ int64_t ax_corpus_bad_lines(const ax_corpus *corpus);
 /* ---- building ------------------------------------------------------------------------------------ */
 
 typedef struct ax_data_progress {
-    int64_t bytes_done, bytes_total; /* of input */
-    int64_t documents, tokens;       /* so far, validation part included */
+    int64_t bytes_done, bytes_total; /* bytes of input */
+    int64_t documents, tokens;       /* done so far, validation part included */
     double seconds;                  /* since the start */
 } ax_data_progress;
 
@@ -283,16 +286,17 @@ typedef struct ax_data_build_options {
     const ax_tokenizer *tokenizer;
     const char *output;
     const char *valid_output; /* with valid_fraction > 0: where the validation part goes */
-    double valid_fraction;    /* share of the documents that go to the validation part. Chosen by a hash of */
-                              /* the text, so equal documents go to the same part, in any corpus */
-    bool dedup;               /* leave out documents that are equal to an earlier one */
-    int threads;              /* 0: all processors */
+    /* Share of the documents that go to the validation part. A hash of the text decides, so equal documents
+     * go to the same part, in any corpus. */
+    double valid_fraction;
+    bool dedup;                   /* leave out documents that are equal to an earlier one */
+    int threads;                  /* 0: all processors */
     ax_data_progress_fn progress; /* may be NULL */
     void *user;
 } ax_data_build_options;
 
 typedef struct ax_data_build_report {
-    int64_t files, skipped;    /* files read, and files left out: unreadable or no text */
+    int64_t files, skipped;    /* files read, and files left out: unreadable or not text */
     int64_t copies;            /* documents left out by dedup */
     int64_t bad_lines;         /* objects of JSON left out, see ax_corpus_options */
     ax_data_info train, valid; /* what was written; valid is zero without a split */

@@ -41,7 +41,7 @@ typedef struct ax_coll_args {
     ax_coll coll;
     const void *send;
     void *recv;
-    int64_t count; /* elements: per rank for gather, scatter and all-to-all; in all for the others */
+    int64_t count; /* elements: per rank for gather, scatter and all-to-all, otherwise the total */
     ax_dtype dtype;
     ax_reduce_op op;
     int root;
@@ -78,7 +78,8 @@ enum { AX_LINK_UNIQUE_ID = 128, AX_LINK_PLACE = 32 };
 
 typedef struct ax_link_group {
     const char *name;      /* for messages */
-    const void *unique_id; /* of the group, from the function `unique_id`: the same on all its ranks */
+    const void *unique_id; /* unique id of the group, from the function `unique_id`; the same on all ranks of
+                              the group */
     int rank, size;
     /* Returns NULL, or why other ranks have failed. Called regularly while this rank waits for them. */
     const char *(*failed)(void *user);
@@ -191,7 +192,7 @@ enum { AX_COPY_LATER = 256 }; /* most bytes of ax_copy_out_begin */
 /* The totals of all launches of one kernel. */
 typedef struct ax_kernel_total {
     int64_t calls;
-    double seconds, flops, bytes; /* the last two as ax_kernel_cost counts them */
+    double seconds, flops, bytes; /* flops and bytes as ax_kernel_cost counts them */
 } ax_kernel_total;
 
 /* The cores to which the threads of a device are bound. */
@@ -214,7 +215,7 @@ struct ax_device {
     int threads;
     const ax_binding *binding; /* while the device is being opened: its binding, or NULL; NULL afterwards */
     ax_event_ring *ring;       /* records kernels and the layers that they belong to (trace.h); or NULL */
-    double flops;              /* of all launches since open, as ax_kernel_cost counts them */
+    double flops;              /* FLOPs of all launches since open, as ax_kernel_cost counts them */
     int64_t launches;
     ax_kernel_total *totals; /* [AX_KERNEL_COUNT], or NULL: launches are added here; their times may be added
                                 later, by ax_stream_wait at the latest */
@@ -223,7 +224,7 @@ struct ax_device {
         ax_kernel kernel[AX_EVENTS / 2];
     } timed; /* a ring of launches, each between two events, whose times are not yet in `totals` */
     char later[AX_COPY_LATER]; /* what ax_copy_out_begin has copied, if the backend does not keep it */
-    ax_replay *replay;         /* the one that has begun, or NULL */
+    ax_replay *replay;         /* the replay that has begun, or NULL */
     ax_observe_fn *observe;    /* dry device only */
     void *observe_user;
     ax_watch_fn *watch; /* or NULL */
@@ -283,8 +284,8 @@ typedef struct ax_cores {
     int machine;                        /* number of cores of the machine */
     double quota;                       /* CPUs that the cgroup's quota allows; infinity: no limit */
     uint64_t usable[AX_CORES_MAX / 64]; /* bit i of word w: core 64·w + i */
-    bool physical; /* these are all of the physical cores; false: they are hardware threads, or some are
-                      missing */
+    bool physical; /* true: a bit of `usable` is a physical core; false: it is a hardware thread, or the
+                      system does not list all cores */
 } ax_cores;
 void ax_cores_find(ax_cores *out);
 /* Returns the number of physical cores that this process may use by affinity mask and cgroup quota, at

@@ -74,7 +74,8 @@ void ax_engine_destroy(ax_engine **engine);
 ax_param_set *ax_engine_params(ax_engine *engine);
 ax_model *ax_engine_model(ax_engine *engine);
 ax_frame *ax_engine_frame(ax_engine *engine);
-/* The loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets it. */
+/* Returns the loss scale of the next step, owned by the engine. Checkpoints store it; a resumed run sets
+ * it. */
 ax_loss_scale *ax_engine_loss_scale(ax_engine *engine);
 /* Rows of a micro-batch, over all ranks. */
 int64_t ax_engine_rows(const ax_engine *engine);
@@ -97,7 +98,7 @@ AX_MUST_CHECK ax_status ax_engine_step(ax_engine *engine, int64_t step, ax_read_
 
 typedef struct ax_step_result {
     double loss;      /* mean over the unmasked targets of the global batch, before the update */
-    double grad_norm; /* of the whole gradient, before clipping */
+    double grad_norm; /* norm of the whole gradient, before clipping */
     bool finite;      /* loss and grad_norm are finite; false: nothing was updated */
     /* If not `finite`: the name of the first parameter with weights that are not finite; else of the first
      * with a gradient that is not finite; NULL if only the loss is not. */
@@ -148,7 +149,7 @@ typedef struct ax_evaluation {
     double loss_sum; /* over all targets, in nats */
     int64_t targets;
     int64_t untargeted;   /* tokens that are not targets: the first of each document */
-    int64_t bytes;        /* of the text; -1: unknown, or not all of the text was evaluated */
+    int64_t bytes;        /* bytes of the text; -1: unknown, or not all of the text was evaluated */
     double loss;          /* loss_sum / targets */
     double bits_per_byte; /* NaN if `bytes` is -1 */
 } ax_evaluation;
@@ -198,12 +199,12 @@ AX_MUST_CHECK ax_status ax_pretrained_logits(ax_ctx *ctx, const ax_pretrained *m
 
 /* Timings of a generator that continues a prompt. Times in seconds. */
 typedef struct ax_generate_times {
-    ax_spread prompt; /* of feeding the whole prompt and choosing the first token */
-    ax_spread token;  /* of a token: feeding the one before it, and choosing the likeliest next one */
-    /* This rank's: */
+    ax_spread prompt; /* time to feed the whole prompt and choose the first token */
+    ax_spread token;  /* time per token: feeding one token and choosing the likeliest next one */
+    /* The following are this rank's. */
     double weights;  /* bytes of the weight matrices that a token's GEMMs read */
     ax_spread read;  /* bytes per second when the device reads these weights (ax_device_read); 0: unknown */
-    ax_spread share; /* of a round: time of reading the weights / median time of a token; 0: unknown */
+    ax_spread share; /* per round: time of reading the weights / median time of a token; 0: unknown */
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means per token */
     ax_memory memory;                        /* planned */
     int64_t held;                            /* most device memory used so far (ax_device_held) */
@@ -222,8 +223,8 @@ AX_MUST_CHECK ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model
 /* The result of a run. */
 typedef struct ax_train_result {
     int64_t step, tokens;
-    double loss;                     /* of the last step; NaN if no step was run */
-    double eval_loss, bits_per_byte; /* of the last evaluation; NaN if unknown */
+    double loss;                     /* loss of the last step; NaN if no step was run */
+    double eval_loss, bits_per_byte; /* results of the last evaluation; NaN if unknown */
     char *checkpoint;                /* directory of the newest checkpoint, or NULL; the caller frees */
 } ax_train_result;
 
@@ -232,7 +233,7 @@ typedef struct ax_train_result {
  * handlers itself while it runs; a program that calls this first in main also records signals that arrive
  * while it starts. The handlers call `tell` (NULL: nothing), which must be async-signal-safe. */
 void ax_signals_catch(void (*tell)(void));
-/* The last signal that the handlers recorded, or 0. */
+/* Returns the last signal that the handlers recorded, or 0. */
 int ax_signal_pending(void);
 
 /* Runs a whole training run on the ranks of `world`: everything that `axonn train` does once the
@@ -246,14 +247,14 @@ AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_res
 
 /* Timings of the training steps of a configuration. Times in seconds per step. */
 typedef struct ax_step_times {
-    ax_spread seconds; /* of the slowest rank */
+    ax_spread seconds; /* time of a step on the slowest rank */
     int64_t tokens;    /* per step, over all ranks */
     double flops;      /* per step, over all ranks: ax_model_config_flops_per_token · tokens */
-    /* This rank's, means over the steps: */
-    double exposed; /* seconds that it waited for other ranks, in the steps whose kernels are timed */
+    /* The following are this rank's, averaged over the steps. */
+    double exposed; /* seconds that this rank waited for others, in the steps whose kernels are timed */
     ax_kernel_total kernel[AX_KERNEL_COUNT];
     int threads;
-    double peak, stream; /* peak rates of its device: ax_device_peak, ax_device_stream */
+    double peak, stream; /* peak rates of this rank's device: ax_device_peak, ax_device_stream */
     ax_memory memory;    /* planned */
     int64_t held;        /* most device memory used so far (ax_device_held) */
     ax_dtype compute;    /* compute dtype (ax_ctx) */
@@ -273,14 +274,14 @@ typedef struct ax_product {
     bool bias;         /* args.bias was not NULL */
     bool preact;       /* args.preact, the preactivation, was not NULL */
     int64_t calls;     /* per step */
-    ax_spread seconds; /* of a call */
+    ax_spread seconds; /* time of a call */
 } ax_product;
 
 /* The different matrix products of this rank's step; those with the longest total time first. */
 typedef struct ax_step_products {
     ax_product *product;
     int64_t n;
-    int64_t calls;  /* per step, of all products */
+    int64_t calls;  /* calls per step of all products together */
     double flops;   /* per step */
     double seconds; /* per step: the sum over all calls of the median time of their product */
     int threads;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-enum { AX_MAX_AXES = 16 }; /* of a grid, factors included */
+enum { AX_MAX_AXES = 16 }; /* axes of a grid, factors included */
 
 typedef uint8_t ax_axis;     /* index of an axis in its grid */
 typedef uint16_t ax_axisset; /* bit a = axis a */
@@ -58,14 +58,14 @@ ax_grid_size ax_grid_sizes(const ax_grid *grid);
 int ax_grid_size_along(ax_grid_size size, ax_axis axis);
 ax_grid_size ax_grid_size_of(const int n[AX_AXES_STANDARD]);
 int ax_grid_axes(const ax_grid *grid);                            /* number of axes, factors included */
-int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* ranks along it */
+int ax_grid_axis_size(const ax_grid *grid, ax_axis axis);         /* number of ranks along the axis */
 const char *ax_grid_axis_name(const ax_grid *grid, ax_axis axis); /* "x", "x.kv", … */
-const char *ax_axis_name(ax_axis axis);                           /* of a standard axis */
+const char *ax_axis_name(ax_axis axis);                           /* name of a standard axis */
 int ax_grid_ranks(const ax_grid *grid);
 int ax_grid_rank(const ax_grid *grid);
 /* Coordinate of a rank along an axis. */
 int ax_grid_coord(const ax_grid *grid, int rank, ax_axis axis);
-/* The rank that has this rank's coordinates, except `coord` along `axis`. */
+/* Returns the rank that has this rank's coordinates, except `coord` along `axis`. */
 int ax_grid_peer(const ax_grid *grid, ax_axis axis, int coord);
 /* The axis of that name, or AX_ERR_USAGE, whose message lists the axes. */
 AX_MUST_CHECK ax_status ax_grid_axis_find(const ax_grid *grid, const char *name, size_t len, ax_axis *out);
@@ -87,21 +87,21 @@ ax_axisset ax_grid_atoms(const ax_grid *grid, ax_axisset axes);
  * of its factors. Returns out. */
 enum { AX_AXISSET_TEXT = 128 };
 char *ax_grid_set_print(const ax_grid *grid, ax_axisset axes, char out[AX_AXISSET_TEXT]);
-/* The atoms of `axes` whose size is above 1. Two sets with the same effective set have the same groups of
- * ranks. */
+/* Returns the atoms of `axes` whose size is above 1. Two sets with the same effective set have the same
+ * groups of ranks. */
 ax_axisset ax_grid_effective(const ax_grid *grid, ax_axisset axes);
 /* Ranks of a group along `axes`: the product of the sizes of their atoms. */
 int ax_grid_group_size(const ax_grid *grid, ax_axisset axes);
 
-/* The communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned by the
- * grid. ax_comm_traffic_get of it counts the bytes communicated along this effective set of axes. Not
+/* Returns the communicator of the ranks that differ from this one only along `axes`, ordered by rank; owned
+ * by the grid. ax_comm_traffic_get of it counts the bytes communicated along this effective set of axes. Not
  * collective: the stages of a pipeline may ask for different communicators. */
 ax_comm *ax_grid_comm(const ax_grid *grid, ax_axisset axes);
-/* The number of communicators that the grid has created; communicator `index`, with *axes the atoms along
- * which its ranks differ. */
+/* Return the number of communicators that the grid has created, and communicator `index`; *axes are the atoms
+ * along which its ranks differ. */
 int ax_grid_groups(const ax_grid *grid);
 ax_comm *ax_grid_group(const ax_grid *grid, int index, ax_axisset *axes);
-/* The communicator of all ranks of the grid. */
+/* Returns the communicator of all ranks of the grid. */
 ax_comm *ax_grid_comm_all(const ax_grid *grid);
 
 /* The axes in the order in which ranks are numbered, innermost first: consecutive ranks differ along the

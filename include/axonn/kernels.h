@@ -39,7 +39,7 @@ typedef enum ax_dtype {
 size_t ax_dtype_size(ax_dtype dtype);
 /* "f32", "bf16", …; never NULL. */
 const char *ax_dtype_name(ax_dtype dtype);
-/* The dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
+/* Returns the dtype in which values of `dtype` are accumulated: F64 for F64, else F32. */
 ax_dtype ax_dtype_accum(ax_dtype dtype);
 
 /* Convert between float and the bits of bf16 or f16. Rounds to nearest even; NaN stays NaN. */
@@ -456,8 +456,8 @@ typedef struct ax_clip_args {
 /* An array of an update, 8 words. */
 typedef struct ax_update_array {
     int64_t n;
-    int64_t first; /* index of its first element among those of all arrays: Σ n of the arrays before it, each
-                      rounded up to a multiple of AX_UPDATE_UNIT */
+    int64_t first; /* number of the array's first element, counted over all arrays: Σ n of the arrays before
+                      it, each rounded up to a multiple of AX_UPDATE_UNIT */
     void *w, *m, *v, *copy; /* copy, and for sgd m, may be NULL; sgd has no v */
     const void *g;
     int64_t decays; /* 0: without weight decay */

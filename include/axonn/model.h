@@ -17,9 +17,9 @@ typedef struct ax_family ax_family;
 
 /* The largest extents of a model. Products of them, and the bytes of such arrays, fit in 64 bits. */
 #define AX_LAYERS_MAX 10000
-#define AX_HIDDEN_MAX 1048576 /* hidden and heads */
+#define AX_HIDDEN_MAX 1048576 /* for hidden and heads */
 #define AX_FFN_MAX 4194304
-#define AX_VOCAB_MAX 16777216 /* vocab and seq_len */
+#define AX_VOCAB_MAX 16777216 /* for vocab and seq_len */
 
 /* Dropout rates in training, each in [0, 1): of the sum of the embeddings, of the output of each residual
  * branch, of the attention probabilities. */
@@ -41,7 +41,7 @@ typedef struct ax_model_config {
 /* Values of config.json that do not describe the network. */
 typedef struct ax_model_identity {
     int64_t bos, eos; /* token ids, -1: none */
-    ax_dtype dtype;   /* of the stored weights */
+    ax_dtype dtype;   /* dtype of the stored weights */
 } ax_model_identity;
 
 /* The family of that name ("gpt2"), or AX_ERR_USAGE, whose message lists all families. */

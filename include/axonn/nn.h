@@ -78,7 +78,7 @@ void ax_layer_params(const ax_layer *layer, ax_param **out, int capacity, int *n
 /* Calls ax_param_set_create for all parameters of a tree. */
 AX_MUST_CHECK ax_status ax_layer_param_set(ax_layer *layer, int slots, ax_param_set **out);
 
-/* The layout of activations [b, t, d] if d has role `width`. */
+/* Returns the layout of activations [b, t, d] if d has role `width`. */
 ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 
 /* ---- layers -------------------------------------------------------------------------------------- */
@@ -90,7 +90,8 @@ ax_layout ax_activation_layout(const ax_ctx *ctx, ax_role width);
 typedef struct ax_linear_config {
     int64_t in, out;
     ax_role in_role, out_role;
-    int64_t in_unit, out_unit; /* split units; 0: 1, or for out_role AX_ROLE_VOCAB ax_vocab_unit */
+    /* Split units. 0 means 1, except that out_unit 0 means ax_vocab_unit if out_role is AX_ROLE_VOCAB. */
+    int64_t in_unit, out_unit;
     double init_std;
     bool no_bias;
     ax_param *tied; /* another layer's parameter, used as W; NULL: the layer declares W */
@@ -189,9 +190,9 @@ typedef struct ax_kv_cache ax_kv_cache;
 AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
                                            ax_kv_cache **out);
 void ax_kv_cache_destroy(ax_kv_cache **cache);
-/* The number of positions in the cache. Forward on a batch with this cache stores the keys and values of its
- * positions after them, and attends to all. It does not change the length: call
- * ax_kv_cache_advance with the number of new positions after all layers have run. */
+/* Returns the number of positions in the cache. Forward on a batch with this cache stores the keys and values
+ * of its positions after them, and attends to all. It does not change the length: call ax_kv_cache_advance
+ * with the number of new positions after all layers have run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
 /* Drops all but the first `positions` positions. */

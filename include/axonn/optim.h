@@ -38,13 +38,13 @@ double ax_schedule_lr(const ax_schedule *schedule, int64_t step);
  * doubles. Checkpoints store the struct. */
 typedef struct ax_loss_scale {
     double scale;          /* a power of two; 1 unless the compute dtype is fp16 */
-    int64_t good_steps;    /* since the scale last changed */
-    int64_t skipped_steps; /* since the beginning of the run */
+    int64_t good_steps;    /* steps without overflow since the scale last changed */
+    int64_t skipped_steps; /* steps with overflow since the beginning of the run */
 } ax_loss_scale;
 #define AX_LOSS_SCALE_LEAST 1.0
 #define AX_LOSS_SCALE_MOST 0x1p32
 
-/* The initial state for training in this dtype. */
+/* Returns the initial state for training in this dtype. */
 ax_loss_scale ax_loss_scale_start(ax_dtype compute);
 /* Call after each step in fp16; `overflow`: the gradient was not finite. */
 void ax_loss_scale_update(ax_loss_scale *scale, bool overflow);
@@ -67,7 +67,7 @@ typedef struct ax_update {
 typedef struct ax_optim {
     const char *name;
     int slots;                     /* state arrays per parameter */
-    const char *const *slot_names; /* torch's names of them; used in checkpoints */
+    const char *const *slot_names; /* torch's names of these arrays; used in checkpoints */
     /* Updates master weights, state, and the copies that kernels read. Values that both `hyper` and
      * update->numbers have (such as lr) are taken from update->numbers. */
     ax_status (*update)(ax_stream *stream, const ax_hyper *hyper, const ax_update *update);
@@ -85,7 +85,7 @@ typedef struct ax_updater ax_updater;
  * Not collective. */
 AX_MUST_CHECK ax_status ax_updater_create(const ax_optim *optim, ax_param_set *set, ax_updater **out);
 void ax_updater_destroy(ax_updater **updater);
-/* Bytes of device memory that the updater has allocated. */
+/* Returns the bytes of device memory that the updater has allocated. */
 size_t ax_updater_bytes(const ax_updater *updater);
 
 /* Computes, on the device, the factor by which the next updates multiply gradients, and whether they are

@@ -29,7 +29,7 @@ typedef struct ax_strings {
 
 typedef struct ax_weighted_path {
     char *path;
-    double weight; /* > 0; 0: the user gave none */
+    double weight; /* > 0; 0: the user gave no weight */
 } ax_weighted_path;
 
 typedef struct ax_paths {
@@ -64,14 +64,15 @@ typedef enum ax_option_type {
 } ax_option_type;
 
 typedef struct ax_option {
-    const char *key; /* "optim.lr" in files, dots nest; "max-tokens" for the flag --max-tokens; a key that
-                        starts with a capital is a positional argument, those of list type take the rest */
+    /* "optim.lr" in files, where dots nest; "max-tokens" for the flag --max-tokens. A key that starts with a
+     * capital is a positional argument, and takes all further words if its type is a list. */
+    const char *key;
     ax_option_type type;
-    size_t offset;      /* of the field in the caller's struct */
+    size_t offset;      /* offset of the field in the caller's struct */
     const char *preset; /* the default as a user would write it (lists with commas); NULL: unset or zero */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
     const char *choices; /* "adamw|sgd" */
-    int items;           /* AX_OPT_FLOATS: how many */
+    int items;           /* AX_OPT_FLOATS: number of values */
     bool required;       /* must be given */
     const char *meta;    /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
     const char *help;    /* one sentence, no full stop */

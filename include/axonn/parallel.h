@@ -106,7 +106,7 @@ enum {
     AX_ROLE_VOCAB,
     AX_ROLE_COUNT
 };
-/* One of these, or one of them with an axis replaced by its factors (ax_role_both, ax_role_major). */
+/* One of these roles, or such a role with an axis replaced by its factors (ax_role_both, ax_role_major). */
 typedef uint16_t ax_role;
 /* `role` split by the factors of a factoring (ax_grid_factor) in place of their axis: by both factors, or by
  * the major one only, and replicated along the minor one. */
@@ -128,23 +128,23 @@ const ax_strategy *ax_strategy_at(int i);
 AX_MUST_CHECK ax_status ax_strategy_find(const char *name, const ax_strategy **out);
 /* Batch replicated, weights not split along z: generates single sequences on a training grid. */
 extern const ax_strategy ax_strategy_inference;
-/* The context's strategy. */
+/* Returns the context's strategy. */
 const ax_strategy *ax_strategy_of(const ax_ctx *ctx);
-/* The axes of size above 1 that the strategy does not use: the empty set if the grid fits the strategy.
- * ax_model_check_grid checks a grid for a model and a batch too. */
+/* Returns the axes of size above 1 that the strategy does not use: the empty set if the grid fits the
+ * strategy. ax_model_check_grid checks a grid for a model and a batch too. */
 ax_axisset ax_strategy_lacks(const ax_strategy *strategy, ax_grid_size size);
 
-/* The layout of a tensor whose dims have these roles, by the context's strategy. If several roles have the
- * same axis, it splits the first of their dims only: [vocab, width] is [v@x.y, d]. */
+/* Returns the layout of a tensor whose dims have these roles, by the context's strategy. If several roles
+ * have the same axis, it splits the first of their dims only: [vocab, width] is [v@x.y, d]. */
 ax_layout ax_layout_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
-/* The axes along which the gradients that ranks compute for a parameter with these roles are partial sums:
- * the axes that split the batch, and for key and value heads also the axis that replicates them. */
+/* Returns the axes along which the gradients that ranks compute for a parameter with these roles are partial
+ * sums: the axes that split the batch, and for key and value heads also the axis that replicates them. */
 ax_axisset ax_grad_axes_of_roles(const ax_ctx *ctx, const ax_role *roles, int ndim);
-/* The axes that split the batch. */
+/* Returns the axes that split the batch. */
 ax_axisset ax_batch_axes(const ax_ctx *ctx);
 
-/* The split unit of a vocabulary, for embedding tables and output heads: 64 entries, which suits the kernels,
- * or a smaller power of two if shards would otherwise differ by more than an eighth. */
+/* Returns the split unit of a vocabulary, for embedding tables and output heads: 64 entries, which suits the
+ * kernels, or a smaller power of two if shards would otherwise differ by more than an eighth. */
 int64_t ax_vocab_unit(const ax_ctx *ctx, int64_t vocab);
 
 /* How the heads of grouped-query attention are split along the axes of AX_ROLE_INNER, so that every rank
@@ -198,13 +198,13 @@ typedef struct ax_param {
     ax_tensor sum;     /* accum dtype, gradient layout: sum of this step's contributions so far */
     ax_tensor grad;    /* accum dtype, state layout: valid after ax_param_set_sync_grad */
     ax_axisset grad_axes; /* ax_grad_axes_of_roles */
-    ax_tensor slot[2];    /* optimizer state; data NULL if the optimizer has fewer */
+    ax_tensor slot[2];    /* optimizer state; data is NULL if the optimizer has fewer slots */
     ax_init_kind init;
     double init_std;
     bool decay; /* weight decay applies: ndim >= 2 */
     ax_param_file file;
     struct ax_param_set *set;   /* the set that gave it memory, or NULL */
-    struct ax_param_live *live; /* transfers in flight; owned by the set */
+    struct ax_param_live *live; /* the parameter's transfers in flight; owned by the set */
 } ax_param;
 
 /* Declares a parameter: no memory yet. `roles` gives the layouts. The caller owns *out. */
@@ -259,7 +259,7 @@ typedef struct ax_param_set {
 AX_MUST_CHECK ax_status ax_param_set_create(ax_ctx *ctx, ax_param *const *params, int n, int slots,
                                             ax_param_set **out);
 void ax_param_set_destroy(ax_param_set **set);
-/* The parameter of that name, or NULL. */
+/* Returns the parameter of that name, or NULL. */
 ax_param *ax_param_set_find(const ax_param_set *set, const char *name);
 /* Draws initial values. They are the same on every grid: element i of a parameter is a function of (seed,
  * name, i). Not for inference sets whose weights are 16-bit. */

@@ -71,16 +71,17 @@ char *ax_layout_print(const ax_grid *grid, const ax_layout *layout, int ndim, co
 /* Whether two layouts put the same boxes on the same ranks; axes of size 1 are ignored. */
 bool ax_layout_equal(const ax_grid *grid, const ax_layout *a, const ax_layout *b, int ndim);
 bool ax_axes_equal(const ax_grid *grid, const ax_axes *a, const ax_axes *b);
-/* The layout without axes of size 1. */
+/* Returns the layout without axes of size 1. */
 ax_layout ax_layout_effective(const ax_grid *grid, const ax_layout *layout, int ndim);
-/* The axes that split any dim; `partial` axes are not among them. */
+/* Returns the axes that split any dim; `partial` axes are not among them. */
 ax_axisset ax_layout_split_axes(const ax_layout *layout, int ndim);
 /* AX_ERR_INTERNAL if an axis appears twice or does not exist. */
 AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *layout, int ndim);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* A tensor without data, of extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL: replicated). */
+/* Returns a tensor without data, of extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL:
+ * replicated). */
 ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *unit,
                          const ax_layout *layout);
 
@@ -93,7 +94,7 @@ int64_t ax_tensor_extent(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_count(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_pitch(const ax_grid *grid, const ax_tensor *tensor);
 int64_t ax_tensor_bytes(const ax_grid *grid, const ax_tensor *tensor);
-/* Largest extent of dim d over all ranks; collectives pad each rank's part to it. */
+/* Returns the largest extent of dim d over all ranks; collectives pad each rank's part to it. */
 int64_t ax_tensor_chunk(const ax_grid *grid, const ax_tensor *tensor, int d);
 int64_t ax_tensor_global_count(const ax_tensor *tensor);
 /* True on exactly one rank of each group that holds the same box (coordinate 0 on all axes not in the
@@ -154,7 +155,7 @@ ax_ctx *ax_frame_ctx(const ax_frame *frame);
 AX_MUST_CHECK ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode,
                                        const ax_batch *batch);
 const ax_batch *ax_frame_batch(const ax_frame *frame);
-/* The name of the running task, "" before the first. */
+/* Returns the name of the running task, "" before the first. */
 const char *ax_frame_task_name(const ax_frame *frame);
 /* Registers a callback: the next ax_frame_begin calls fn(user) before it invalidates the frame's memory, so
  * that fn can wait for transfers that still use that memory. A frame has one callback: registering another
@@ -162,7 +163,7 @@ const char *ax_frame_task_name(const ax_frame *frame);
  * frame is destroyed. */
 typedef ax_status ax_frame_end_fn(void *user);
 AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, void *user);
-/* The highest offset + size of any allocation since creation, in bytes. */
+/* Returns the highest offset + size of any allocation since creation, in bytes. */
 size_t ax_frame_high_water(const ax_frame *frame);
 
 /* Allocates the local box of a tensor like `like` (its data is ignored). The memory is valid up to its last

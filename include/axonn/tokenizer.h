@@ -43,18 +43,20 @@ void ax_tokenizer_destroy(ax_tokenizer **tok);
 /* One more than the largest id: the smallest vocabulary of a model that uses this tokenizer. */
 int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok);
 
-/* The token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else -1. */
+/* Returns the token that ends a document: `eos_token` of tokenizer_config.json, else `<|endoftext|>`, else
+ * -1. */
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
 
-/* A hash of everything that decides the ids of a text, including the end-of-text token, but not of how the
- * files are written. Token files record it, so that another tokenizer can be refused. */
+/* Returns a hash of everything that decides the ids of a text, including the end-of-text token, but not of
+ * how the files are written. Token files record it, so that another tokenizer can be refused. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
-/* The id of the token that stands for exactly these bytes (added tokens first), or -1. A token whose name is
- * not spelled in the byte alphabet is not found; no text is encoded to it. */
+/* Returns the id of the token that stands for exactly these bytes (added tokens first), or -1. A token whose
+ * name is not spelled in the byte alphabet is not found; no text is encoded to it. */
 int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n);
 
-/* The bytes a token stands for (not NUL-terminated; owned by `tok`), or NULL where no token has this id. */
+/* Returns the bytes a token stands for (not NUL-terminated; owned by `tok`), or NULL where no token has this
+ * id. */
 const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n);
 
 /* Whether the token is marked special in the file (end of text, begin of text, …). */
@@ -110,7 +112,7 @@ typedef struct ax_tokenizer_training {
     const char *pattern;         /* "gpt2" (also if NULL), "llama3" or "qwen2" (which includes NFC) */
     const char *const *specials; /* special tokens; they get the first ids, in this order */
     size_t n_specials;
-    const char *eos;          /* one of `specials`; NULL: "<|endoftext|>" if it is one of them, else none */
+    const char *eos; /* one of `specials`; NULL: "<|endoftext|>" if `specials` contains it, else none */
     const char *const *paths; /* text files; each is one document */
     size_t n_paths;
     /* Further documents: appends the next one to `doc` (empty when called), or sets *end. May be NULL. Called
@@ -137,12 +139,12 @@ typedef struct ax_tokenizer_report {
     int64_t documents, bytes, tokens; /* bytes / tokens is the compression */
     int64_t invalid_bytes;            /* not part of valid UTF-8 */
     int64_t unknown;                  /* bytes that no token stands for: lost, or replaced by unk_token */
-    int64_t normalized;   /* documents that decode to their normalized text, not to the original */
-    int64_t failed;       /* documents that decode to neither */
-    int64_t first_failed; /* index of the first of these, and its first byte that differs */
-    int64_t first_failed_byte;
-    int64_t tokens_used; /* distinct ids met */
-    uint8_t *used;       /* by id; owned by the report */
+    int64_t normalized;        /* documents that decode to their normalized text, not to the original */
+    int64_t failed;            /* documents that decode to neither */
+    int64_t first_failed;      /* index of the first failed document */
+    int64_t first_failed_byte; /* offset of the first byte in which that document differs */
+    int64_t tokens_used;       /* number of distinct token ids that occurred */
+    uint8_t *used;             /* [vocabulary]: 1 if the id occurred; owned by the report */
 } ax_tokenizer_report;
 void ax_tokenizer_report_fini(ax_tokenizer_report *report);
 

@@ -30,7 +30,7 @@ typedef struct ax_metrics_run {
     const char *peak_from; /* source of peak_flops, such as a measurement */
     int64_t mem_planned;   /* bytes; 0: unknown */
     int64_t mem_baseline;  /* resident bytes before the planned memory was allocated */
-    int64_t log_interval;  /* if stderr is no terminal: steps between two progress lines */
+    int64_t log_interval;  /* if stderr is not a terminal: steps between two progress lines */
     bool quiet;            /* no progress line */
 } ax_metrics_run;
 
@@ -107,7 +107,7 @@ AX_MUST_CHECK ax_status ax_history_html(const ax_history *runs, int n, ax_buf *o
 typedef struct ax_event {
     double begin, end;
     const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
-    const char *name; /* of the kernel, layer or parameter */
+    const char *name; /* name of the kernel, layer or parameter */
     int64_t value;    /* kernel: CPU time of the launching thread in ns; gather: bytes; otherwise 0 */
 } ax_event;
 

@@ -26,7 +26,7 @@ typedef struct cli_verb {
     const char *examples; /* lines, each a command; or NULL */
     const ax_option *options;
     size_t option_count;
-    size_t args_size; /* of the struct that the options fill */
+    size_t args_size; /* bytes of the struct that the options fill */
     ax_status (*run)(const void *args);
     /* Returns the configuration keys that the verb takes as key=value, for its help; or NULL. */
     const ax_option *(*keys)(size_t *count);

@@ -257,7 +257,7 @@ static ax_status free_now(ax_mpi_op *op)
     return AX_OK;
 }
 
-/* Negative seconds: ax_comm_hurry. */
+/* Sets the timeout of the watchdog. `seconds` < 0 stands for ax_comm_hurry. */
 static void mpi_set_timeout(ax_comm *comm, double seconds)
 {
     ax_mpi_world *w = mpi_comm_of(comm)->world;

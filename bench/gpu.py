@@ -38,7 +38,7 @@ CASES = {  # layers, hidden, heads, vocab, tokens of a row, rows; rows of a micr
 }
 PARTIES = ["axonn", "llm.c", "torch"]
 QUERY = ["nvidia-smi", "--id=0", "--query-gpu=memory.used,clocks.sm,utilization.gpu", "--format=csv,noheader,nounits"]
-NO_MEMORY = re.compile("out of memory|are available here", re.IGNORECASE)
+NO_MEMORY = re.compile("out of memory|not enough memory|are available here", re.IGNORECASE)
 
 
 def shape_of(args, case):

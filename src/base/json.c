@@ -290,7 +290,7 @@ static ax_status add_numbers(const char *text, ax_buf *out)
 ax_status ax_json_print(const json_t *value, size_t flags, ax_buf *out)
 {
     char *text = json_dumps(value, flags);
-    AX_CHECK(text, AX_ERR_MEMORY, "no memory to print JSON");
+    AX_CHECK(text, AX_ERR_MEMORY, "not enough memory for the text of a JSON value");
     ax_status status = add_numbers(text, out);
     free(text);
     return status;

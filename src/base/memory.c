@@ -11,7 +11,7 @@ enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
 ax_status ax_calloc(size_t count, size_t size, void *out)
 {
     void *p = calloc(count ? count : 1, size ? size : 1);
-    AX_CHECK(p, AX_ERR_MEMORY, "cannot allocate %zu x %zu bytes of host memory", count, size);
+    AX_CHECK(p, AX_ERR_MEMORY, "not enough memory for %zu x %zu bytes", count, size);
     memcpy(out, &p, sizeof p);
     return AX_OK;
 }
@@ -35,7 +35,7 @@ ax_status ax_buf_reserve(ax_buf *buf, size_t extra)
     while (capacity < need)
         capacity *= 2;
     char *data = realloc(buf->data, capacity);
-    AX_CHECK(data, AX_ERR_MEMORY, "cannot grow a buffer to %zu bytes", capacity);
+    AX_CHECK(data, AX_ERR_MEMORY, "not enough memory for a buffer of %zu bytes", capacity);
     buf->data = data;
     buf->capacity = capacity;
     return AX_OK;

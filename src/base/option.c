@@ -202,7 +202,7 @@ ax_status ax_option_finish(ax_option_set *set)
     }
     if (!set->error_count)
         return AX_OK;
-    const char *lines = set->errors.data ? set->errors.data : "\n  (no memory for the messages)";
+    const char *lines = set->errors.data ? set->errors.data : "\n  (not enough memory for the messages)";
     if (set->error_count == 1)
         return ax_fail(AX_ERR_USAGE, "%s", lines + 3);
     if (set->error_count <= ERRORS_KEPT)

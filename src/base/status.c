@@ -15,7 +15,7 @@ static _Thread_local bool shared;
 const char *ax_status_name(ax_status status)
 {
     static const char *const names[] = {
-        "ok",         "internal error",      "usage error",     "out of memory",
+        "ok",         "internal error",      "usage error",     "not enough memory",
         "data error", "communication error", "numerical error", "stopped by a signal"};
     return (unsigned)status < AX_COUNT(names) ? names[status] : "unknown status";
 }

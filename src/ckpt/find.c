@@ -78,7 +78,7 @@ static void read_latest(const char *run_dir, char out[64])
 static ax_status list_add(ax_ckpt_list *list, const char *run_dir, const char *name, bool verify)
 {
     ax_ckpt_info *grown = realloc(list->item, ((size_t)list->n + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "no memory for a list of checkpoints");
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for a list of checkpoints");
     list->item = grown;
     ax_ckpt_info *info = &list->item[list->n];
     memset(info, 0, sizeof *info);

@@ -151,7 +151,7 @@ static ax_status add_entries(ax_st *st, json_t *root, int64_t data, int64_t room
 {
     size_t total = (size_t)st->n + json_object_size(root);
     ax_st_array *grown = realloc(st->array, (total + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "%s: no memory for a table of %zu arrays", path, total);
+    AX_CHECK(grown, AX_ERR_MEMORY, "%s: not enough memory for a table of %zu arrays", path, total);
     st->array = grown;
     int first = st->n;
     const char *key;
@@ -220,7 +220,7 @@ static ax_status read_file_header(ax_st *st, st_file *f)
 ax_status st_header_read(ax_st *st, const char *path)
 {
     st_file *grown = realloc(st->file, ((size_t)st->files + 1) * sizeof *grown);
-    AX_CHECK(grown, AX_ERR_MEMORY, "%s: no memory for a table of files", path);
+    AX_CHECK(grown, AX_ERR_MEMORY, "%s: not enough memory for a table of files", path);
     st->file = grown;
     st_file *f = &st->file[st->files];
     memset(f, 0, sizeof *f);
@@ -265,7 +265,7 @@ ax_status st_header_print(const ax_st *st, int file, ax_buf *out)
     char *text = failed ? NULL : json_dumps(root, JSON_COMPACT);
     json_decref(root);
     free(order);
-    AX_CHECK(text, AX_ERR_USAGE, "%s: no header can be written: no memory, or a key that is not UTF-8",
+    AX_CHECK(text, AX_ERR_USAGE, "%s: not enough memory for the header, or a key is not UTF-8",
              st->file[file].path);
     uint64_t size = strlen(text), padded = (uint64_t)ax_round_up((int64_t)size, 8);
     ax_status status = ax_buf_add(out, &padded, sizeof padded);

@@ -23,7 +23,7 @@ ax_status manifest_hash_file(const char *path, int64_t *bytes, uint64_t *hash)
     XXH3_state_t *state = XXH3_createState();
     ax_status status = ax_calloc(CHUNK, 1, &chunk);
     if (status == AX_OK && !state)
-        status = ax_fail(AX_ERR_MEMORY, "no memory for a checksum");
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory for a checksum");
     if (status == AX_OK)
         XXH3_64bits_reset(state);
     while (status == AX_OK) {
@@ -77,7 +77,7 @@ ax_status manifest_write(const char *dir, const manifest *m)
     json_t *root = to_json(m);
     char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(root);
-    AX_CHECK(text, AX_ERR_MEMORY, "%s: no memory for the manifest", dir);
+    AX_CHECK(text, AX_ERR_MEMORY, "%s: not enough memory for the manifest", dir);
     size_t body = strlen(text) - 2; /* without "\n}" */
     char end[SEAL_SIZE], *path = NULL;
     print_seal(text, body, end);

@@ -249,7 +249,7 @@ static ax_status list_params(saver *s)
         json_t *entry = json_pack("{s:s, s:s, s:s*}", "dtype", ax_dtype_name(p->master.dtype), "sum", sum,
                                   "key", p->file.key);
         AX_CHECK(!json_object_set_new(s->m.params, p->name, entry), AX_ERR_MEMORY,
-                 "no memory for the manifest");
+                 "not enough memory for the manifest");
     }
     return AX_OK;
 }

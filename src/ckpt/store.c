@@ -322,7 +322,7 @@ ax_status st_index_print(const ax_st *st, ax_buf *out)
         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
     char *text = failed ? NULL : json_dumps(root, JSON_INDENT(2));
     json_decref(root);
-    AX_CHECK(text, AX_ERR_MEMORY, "%s: no memory for the index", st->index);
+    AX_CHECK(text, AX_ERR_MEMORY, "%s: not enough memory for the index", st->index);
     ax_status status = ax_buf_printf(out, "%s\n", text);
     free(text);
     return status;

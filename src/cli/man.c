@@ -86,7 +86,7 @@ static ax_status man_end(ax_buf *out)
     static const char *const codes[] = {"success",
                                         "internal error",
                                         "usage or configuration error",
-                                        "out of memory",
+                                        "not enough memory",
                                         "data or file error",
                                         "communication error",
                                         "a number is infinite or NaN: a loss, gradient, weight or logit",

@@ -233,7 +233,7 @@ static ax_status find_gap(ax_node *node, int64_t bytes, int *index, span *out)
              "the shared heap of this rank has no gap of %s left", ax_format_bytes((double)bytes, text));
     if (node->n == node->capacity) {
         span *used = realloc(node->used, 2 * (size_t)node->capacity * sizeof *used);
-        AX_CHECK(used, AX_ERR_MEMORY, "no memory for the list of shared memory blocks");
+        AX_CHECK(used, AX_ERR_MEMORY, "not enough memory for the list of shared memory blocks");
         node->used = used;
         node->capacity *= 2;
     }

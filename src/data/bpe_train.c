@@ -372,7 +372,7 @@ static ax_status record_merge(trainer *t, const pair *p, int32_t *ab)
                                                 (size_t)b->size)
                                     : NULL;
     if (status == AX_OK && json_array_append_new(t->merges, merge))
-        status = ax_fail(AX_ERR_MEMORY, "out of memory for merges");
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory for merges");
     if (status == AX_OK)
         status = bpe_table_add(&t->names, name.data, name.size, 0, &number);
     ax_buf_fini(&name);
@@ -415,7 +415,7 @@ static ax_status train(trainer *t)
     int32_t byte_id[N_BYTES];
     size_t vocab = (size_t)t->training->vocab;
     t->merges = json_array();
-    AX_CHECK(t->merges, AX_ERR_MEMORY, "out of memory for merges");
+    AX_CHECK(t->merges, AX_ERR_MEMORY, "not enough memory for merges");
     for (size_t i = 0; i < t->training->n_specials; i++) {
         const char *name = t->training->specials[i];
         AX_TRY(bpe_table_add(&t->names, name, strlen(name), 0, NULL));
@@ -495,7 +495,7 @@ static ax_status vocab_json(const trainer *t, json_t *vocab, json_t *added)
             failed |= json_array_append_new(added, tok_added_json((int32_t)i, name, true));
         free(name);
     }
-    AX_CHECK(!failed, AX_ERR_MEMORY, "out of memory for a vocabulary");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for a vocabulary");
     return AX_OK;
 }
 

@@ -136,7 +136,7 @@ static bool report_progress(build *b, bool always)
 static ax_status write_slot(build *b, slot *s)
 {
     if (s->status != AX_OK)
-        return ax_fail(s->status, "%s", s->message ? s->message : "out of memory");
+        return ax_fail(s->status, "%s", s->message ? s->message : "not enough memory for the error message");
     AX_TRY(corpus_note(b->corpus, &s->unit, &s->omitted));
     AX_TRY(write_documents(b, s));
     b->progress.bytes_done += s->unit.to - s->unit.from;
@@ -226,7 +226,8 @@ static ax_status run_workers(build *b)
         for (int i = 1; i < started; i++)
             pthread_join(threads[i], NULL);
         if (b->status != AX_OK)
-            status = ax_fail(b->status, "%s", b->message ? b->message : "out of memory");
+            status =
+                ax_fail(b->status, "%s", b->message ? b->message : "not enough memory for the error message");
     }
     for (int i = 0; i < n; i++) {
         ax_encoder_destroy(&workers[i].encoder);

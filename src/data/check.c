@@ -29,7 +29,7 @@ static ax_status check_body_hash(const ax_data *data)
     if (data->info.format != AX_DATA_TOK)
         return AX_OK;
     XXH3_state_t *state = XXH3_createState();
-    AX_CHECK(state, AX_ERR_MEMORY, "cannot allocate a hash state");
+    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory for a hash state");
     ax_status status = hash_body(data, state);
     uint64_t hash = XXH3_64bits_digest(state);
     XXH3_freeState(state);

@@ -26,7 +26,8 @@ static ax_status add_file(ax_corpus *corpus, corpus_file file)
         corpus_file *files = realloc(corpus->files, (size_t)capacity * sizeof *files);
         if (!files) {
             file_fini(&file);
-            return ax_fail(AX_ERR_MEMORY, "cannot list more than %lld files", (long long)corpus->n);
+            return ax_fail(AX_ERR_MEMORY, "not enough memory for a list of more than %lld files",
+                           (long long)corpus->n);
         }
         corpus->files = files;
         corpus->capacity = capacity;

@@ -15,7 +15,7 @@ enum { CACHE_VERSION = 2 }; /* to be raised when the same inputs give another fi
 static ax_status fingerprint(const ax_corpus *corpus, const ax_tokenizer *tokenizer, uint64_t *out)
 {
     XXH3_state_t *state = XXH3_createState();
-    AX_CHECK(state, AX_ERR_MEMORY, "cannot allocate a hash state");
+    AX_CHECK(state, AX_ERR_MEMORY, "not enough memory for a hash state");
     XXH3_64bits_reset(state);
     uint64_t head[] = {CACHE_VERSION, ax_tokenizer_hash(tokenizer), (uint64_t)corpus->n,
                        (uint64_t)corpus->bad_limit};

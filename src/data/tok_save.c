@@ -10,7 +10,7 @@ static ax_status dump_and_release(json_t *root, char **text, size_t *size)
 {
     *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
-    AX_CHECK(*text, AX_ERR_MEMORY, "out of memory writing a tokenizer");
+    AX_CHECK(*text, AX_ERR_MEMORY, "not enough memory for the text of a tokenizer");
     *size = strlen(*text);
     return AX_OK;
 }
@@ -74,7 +74,8 @@ static ax_status read_merges(const char *path, json_t *merges)
          line = strtok_r(NULL, "\r\n", &rest))
         if ((strncmp(line, "#version", 8) || line != text) &&
             json_array_append_new(merges, json_string(line)))
-            status = ax_fail(AX_ERR_DATA, "%s: not UTF-8 or out of memory at \"%.40s\"", path, line);
+            status =
+                ax_fail(AX_ERR_DATA, "%s: not UTF-8, or not enough memory for it, at \"%.40s\"", path, line);
     free(text);
     return status;
 }
@@ -97,7 +98,7 @@ static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
     AX_TRY(ax_json_read_file(paths[0], 0, &vocab));
     json_t *merges = json_array(), *added = json_array();
     ax_status status = merges && added ? read_merges(paths[1], merges)
-                                       : ax_fail(AX_ERR_MEMORY, "out of memory reading %s", paths[0]);
+                                       : ax_fail(AX_ERR_MEMORY, "not enough memory for %s", paths[0]);
     if (status == AX_OK && ax_path_exists(paths[2])) {
         status = ax_json_read_file(paths[2], 0, &config);
         if (status == AX_OK)
@@ -106,7 +107,7 @@ static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
     const json_t *end = json_object_get(vocab, "<|endoftext|>");
     if (status == AX_OK && end &&
         json_array_append_new(added, tok_added_json((int32_t)json_integer_value(end), "<|endoftext|>", true)))
-        status = ax_fail(AX_ERR_MEMORY, "out of memory reading %s", paths[0]);
+        status = ax_fail(AX_ERR_MEMORY, "not enough memory for %s", paths[0]);
     if (status == AX_OK)
         status = tok_write_json("gpt2", json_is_true(json_object_get(config, "add_prefix_space")), vocab,
                                 merges, added, text, size);

@@ -73,7 +73,7 @@ static ax_status open_writer(ax_token_writer *w, const char *path)
     AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->buffer));
     AX_TRY(ax_calloc(WRITE_BUFFER, 1, &w->index_buffer));
     w->hash = XXH3_createState();
-    AX_CHECK(w->hash, AX_ERR_MEMORY, "cannot allocate a hash state");
+    AX_CHECK(w->hash, AX_ERR_MEMORY, "not enough memory for a hash state");
     XXH3_64bits_reset(w->hash);
     AX_TRY(create_aside(w->path, "", &w->aside, &w->fd));
     AX_TRY(create_aside(w->path, ".index", &index_name, &w->index_fd));

@@ -45,7 +45,8 @@ static ax_status grow(void **memory, size_t *room, size_t need, size_t size)
         return AX_OK;
     size_t more = 2 * need;
     void *larger = realloc(*memory, more * size);
-    AX_CHECK(larger, AX_ERR_MEMORY, "replay: no memory to record launches (%zu bytes)", more * size);
+    AX_CHECK(larger, AX_ERR_MEMORY, "replay: not enough memory for recorded launches (%zu bytes)",
+             more * size);
     *memory = larger;
     *room = more;
     return AX_OK;
@@ -133,7 +134,7 @@ static ax_status current_segment(ax_replay *r, segment **out)
 {
     if (r->at == r->n) {
         segment *more = realloc(r->segment, (r->n + 1) * sizeof *more);
-        AX_CHECK(more, AX_ERR_MEMORY, "replay: no memory to record launches");
+        AX_CHECK(more, AX_ERR_MEMORY, "replay: not enough memory for recorded launches");
         r->segment = more;
         more[r->n++] = (segment){0};
     }

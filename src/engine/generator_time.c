@@ -25,7 +25,7 @@ static ax_status add_span(timing *t, const ax_gemm_args *g)
 {
     int64_t rows = g->trans_b ? g->n : g->k, cols = g->trans_b ? g->k : g->n;
     ax_span *span = realloc(t->span, (size_t)(t->spans + 1) * sizeof *span);
-    AX_CHECK(span, AX_ERR_MEMORY, "not enough memory to record another matrix product");
+    AX_CHECK(span, AX_ERR_MEMORY, "not enough memory for another matrix product");
     t->span = span;
     span[t->spans++] = (ax_span){g->b, (size_t)((rows - 1) * g->ldb + cols) * ax_dtype_size(g->dtype)};
     return AX_OK;

@@ -25,7 +25,7 @@ static bool same_product(const ax_product *p, const ax_gemm_args *b)
 static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
 {
     ax_product *product = realloc(all->product, (size_t)(all->n + 1) * sizeof *product);
-    AX_CHECK(product, AX_ERR_MEMORY, "not enough memory to record another matrix product");
+    AX_CHECK(product, AX_ERR_MEMORY, "not enough memory for another matrix product");
     all->product = product;
     all->product[all->n] =
         (ax_product){.args = *args, .bias = args->bias != NULL, .preact = args->preact != NULL, .calls = 1};

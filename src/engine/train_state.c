@@ -88,7 +88,7 @@ static ax_status print_state(const ax_run *run, char **out)
                                                   (json_int_t)scale->skipped_steps));
     *out = complete ? json_dumps(state, JSON_INDENT(2)) : NULL;
     json_decref(state);
-    AX_CHECK(*out, AX_ERR_MEMORY, "not enough memory to print the state of the run");
+    AX_CHECK(*out, AX_ERR_MEMORY, "not enough memory for the text of the run's state");
     return AX_OK;
 }
 

@@ -113,7 +113,7 @@ ax_status ax_grid_connect(ax_grid *grid, ax_device *dev)
 static ax_status add_comm(ax_grid *grid, ax_axisset atoms)
 {
     group *more = realloc(grid->along, (size_t)(grid->comms + 1) * sizeof *more);
-    AX_CHECK(more, AX_ERR_MEMORY, "no memory for another communicator");
+    AX_CHECK(more, AX_ERR_MEMORY, "not enough memory for another communicator");
     grid->along = more;
     AX_TRY(make_comm(grid, atoms, &more[grid->comms].comm));
     more[grid->comms++].atoms = atoms;

@@ -115,7 +115,7 @@ static ax_status set_identity(json_t *json, const ax_model_identity *id)
     int failed = set_id(json, "bos_token_id", id->bos) | set_id(json, "eos_token_id", id->eos);
     json_object_del(json, "torch_dtype");
     failed |= json_object_set_new(json, "dtype", json_string(dtypes[id->dtype]));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "no memory to build config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
     return AX_OK;
 }
 
@@ -125,7 +125,7 @@ static ax_status fill(const ax_model_config *c, const ax_model_identity *id, jso
                  json_object_set_new(json, "architectures", json_pack("[s]", c->family->architecture)) |
                  json_object_set_new(json, "vocab_size", json_integer(c->vocab)) |
                  json_object_set_new(json, "tie_word_embeddings", json_boolean(c->tie));
-    AX_CHECK(!failed, AX_ERR_MEMORY, "no memory to build config.json");
+    AX_CHECK(!failed, AX_ERR_MEMORY, "not enough memory for config.json");
     AX_TRY(set_identity(json, id));
     return c->family->write(c, json);
 }
@@ -142,7 +142,7 @@ static ax_status restore_digits(const char *source, json_t *json)
         json_object_set(json, key, json_object_get(verbatim, key));
     json_decref(before);
     json_decref(verbatim);
-    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "no memory to build config.json");
+    AX_CHECK(status != AX_OK || !failed, AX_ERR_MEMORY, "not enough memory for config.json");
     return status;
 }
 
@@ -162,7 +162,7 @@ ax_status ax_model_config_print(const ax_model_config *c, const ax_model_identit
     if (c->source)
         AX_TRY(ax_json_parse("config.json", c->source, strlen(c->source), 0, &json));
     else
-        AX_CHECK(json = json_object(), AX_ERR_MEMORY, "no memory to build config.json");
+        AX_CHECK(json = json_object(), AX_ERR_MEMORY, "not enough memory for config.json");
     ax_status status = fill_and_print(c, identity, json, out);
     json_decref(json);
     return status;

@@ -41,7 +41,7 @@ ax_status ax_layer_add(ax_layer *parent, ax_layer *child)
     ax_layer **children = realloc(parent->child, (size_t)(parent->children + 1) * sizeof *children);
     if (!children) {
         ax_layer_destroy(&child);
-        return ax_fail(AX_ERR_MEMORY, "no memory to add a layer to \"%s\"", parent->name);
+        return ax_fail(AX_ERR_MEMORY, "not enough memory for another layer in \"%s\"", parent->name);
     }
     parent->child = children;
     children[parent->children++] = child;

@@ -146,7 +146,7 @@ static ax_status begin_record(ax_frame *frame, const char *name)
     if (frame->task)
         return AX_OK;
     ax_frame_task *tasks = realloc(frame->recorded, (size_t)(frame->tasks + 1) * sizeof *tasks);
-    AX_CHECK(tasks, AX_ERR_MEMORY, "no memory to record another task of a frame");
+    AX_CHECK(tasks, AX_ERR_MEMORY, "not enough memory for the record of another task of a frame");
     frame->recorded = tasks;
     frame->task = &tasks[frame->tasks++];
     *frame->task = (ax_frame_task){0};
@@ -188,7 +188,8 @@ static ax_status record(ax_frame *frame, size_t bytes)
         if (task->n == task->capacity) {
             int capacity = task->capacity ? 2 * task->capacity : 64;
             ax_frame_alloc_record *alloc = realloc(task->alloc, (size_t)capacity * sizeof *alloc);
-            AX_CHECK(alloc, AX_ERR_MEMORY, "no memory to record another allocation of a frame");
+            AX_CHECK(alloc, AX_ERR_MEMORY,
+                     "not enough memory for the record of another allocation of a frame");
             task->alloc = alloc;
             task->capacity = capacity;
         }
@@ -241,7 +242,7 @@ ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
 static ax_status add_host_block(ax_frame *frame)
 {
     char **host = realloc(frame->host, (size_t)(frame->host_blocks + 1) * sizeof *host);
-    AX_CHECK(host, AX_ERR_MEMORY, "no memory to grow the host memory of a frame");
+    AX_CHECK(host, AX_ERR_MEMORY, "not enough memory for the host memory of a frame");
     frame->host = host;
     AX_TRY(ax_calloc(AX_FRAME_HOST, 1, &host[frame->host_blocks]));
     frame->host_blocks++;
@@ -269,7 +270,7 @@ ax_status ax_frame_save(ax_frame *frame, const ax_tensor *tensor)
     if (frame->depth == frame->stack_capacity) {
         int capacity = frame->stack_capacity ? 2 * frame->stack_capacity : 64;
         ax_tensor *stack = realloc(frame->stack, (size_t)capacity * sizeof *stack);
-        AX_CHECK(stack, AX_ERR_MEMORY, "no memory to grow the stack of a frame to %d tensors", capacity);
+        AX_CHECK(stack, AX_ERR_MEMORY, "not enough memory for %d tensors on the stack of a frame", capacity);
         frame->stack = stack;
         frame->stack_capacity = capacity;
     }

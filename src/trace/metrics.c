@@ -179,7 +179,8 @@ ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_met
     m->terminal = isatty(STDERR_FILENO) && !run->quiet;
     m->shown_step = resume_step;
     m->c = newlocale(LC_ALL_MASK, "C", NULL);
-    ax_status status = m->c ? open_rows(m, resume_step) : ax_fail(AX_ERR_MEMORY, "no memory for a locale");
+    ax_status status =
+        m->c ? open_rows(m, resume_step) : ax_fail(AX_ERR_MEMORY, "not enough memory for a locale");
     if (status == AX_OK)
         status = open_events(m, resume_step);
     if (status != AX_OK)

@@ -162,7 +162,7 @@ ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *), co
                         ax_buf *out)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", NULL);
-    AX_CHECK(c, AX_ERR_MEMORY, "no memory for a locale");
+    AX_CHECK(c, AX_ERR_MEMORY, "not enough memory for a locale");
     locale_t old = uselocale(c);
     ax_status status = draw(runs, n, out);
     (void)uselocale(old);

@@ -266,7 +266,7 @@ static ax_status create(graph *g, cudnnBackendDescriptorType_t type, descriptor 
     if (p->count == p->room) {
         p->room = ax_max(64, 2 * p->room);
         descriptor *larger = realloc(p->owned, (size_t)p->room * sizeof *larger);
-        AX_CHECK(larger, AX_ERR_MEMORY, "no memory for %lld descriptors", (long long)p->room);
+        AX_CHECK(larger, AX_ERR_MEMORY, "not enough memory for %lld descriptors", (long long)p->room);
         p->owned = larger;
     }
     DNN(BackendCreateDescriptor(type, out));

@@ -52,7 +52,7 @@ static ax_status put_entry(list *l, const entry *e, bool instead)
         return AX_OK;
     }
     entry *entries = realloc(l->entries, (l->n + 1) * sizeof *entries);
-    AX_CHECK(entries, AX_ERR_MEMORY, "no memory for another plan");
+    AX_CHECK(entries, AX_ERR_MEMORY, "not enough memory for another plan");
     l->entries = entries;
     l->entries[l->n++] = *e;
     return AX_OK;

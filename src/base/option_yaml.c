@@ -249,7 +249,8 @@ static void report_syntax(reader *r, const yaml_parser_t *parser, const char *te
         snprintf(context, sizeof context, " %s%s", parser->context,
                  parser->context_mark.line != mark.line ? " that starts above" : "");
     if (r->name && tab_indents(text, size, mark.line))
-        option_report(r->set, place_of(r, mark), NULL, "a tab indents the line; YAML wants spaces");
+        option_report(r->set, place_of(r, mark), NULL,
+                      "the line is indented with a tab; YAML requires spaces");
     else
         option_report(r->set, place_of(r, mark), NULL, "not valid YAML: %s%s", parser->problem, context);
 }
@@ -321,7 +322,7 @@ static ax_status read_document(reader *r, const char *prefix, const ax_option *o
         const yaml_node_t *root = yaml_document_get_root_node(&document);
         r->set->broken |= !root || (!option && !*prefix && root->type != YAML_MAPPING_NODE);
         if (!root)
-            option_report(r->set, r->name ? r->name : r->place, NULL, "there is nothing in it");
+            option_report(r->set, r->name ? r->name : r->place, NULL, "no content (only blanks or comments)");
         else
             status = option ? read_option(r, option, root) : read_group(r, prefix, root);
         if (root && status == AX_OK && load_document(r, &parser, &more, text, size)) {

@@ -257,7 +257,7 @@ static ax_status find_in(const char *path, char **dir)
 {
     *dir = NULL;
     AX_CHECK(ax_path_exists(path), AX_ERR_DATA, "no such file or directory: %s", path);
-    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA, "%s is a file; a directory is wanted", path);
+    AX_CHECK(ax_path_is_dir(path), AX_ERR_DATA, "%s is a file, but a directory is expected", path);
     if (ckpt_has(path, MANIFEST)) {
         AX_TRY(verify_dir(path));
         return ax_strdup(path, dir);

@@ -49,8 +49,8 @@ static ax_status check_box(const ax_st *st, const ax_st_array *a, const int64_t 
         out->lo[d] = lo ? lo[d] : 0;
         out->n[d] = n ? n[d] : a->dim[d];
         AX_CHECK(out->lo[d] >= 0 && out->n[d] >= 0 && out->lo[d] <= a->dim[d] - out->n[d], AX_ERR_USAGE,
-                 "%s: %s: a box of %lld at %lld leaves dim %d of %lld", path, a->key, (long long)out->n[d],
-                 (long long)out->lo[d], d, (long long)a->dim[d]);
+                 "%s: %s: a box of %lld elements from %lld on does not fit dim %d of %lld", path, a->key,
+                 (long long)out->n[d], (long long)out->lo[d], d, (long long)a->dim[d]);
     }
     return AX_OK;
 }

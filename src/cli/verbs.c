@@ -57,7 +57,8 @@ static ax_status fail_in_group(const char *group, const char *second)
     ax_status status = second && second[0] != '-'
                            ? ax_fail(AX_ERR_USAGE, "axonn %s: unknown verb \"%.40s\"; there are %s", group,
                                      second, names.data)
-                           : ax_fail(AX_ERR_USAGE, "axonn %s: one of %s must follow", group, names.data);
+                           : ax_fail(AX_ERR_USAGE, "axonn %s: the second word is missing; choose one of %s",
+                                     group, names.data);
     ax_buf_fini(&names);
     return status;
 }

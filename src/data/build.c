@@ -282,9 +282,8 @@ static ax_status finish_writers(build *b, ax_data_build_report *report)
 {
     AX_TRY(corpus_finish(b->corpus, b->counts[0] + b->counts[1]));
     AX_CHECK(b->counts[0] && (b->counts[1] || !b->valid), AX_ERR_DATA,
-             "a share of %g of %lld documents leaves none for %s: the split is by whole documents; give more "
-             "of them, "
-             "another share, or a validation file of its own",
+             "the share %g of %lld documents leaves no document for %s: give more documents, another share, "
+             "or a separate validation file",
              b->options->valid_fraction, (long long)(b->counts[0] + b->counts[1]),
              b->counts[0] ? "validation" : "training");
     if (b->valid)
@@ -334,7 +333,7 @@ static ax_status check_options(const ax_data_build_options *options)
     AX_CHECK(options->valid_fraction >= 0 && options->valid_fraction < 1 &&
                  !options->valid_output == !options->valid_fraction,
              AX_ERR_USAGE,
-             "a validation part needs both a share between 0 and 1 (%g) and a file to go to (%s)",
+             "a validation split needs a share between 0 and 1 (it is %g) and an output file (it is %s)",
              options->valid_fraction, options->valid_output ? options->valid_output : "none");
     return AX_OK;
 }

@@ -183,8 +183,8 @@ static ax_status add_named(ax_corpus *corpus, const char *input, ax_data_progres
 {
     ax_data_format format;
     AX_TRY(data_detect_file(input, &format));
-    AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA, "%s holds tokens already (%s); text is wanted here",
-             input, ax_data_format_name(format));
+    AX_CHECK(ax_data_format_is_text(format), AX_ERR_DATA, "%s holds tokens (%s), but text is expected", input,
+             ax_data_format_name(format));
     return add_input_file(corpus, input, format, progress, user);
 }
 

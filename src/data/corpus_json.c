@@ -109,11 +109,10 @@ static ax_status take_text(corpus_records *r, const json_t *text, bool broken, i
         return AX_OK;
     }
     if (!json_is_string(text)) {
-        (void)ax_fail(AX_ERR_DATA,
-                      "an object with a string \"%s\" is wanted here (--text-key, or data.text_key, names "
-                      "another member%s)",
-                      r->key,
-                      r->file->format == AX_DATA_JSON ? "; plain text has another suffix than .json" : "");
+        (void)ax_fail(
+            AX_ERR_DATA,
+            "expected an object with a string \"%s\" (--text-key, or data.text_key, names another member%s)",
+            r->key, r->file->format == AX_DATA_JSON ? "; plain text has another suffix than .json" : "");
         return fail_at(r, offset);
     }
     const char *bytes = json_string_value(text);
@@ -212,7 +211,7 @@ static ax_status skip_separator(const corpus_records *r, const char *text, int64
                    (long long)place.column,
                    p == end    ? "the array has no end: is the file complete?"
                    : *p == ']' ? "there is more text after the end of the array"
-                               : "a comma or the end of the array is wanted here");
+                               : "expected a comma or the end of the array");
 }
 
 static ax_status take_array(corpus_records *r, const char *text, int64_t offset, const char *at,

@@ -111,7 +111,7 @@ static const char *binary_advice(const char *head, size_t n)
 const char *data_not_text(const char *head, size_t n)
 {
     const char *advice = binary_advice(head, n);
-    return advice ? advice : "is no text (it holds a NUL byte)";
+    return advice ? advice : "is not text (it holds a NUL byte)";
 }
 
 ax_status data_refuse_nul(const char *path, const char *head, size_t n, int64_t offset)

@@ -87,8 +87,8 @@ static ax_status fail_token(const ax_data *data, int64_t first, int64_t count)
         token_range one;
         AX_TRY(read_tokens(data, i, 1, &unused, &one));
         AX_CHECK(one.low >= 0 && one.high < data->limit, AX_ERR_DATA,
-                 "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: the file needs a "
-                 "larger one, or was made by another tokenizer",
+                 "%s: token %lld is %lld (offset %lld), outside the vocabulary of %lld: set a larger "
+                 "vocabulary, or use the tokenizer that made the file",
                  data->path, (long long)i, (long long)one.low, (long long)(data->tokens_at + i * w),
                  (long long)data->limit);
     }
@@ -139,8 +139,9 @@ static ax_status scan_documents(const ax_data *data, int64_t index, int64_t *fir
         }
     }
     return index < 0 ? AX_OK
-                     : ax_fail(AX_ERR_USAGE, "%s has %lld documents: there is no number %lld", data->path,
-                               (long long)*count, (long long)index);
+                     : ax_fail(AX_ERR_USAGE,
+                               "%s has %lld documents: document %lld does not exist (numbers begin with 0)",
+                               data->path, (long long)*count, (long long)index);
 }
 
 ax_status ax_data_count_documents(const ax_data *data, int64_t *count)
@@ -169,8 +170,8 @@ ax_status ax_data_document(const ax_data *data, int64_t index, int64_t *first, i
     if (data->index_kind == INDEX_NONE && index >= 0)
         return scan_documents(data, index, first, end, &count);
     AX_CHECK(index >= 0 && index < data->info.documents, AX_ERR_USAGE,
-             "%s has %lld documents: there is no number %lld", data->path, (long long)data->info.documents,
-             (long long)index);
+             "%s has %lld documents: document %lld does not exist (numbers begin with 0)", data->path,
+             (long long)data->info.documents, (long long)index);
     data_starts starts;
     int64_t at = 0;
     if (data->parts)
@@ -269,7 +270,7 @@ ax_status ax_data_row(const ax_data *data, const ax_row_shape *shape, int64_t ro
 {
     int64_t T = shape->seq_len, a = row * T;
     AX_CHECK(row >= 0 && row < ax_data_rows(data, shape), AX_ERR_USAGE,
-             "%s has %lld rows of %lld: there is no row %lld", data->path,
+             "%s has %lld rows of %lld tokens: row %lld does not exist (numbers begin with 0)", data->path,
              (long long)ax_data_rows(data, shape), (long long)T, (long long)row);
     /* Targets before masking: one per input that has a successor; fewer than T in the last row only. */
     int64_t predictions = ax_min(T, data->info.tokens - 1 - a), masked = 0, from = 0;

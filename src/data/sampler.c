@@ -65,7 +65,7 @@ ax_status ax_sampler_create(ax_data *const *sources, int n, const ax_sampler_opt
 {
     *out = NULL;
     AX_CHECK(n > 0 && options->batch > 0 && options->shape.seq_len > 0, AX_ERR_USAGE,
-             "a sampler needs sources (%d), rows (%lld) and a row length (%lld)", n,
+             "a sampler needs at least one source (got %d), one row (%lld) and one token per row (%lld)", n,
              (long long)options->batch, (long long)options->shape.seq_len);
     ax_sampler *s;
     AX_TRY(ax_calloc(1, sizeof *s, &s));

@@ -53,7 +53,7 @@ static ax_status translate_escape(const char *pattern, const char **p, bool in_c
         return AX_OK;
     }
     AX_CHECK(strspn(*p, "0123456789abcdefABCDEF") >= 4, AX_ERR_DATA,
-             "pattern \"%s\": \\u wants four hexadecimal digits", pattern);
+             "pattern \"%s\": \\u must be followed by four hexadecimal digits", pattern);
     AX_TRY(ax_buf_printf(out, "\\x{%.4s}", *p));
     *p += 4;
     return AX_OK;

@@ -85,10 +85,10 @@ static ax_status read_merges(const char *path, json_t *merges)
 static ax_status check_class(const char *path, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
-    AX_CHECK(
-        !name || !strncmp(name, "GPT2Tokenizer", 13), AX_ERR_DATA,
-        "%s is of class %s, whose pattern vocab.json and merges.txt do not hold: it needs a tokenizer.json",
-        path, name);
+    AX_CHECK(!name || !strncmp(name, "GPT2Tokenizer", 13), AX_ERR_DATA,
+             "%s: tokenizer class %s needs a pattern that vocab.json and merges.txt do not contain; add a "
+             "tokenizer.json",
+             path, name);
     return AX_OK;
 }
 

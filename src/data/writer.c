@@ -87,8 +87,9 @@ ax_status ax_token_writer_create(const char *path, int64_t vocab, int64_t end_id
 {
     *out = NULL;
     AX_CHECK(vocab > 0 && vocab <= INT64_C(1) << 31 && end_id >= -1 && end_id < vocab, AX_ERR_USAGE,
-             "a token file cannot have a vocabulary of %lld with end-of-text token %lld", (long long)vocab,
-             (long long)end_id);
+             "cannot write a token file: the vocabulary (%lld) must be 1 to 2^31, and the end-of-text token "
+             "(%lld) must be below it, or -1 for none",
+             (long long)vocab, (long long)end_id);
     ax_token_writer *w;
     AX_TRY(ax_calloc(1, sizeof *w, &w));
     w->fd = w->index_fd = -1;

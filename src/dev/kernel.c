@@ -46,10 +46,11 @@ static ax_status check_epilogue(const ax_gemm_args *a)
     return check_activation("gemm", a->kind);
 }
 
-/* Checks that an update has the host's copy of its table, by which its operands are listed. */
+/* Checks that an update has the host's copy of its table of arrays, which gives the operands of the call. */
 static ax_status check_table(const char *kernel, int64_t arrays, const ax_update_array *table)
 {
-    AX_CHECK(!arrays || table, AX_ERR_USAGE, "kernel %s: the host's copy of the table is missing", kernel);
+    AX_CHECK(!arrays || table, AX_ERR_USAGE,
+             "kernel %s: `table`, the host's copy of the list of arrays, is NULL", kernel);
     return AX_OK;
 }
 

@@ -73,7 +73,7 @@ static const ax_option options[] = {
     {"optim.decay", AX_OPT_FLOAT, AT(optim.decay), "0.2", "[0, 1]", .help = "wsd: fraction of the steps, at the end of the run, in which the learning rate decays to optim.min_lr"},
 
     {"grid.data", AX_OPT_INT, AT(grid.data), "1", "[1, 65536]", .help = "data parallelism: ranks that divide the batch"},
-    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, 65536]", .help = "pipeline stages"},
+    {"grid.pipe", AX_OPT_INT, AT(grid.pipe), "1", "[1, 65536]", .help = "pipeline stages; must be 1 (no strategy uses this axis)"},
     {"grid.x", AX_OPT_INT, AT(grid.x), "1", "[1, 65536]", .help = "tensor parallelism: ranks that split the attention heads and the inner width of the MLP"},
     {"grid.y", AX_OPT_INT, AT(grid.y), "1", "[1, 65536]", .help = "tensor parallelism: ranks that split the width of the residual stream"},
     {"grid.z", AX_OPT_INT, AT(grid.z), "1", "[1, 65536]", .help = "sharded data parallelism: ranks that shard the weights, as FSDP does, and divide the batch"},

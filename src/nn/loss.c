@@ -76,11 +76,9 @@ ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *logits, const 
     AX_TRY(ax_op_class_targets(frame, targets, classes, ignore_index, sum + COUNTED, &masked));
     AX_TRY(ax_op_cross_entropy(frame, logits, &masked, sum + LOSS, &stats));
     AX_TRY(collect(frame, logits, rows, sum, SUMS, total));
-    AX_CHECK(
-        total[WRONG] == 0, AX_ERR_DATA,
-        "cross-entropy: %.0f of %.0f targets are no classes, which go from 0 to %lld, nor the index to be "
-        "ignored, %lld",
-        total[WRONG], total[COUNTED], (long long)classes - 1, (long long)ignore_index);
+    AX_CHECK(total[WRONG] == 0, AX_ERR_DATA,
+             "cross-entropy: %.0f of %.0f targets are neither a class (0 to %lld) nor ignore_index (%lld)",
+             total[WRONG], total[COUNTED], (long long)classes - 1, (long long)ignore_index);
     double scale = total[COUNTED] > 0 ? 1 / total[COUNTED] : 0;
     *loss = total[LOSS] * scale;
     if (!dlogits)

@@ -178,10 +178,11 @@ static void keys_with_and_without_prefix(void **state)
     m.param[3]->file.lo[1] = 15; /* v overlaps k */
     FAILS(AX_ERR_USAGE, "k.w and v.w overlap", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[3]->file.lo[1] = 17;
-    FAILS(AX_ERR_USAGE, "v.w leaves dim 1 of m.c_attn.weight", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
+    FAILS(AX_ERR_USAGE, "v.w does not fit dim 1 of m.c_attn.weight",
+          ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[3]->file.lo[1] = 16;
     m.param[3]->file.dim[1] = 23;
-    FAILS(AX_ERR_USAGE, "v.w leaves", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
+    FAILS(AX_ERR_USAGE, "v.w does not fit", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     m.param[1]->file.dim[1] = m.param[2]->file.dim[1] = m.param[3]->file.dim[1] = 25;
     FAILS(AX_ERR_USAGE, "fill only 144 of the 150 elements", ax_ckpt_write_params(m.set, dir, AX_F32, 0));
     known_close(&m);

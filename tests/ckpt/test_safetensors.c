@@ -172,7 +172,7 @@ static void misuse_is_refused(void **state)
     OK(ax_st_plan(*state, "model", arrays, 1, 0, &st));
     OK(ax_st_make(st));
     const int64_t lo[] = {1, 0}, n[] = {3, 4};
-    FAILS(AX_ERR_USAGE, "a box of 3 at 1 leaves dim 0 of 3",
+    FAILS(AX_ERR_USAGE, "a box of 3 elements from 1 on does not fit dim 0 of 3",
           ax_st_write(st, ax_st_at(st, 0), lo, n, false, AX_F32, data));
     ax_st_close(&st);
     OK(ax_st_open(*state, &st));

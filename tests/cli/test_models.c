@@ -359,7 +359,7 @@ static void eval_equals_the_evaluation_of_training(void **state)
     /* nanoGPT files do not store their vocabulary: a token beyond the model's is found when it is read. */
     assert_int_equal(shell("yes 12 | head -c 400 >beyond.bin", &out), 0);
     ax_buf_fini(&out);
-    fails(4, "the file needs a larger one, or was made by another tokenizer",
+    fails(4, "set a larger vocabulary, or use the tokenizer that made the file",
           AXONN " eval run --data beyond.bin");
     fails(2, "data", AXONN " eval run");
     fails(2, "17 tokens do not fit the model's 16", AXONN " eval run --data valid.tok --seq-len 17");

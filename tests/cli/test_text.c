@@ -178,7 +178,7 @@ static void files_that_are_not_text_are_errors(void **state)
               &out),
         0);
     assert_contains(out.data, "left out mixed/a.gz: it is compressed (gzip): unpack it first");
-    assert_contains(out.data, "left out mixed/nul.txt: it is no text (it holds a NUL byte)");
+    assert_contains(out.data, "left out mixed/nul.txt: it is not text (it holds a NUL byte)");
     assert_contains(out.data, "left out mixed/wide.txt: it is in UTF-16");
     assert_int_equal(shell(AXONN " data build --input mixed/nul.txt --tokenizer tok --out m.tok 2>&1", &out),
                      4);
@@ -202,7 +202,7 @@ static void end_id_finds_documents_without_an_index(void **state)
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --document 1", &out), 0);
     assert_string_equal(out.data, "72,73\n");
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --document 2 2>&1", &out), 2);
-    assert_contains(out.data, "plain.bin has 2 documents: there is no number 2");
+    assert_contains(out.data, "plain.bin has 2 documents: document 2 does not exist");
     assert_int_equal(shell(AXONN " data show plain.bin --end-id 0 --text --tokenizer tok", &out), 0);
     assert_string_equal(out.data, "ghi");
     assert_int_equal(shell(AXONN " data show plain.bin --document 0 2>&1", &out), 2);

@@ -311,9 +311,9 @@ static void failures_leave_nothing(void **state)
     const char *lone = put_text(s, "lone.txt", "abab");
     o = options_for(&lone, tok, in_scratch(s, "out.tok"));
     o.valid_fraction = 0.5;
-    FAILS(AX_ERR_USAGE, "validation part", ax_data_build(&o, NULL));
+    FAILS(AX_ERR_USAGE, "validation split", ax_data_build(&o, NULL));
     o.valid_output = in_scratch(s, "valid.tok");
-    FAILS(AX_ERR_DATA, "of 1 documents leaves none", ax_data_build(&o, NULL));
+    FAILS(AX_ERR_DATA, "of 1 documents leaves no document", ax_data_build(&o, NULL));
     const char *empty = put_text(s, "empty.txt", "");
     o = options_for(&empty, tok, in_scratch(s, "out.tok"));
     FAILS(AX_ERR_DATA, "no text", ax_data_build(&o, NULL));

@@ -193,7 +193,7 @@ static void json_files(void **state)
     expect_bad(put_text(s, "k.json", "[{\"text\":\"x\"} {}]"), "k.json:1:15: not valid JSON");
     expect_bad(put_text(s, "l.json", "[{\"text\":\"x\"},\n\n{\"text\":\n1,}]"), "l.json:4:3: not valid JSON");
     expect_bad(put_text(s, "m.json", "[{\"text\":\"x\"},\n{}]"),
-               "m.json:2: an object with a string \"text\"");
+               "m.json:2: expected an object with a string \"text\"");
     expect_bad(put_text(s, "n.json", "[{\"text\":\"x\"},]"), "n.json:1:15: not valid JSON");
 
     /* Below a directory a .json file may be anything: one that holds no documents is left out. */
@@ -287,7 +287,7 @@ static void pipes(void **state)
                  {"{ int x; }\n", "|{ int x; }\n", NULL},
                  {"", NULL, "there is no text in /dev/fd/"},
                  {"\x1f\x8b\x08", NULL, "is compressed (gzip)"},
-                 {"{\"text\": \"one\"}\n{\"text\": 2}\n", NULL, ":2: an object with a string"}};
+                 {"{\"text\": \"one\"}\n{\"text\": 2}\n", NULL, ":2: expected an object with a string"}};
     for (size_t i = 0; i < AX_COUNT(cases); i++) {
         int fd;
         size_t n = strlen(cases[i].bytes) + (cases[i].bytes[0] == 0x1f); /* with a NUL, as gzip has */
@@ -321,11 +321,11 @@ static void errors(void **state)
     expect_bad(put_text(s, "a.jsonl", "{\"text\":\"x\"}\n\n{\"text\":\"x\"\n"),
                "a.jsonl:3:12: not valid JSON");
     expect_bad(put_text(s, "b.jsonl", "{\"text\":\"x\"}\n{\"txt\":\"x\"}\n"),
-               "b.jsonl:2: an object with a string");
-    expect_bad(put_text(s, "c.jsonl", "{\"text\":5}"), "c.jsonl:1: an object with a string");
-    expect_bad(put_text(s, "d.jsonl", "[1]"), "d.jsonl:1: an object with a string");
+               "b.jsonl:2: expected an object with a string");
+    expect_bad(put_text(s, "c.jsonl", "{\"text\":5}"), "c.jsonl:1: expected an object with a string");
+    expect_bad(put_text(s, "d.jsonl", "[1]"), "d.jsonl:1: expected an object with a string");
     expect_bad(in_scratch(s, "none.txt"), "no such file");
-    expect_bad(put_file(s, "tokens.bin", "\1\0\2\0", 4), "holds tokens already");
+    expect_bad(put_file(s, "tokens.bin", "\1\0\2\0", 4), "holds tokens (");
     char *late = calloc(8192, 1);
     memset(late, 'a', 8191);
     expect_bad(put_file(s, "late.txt", late, 8192), "NUL byte at offset 8191");

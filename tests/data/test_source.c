@@ -403,7 +403,7 @@ static void expectations(void **state)
     OK(ax_token_writer_create(in_scratch(s, "w.tok"), 10, -1, 0, &w));
     FAILS(AX_ERR_DATA, "no documents", ax_token_writer_finish(&w, NULL));
     assert_false(ax_path_exists(in_scratch(s, "w.tok")));
-    FAILS(AX_ERR_USAGE, "end-of-text token 10", ax_token_writer_create("x", 10, 10, 0, &w));
+    FAILS(AX_ERR_USAGE, "end-of-text token (10)", ax_token_writer_create("x", 10, 10, 0, &w));
     FAILS(AX_ERR_DATA, "no/dir.tok: No such",
           ax_token_writer_create(in_scratch(s, "no/dir.tok"), 10, 9, 0, &w));
     assert_null(w);

@@ -259,7 +259,7 @@ static ax_status plan_slice(state *s, const ax_cuda *cu, const shape_class *c, i
 static ax_status make_plans(state *s, const ax_cuda *cu, shape_class *c)
 {
     AX_CHECK(room_of(cu, &c->whole) > WORKSPACE_REST, AX_ERR_USAGE,
-             "the mask of its documents leaves no scratch memory for workspace");
+             "the scratch memory has no room for a workspace beside the document mask");
     AX_TRY(choose_slices(cu, c));
     AX_TRY(plan_slice(s, cu, c, c->batch, c->kv_heads, &c->slice));
     int64_t batch = c->whole.batch % c->batch, kv_heads = c->whole.kv_heads % c->kv_heads;

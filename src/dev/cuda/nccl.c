@@ -250,7 +250,7 @@ void ax_nccl_reach(ax_cuda *cu, cudaEvent_t event, bool ending)
             looked = now;
         }
         if (ending && now - begin > PATIENCE) {
-            fail_links(cu, NULL, "the other ranks did not take part before this rank closed down");
+            fail_links(cu, NULL, "this rank ends, but other ranks did not join its last collective in time");
             alive = false;
         }
         warn_of_wait(cu, NULL, begin, &warned);

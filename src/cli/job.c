@@ -162,7 +162,7 @@ static void end_if_gone(watch *w, double now)
 
 static void watch_launcher(watch *w, int note_fd)
 {
-    while (waitpid(w->pid, &w->job->status, WNOHANG) != w->pid) {
+    while (waitpid(w->pid, &w->job->status, WNOHANG) == 0) {
         double now = ax_now();
         read_note(note_fd, &w->job->note);
         w->job->signal = came;
@@ -222,6 +222,7 @@ ax_status cli_job_run(cli_job *job)
     job->signal = came;
     if (came && job->stop)
         return AX_OK;
+    signal(SIGCHLD, SIG_DFL); /* if it is ignored, the status of a child that has ended is lost */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = fork();
     AX_CHECK(pid >= 0, AX_ERR_MEMORY, "cannot start a process: %s", strerror(errno));

@@ -115,6 +115,9 @@ cmp out one.out || die "a prompt from the pipe of a launcher"
 { expect 0 '' "$axonn" eval two --data text --ranks 2 && cat >rest; } <<<kept
 [[ $(<rest) == kept ]] || die "eval on ranks has read its standard input"
 
+# A parent that ignores SIGCHLD.
+expect 0 '' bash -c 'trap "" CHLD; exec "$@"' - "$axonn" logits two --tokens 3,4 --last --ranks 2
+
 # Mistakes: one message, the documented exit code, no files.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5

@@ -4,7 +4,8 @@
  * kill their ranks a second after SIGTERM or SIGINT, which is too soon to save, but they pass SIGUSR1 on.
  * They pass it on only to ranks that have started, so it is repeated until a rank acknowledges it. If this
  * process dies, the launcher gets SIGTERM. This process is a subreaper: processes whose parent has ended
- * become its children, so that it can end them too. */
+ * become its children, so that it can end them too. It ends those that have the job's note in their
+ * environment, because a shell that calls exec leaves its own children to this process. */
 #include "job.h"
 
 #include "axonn/comm.h"
@@ -92,8 +93,8 @@ static void become_launcher(const cli_job *job, pid_t parent)
 
 /* ---- notes --------------------------------------------------------------------------------------- */
 
-/* Creates the memory for the ranks' note and puts its path into the environment. Returns its file descriptor,
- * -1 if that failed. */
+/* Creates the memory for the ranks' note and puts its path into the environment, where it also marks the
+ * processes of this job. Returns its file descriptor, -1 if the memory cannot be created. */
 static int open_note(void)
 {
     char path[64];
@@ -103,8 +104,7 @@ static int open_note(void)
         fd = -1;
     }
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), fd);
-    if (fd >= 0)
-        setenv(CLI_NOTE, path, 1);
+    setenv(CLI_NOTE, path, 1);
     return fd;
 }
 
@@ -178,38 +178,69 @@ static void watch_launcher(watch *w, int note_fd)
 
 /* ---- processes that a launcher leaves behind ----------------------------------------------------- */
 
-static bool is_child(const char *name)
+/* Reads /proc/PID/FILE, with a NUL at its end. Leaves *out empty if that fails. */
+static void read_process(const char *pid, const char *file, ax_buf *out)
 {
-    char path[64], text[512];
-    snprintf(path, sizeof path, "/proc/%.20s/stat", name);
+    enum { CHUNK = 16384 };
+    char path[64];
+    ssize_t n = 0;
+    out->size = 0;
+    snprintf(path, sizeof path, "/proc/%.20s/%s", pid, file);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    while (fd >= 0 && ax_buf_reserve(out, CHUNK) == AX_OK && (n = read(fd, out->data + out->size, CHUNK)) > 0)
+        out->size += (size_t)n;
     if (fd >= 0)
         close(fd);
-    text[n > 0 ? n : 0] = 0;
-    const char *end = strrchr(text, ')'); /* end of the process name, which may contain any character */
+    if (out->size)
+        out->data[out->size] = 0;
+}
+
+static bool is_child(const char *pid, ax_buf *work)
+{
+    read_process(pid, "stat", work);
+    const char *end = work->size ? strrchr(work->data, ')') : NULL; /* of the name, which may hold any byte */
     return end && strlen(end) > 4 && strtol(end + 4, NULL, 10) == getpid(); /* ") STATE PARENT" */
 }
 
-static void kill_children(void)
+/* Whether the environment of the process names this job's note. That of a process that has ended is empty. */
+static bool is_marked(const char *pid, ax_buf *work)
 {
-    DIR *processes = opendir("/proc");
-    for (const struct dirent *entry; processes && (entry = readdir(processes));)
-        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_child(entry->d_name))
-            kill((pid_t)strtol(entry->d_name, NULL, 10), SIGKILL);
-    if (processes)
-        closedir(processes);
+    char mark[128];
+    const char *path = getenv(CLI_NOTE);
+    snprintf(mark, sizeof mark, CLI_NOTE "=%s", path ? path : "");
+    read_process(pid, "environ", work);
+    return work->size && memmem(work->data, work->size, mark, strlen(mark) + 1);
 }
 
-/* Waits for ranks to end by themselves after their launcher, and kills those that do not. */
+/* Sends the signal (0: none) to the children of this process that belong to the job. Returns whether there
+ * are any. */
+static bool signal_orphans(int number)
+{
+    bool any = false;
+    ax_buf work = {0};
+    DIR *processes = opendir("/proc");
+    for (const struct dirent *entry; processes && (entry = readdir(processes));)
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9' && is_child(entry->d_name, &work) &&
+            is_marked(entry->d_name, &work)) {
+            any = true;
+            kill((pid_t)strtol(entry->d_name, NULL, 10), number);
+        }
+    if (processes)
+        closedir(processes);
+    ax_buf_fini(&work);
+    return any;
+}
+
+/* Waits for ranks to end by themselves after their launcher, and kills those that do not. A process that ends
+ * during the search may leave children which the search missed, so the search is then repeated. */
 static void end_orphans(void)
 {
-    double begin = ax_now();
-    for (pid_t ended = 0; ended >= 0 && ax_now() - begin < 2 * ORPHAN_SECONDS;) {
-        ended = waitpid(-1, NULL, WNOHANG);
-        if (ended == 0 && ax_now() - begin > ORPHAN_SECONDS)
-            kill_children();
-        if (ended == 0)
+    double begin = ax_now(), waited = 0;
+    for (bool any = true; any && waited < 2 * ORPHAN_SECONDS; waited = ax_now() - begin) {
+        any = signal_orphans(waited > ORPHAN_SECONDS ? SIGKILL : 0);
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            any = true;
+        if (any)
             usleep((useconds_t)(POLL_SECONDS * 1e6));
     }
 }

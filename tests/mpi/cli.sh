@@ -117,6 +117,9 @@ cmp out one.out || die "a prompt from the pipe of a launcher"
 
 # A parent that ignores SIGCHLD.
 expect 0 '' bash -c 'trap "" CHLD; exec "$@"' - "$axonn" logits two --tokens 3,4 --last --ranks 2
+# A child that a shell had started before it became this program is left alone.
+expect 0 '' bash -c 'sleep 600 & echo $! >child; exec "$@"' - "$axonn" logits two --tokens 3,4 --last --ranks 2
+kill "$(<child)" || die "a process that the job did not start was ended with it"
 
 # Mistakes: one message, the documented exit code, no files.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4

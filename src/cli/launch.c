@@ -258,7 +258,9 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
     cli_job job = {.words = c.word,
                    .stop = verb->stop,
                    .elsewhere = launch->hosts,
-                   .keeps_input = (verb->reads_input || names_stdin(n, words)) && !isatty(STDIN_FILENO)};
+                   .keeps_input =
+                       ((verb->reads_input && verb->reads_input(launch)) || names_stdin(n, words)) &&
+                       !isatty(STDIN_FILENO)};
     fflush(NULL);
     if (result == AX_OK)
         result = cli_job_run(&job);

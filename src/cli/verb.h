@@ -32,7 +32,8 @@ typedef struct cli_verb {
     const ax_option *(*keys)(size_t *count);
     bool launches; /* the verb can start ranks: args begin with a cli_launch */
     int stop;      /* if launches: the signal that asks the ranks to save and stop; 0: none, they are ended */
-    bool reads_input; /* if launches: rank 0 reads standard input, unless that is a terminal */
+    /* If launches: whether rank 0 reads standard input, unless that is a terminal. NULL: it never does. */
+    bool (*reads_input)(const void *args);
 } cli_verb;
 
 #define VERB(name) extern const cli_verb verb_##name;

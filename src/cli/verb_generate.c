@@ -91,11 +91,17 @@ static ax_status read_input(ax_buf *out)
     return AX_OK;
 }
 
+/* Whether the prompt is read from standard input, unless that is a terminal. */
+static bool wants_input(const void *raw)
+{
+    const args *a = raw;
+    return a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count;
+}
+
 /* Reads the prompt's text from --prompt or standard input. *out stays empty if there is none. */
 static ax_status find_text(const args *a, ax_buf *out)
 {
-    bool input = a->prompt ? !strcmp(a->prompt, "-") : !a->tokens.count && !isatty(STDIN_FILENO);
-    if (input)
+    if (wants_input(a) && (a->prompt || !isatty(STDIN_FILENO)))
         return read_input(out);
     return a->prompt ? ax_buf_add(out, a->prompt, strlen(a->prompt)) : AX_OK;
 }
@@ -275,5 +281,5 @@ const cli_verb verb_generate = {
     .args_size = sizeof(args),
     .run = run,
     .launches = true,
-    .reads_input = true,
+    .reads_input = wants_input,
 };

@@ -114,6 +114,8 @@ expect 0 '' "${launch[@]}" -n 2 "$axonn" generate two --prompt - --max-tokens 4 
 cmp out one.out || die "a prompt from the pipe of a launcher"
 { expect 0 '' "$axonn" eval two --data text --ranks 2 && cat >rest; } <<<kept
 [[ $(<rest) == kept ]] || die "eval on ranks has read its standard input"
+{ expect 0 '' "$axonn" generate two --prompt the --max-tokens 2 --ranks 2 && cat >rest; } <<<kept
+[[ $(<rest) == kept ]] || die "generate --prompt on ranks has read its standard input"
 
 # A parent that ignores SIGCHLD.
 expect 0 '' bash -c 'trap "" CHLD; exec "$@"' - "$axonn" logits two --tokens 3,4 --last --ranks 2

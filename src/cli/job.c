@@ -135,12 +135,15 @@ static void end_launcher(watch *w, double now)
 }
 
 /* Passes the signal on, or ends the job if no rank has acknowledged it in time. Waits with the first signal
- * until rank 0 has joined the world: before that, a signal would kill a rank as if it had failed. */
+ * until rank 0 has joined the world: before that, a signal would kill a rank as if it had failed. Once rank 0
+ * has ended, the launcher has some seconds to print the last output and to end. */
 static void forward_signal(watch *w, double now)
 {
     cli_job *job = w->job;
     w->asked = w->asked > 0 ? w->asked : now;
     bool late = now - w->asked > HEARD_SECONDS;
+    if (job->note.ended && !job->at_once && !late)
+        return;
     job->unheard = job->unheard || (job->stop && late && !job->note.heard && !job->elsewhere);
     if (w->ending > 0 || job->at_once || !job->stop || job->unheard) {
         end_launcher(w, now);

@@ -195,7 +195,7 @@ static bool ended_by_signal(const cli_job *job)
     if (!job->signal)
         return false;
     if (!job->stop)
-        return !note->ended || note->code;
+        return !note->ended || note->code || job->status;
     return !note->ended && (!note->heard || job->unheard || job->at_once);
 }
 
@@ -211,6 +211,8 @@ static ax_status job_result(const cli_job *job)
     bool told = noted > 0 || (code > 1 && code <= AX_ERR_SIGNAL);
     if (ended_by_signal(job))
         return fail_by_signal(job);
+    if (job->signal && noted == 0) /* the signal may have ended the launcher after the ranks had finished */
+        return AX_OK;
     if (note->pid && !note->ended && WIFSIGNALED(status)) /* most likely by end_if_gone of job.c */
         return ax_fail(AX_ERR_COMM, "rank 0 ended, but the launcher did not: some hosts may be out of reach");
     AX_CHECK(noted > 0 || !WIFSIGNALED(status), AX_ERR_COMM,

@@ -216,6 +216,40 @@ wait $long
 code=$?
 [[ $code == 143 ]] || die "ranks that wait for their input: exit code $code"
 none_left
+# A signal after rank 0 has ended, while the launcher still runs: the job has finished. The launcher is stopped while rank 0
+# waits for its text, until rank 0 has noted its exit code in the supervisor's memory.
+start_finished() { # VERB AND ARGUMENTS…
+  local started note
+  rm -rf run pipe && mkfifo pipe
+  "$axonn" "$@" --ranks 2 >out 2>log &
+  long=$!
+  exec 3>pipe # waits until rank 0 reads
+  started=$(pgrep -P $long)
+  kill -STOP "$started"
+  cat text >&3 && exec 3>&-
+  note=$(find /proc/$long/fd -lname '/memfd:axonn-note*')
+  until [[ $(od -An -t d4 -j 8 -N 4 "$note") -eq 1 ]]; do
+    kill -0 $long || die "it ended by itself"
+    sleep 0.05
+  done
+  launcher=$started
+}
+start_finished eval two --data pipe --json
+kill -TERM $long
+sleep 0.2
+kill -CONT "$launcher"
+wait $long
+code=$?
+[[ $code == 0 && $(<out) == '{"loss":'* ]] || die "a signal after an evaluation: exit code $code"
+none_left
+start_finished train a.yaml data.train=pipe grid.data=2
+kill -TERM $long
+sleep 0.2
+kill -KILL "$launcher"
+wait $long
+code=$?
+[[ $code == 0 && $(<run/latest) == step-4 ]] || die "a signal after a training: exit code $code"
+none_left
 # A launcher that hangs: no rank acknowledges the signal, so the supervisor ends the job.
 rm -rf run
 "$axonn" train a.yaml --ranks 2 grid.z=2 2>log &

@@ -244,15 +244,6 @@ static ax_status job_result(const cli_job *job)
                    code, text);
 }
 
-/* Whether the words name standard input as data: data.train=/dev/stdin. */
-static bool names_stdin(size_t n, char *const *words)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strstr(words[i], "/dev/stdin"))
-            return true;
-    return false;
-}
-
 ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t n, char *const *words)
 {
     command c = {0};
@@ -260,9 +251,7 @@ ax_status cli_launch_run(const cli_launch *launch, const cli_verb *verb, size_t 
     cli_job job = {.words = c.word,
                    .stop = verb->stop,
                    .elsewhere = launch->hosts,
-                   .keeps_input =
-                       ((verb->reads_input && verb->reads_input(launch)) || names_stdin(n, words)) &&
-                       !isatty(STDIN_FILENO)};
+                   .keeps_input = verb->reads_input && verb->reads_input(launch) && !isatty(STDIN_FILENO)};
     fflush(NULL);
     if (result == AX_OK)
         result = cli_job_run(&job);

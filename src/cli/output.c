@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <utf8proc.h>
 
@@ -48,6 +49,13 @@ json_t *cli_json_text(const char *bytes, size_t n)
     json_t *text = status == AX_OK ? json_stringn(valid.data ? valid.data : "", valid.size) : NULL;
     ax_buf_fini(&valid);
     return text;
+}
+
+bool cli_is_stdin(const char *path)
+{
+    struct stat named, input;
+    return !stat(path, &named) && !fstat(STDIN_FILENO, &input) && named.st_dev == input.st_dev &&
+           named.st_ino == input.st_ino;
 }
 
 enum { STDIN_MOST = 256 << 20 }; /* bytes; processing them takes several times as much memory */

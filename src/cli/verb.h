@@ -105,6 +105,8 @@ ax_status cli_print(const char *text, size_t n);
 json_t *cli_json_number(double value);
 /* Returns a JSON string. Bytes that are not valid UTF-8 become U+FFFD. NULL if there is no memory. */
 json_t *cli_json_text(const char *bytes, size_t n);
+/* Whether the path leads to the file that is standard input: /dev/stdin, /dev/fd/0, a link to one of them. */
+bool cli_is_stdin(const char *path);
 /* Reads all of standard input. AX_ERR_DATA: it cannot be read, or holds more than 256 MiB. */
 ax_status cli_read_stdin(ax_buf *out);
 

@@ -157,6 +157,8 @@ static ax_status prepare_model(const args *a, opened_model *m)
     return check_tokenizer(a, m);
 }
 
+static bool reads_input(const void *raw) { return cli_is_stdin(((const args *)raw)->data); }
+
 static ax_status run(const void *raw)
 {
     const args *a = raw;
@@ -183,4 +185,5 @@ const cli_verb verb_eval = {
     .args_size = sizeof(args),
     .run = run,
     .launches = true,
+    .reads_input = reads_input,
 };

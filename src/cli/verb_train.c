@@ -46,6 +46,29 @@ static ax_status train(ax_comm *world, ax_config *config, const void *raw)
     return status;
 }
 
+static bool includes_stdin(const ax_paths *paths)
+{
+    bool found = false;
+    for (size_t i = 0; i < paths->count; i++)
+        found |= cli_is_stdin(paths->items[i].path);
+    return found;
+}
+
+/* Whether the configuration names standard input as data. The ranks report mistakes in the configuration. */
+static bool reads_input(const void *raw)
+{
+    const args *a = raw;
+    ax_config config;
+    if (cli_is_stdin(a->config))
+        return true;
+    ax_status status =
+        ax_config_load(a->config, a->overrides.items, a->overrides.count, AX_CONFIG_TO_TRAIN, &config);
+    bool found =
+        status == AX_OK && (includes_stdin(&config.data.train) || includes_stdin(&config.data.valid));
+    ax_config_fini(&config);
+    return found;
+}
+
 static ax_status run(const void *raw)
 {
     const args *a = raw;
@@ -68,5 +91,6 @@ const cli_verb verb_train = {
     .run = run,
     .keys = ax_config_options,
     .launches = true,
+    .reads_input = reads_input,
     .stop = SIGUSR1,
 };

@@ -104,6 +104,11 @@ expect 0 '' "$axonn" eval two --data text --json
 cp out one.out
 expect 0 '' "$axonn" eval two --data /dev/stdin --json --ranks 2 < <(cat text)
 same_numbers one.out out || die "text from a pipe on two ranks"
+expect 0 '' "$axonn" eval two --data /proc/self/fd/0 --json --ranks 2 < <(cat text)
+same_numbers one.out out || die "text from a pipe, by another name, on two ranks"
+sed 's,train: text,train: /dev/stdin,' a.yaml >stdin.yaml
+expect 0 '' "$axonn" train stdin.yaml --ranks 2 grid.data=2 run.dir=piped < <(cat text)
+same_losses two piped
 
 # A prompt from a pipe reaches rank 0. Verbs that do not read standard input leave it untouched.
 expect 0 '' "$axonn" generate two --prompt 'the 1' --max-tokens 4 --seed 2
@@ -116,6 +121,8 @@ cmp out one.out || die "a prompt from the pipe of a launcher"
 [[ $(<rest) == kept ]] || die "eval on ranks has read its standard input"
 { expect 0 '' "$axonn" generate two --prompt the --max-tokens 2 --ranks 2 && cat >rest; } <<<kept
 [[ $(<rest) == kept ]] || die "generate --prompt on ranks has read its standard input"
+{ expect 0 '' "$axonn" train a.yaml --ranks 2 grid.data=2 run.dir=unpiped && cat >rest; } <<<kept
+[[ $(<rest) == kept ]] || die "train on ranks has read its standard input"
 
 # A parent that ignores SIGCHLD.
 expect 0 '' bash -c 'trap "" CHLD; exec "$@"' - "$axonn" logits two --tokens 3,4 --last --ranks 2

@@ -90,22 +90,26 @@ static ax_status check_tokenizer(ax_config *c)
 static bool check_path(ax_config *c, const char *key, const char *path, bool exists)
 {
     if (!exists)
-        ax_option_error(c->set, key, "there is no %s", path);
+        ax_option_error(c->set, key, "no such file or directory: %s", path);
     return exists;
 }
 
-/* A path of data need not be a file: it may be a pattern, or the common prefix of Megatron-LM's two files. */
-static bool data_exists(const char *path)
+/* A path of data need not be a file: it may be a pattern, or the common prefix of Megatron-LM's two files.
+ * Files that match a pattern but cannot be read are an error too; its message names the file. */
+static bool check_data_path(ax_config *c, const char *key, const char *path)
 {
     ax_data_format format;
-    return ax_path_exists(path) || ax_data_detect(path, &format) == AX_OK;
+    if (ax_path_exists(path) || ax_data_detect(path, &format) == AX_OK)
+        return true;
+    ax_option_error(c->set, key, "%s", ax_error_message());
+    return false;
 }
 
 static void check_data_paths(ax_config *c, const char *key, const ax_paths *paths)
 {
     int missing = 0;
     for (size_t i = 0; i < paths->count && missing < MISSING_MOST; i++)
-        missing += !check_path(c, key, paths->items[i].path, data_exists(paths->items[i].path));
+        missing += !check_data_path(c, key, paths->items[i].path);
 }
 
 void config_check_paths(ax_config *c)

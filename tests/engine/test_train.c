@@ -255,14 +255,20 @@ static void inputs_that_are_missing(void **state)
                                        "train.resume=no-d");
     for (size_t i = 0; i < AX_COUNT(keys); i++) {
         char said[128];
-        snprintf(said, sizeof said, "command line: %s: there is no %s/no-%c", keys[i], scratch_dir,
-                 'a' + (int)i);
+        snprintf(said, sizeof said, "command line: %s: no such file or directory: %s/no-%c", keys[i],
+                 scratch_dir, 'a' + (int)i);
         if (!strstr(log, said))
             fail_msg("\"%s\" is not in:\n%s", said, log);
     }
     assert_null(strstr(log, "memory:"));
     free(log);
     assert_false(ax_path_exists("run"));
+    /* A pattern whose files cannot be read: the message names the file. */
+    sh("mkdir -p packed; echo text | gzip >packed/a.txt.gz");
+    log = log_after(4, BASE_KEYS "data.train=packed/*.gz");
+    assert_non_null(strstr(log, "packed/a.txt.gz"));
+    assert_null(strstr(log, "no such file"));
+    free(log);
     /* Only the first twenty missing paths of a long list are named. */
     char many[1024] = BASE_KEYS "data.train=[no-0";
     for (int i = 1; i < 50; i++)

@@ -203,7 +203,8 @@ static void mistakes_are_reported_together(void **state)
             fail_msg("\"%s\" is not in:\n%s", said[i], log);
     free(log);
     run_expect(2, "model.from: ", FROM_KEYS "model.from=nowhere optim.lrr=1");
-    run_expect(2, "data.valid: there is no", BASE_KEYS "data.valid=[train.tok,nowhere.tok] optim.lrr=1");
+    run_expect(2, "data.valid: no such file or directory",
+               BASE_KEYS "data.valid=[train.tok,nowhere.tok] optim.lrr=1");
     run_expect(2, "model.vocab: must be at least 280", BASE_KEYS "data.tokenizer=tok optim.lrr=1");
     assert_false(ax_path_exists("run"));
 }

@@ -94,7 +94,7 @@ static ax_status detect_untied_head(ax_pretrained *m)
     return AX_OK;
 }
 
-void pretrained_log(const ax_pretrained *m)
+static void log_differences(const ax_pretrained *m)
 {
     const char *head, *table;
     ax_family_tied(m->config.family, &head, &table);
@@ -225,7 +225,7 @@ ax_status ax_pretrained_open_shared(ax_comm *world, const char *model, ax_pretra
         *out = (ax_pretrained){0};
         ax_status status = open_together(world, model, out, &gone);
         if (status == AX_OK)
-            pretrained_log(out);
+            log_differences(out);
         if (status == AX_OK)
             return AX_OK;
         ax_pretrained_close(out);

@@ -8,9 +8,6 @@
 
 #include <signal.h>
 
-/* pretrained.c: logs where the model was read differently from what its config.json says. */
-void pretrained_log(const ax_pretrained *m);
-
 typedef struct ax_sources {
     int n;
     ax_data **data;

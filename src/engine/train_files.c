@@ -161,13 +161,12 @@ static ax_status log_files(const char *dir, const ax_run_files *files, const ax_
     return status;
 }
 
-ax_status ax_run_find_files(ax_run *run)
+/* Reads the files to copy from `dir`. AX_ERR_DATA if a file cannot be read, or `dir` was removed meanwhile.
+ */
+static ax_status read_files(ax_run *run, const char *dir)
 {
-    const char *dir = run->resume_dir ? run->resume_dir : run->model_dir;
     struct dirent **entry;
     ax_buf directories = {0};
-    if (!dir)
-        return AX_OK;
     int n = scandir(dir, &entry, NULL, alphasort);
     AX_CHECK(n >= 0, AX_ERR_DATA, "cannot list %s: %s", dir, strerror(errno));
     ax_status status = AX_OK;
@@ -177,8 +176,29 @@ ax_status ax_run_find_files(ax_run *run)
         free(entry[i]);
     }
     free(entry);
+    if (status == AX_OK && !ax_path_exists(dir))
+        status = ax_fail(AX_ERR_DATA, "%s was removed while its files were read", dir);
     if (status == AX_OK && !run->resume_dir)
         status = log_files(dir, &run->beside, &directories);
     ax_buf_fini(&directories);
+    return status;
+}
+
+/* The run that wrote the initial weights may still train, and remove their checkpoint when it saves another
+ * one. All its checkpoints have the same files beside the model, so they are then read from the newest. */
+ax_status ax_run_find_files(ax_run *run)
+{
+    char *newest = NULL;
+    const char *dir = run->resume_dir ? run->resume_dir : run->model_dir;
+    ax_status status = dir ? read_files(run, dir) : AX_OK;
+    while (status == AX_ERR_DATA && run->config->model.from && !ax_path_exists(dir)) {
+        ax_run_files_fini(&run->beside);
+        free(newest);
+        newest = NULL;
+        AX_TRY(ax_ckpt_find_model(run->config->model.from, &newest));
+        dir = newest;
+        status = read_files(run, dir);
+    }
+    free(newest);
     return status;
 }

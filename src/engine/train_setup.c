@@ -68,8 +68,8 @@ static ax_status open_pretrained(ax_run *run)
 {
     ax_config *c = run->config;
     ax_pretrained from;
-    AX_TRY(ax_pretrained_open(c->model.from, &from));
-    pretrained_log(&from);
+    /* All ranks open the directory that rank 0 finds: another run may be writing newer checkpoints there. */
+    AX_TRY(ax_pretrained_open_shared(run->world, c->model.from, &from));
     ax_status status = ax_model_config_copy(&from.config, &run->model);
     run->identity = from.identity;
     run->model_dir = from.dir;

@@ -130,6 +130,19 @@ expect 0 '' bash -c 'trap "" CHLD; exec "$@"' - "$axonn" logits two --tokens 3,4
 expect 0 '' bash -c 'sleep 600 & echo $! >child; exec "$@"' - "$axonn" logits two --tokens 3,4 --last --ranks 2
 kill "$(<child)" || die "a process that the job did not start was ended with it"
 
+# Another run replaces its checkpoints meanwhile: all ranks start from the one that rank 0 found.
+sed 's/^model:.*/model: {from: going}/' a.yaml >from.yaml
+"$axonn" train a.yaml run.dir=going run.keep_latest=1 run.checkpoint_interval=1 train.steps=1000000 2>/dev/null &
+going=$!
+for ((i = 0; i < 200; i++)); do [[ ! -s going/latest ]] || break; sleep 0.05; done
+for ((i = 0; i < 2; i++)); do
+  timeout 60 "$axonn" train from.yaml run.dir="from$i" train.steps=1 --ranks 2 grid.data=2 2>log || break
+done
+kill $going
+wait $going
+((i == 2)) || die "a start from a run in training: $(tail -n 3 log)"
+none_left
+
 # Mistakes: one message, the documented exit code, no files.
 expect 2 'needs 4 ranks but there are 2: .*--ranks 4.*nearest grids' "$axonn" train a.yaml --ranks 2 grid.x=4
 expect 2 'heads' "$axonn" train a.yaml --ranks 2 grid.x=2 model.heads=5

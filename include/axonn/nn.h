@@ -185,14 +185,16 @@ AX_MUST_CHECK ax_status ax_cross_entropy_loss(ax_frame *frame, const ax_tensor *
 
 /* ---- generation ---------------------------------------------------------------------------------- */
 
-/* The keys and values of a tree's attention layers, for `batch` sequences of up to `capacity` positions. */
+/* The keys and values of a tree's attention layers, for `batch` sequences of up to `capacity` positions. From
+ * create to destroy, these layers use the cache in forward, except in AX_MODE_TRAIN: they store the keys and
+ * values of the new positions after those in the cache, and attend to all. A tree has one cache at a time
+ * (else AX_ERR_USAGE), which is destroyed before the tree. */
 typedef struct ax_kv_cache ax_kv_cache;
-AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
+AX_MUST_CHECK ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t capacity,
                                            ax_kv_cache **out);
 void ax_kv_cache_destroy(ax_kv_cache **cache);
-/* Returns the number of positions in the cache. Forward on a batch with this cache stores the keys and values
- * of its positions after them, and attends to all. It does not change the length: call ax_kv_cache_advance
- * with the number of new positions after all layers have run. */
+/* Returns the number of positions in the cache. Forward does not change it: call ax_kv_cache_advance with the
+ * number of new positions after all layers have run. */
 int64_t ax_kv_cache_length(const ax_kv_cache *cache);
 void ax_kv_cache_advance(ax_kv_cache *cache, int64_t positions);
 /* Drops all but the first `positions` positions. */

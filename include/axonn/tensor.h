@@ -120,7 +120,6 @@ typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions;               /* targets < 0 are masked; doc_start: see ax_attention_args */
     const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL */
-    struct ax_kv_cache *cache;   /* generation: keys and values of earlier positions (nn.h); else NULL */
 } ax_batch;
 
 /* A frame is the activation memory (arena) of one micro-batch, with the stack of tensors that forward saves

@@ -32,7 +32,7 @@ static ax_status load_tokens(ax_generator *g, const int32_t *tokens, int64_t fir
     }
     AX_TRY(ax_copy_in(g->ctx->stream, g->device, g->host, ids_bytes(g)));
     ax_layout none = {0};
-    *batch = (ax_batch){.cache = g->cache};
+    *batch = (ax_batch){0};
     batch->tokens = batch->positions = ax_tensor_make(AX_I32, 2, (int64_t[]){1, n}, NULL, &none);
     batch->tokens.data = g->device;
     batch->positions.data = g->device + g->prompt;

@@ -9,6 +9,7 @@ typedef struct attention {
     int64_t head_dim, kv_width;
     ax_role kv_role;
     ax_drop drop;
+    ax_attention_cache cached;
 } attention;
 
 enum { Q, K, V, PROJ };
@@ -17,19 +18,17 @@ enum { Q, K, V, PROJ };
 static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor *q, const ax_tensor *k,
                                const ax_tensor *v, ax_tensor *o)
 {
-    ax_kv_cache *cache = ax_frame_batch(frame)->cache;
+    const ax_attention_cache *c = ax_attention_cache_of(self);
     const ax_grid *grid = self->ctx->grid;
-    ax_tensor all[2];
-    AX_TRY(ax_kv_cache_find(cache, self, &all[0], &all[1]));
-    int64_t length = ax_kv_cache_length(cache), b = ax_tensor_extent(grid, k, 0),
+    int64_t length = ax_kv_cache_length(c->cache), b = ax_tensor_extent(grid, k, 0),
             t = ax_tensor_extent(grid, k, 1), width = ax_tensor_extent(grid, k, 2),
-            capacity = ax_tensor_extent(grid, &all[0], 1);
+            capacity = ax_tensor_extent(grid, &c->k, 1);
     AX_CHECK(length + t <= capacity, AX_ERR_INTERNAL,
              "a cache of %lld positions cannot hold %lld more after %lld", (long long)capacity, (long long)t,
              (long long)length);
     for (int i = 0; i < 2; i++) {
         const ax_tensor *fresh = i ? v : k;
-        char *place = (char *)all[i].data + (size_t)(length * width) * ax_dtype_size(fresh->dtype);
+        char *place = (char *)(i ? c->v : c->k).data + (size_t)(length * width) * ax_dtype_size(fresh->dtype);
         AX_TRY(ax_run_copy_box(self->ctx->stream,
                                &(ax_copy_box_args){.n = {1, b, t, width},
                                                    .x_stride = {0, t * width, width, 1},
@@ -39,7 +38,7 @@ static ax_status attend_cached(ax_layer *self, ax_frame *frame, const ax_tensor 
                                                    .dtype = fresh->dtype}));
     }
     ax_tensor no_documents = {0};
-    return ax_op_attention(frame, q, &all[0], &all[1], &no_documents, ((attention *)self)->head_dim, length,
+    return ax_op_attention(frame, q, &c->k, &c->v, &no_documents, ((attention *)self)->head_dim, length,
                            length + t, NULL, o, NULL);
 }
 
@@ -55,7 +54,7 @@ static ax_status attention_forward(ax_layer *self, ax_frame *frame, const ax_ten
     ax_tensor in[3], o, lse, no_documents = {0};
     for (int i = Q; i <= V; i++)
         AX_TRY(ax_layer_forward(self->child[i], frame, x, &in[i]));
-    if (batch && batch->cache) {
+    if (a->cached.cache && !ax_frame_training(frame)) {
         AX_TRY(attend_cached(self, frame, &in[Q], &in[K], &in[V], &o));
     } else {
         AX_TRY(ax_op_attention(frame, &in[Q], &in[K], &in[V], batch ? &batch->doc_start : &no_documents,
@@ -86,6 +85,8 @@ static ax_status attention_backward(ax_layer *self, ax_frame *frame, const ax_te
 
 const ax_layer_ops ax_attention_ops = {
     .kind = "attention", .forward = attention_forward, .backward = attention_backward};
+
+ax_attention_cache *ax_attention_cache_of(ax_layer *layer) { return &((attention *)layer)->cached; }
 
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity)
 {

@@ -9,8 +9,11 @@ extern const ax_layer_ops ax_attention_ops;
 /* Returns the tensor [batch, capacity, kv width] of an attention layer's keys or values, without data. */
 ax_tensor ax_attention_cache_tensor(const ax_layer *layer, int64_t batch, int64_t capacity);
 
-/* The cached keys and values of `layer`; AX_ERR_INTERNAL if the cache was made for another tree. */
-ax_status ax_kv_cache_find(const struct ax_kv_cache *cache, const ax_layer *layer, ax_tensor *k,
-                           ax_tensor *v);
+/* The part of a cache that belongs to an attention layer. `cache` NULL: the layer has none. */
+typedef struct ax_attention_cache {
+    const ax_kv_cache *cache;
+    ax_tensor k, v;
+} ax_attention_cache;
+ax_attention_cache *ax_attention_cache_of(ax_layer *layer);
 
 #endif

@@ -3,81 +3,85 @@
 
 #include <stdlib.h>
 
-typedef struct entry {
-    const ax_layer *layer;
-    ax_tensor k, v;
-} entry;
-
 struct ax_kv_cache {
     ax_ctx *ctx;
-    int64_t length;
-    int n;
-    entry *entries; /* sorted by layer */
-    size_t bytes;
+    ax_layer *root;
+    int64_t batch, capacity, length;
     char *block;
+    size_t bytes, placed; /* size of the block; bytes of it that layers have */
 };
 
-static int count_attention(const ax_layer *layer)
+typedef ax_status visit_fn(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part);
+
+/* Calls `visit` for each attention layer of the tree, until one call fails. */
+static ax_status visit_attention(ax_kv_cache *cache, ax_layer *layer, visit_fn *visit)
 {
-    int n = layer->ops == &ax_attention_ops;
+    if (layer->ops == &ax_attention_ops)
+        AX_TRY(visit(cache, layer, ax_attention_cache_of(layer)));
     for (int i = 0; i < layer->children; i++)
-        n += count_attention(layer->child[i]);
-    return n;
+        AX_TRY(visit_attention(cache, layer->child[i], visit));
+    return AX_OK;
 }
 
-/* Adds an entry for each attention layer of the tree, and the bytes of its tensors to cache->bytes. */
-static void add_entries(ax_kv_cache *cache, const ax_layer *layer, int64_t batch, int64_t capacity)
+static size_t bytes_of(const ax_kv_cache *cache, const ax_tensor *tensor)
 {
-    if (layer->ops == &ax_attention_ops) {
-        ax_tensor t = ax_attention_cache_tensor(layer, batch, capacity);
-        cache->entries[cache->n++] = (entry){layer, t, t};
-        cache->bytes += 2 * (size_t)ax_round_up(ax_tensor_bytes(cache->ctx->grid, &t), 64);
-    }
-    for (int i = 0; i < layer->children; i++)
-        add_entries(cache, layer->child[i], batch, capacity);
+    return (size_t)ax_round_up(ax_tensor_bytes(cache->ctx->grid, tensor), 64);
 }
 
-static int by_layer(const void *x, const void *y)
+static ax_status attach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part)
 {
-    uintptr_t a = (uintptr_t)((const entry *)x)->layer, b = (uintptr_t)((const entry *)y)->layer;
-    return (a > b) - (a < b);
+    AX_CHECK(!part->cache, AX_ERR_USAGE,
+             "attention \"%s\" already has a key/value cache: destroy that one before creating another",
+             layer->name);
+    part->cache = cache;
+    part->k = part->v = ax_attention_cache_tensor(layer, cache->batch, cache->capacity);
+    cache->bytes += 2 * bytes_of(cache, &part->k);
+    return AX_OK;
 }
 
-ax_status ax_kv_cache_create(ax_ctx *ctx, const ax_layer *root, int64_t batch, int64_t capacity,
-                             ax_kv_cache **out)
+static ax_status place(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part)
 {
+    (void)layer;
+    part->k.data = cache->block + cache->placed;
+    part->v.data = cache->block + cache->placed + bytes_of(cache, &part->k);
+    cache->placed += 2 * bytes_of(cache, &part->k);
+    return AX_OK;
+}
+
+static ax_status detach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache *part)
+{
+    (void)layer;
+    if (part->cache == cache)
+        *part = (ax_attention_cache){0};
+    return AX_OK;
+}
+
+ax_status ax_kv_cache_create(ax_ctx *ctx, ax_layer *root, int64_t batch, int64_t capacity, ax_kv_cache **out)
+{
+    *out = NULL;
     ax_kv_cache *cache;
     AX_TRY(ax_calloc(1, sizeof *cache, &cache));
-    cache->ctx = ctx;
-    ax_status status = ax_calloc((size_t)count_attention(root), sizeof *cache->entries, &cache->entries);
-    if (status == AX_OK) {
-        add_entries(cache, root, batch, capacity);
+    *cache = (ax_kv_cache){.ctx = ctx, .root = root, .batch = batch, .capacity = capacity};
+    ax_status status = visit_attention(cache, root, attach);
+    if (status == AX_OK)
         status = ax_device_alloc(ctx->dev, cache->bytes, (void **)&cache->block);
-    }
-    if (status != AX_OK) {
+    if (status == AX_OK)
+        status = visit_attention(cache, root, place);
+    if (status != AX_OK)
         ax_kv_cache_destroy(&cache);
-        return status;
-    }
-    char *at = cache->block;
-    for (int i = 0; i < cache->n; i++) {
-        size_t size = (size_t)ax_round_up(ax_tensor_bytes(ctx->grid, &cache->entries[i].k), 64);
-        cache->entries[i].k.data = at;
-        cache->entries[i].v.data = at + size;
-        at += 2 * size;
-    }
-    qsort(cache->entries, (size_t)cache->n, sizeof *cache->entries, by_layer);
     *out = cache;
-    return AX_OK;
+    return status;
 }
 
 void ax_kv_cache_destroy(ax_kv_cache **cache)
 {
-    if (!*cache)
+    ax_kv_cache *c = *cache;
+    if (!c)
         return;
-    if ((*cache)->block)
-        ax_device_free((*cache)->ctx->dev, (*cache)->block, (*cache)->bytes);
-    free((*cache)->entries);
-    free(*cache);
+    (void)visit_attention(c, c->root, detach); /* detach does not fail */
+    if (c->block)
+        ax_device_free(c->ctx->dev, c->block, c->bytes);
+    free(c);
     *cache = NULL;
 }
 
@@ -89,16 +93,3 @@ void ax_kv_cache_truncate(ax_kv_cache *cache, int64_t positions)
     cache->length = positions;
 }
 size_t ax_kv_cache_bytes(const ax_kv_cache *cache) { return cache->bytes; }
-
-ax_status ax_kv_cache_find(const ax_kv_cache *cache, const ax_layer *layer, ax_tensor *k, ax_tensor *v)
-{
-    const entry *found = cache->n ? bsearch(&(entry){.layer = layer}, cache->entries, (size_t)cache->n,
-                                            sizeof *cache->entries, by_layer)
-                                  : NULL;
-    AX_CHECK(found, AX_ERR_INTERNAL,
-             "the key/value cache has no attention layer \"%s\": it was created for another network",
-             layer->name);
-    *k = found->k;
-    *v = found->v;
-    return AX_OK;
-}

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Checks the order of the rooms from the #include lines: a room may include only headers of the rooms listed for it here,
-# and no private headers of other rooms. Tests may include anything. Prints file:line of each offence.
+# Checks the order of the rooms. A room may include only headers of the rooms listed for it here, and no private headers
+# of other rooms. It may name `struct ax_x`, in a forward declaration too, only if it may use the room that defines it.
+# Tests may do anything. Prints file:line of each offence.
+# Usage: check-rooms.sh [ROOT]
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "${1:-$(dirname "$0")/..}"
 
 { find include src examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' 2>/dev/null || true; } | LC_ALL=C sort | awk '
 BEGIN {
@@ -31,6 +33,9 @@ BEGIN {
     uses("cli", "[perf]")
     uses("axonn", "[perf]")      # include/axonn/axonn.h, everything at once
     uses("examples", "[axonn]")
+    # file and struct of another room that it may name nevertheless: the context holds the parallel settings of all that
+    # is created with it (docs/decisions/0020-context-holds-parallel-settings.md)
+    excused["include/axonn/grid.h", "ax_strategy"] = 1
 }
 function owns(room, headers,   n, name, i) {
     n = split(headers, name, " ")
@@ -92,13 +97,49 @@ function check(name, quoted,   target, from, to) {
     else if (!((from, to) in may))
         offence("room " from " may not use room " to " (it may use:" allowed(from) ")")
 }
+# Returns the line without its comments. `commented` says whether the next line begins inside a comment.
+function code_of(text,   at) {
+    if (commented && !sub(/^.*\*\//, "", text)) return ""
+    commented = 0
+    gsub(/\/\*[^*]*(\*+[^*\/]+)*\*+\//, "", text)
+    sub(/\/\/.*/, "", text)
+    if (at = index(text, "/*")) {
+        commented = 1
+        text = substr(text, 1, at - 1)
+    }
+    return text
+}
+# Notes where a struct is named, and where it is defined or, failing that, first declared by a typedef.
+function note_structs(text,   name) {
+    while (match(text, /(^|[^A-Za-z0-9_])struct ax_[a-z0-9_]+/)) {
+        name = substr(text, RSTART, RLENGTH)
+        sub(/^.*struct /, "", name)
+        if (substr(text, RSTART + RLENGTH) ~ /^ *\{/) defined[name] = file
+        else if (text ~ /^typedef/ && !(name in declared)) declared[name] = file
+        mentions++
+        mention[mentions] = name
+        mention_file[mentions] = file
+        mention_line[mentions] = line
+        text = substr(text, RSTART + RLENGTH)
+    }
+}
+function check_mention(name,   home, from, to) {
+    home = name in defined ? defined[name] : declared[name]
+    if (home == "" || (file, name) in excused) return
+    from = room_of(file)
+    to = room_of(home)
+    if (!((from, to) in may))
+        offence("room " from " may not name struct " name " of room " to " (" home "; it may use:" allowed(from) ")")
+}
 { files[NR] = $0; exists[$0] = 1 }
 END {
     for (f = 1; f <= NR; f++) {
         file = files[f]
         line = 1
+        commented = 0
         if (room_of(file) == "") offence("this file is in no room of the table in scripts/check-rooms.sh")
         else for (line = 1; (getline text < file) > 0; line++) {
+            note_structs(code_of(text))
             if (text !~ /^[ \t]*#[ \t]*include[ \t]*["<]/) continue
             quoted = text ~ /include[ \t]*"/
             sub(/^[^"<]*["<]/, "", text)
@@ -108,6 +149,11 @@ END {
         }
         close(file)
     }
-    printf "check-rooms: %d files, %d includes, %d offences\n", NR, includes, bad
+    for (m = 1; m <= mentions; m++) {
+        file = mention_file[m]
+        line = mention_line[m]
+        check_mention(mention[m])
+    }
+    printf "check-rooms: %d files, %d includes, %d structs named, %d offences\n", NR, includes, mentions, bad
     exit bad > 0
 }'

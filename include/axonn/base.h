@@ -168,6 +168,9 @@ AX_MUST_CHECK ax_status ax_mkdirs(const char *path);
 AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
 /* Removes a file or a whole tree; a missing path is fine. Never follows links. */
 AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
+/* Returns the directory for temporary files: that of the environment variable TMPDIR, or "/tmp" if it is
+ * unset or empty. */
+const char *ax_temporary_dir(void);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
 /* Whether both paths name the same entry of the same directory, however they are spelled. It need not exist.

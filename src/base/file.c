@@ -12,6 +12,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+const char *ax_temporary_dir(void)
+{
+    const char *named = getenv("TMPDIR");
+    return named && *named ? named : "/tmp";
+}
+
 bool ax_path_exists(const char *path) { return access(path, F_OK) == 0; }
 
 bool ax_path_is_dir(const char *path)

@@ -102,8 +102,7 @@ static bool show_build(void *user, const ax_data_progress *progress)
 /* Tokenizes text into a temporary directory `dir`, which the caller removes. *tokens is the token file. */
 static ax_status prepare(const args *a, const opened_model *m, char *dir, size_t size, char **tokens)
 {
-    const char *base = getenv("TMPDIR");
-    snprintf(dir, size, "%s/axonn-eval-XXXXXX", base ? base : "/tmp");
+    snprintf(dir, size, "%s/axonn-eval-XXXXXX", ax_temporary_dir());
     if (!mkdtemp(dir)) {
         ax_status status =
             ax_fail(AX_ERR_DATA, "cannot create a temporary directory %s: %s", dir, strerror(errno));

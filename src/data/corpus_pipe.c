@@ -14,9 +14,8 @@
 
 static ax_status create_copy(const char *path, int *fd)
 {
-    const char *base = getenv("TMPDIR");
     char name[4096];
-    snprintf(name, sizeof name, "%s/axonn-pipe-XXXXXX", base && *base ? base : "/tmp");
+    snprintf(name, sizeof name, "%s/axonn-pipe-XXXXXX", ax_temporary_dir());
     *fd = mkostemp(name, O_CLOEXEC);
     AX_CHECK(*fd >= 0, AX_ERR_DATA, "cannot copy %s to %s: %s (environment TMPDIR names another directory)",
              path, name, strerror(errno));

@@ -406,6 +406,16 @@ static void an_interrupted_eval_leaves_no_files(void **state)
     ax_buf_fini(&out);
 }
 
+/* An empty TMPDIR counts as unset. */
+static void an_empty_tmpdir_is_unset(void **state)
+{
+    (void)state;
+    ax_buf out = {0};
+    assert_int_equal(shell("TMPDIR= " AXONN " eval run --data valid.txt 2>&1", &out), 0);
+    assert_contains(out.data, " into /tmp/axonn-eval-");
+    ax_buf_fini(&out);
+}
+
 /* Too little memory is reported before anything is allocated. */
 static void too_little_memory_is_reported_first(void **state)
 {
@@ -584,6 +594,7 @@ int main(void)
         cmocka_unit_test(eval_equals_the_evaluation_of_training),
         cmocka_unit_test(eval_reads_all_input_formats),
         cmocka_unit_test(an_interrupted_eval_leaves_no_files),
+        cmocka_unit_test(an_empty_tmpdir_is_unset),
         cmocka_unit_test(invalid_models_are_errors),
         cmocka_unit_test(too_little_memory_is_reported_first),
         cmocka_unit_test(eval_reads_a_run_in_training),

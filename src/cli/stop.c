@@ -19,7 +19,7 @@ static void note(int number)
 
 void cli_stop_catch(void)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < AX_COUNT(numbers); i++) {
         struct sigaction before, action = {.sa_handler = note, .sa_flags = SA_RESTART};
         if (sigaction(numbers[i], NULL, &before) || before.sa_handler == SIG_IGN) /* nohup ignores SIGHUP */

@@ -65,8 +65,8 @@ ax_status cli_completion_bash(ax_buf *out);
 
 /* ---- signals: stop.c ---- */
 
-/* Catches SIGINT, SIGTERM and SIGHUP from now on, so that a verb can remove its temporary files before it
- * stops. Its progress callback returns false once cli_stop_wanted() is true. */
+/* Catches SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 from now on, so that a verb can remove its temporary
+ * files before it stops. Its progress callback returns false once cli_stop_wanted() is true. */
 void cli_stop_catch(void);
 /* Whether such a signal has been received. */
 bool cli_stop_wanted(void);

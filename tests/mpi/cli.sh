@@ -150,7 +150,7 @@ expect 2 '--grid: unknown flag.*written without dashes \(grid\.x=2\)' "$axonn" t
 expect 2 '--grid\.x: unknown flag; keys are written without dashes: grid\.x=' "$axonn" train a.yaml --ranks 2 --grid.x=2
 expect 2 'zero: must be from 0 to 3' "$axonn" train a.yaml --ranks 2 grid.x=2 zero=9
 expect 4 'cannot open no.yaml' "$axonn" train no.yaml --ranks 2
-expect 4 'data.train: there is no ' "$axonn" train a.yaml --ranks 2 grid.data=2 data.train=nothing
+expect 4 'data.train: no such file or directory: ' "$axonn" train a.yaml --ranks 2 grid.data=2 data.train=nothing
 expect 2 'rank 1: train.seed is 2 here \(command line\) and 1 on rank 0' \
   "${launch[@]}" -n 1 "$axonn" train a.yaml grid.data=2 train.seed=1 : -n 1 "$axonn" train a.yaml grid.data=2 train.seed=2
 expect 4 'rank 1: cannot open b.yaml' \

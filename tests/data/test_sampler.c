@@ -210,8 +210,8 @@ static void refusals(void **state)
     o.weights = (double[]){0};
     FAILS(AX_ERR_USAGE, "weight", ax_sampler_create(&data, 1, &o, &sampler));
     o.batch = 0;
-    FAILS(AX_ERR_USAGE, "rows (0)", ax_sampler_create(&data, 1, &o, &sampler));
-    FAILS(AX_ERR_USAGE, "sources (0)", ax_sampler_create(&data, 0, &o, &sampler));
+    FAILS(AX_ERR_USAGE, "one row (0)", ax_sampler_create(&data, 1, &o, &sampler));
+    FAILS(AX_ERR_USAGE, "source (got 0)", ax_sampler_create(&data, 0, &o, &sampler));
     ax_data_close(&data);
 }
 

@@ -108,7 +108,11 @@ ax_layer *ax_silu(ax_ctx *ctx, const char *name);
 /* `form`: AX_GELU_TANH or AX_GELU_EXACT, else AX_ERR_USAGE. */
 ax_layer *ax_gelu(ax_ctx *ctx, const char *name, ax_activation form);
 
-/* Dropout with probability p, 0 <= p < 1; in evaluation y = x. */
+/* Dropout with probability p, 0 <= p <= 1; in evaluation y = x. Every ax_frame_begin in AX_MODE_TRAIN draws
+ * another mask, the same on every grid: from the step in the batch's `now` if there is one, else from the
+ * number of such tasks that the frame has begun (ax_drop in op.h). forward, backward and ax_recompute of one
+ * task use the same mask. A new frame counts from the beginning: a program that resumes a training and wants
+ * other masks passes `now`. */
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p);
 
 /* y = token_table[tokens] + position_table[positions], with the tokens and positions of the frame's batch; x
@@ -123,8 +127,8 @@ ax_layer *ax_embedding(ax_ctx *ctx, const char *name, const ax_embedding_config 
 /* Multi-head causal self-attention with its projections: the children q, k, v and proj are linear layers.
  * Whole heads are split along the axes of AX_ROLE_INNER. With kv_heads < heads, groups of query heads share
  * a key head (grouped-query attention; 0: kv_heads = heads); ax_heads_split chooses the layout, also for more
- * ranks than kv_heads. `dropout`, in [0, 1), is applied to the attention probabilities in training.
- * Collective along the grid. */
+ * ranks than kv_heads. `dropout`, in [0, 1], is applied to the attention probabilities in training,
+ * with masks as of ax_dropout. Collective along the grid. */
 typedef struct ax_attention_config {
     int64_t width, heads, kv_heads;
     double init_std, proj_init_std, dropout;

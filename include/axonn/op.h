@@ -40,9 +40,11 @@ AX_MUST_CHECK ax_status ax_op_layernorm_grad(ax_frame *frame, const ax_tensor *x
                                              const ax_tensor *dy, const ax_tensor *add, ax_param *weight,
                                              ax_param *bias, double eps, ax_tensor *dx);
 
-/* Dropout: sets each element to 0 with probability p, in [0, 1), and multiplies the others by 1/(1-p). The
+/* Dropout: sets each element to 0 with probability p, in [0, 1], and multiplies the others by 1/(1-p). The
  * random numbers depend on `key` (different for each layer), the step (ax_batch_numbers) and the element's
- * global index. So the mask is the same on every grid and for every size of micro-batch. */
+ * global index. So the mask is the same on every grid and for every size of micro-batch. If the frame's batch
+ * is NULL or has no numbers (`now`), ax_frame_train_tasks takes the place of the step: each task begun in
+ * AX_MODE_TRAIN has its own mask, which is the same on every grid. */
 typedef struct ax_drop {
     double p;
     uint64_t key;

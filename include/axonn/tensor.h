@@ -119,7 +119,8 @@ typedef enum ax_mode {
 typedef struct ax_batch {
     ax_tensor tokens, targets, doc_start,
         positions;               /* targets < 0 are masked; doc_start: see ax_attention_args */
-    const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL */
+    const ax_batch_numbers *now; /* scalars that change with each micro-batch; device memory, or NULL: the
+                                    loss scale is 1, and dropout counts the tasks (ax_drop in op.h) */
 } ax_batch;
 
 /* A frame is the activation memory (arena) of one micro-batch, with the stack of tensors that forward saves
@@ -178,6 +179,8 @@ AX_MUST_CHECK ax_status ax_frame_host(ax_frame *frame, size_t bytes, void **out)
 
 /* Whether the task began in AX_MODE_TRAIN, which turns dropout on. */
 bool ax_frame_training(const ax_frame *frame);
+/* Returns the number of tasks begun in AX_MODE_TRAIN since creation, the running one included. */
+uint64_t ax_frame_train_tasks(const ax_frame *frame);
 /* Turns ax_frame_save on or off; returns the previous state. On when a task begins in AX_MODE_TRAIN; off in
  * segments that backward recomputes. */
 bool ax_frame_set_saving(ax_frame *frame, bool saving);

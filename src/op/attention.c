@@ -42,7 +42,7 @@ static ax_attention_dropout dropout_of(const ax_frame *frame, const ax_tensor *q
         return (ax_attention_dropout){0};
     ax_box box = ax_tensor_box(grid, q, ax_grid_rank(grid));
     return (ax_attention_dropout){.p = drop->p,
-                                  .key = drop->key,
+                                  .key = ax_op_drop_key(frame, drop),
                                   .row0 = box.lo[0] * q->dim[1],
                                   .head0 = box.lo[2] / head_dim,
                                   .heads = q->dim[2] / head_dim,

@@ -20,11 +20,18 @@ ax_status ax_op_vector_grad(ax_frame *frame, const ax_tensor *dy, ax_param *para
 /* Allocates a local tensor (statistics): accumulation dtype, these extents, no layout. */
 ax_status ax_op_local(ax_frame *frame, int ndim, const int64_t *dim, ax_tensor *out);
 
-/* AX_ERR_INTERNAL if x has padded rows, which few kernels support; `what` names the operation. */
+/* AX_ERR_USAGE if x has padded rows, which few kernels support; `what` names the operation. */
 ax_status ax_op_dense(const ax_tensor *x, const char *what);
 
-/* Allocates a tensor like `x`. AX_ERR_INTERNAL if x has padded rows, which few kernels support. */
+/* Allocates a tensor like `x`. AX_ERR_USAGE if x has padded rows, which few kernels support. */
 ax_status ax_op_like(ax_frame *frame, const ax_tensor *x, ax_tensor *out);
+
+/* Returns the key of the running task's dropout mask: that of `drop`, or one derived from it if the frame's
+ * batch has no numbers to tell the steps apart. */
+uint64_t ax_op_drop_key(const ax_frame *frame, const ax_drop *drop);
+
+/* Sets the memory of x to zero. */
+ax_status ax_op_zero(ax_frame *frame, const ax_tensor *x);
 
 /* The data at index `index` of the first dim of a local tensor from ax_op_local. */
 void *ax_op_part(const ax_tensor *stats, int64_t index);

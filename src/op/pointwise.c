@@ -137,6 +137,18 @@ ax_status ax_op_add(ax_frame *frame, const ax_tensor *a, const ax_tensor *b, ax_
             .n = ax_tensor_count(grid, a), .a = a->data, .b = b->data, .y = y->data, .dtype = a->dtype});
 }
 
+uint64_t ax_op_drop_key(const ax_frame *frame, const ax_drop *drop)
+{
+    const ax_batch *batch = ax_frame_batch(frame);
+    return batch && batch->now ? drop->key : ax_rng_key(drop->key, "task", ax_frame_train_tasks(frame));
+}
+
+ax_status ax_op_zero(ax_frame *frame, const ax_tensor *x)
+{
+    ax_fill_args fill = {.n = ax_tensor_count(ax_frame_ctx(frame)->grid, x), .y = x->data, .dtype = x->dtype};
+    return fill.n ? ax_run_fill(stream_of(frame), &fill) : AX_OK;
+}
+
 ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop, ax_tensor *y)
 {
     const ax_grid *grid = ax_frame_ctx(frame)->grid;
@@ -151,7 +163,7 @@ ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop
                                                                .row0 = box.lo[0] * x->dim[1],
                                                                .col0 = box.lo[2],
                                                                .global_cols = x->dim[2],
-                                                               .key = drop->key,
+                                                               .key = ax_op_drop_key(frame, drop),
                                                                .p = drop->p,
                                                                .now = batch ? batch->now : NULL,
                                                                .x = x->data,

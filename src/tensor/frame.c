@@ -112,6 +112,7 @@ const ax_batch *ax_frame_batch(const ax_frame *frame) { return frame->batch; }
 const char *ax_frame_task_name(const ax_frame *frame) { return frame->name; }
 size_t ax_frame_high_water(const ax_frame *frame) { return frame->high_water; }
 bool ax_frame_training(const ax_frame *frame) { return frame->training; }
+uint64_t ax_frame_train_tasks(const ax_frame *frame) { return frame->train_tasks; }
 
 bool ax_frame_set_saving(ax_frame *frame, bool saving)
 {
@@ -165,6 +166,7 @@ ax_status ax_frame_begin(ax_frame *frame, const char *task, ax_mode mode, const 
     frame->host_used = 0;
     frame->depth = 0;
     frame->training = frame->saving = mode == AX_MODE_TRAIN;
+    frame->train_tasks += frame->training;
     frame->batch = batch;
     if (frame->recording)
         return begin_record(frame, task);

@@ -33,9 +33,10 @@ struct ax_frame {
     bool recording, training, saving;
     const ax_frame_plan *planned;
     const ax_batch *batch;
-    ax_frame_task *task; /* record or plan of the running task */
-    int next;            /* index of the running task's next allocation */
-    int64_t clock;       /* operations since the task began */
+    ax_frame_task *task;  /* record or plan of the running task */
+    int next;             /* index of the running task's next allocation */
+    int64_t clock;        /* operations since the task began */
+    uint64_t train_tasks; /* number of tasks begun in AX_MODE_TRAIN */
     ax_frame_task *recorded;
     int tasks;
     ax_tensor *stack;

@@ -21,7 +21,7 @@ typedef struct ax_family ax_family;
 #define AX_FFN_MAX 4194304
 #define AX_VOCAB_MAX 16777216 /* for vocab and seq_len */
 
-/* Dropout rates in training, each in [0, 1): of the sum of the embeddings, of the output of each residual
+/* Dropout rates in training, each in [0, 1]: of the sum of the embeddings, of the output of each residual
  * branch, of the attention probabilities. */
 typedef struct ax_model_dropout {
     double embd, resid, attn;

@@ -22,7 +22,7 @@ ax_status ax_model_config_check(const ax_model_config *c)
     const double rate[] = {c->dropout.embd, c->dropout.resid, c->dropout.attn};
     static const char *const of[] = {"embeddings", "residual branches", "attention"};
     for (size_t i = 0; i < AX_COUNT(rate); i++)
-        AX_CHECK(rate[i] >= 0 && rate[i] < 1, AX_ERR_USAGE, "dropout of %s = %g is not in [0, 1)", of[i],
+        AX_CHECK(rate[i] >= 0 && rate[i] <= 1, AX_ERR_USAGE, "dropout of %s = %g is not in [0, 1]", of[i],
                  rate[i]);
     return AX_OK;
 }

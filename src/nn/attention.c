@@ -135,8 +135,8 @@ ax_layer *ax_attention(ax_ctx *ctx, const char *name, const ax_attention_config 
                 name, (long long)c->width, (long long)c->heads, (long long)kv_heads);
         return NULL;
     }
-    if (!(c->dropout >= 0 && c->dropout < 1)) {
-        ax_fail(AX_ERR_USAGE, "attention \"%s\": dropout = %g is not in [0, 1)", name, c->dropout);
+    if (!(c->dropout >= 0 && c->dropout <= 1)) {
+        ax_fail(AX_ERR_USAGE, "attention \"%s\": dropout = %g is not in [0, 1]", name, c->dropout);
         return NULL;
     }
     ax_layer *layer = ax_layer_new(ctx, &ax_attention_ops, name, sizeof(attention));

@@ -130,8 +130,8 @@ static const ax_layer_ops dropout_ops = {
 
 ax_layer *ax_dropout(ax_ctx *ctx, const char *name, double p)
 {
-    if (!(p >= 0 && p < 1)) {
-        ax_fail(AX_ERR_USAGE, "dropout \"%s\": p = %g is not in [0, 1)", name, p);
+    if (!(p >= 0 && p <= 1)) {
+        ax_fail(AX_ERR_USAGE, "dropout \"%s\": p = %g is not in [0, 1]", name, p);
         return NULL;
     }
     ax_layer *layer = ax_layer_new(ctx, &dropout_ops, name, sizeof(dropout));

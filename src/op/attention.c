@@ -32,6 +32,9 @@ static ax_axisset shared_axes(const ax_tensor *q, const ax_tensor *k)
     return ax_layout_split_axes(&of_q, 1) & (ax_axisset)~ax_layout_split_axes(&of_k, 1);
 }
 
+/* Whether dropout sets all probabilities to 0; then 1/(1-p) is infinite. */
+static bool drops_all(const ax_drop *drop) { return drop && drop->p == 1; }
+
 /* Returns the kernel's dropout arguments for this rank's rows and heads of q. */
 static ax_attention_dropout dropout_of(const ax_frame *frame, const ax_tensor *q, int64_t head_dim,
                                        const ax_drop *drop)
@@ -59,8 +62,8 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
     AX_TRY(ax_op_like(frame, q, o));
     if (lse)
         AX_TRY(ax_op_local(frame, 3, (int64_t[]){n.batch, n.heads, n.q_len}, lse));
-    if (!n.heads)
-        return AX_OK;
+    if (!n.heads || drops_all(drop))
+        return ax_op_zero(frame, o);
     int64_t kv_rows = ax_tensor_extent(ctx->grid, k, 1);
     return ax_run_attention(ctx->stream,
                             &(ax_attention_args){.batch = n.batch,
@@ -82,19 +85,6 @@ ax_status ax_op_attention(ax_frame *frame, const ax_tensor *q, const ax_tensor *
                                                  .dtype = q->dtype});
 }
 
-static ax_status zero(ax_frame *frame, const ax_tensor *dk, const ax_tensor *dv)
-{
-    ax_ctx *ctx = ax_frame_ctx(frame);
-    const ax_tensor *const both[] = {dk, dv};
-    for (int i = 0; i < 2; i++) {
-        ax_fill_args fill = {
-            .n = ax_tensor_count(ctx->grid, both[i]), .y = both[i]->data, .dtype = both[i]->dtype};
-        if (fill.n)
-            AX_TRY(ax_run_fill(ctx->stream, &fill));
-    }
-    return AX_OK;
-}
-
 ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_tensor *k, const ax_tensor *v,
                                const ax_tensor *o, const ax_tensor *lse, const ax_tensor *doc_start,
                                int64_t head_dim, const ax_drop *drop, const ax_tensor *dout, ax_tensor *dq,
@@ -107,8 +97,11 @@ ax_status ax_op_attention_grad(ax_frame *frame, const ax_tensor *q, const ax_ten
     AX_TRY(ax_op_like(frame, k, dk));
     AX_TRY(ax_op_like(frame, v, dv));
     dk->layout.partial = dv->layout.partial = shared_axes(q, k);
-    if (!n.heads) /* fewer query heads than ranks: this rank's partial sums are 0 */
-        return zero(frame, dk, dv);
+    if (!n.heads || drops_all(drop)) { /* without heads, of fewer than ranks, the partial sums are 0 */
+        AX_TRY(ax_op_zero(frame, dq));
+        AX_TRY(ax_op_zero(frame, dk));
+        return ax_op_zero(frame, dv);
+    }
     void *delta;
     AX_TRY(ax_frame_scratch(frame, ctx->accum, n.batch * n.heads * n.q_len, &delta));
     return ax_run_attention_grad(ctx->stream,

@@ -155,6 +155,8 @@ ax_status ax_op_dropout(ax_frame *frame, const ax_tensor *x, const ax_drop *drop
     const ax_batch *batch = ax_frame_batch(frame);
     AX_TRY(ax_op_no_partial(frame, x, "dropout"));
     AX_TRY(ax_op_like(frame, x, y));
+    if (drop->p == 1) /* 1/(1-p) is infinite */
+        return ax_op_zero(frame, y);
     ax_box box = ax_tensor_box(grid, x, ax_grid_rank(grid));
     int64_t rows, cols;
     ax_rows_cols(frame, x, &rows, &cols);

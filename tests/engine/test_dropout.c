@@ -56,8 +56,10 @@ static void rates_are_the_models_or_the_keys(void **state)
     expect_rates("model.embd_dropout=0.3 model.resid_dropout=0", 0.3, 0, 0.125);
     expect_rates("model.dropout=0", 0, 0, 0);
     expect_rates("model.dropout=0.2 model.attn_dropout=0.4", 0.2, 0.2, 0.4);
+    make_model("{\"embd_pdrop\": 0, \"resid_pdrop\": 0, \"attn_pdrop\": 1.0}"); /* all are dropped */
+    expect_rates("", 0, 0, 1);
     make_model("{\"embd_pdrop\": 0, \"resid_pdrop\": 0, \"attn_pdrop\": 1.5}");
-    run_expect(4, "attention = 1.5 is not in [0, 1)", KEYS);
+    run_expect(4, "attention = 1.5 is not in [0, 1]", KEYS);
 }
 
 /* The loss of the first step and that of the evaluation. */

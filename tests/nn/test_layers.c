@@ -93,7 +93,7 @@ static void errors_of_inner_constructors_are_returned(void **state)
                          ax_gelu(ctx, "h", AX_GELU_TANH)};
     assert_null(ax_sequence_of(ctx, "outer", AX_COUNT(outer), outer));
     assert_int_equal(ax_error_status(), AX_ERR_USAGE);
-    assert_string_equal(ax_error_message(), "dropout \"wrong\": p = 2 is not in [0, 1)");
+    assert_string_equal(ax_error_message(), "dropout \"wrong\": p = 2 is not in [0, 1]");
     ax_layer *good[] = {ax_gelu(ctx, "g", AX_GELU_TANH), ax_gelu(ctx, "h", AX_GELU_EXACT)};
     ax_layer *net = ax_sequence_of(ctx, "good", AX_COUNT(good), good);
     assert_non_null(net);

@@ -5,7 +5,7 @@
  *   - Tensors are [b, t, d] (samples, positions, width) with any layout.
  *   - Results are in frame memory.
  *   - Nonlinear operations reject partial sums (AX_ERR_INTERNAL).
- *   - Padded rows are rejected (AX_ERR_INTERNAL), except by cross-entropy and by the gradient of a bias.
+ *   - Padded rows are rejected (AX_ERR_USAGE), except by cross-entropy and by the gradient of a bias.
  *   - An operation that computes a statistic over a split dim is collective along the axes that split it; all
  *     others are not collective.
  *   - T is the compute dtype of the context, A its accumulation dtype.

@@ -232,6 +232,12 @@ static ax_status check_refusals(ax_comm *world, void *arg)
     other.layout = (ax_layout){0};
     EXPECT(ax_mse_loss(frame, &x, &other, &loss, &dx) == AX_ERR_USAGE);
     EXPECT(strstr(ax_error_message(), "give their dims the same roles"));
+    other = x;
+    other.align = AX_ROW_ALIGN; /* as of a linear layer's output of role AX_ROLE_VOCAB */
+    EXPECT(ax_mse_loss(frame, &other, &x, &loss, &dx) == AX_ERR_USAGE);
+    EXPECT(strstr(ax_error_message(), "its linear layer has out_role AX_ROLE_VOCAB"));
+    EXPECT(ax_op_activation(frame, &other, AX_RELU, &dx) == AX_ERR_USAGE);
+    EXPECT(strstr(ax_error_message(), "a linear layer with out_role AX_ROLE_VOCAB"));
     ax_frame_destroy(&frame);
     ax_ctx_destroy(&ctx);
     return AX_OK;

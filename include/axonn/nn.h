@@ -12,9 +12,10 @@
  *                                                   ax_linear(ctx, "down", &(ax_linear_config){…})});
  *
  * A constructor that fails calls ax_fail and returns NULL. A constructor that gets a NULL child returns NULL
- * too, so only the root of a network needs to be checked. Parameters are named after their layer
- * ("up.weight"); give the layers of a network different names. A parent owns its children; ax_layer_destroy
- * destroys the tree and its parameters. Examples: examples/charlm.c, src/model/gpt2.c. */
+ * too, so only the root of a network needs to be checked. Sizes below 1, or too large (ax_tensor_check), are
+ * AX_ERR_USAGE. Parameters are named after their layer ("up.weight"); give the layers of a network different
+ * names. A parent owns its children; ax_layer_destroy destroys the tree and its parameters. Examples:
+ * examples/charlm.c, src/model/gpt2.c. */
 #ifndef AXONN_NN_H
 #define AXONN_NN_H
 

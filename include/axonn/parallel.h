@@ -207,7 +207,8 @@ typedef struct ax_param {
     struct ax_param_live *live; /* the parameter's transfers in flight; owned by the set */
 } ax_param;
 
-/* Declares a parameter: no memory yet. `roles` gives the layouts. The caller owns *out. */
+/* Declares a parameter: no memory yet. `roles` gives the layouts. The caller owns *out. AX_ERR_USAGE if an
+ * extent is below 1, or as of ax_tensor_check. */
 AX_MUST_CHECK ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
                                         const int64_t *unit, const ax_role *roles, ax_init_kind init,
                                         double init_std, ax_param **out);

@@ -80,6 +80,14 @@ AX_MUST_CHECK ax_status ax_layout_check(const ax_grid *grid, const ax_layout *la
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
+/* The most elements that a tensor may have. Sizes in bytes cannot overflow below it. */
+#define AX_TENSOR_MAX (INT64_C(1) << 48)
+
+/* AX_ERR_USAGE if an extent or a split unit is negative, or if the extents that are not 0, or a unit,
+ * multiply to more than AX_TENSOR_MAX. The message has the extents. Functions that allocate tensors call
+ * this. */
+AX_MUST_CHECK ax_status ax_tensor_check(const ax_tensor *tensor);
+
 /* Returns a tensor without data, of extents `dim`, units `unit` (NULL: all 1) and `layout` (NULL:
  * replicated). */
 ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int64_t *unit,
@@ -167,9 +175,10 @@ AX_MUST_CHECK ax_status ax_frame_at_end(ax_frame *frame, ax_frame_end_fn *fn, vo
 size_t ax_frame_high_water(const ax_frame *frame);
 
 /* Allocates the local box of a tensor like `like` (its data is ignored). The memory is valid up to its last
- * use in the recorded task, at most until the next begin. Contents are undefined. */
+ * use in the recorded task, at most until the next begin. Contents are undefined. AX_ERR_USAGE as of
+ * ax_tensor_check, AX_ERR_MEMORY if the frame is too small. */
 AX_MUST_CHECK ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out);
-/* Allocates `count` elements without a layout. */
+/* Allocates `count` elements without a layout. Errors as of ax_frame_alloc. */
 AX_MUST_CHECK ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out);
 
 /* Allocates zeroed host memory, valid until the next begin. The frame keeps and reuses it: malloc is called

@@ -76,10 +76,12 @@ void ax_buf_fini(ax_buf *buf)
 
 ax_status ax_region_create(size_t bytes, ax_region *out)
 {
+    char text[32];
+    AX_CHECK(bytes <= INT64_MAX - 4 * PAGE, AX_ERR_MEMORY, "cannot map %s of memory",
+             ax_format_bytes((double)bytes, text));
     size_t usable = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), PAGE);
     char *whole =
         mmap(NULL, usable + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    char text[32];
     AX_CHECK(whole != MAP_FAILED, AX_ERR_MEMORY, "cannot map %s of memory",
              ax_format_bytes((double)bytes, text));
     *out = (ax_region){whole + PAGE, usable};

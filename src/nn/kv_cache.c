@@ -33,8 +33,10 @@ static ax_status attach(ax_kv_cache *cache, ax_layer *layer, ax_attention_cache 
     AX_CHECK(!part->cache, AX_ERR_USAGE,
              "attention \"%s\" already has a key/value cache: destroy that one before creating another",
              layer->name);
+    ax_tensor like = ax_attention_cache_tensor(layer, cache->batch, cache->capacity);
+    AX_TRY(ax_tensor_check(&like));
     part->cache = cache;
-    part->k = part->v = ax_attention_cache_tensor(layer, cache->batch, cache->capacity);
+    part->k = part->v = like;
     cache->bytes += 2 * bytes_of(cache, &part->k);
     return AX_OK;
 }

@@ -164,6 +164,10 @@ static ax_status declare(linear *l, const char *name, const ax_linear_config *c)
     l->y_layout = ax_activation_layout(l->base.ctx, c->out_role);
     l->align = c->out_role == AX_ROLE_VOCAB ? AX_ROW_ALIGN : 0;
     if (c->tied) {
+        const ax_tensor *w = &c->tied->master;
+        AX_CHECK(w->ndim == 2 && w->dim[0] == c->out && w->dim[1] == c->in, AX_ERR_USAGE,
+                 "linear \"%s\": the tied parameter %s is not [out, in] = [%lld, %lld]", name, c->tied->name,
+                 (long long)c->out, (long long)c->in);
         l->base.param[WEIGHT] = c->tied;
         l->base.borrows[WEIGHT] = true;
     } else {

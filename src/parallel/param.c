@@ -48,11 +48,26 @@ static void declare_layouts(ax_ctx *ctx, ax_param *p, int ndim, const int64_t *d
         p->slot[i] = p->master;
 }
 
+/* A layer makes its parameters of sizes that its user chose. */
+static ax_status check_sizes(const ax_ctx *ctx, const char *name, int ndim, const int64_t *dim,
+                             const int64_t *unit)
+{
+    for (int d = 0; d < ndim; d++)
+        AX_CHECK(dim[d] > 0, AX_ERR_USAGE, "parameter %s: dim %d has %lld entries; it needs at least 1", name,
+                 d, (long long)dim[d]);
+    ax_tensor whole = ax_tensor_make(ctx->accum, ndim, dim, unit, NULL);
+    ax_status status = ax_tensor_check(&whole);
+    if (status != AX_OK)
+        ax_error_context("parameter %s", name);
+    return status;
+}
+
 ax_status ax_param_create(ax_ctx *ctx, const char *name, int ndim, const int64_t *dim, const int64_t *unit,
                           const ax_role *roles, ax_init_kind init, double init_std, ax_param **out)
 {
     *out = NULL;
     AX_CHECK(ndim >= 1 && ndim <= AX_MAX_DIMS, AX_ERR_INTERNAL, "parameter %s has %d dims", name, ndim);
+    AX_TRY(check_sizes(ctx, name, ndim, dim, unit));
     ax_layout use = ax_layout_of_roles(ctx, roles, ndim), produced = use;
     produced.partial = ax_grad_axes_of_roles(ctx, roles, ndim);
     if (ax_layout_check(ctx->grid, &produced, ndim) != AX_OK) {

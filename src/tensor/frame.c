@@ -214,7 +214,7 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
         offset = task->alloc[frame->next++].offset;
     } else {
         char need[32], have[32];
-        AX_CHECK(offset + padded <= frame->bytes, AX_ERR_MEMORY,
+        AX_CHECK(padded <= frame->bytes - offset, AX_ERR_MEMORY,
                  "a frame of %s is too small to allocate another %s",
                  ax_format_bytes((double)frame->bytes, have), ax_format_bytes((double)padded, need));
         frame->top += padded;
@@ -229,12 +229,15 @@ static ax_status allocate(ax_frame *frame, size_t bytes, void **out)
 
 ax_status ax_frame_scratch(ax_frame *frame, ax_dtype dtype, int64_t count, void **out)
 {
+    AX_CHECK(count >= 0 && count <= AX_TENSOR_MAX, AX_ERR_USAGE,
+             "a frame cannot allocate %lld elements: the number must be in [0, 2^48]", (long long)count);
     return allocate(frame, (size_t)count * ax_dtype_size(dtype), out);
 }
 
 ax_status ax_frame_alloc(ax_frame *frame, const ax_tensor *like, ax_tensor *out)
 {
     ax_tensor result = *like;
+    AX_TRY(ax_tensor_check(like));
     AX_TRY(allocate(frame, (size_t)ax_tensor_bytes(frame->ctx->grid, like), &result.data));
     *out = result;
     return AX_OK;

@@ -3,6 +3,7 @@
  * ax_tensor_range is the only implementation of the split rule of tensor.h. */
 #include "axonn/tensor.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +74,34 @@ ax_tensor ax_tensor_make(ax_dtype dtype, int ndim, const int64_t *dim, const int
     if (layout)
         tensor.layout = *layout;
     return tensor;
+}
+
+/* Prints "450 x 1 x 2". */
+static const char *print_extents(const ax_tensor *tensor, char *out, size_t size)
+{
+    int at = 0;
+    out[0] = 0;
+    for (int d = 0; d < tensor->ndim; d++)
+        at += snprintf(out + at, size - (size_t)at, "%s%lld", d ? " x " : "", (long long)tensor->dim[d]);
+    return out;
+}
+
+ax_status ax_tensor_check(const ax_tensor *tensor)
+{
+    char text[AX_MAX_DIMS * 24];
+    int64_t count = 1;
+    for (int d = 0; d < tensor->ndim; d++) {
+        int64_t extent = tensor->dim[d], unit = tensor->unit[d];
+        AX_CHECK(extent >= 0, AX_ERR_USAGE, "a tensor of %s elements has a negative extent",
+                 print_extents(tensor, text, sizeof text));
+        AX_CHECK(unit >= 0 && unit <= AX_TENSOR_MAX, AX_ERR_USAGE,
+                 "dim %d of a tensor of %s elements has the split unit %lld, which is not in [0, 2^48]", d,
+                 print_extents(tensor, text, sizeof text), (long long)unit);
+        AX_CHECK(!__builtin_mul_overflow(count, ax_max(extent, 1), &count) && count <= AX_TENSOR_MAX,
+                 AX_ERR_USAGE, "a tensor of %s elements is too large: the most are 2^48",
+                 print_extents(tensor, text, sizeof text));
+    }
+    return AX_OK;
 }
 
 ax_box ax_tensor_box(const ax_grid *grid, const ax_tensor *tensor, int rank)

@@ -305,6 +305,30 @@ static void deep_networks_are_planned_quickly(void **state)
     }
 }
 
+/* Sizes are counted without overflow: an allocation that does not fit must not return memory. */
+static void sizes_that_do_not_fit_are_errors(void **state)
+{
+    (void)state;
+    world w = open_world("ref");
+    ax_tensor out, like = ax_tensor_make(AX_F64, 3, (int64_t[]){2, 1, 4}, NULL, NULL);
+    void *memory;
+    ax_frame *huge;
+    OK(ax_frame_begin(w.frame, "task", AX_MODE_EVAL, NULL));
+    OK(ax_frame_alloc(w.frame, &like, &out));
+    like.dim[0] = -2;
+    FAILS(AX_ERR_USAGE, "-2 x 1 x 4 elements has a negative extent", ax_frame_alloc(w.frame, &like, &out));
+    like.dim[0] = like.dim[1] = INT64_C(1) << 31; /* 2^67 bytes */
+    FAILS(AX_ERR_USAGE, "2147483648 x 2147483648 x 4 elements is too large",
+          ax_frame_alloc(w.frame, &like, &out));
+    like.dim[2] = 0; /* an extent of 0 must not hide an overflow */
+    FAILS(AX_ERR_USAGE, "2147483648 x 2147483648 x 0", ax_frame_alloc(w.frame, &like, &out));
+    FAILS(AX_ERR_USAGE, "cannot allocate -1 elements", ax_frame_scratch(w.frame, AX_F32, -1, &memory));
+    FAILS(AX_ERR_USAGE, "elements", ax_frame_scratch(w.frame, AX_F32, INT64_MAX, &memory));
+    FAILS(AX_ERR_MEMORY, "64.0 KiB is too small", ax_frame_scratch(w.frame, AX_F32, 1 << 20, &memory));
+    FAILS(AX_ERR_MEMORY, "memory", ax_frame_create(w.ctx, SIZE_MAX, &huge));
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -315,6 +339,7 @@ int main(void)
         cmocka_unit_test(integer_arguments_are_not_addresses),
         cmocka_unit_test(an_operand_uses_every_allocation_that_it_covers),
         cmocka_unit_test(deep_networks_are_planned_quickly),
+        cmocka_unit_test(sizes_that_do_not_fit_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,7 @@ static ax_status gpt2_read(const json_t *json, const char *path, ax_model_config
     c->init_std = 0.02;
     AX_TRY(ax_json_number(json, path, "initializer_range", true, &c->init_std));
     const json_t *tie = json_object_get(json, "tie_word_embeddings");
-    c->tie = !tie || json_is_true(tie);
+    c->tie = !tie || json_is_null(tie) || json_is_true(tie); /* the default is true */
     return read_activation(json, path, &c->activation);
 }
 

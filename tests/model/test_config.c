@@ -126,6 +126,20 @@ static void counts_of_the_largest_model_are_exact(void **state)
     }
 }
 
+/* A key that is null has its default. Dropout rates reach to 1. */
+static void null_is_the_default(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_embd\": 12, \"n_head\": 3, \"n_positions\": 16,"
+        " \"vocab_size\": 50, \"tie_word_embeddings\": null, \"attn_pdrop\": 1.0, \"resid_pdrop\": null}";
+    ax_model_config c;
+    assert_int_equal(parse(text, &c), AX_OK);
+    assert_true(c.tie && c.dropout.attn == 1 && c.dropout.resid == 0.1);
+    assert_int_equal(ax_model_config_check(&c), AX_OK);
+    ax_model_config_fini(&c);
+}
+
 static void refused(const char *text, const char *word)
 {
     ax_model_config c;
@@ -159,9 +173,11 @@ static void errors_name_the_mistake(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip_keeps_unknown_keys), cmocka_unit_test(numbers_keep_their_digits),
-        cmocka_unit_test(parameters_are_counted), cmocka_unit_test(counts_of_the_largest_model_are_exact),
-        cmocka_unit_test(errors_name_the_mistake)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip_keeps_unknown_keys),
+                                       cmocka_unit_test(numbers_keep_their_digits),
+                                       cmocka_unit_test(parameters_are_counted),
+                                       cmocka_unit_test(counts_of_the_largest_model_are_exact),
+                                       cmocka_unit_test(null_is_the_default),
+                                       cmocka_unit_test(errors_name_the_mistake)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* cli: a verb (subcommand) of the program is one file verb_<name>.c that defines `verb_<name>`, and one line
- * in verbs.def. Help, man page and completion are generated from these tables.
+ * in verbs.def; verbs of benchmarks are in src/bench. Help, man page and completion are generated from these
+ * tables.
  *
  * Rules for all verbs: results go to stdout, everything else to stderr. With --json stdout carries one JSON
  * object (or one per line) and nothing else. The returned status is the program's exit code, and main prints

@@ -1,5 +1,5 @@
 /* axonn bench comm: times collectives of all ranks, and those of the MPI library itself for comparison. */
-#include "launch.h"
+#include "cli/launch.h"
 
 #include <hwloc.h>
 #include <malloc.h>

@@ -1,6 +1,6 @@
 /* axonn bench step: times a configuration's training steps, in total and by part. */
 #include "axonn/engine.h"
-#include "launch.h"
+#include "cli/launch.h"
 
 #include <math.h>
 #include <string.h>

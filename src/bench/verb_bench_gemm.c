@@ -1,6 +1,6 @@
 /* axonn bench gemm: times each matrix product (GEMM) of a configuration's training step by itself. */
 #include "axonn/engine.h"
-#include "launch.h"
+#include "cli/launch.h"
 
 #include <math.h>
 #include <string.h>

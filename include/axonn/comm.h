@@ -149,13 +149,17 @@ void ax_comm_disconnect(ax_comm *comm);
  * the ranks of a node share), "flat" (MPI messages), "threads", "self"; "nccl"; "staged" (copied to the host,
  * then one of the first four). Only coll, count and dtype of `args` are read. Not collective. */
 const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_coll_args *args);
-/* For comparison: seconds that the MPI library's own blocking collective takes with the same arguments (f32
- * or f64), from the end of a barrier until this rank has its result. Collective along comm. AX_ERR_USAGE if
- * the backend is not mpi. */
-AX_MUST_CHECK ax_status ax_comm_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds);
 
 /* Waits for *work (NULL: already complete) and sets it to NULL. */
 AX_MUST_CHECK ax_status ax_wait(ax_work **work);
+
+/* For programs that call MPI themselves, which only one thread of a process may do: on every rank, once all
+ * ranks of comm have arrived, runs `call` on the thread that makes the MPI calls. `mpi_comm` points to the
+ * MPI_Comm of comm's ranks; errors on it are returned, not fatal. `call` may block only in collectives of
+ * this MPI_Comm. Returns the status of `call`; an error fails the world. Collective along comm. AX_ERR_USAGE
+ * if the backend is not mpi. */
+typedef ax_status ax_comm_mpi_fn(void *user, const void *mpi_comm);
+AX_MUST_CHECK ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user);
 
 /* ---- agreement on errors and texts ---- */
 
@@ -195,9 +199,8 @@ typedef struct ax_comm_ops {
     ax_status (*alloc)(ax_comm *comm, size_t bytes, void **out);
     bool (*free)(ax_comm *comm, void *memory);
     int64_t (*foreign_memory)(const ax_comm *comm);
-    /* Optional: for measurements. */
-    const char *(*path)(const ax_comm *comm, const ax_coll_args *args);
-    ax_status (*time_mpi)(ax_comm *comm, const ax_coll_args *args, double *seconds);
+    const char *(*path)(const ax_comm *comm, const ax_coll_args *args);     /* optional */
+    ax_status (*call_mpi)(ax_comm *comm, ax_comm_mpi_fn *call, void *user); /* NULL: not over MPI */
 } ax_comm_ops;
 
 struct ax_comm {

@@ -1,4 +1,5 @@
 /* axonn bench comm: times collectives of all ranks, and those of the MPI library itself for comparison. */
+#include "bench/bench.h"
 #include "cli/launch.h"
 
 #include <hwloc.h>
@@ -117,7 +118,7 @@ static const ax_stream *path_stream(const bench *b, const ax_coll_args *a)
 
 static ax_status time_call(const bench *b, const ax_coll_args *a, int library, double *seconds)
 {
-    return library ? ax_comm_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
+    return library ? bench_time_mpi(b->world, a, seconds) : time_ours(b, a, seconds);
 }
 
 /* Measures one call with cold caches, or the mean of several calls with warm ones: single short calls cannot

@@ -301,10 +301,10 @@ const char *ax_comm_path(const ax_comm *comm, const ax_stream *stream, const ax_
     return comm->ops->path ? comm->ops->path(comm, args) : comm->ops->name;
 }
 
-ax_status ax_comm_time_mpi(ax_comm *comm, const ax_coll_args *args, double *seconds)
+ax_status ax_comm_call_mpi(ax_comm *comm, ax_comm_mpi_fn *call, void *user)
 {
-    AX_CHECK(comm->ops->time_mpi, AX_ERR_USAGE, "these ranks do not communicate over MPI");
-    return comm->ops->time_mpi(comm, args, seconds);
+    AX_CHECK(comm->ops->call_mpi, AX_ERR_USAGE, "these ranks do not communicate over MPI");
+    return comm->ops->call_mpi(comm, call, user);
 }
 
 void ax_comm_abort(ax_comm *comm, ax_status status, const char *message)

@@ -205,46 +205,12 @@ static const char *mpi_path(const ax_comm *comm, const ax_coll_args *args)
     return ax_mpi_path_of(comm->impl, args)->name;
 }
 
-static ax_status call_library(const ax_mpi_comm *c, const ax_coll_args *a)
-{
-    int n = (int)a->count;
-    MPI_Datatype type = a->dtype == AX_F64 ? MPI_DOUBLE : MPI_FLOAT;
-    MPI_Op op = a->op == AX_MAX ? MPI_MAX : MPI_SUM;
-    switch (a->coll) {
-    case AX_ALL_REDUCE:
-        return ax_mpi_check(MPI_Allreduce(MPI_IN_PLACE, a->recv, n, type, op, c->mpi), "MPI_Allreduce");
-    case AX_ALL_GATHER:
-        return ax_mpi_check(MPI_Allgather(a->send, n, type, a->recv, n, type, c->mpi), "MPI_Allgather");
-    case AX_REDUCE_SCATTER:
-        return ax_mpi_check(MPI_Reduce_scatter_block(a->send, a->recv, n, type, op, c->mpi),
-                            "MPI_Reduce_scatter_block");
-    case AX_ALL_TO_ALL:
-        return ax_mpi_check(MPI_Alltoall(a->send, n, type, a->recv, n, type, c->mpi), "MPI_Alltoall");
-    case AX_BROADCAST:
-        return ax_mpi_check(MPI_Bcast(a->recv, n, type, a->root, c->mpi), "MPI_Bcast");
-    case AX_BARRIER:
-        break;
-    }
-    return ax_mpi_check(MPI_Barrier(c->mpi), "MPI_Barrier");
-}
+static ax_status call_now(ax_mpi_op *op) { return op->call(op->user, &op->c->mpi); }
 
-static ax_status time_now(ax_mpi_op *op)
+static ax_status mpi_call(ax_comm *comm, ax_comm_mpi_fn *call, void *user)
 {
-    AX_MPI(MPI_Barrier(op->c->mpi));
-    double begin = ax_now();
-    AX_TRY(call_library(op->c, op->timed));
-    op->seconds = ax_now() - begin;
-    return AX_OK;
-}
-
-static ax_status mpi_time(ax_comm *comm, const ax_coll_args *args, double *seconds)
-{
-    AX_CHECK((args->dtype == AX_F32 || args->dtype == AX_F64) && args->count <= INT32_MAX, AX_ERR_USAGE,
-             "the MPI library's collectives can be timed only with f32 or f64 and fewer than 2^31 elements");
-    ax_mpi_op what = {.finish = time_now, .timed = args};
-    AX_TRY(barrier_then_finish(mpi_comm_of(comm), &what));
-    *seconds = what.seconds;
-    return AX_OK;
+    ax_mpi_op what = {.finish = call_now, .call = call, .user = user};
+    return barrier_then_finish(mpi_comm_of(comm), &what);
 }
 
 static ax_status free_now(ax_mpi_op *op)
@@ -340,7 +306,7 @@ const ax_comm_ops ax_mpi_ops = {.name = "mpi",
                                 .free = ax_mpi_node_free,
                                 .foreign_memory = ax_mpi_node_foreign,
                                 .path = mpi_path,
-                                .time_mpi = mpi_time};
+                                .call_mpi = mpi_call};
 
 /* ---- the end of the process ---------------------------------------------------------------------- */
 

@@ -74,10 +74,10 @@ struct ax_mpi_op {
     /* Runs on the communication thread after the collective has completed, on all ranks of the group: makes
      * an MPI call that blocks until all of them make it. NULL: nothing. */
     ax_status (*finish)(ax_mpi_op *op);
-    int color, key;            /* arguments of a split */
-    ax_mpi_comm *made;         /* result of a split */
-    const ax_coll_args *timed; /* the collective that ax_comm_time_mpi measures */
-    double seconds;            /* its result */
+    int color, key;       /* arguments of a split */
+    ax_mpi_comm *made;    /* result of a split */
+    ax_comm_mpi_fn *call; /* arguments of ax_comm_call_mpi */
+    void *user;
     const ax_mpi_path *path;
     bool local; /* uses shared memory only, no MPI calls */
     /* D for local operations, T for all others: */

@@ -1,10 +1,11 @@
 /* engine: training steps, evaluation and generation, built from the other rooms.
  *
- * Three objects, each usable alone:
+ * Four objects, each usable alone:
  *
  *   ax_engine     a model with its memory and optimizer: runs one training step or one evaluation. No files.
  *   ax_generator  a model that continues token sequences
  *   ax_train      a whole training run from a configuration: data, checkpoints, metrics, signals
+ *   ax_trainer    the engine of such a run, for programs that run its steps themselves
  *
  * B is the number of rows (samples) in a step's global batch, T the number of positions in a row. */
 #ifndef AXONN_ENGINE_H
@@ -244,6 +245,40 @@ int ax_signal_pending(void);
  * others do not learn of, because they may be waiting for this rank, aborts the world (ax_comm_abort).
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result);
+
+/* ---- the steps of a run -------------------------------------------------------------------------- */
+
+/* What a run's configuration means on these ranks: decided before anything is allocated. */
+typedef struct ax_train_plan {
+    const ax_config *config; /* borrowed */
+    ax_comm *ranks;          /* the ranks of the world, numbered in the order of grid.order */
+    ax_grid_size grid;
+    ax_parallel parallel;
+    ax_threads threads;
+    ax_dtype compute; /* compute dtype (ax_ctx) */
+    ax_schedule schedule;
+    ax_engine_options options; /* options.model is the run's model */
+    ax_engine_plan engine;     /* its memory */
+} ax_train_plan;
+
+/* The hyperparameters of a step, from 1. */
+ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step);
+/* Writes the names that a model and a grid have in metrics: "gpt2 12 x 768", "data=1 pipe=1 x=2 y=1 z=1". */
+void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
+
+/* The steps of a run for a program that runs them itself: what ax_train has made of a configuration before
+ * its first step, without data and without files. */
+typedef struct ax_trainer ax_trainer;
+
+/* Makes the plan of `config`. Reads only model.from and the tokenizer, and writes nothing. Errors as for
+ * ax_train. Borrows world and config. The caller owns *out. Collective along world. */
+AX_MUST_CHECK ax_status ax_trainer_create(ax_comm *world, ax_config *config, ax_trainer **out);
+void ax_trainer_destroy(ax_trainer **trainer);
+/* Valid as long as the trainer. */
+const ax_train_plan *ax_trainer_plan(const ax_trainer *trainer);
+/* Allocates the plan's engine and sets its initial weights. The caller owns *ctx and *engine, also after an
+ * error, and destroys them before the trainer. Collective along world. */
+AX_MUST_CHECK ax_status ax_trainer_engine(const ax_trainer *trainer, ax_ctx **ctx, ax_engine **engine);
 
 /* Timings of the training steps of a configuration. Times in seconds per step. */
 typedef struct ax_step_times {

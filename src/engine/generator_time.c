@@ -1,5 +1,5 @@
 /* Times the tokens of a generator, and the reading of the weights that each token needs. */
-#include "engine/train.h"
+#include "axonn/engine.h"
 
 #include <stdlib.h>
 
@@ -177,7 +177,7 @@ ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prom
     if (status == AX_OK) {
         out->memory = *ax_generator_memory(t.generator);
         out->held = ax_device_held(ctx->dev);
-        ax_run_describe(&model->config, ax_grid_sizes(ctx->grid), out->model, out->grid);
+        ax_train_describe(&model->config, ax_grid_sizes(ctx->grid), out->model, out->grid);
     }
     ax_generator_destroy(&t.generator);
     free(t.ids), free(t.first), free(t.each), free(t.sorted), free(t.read), free(t.share), free(t.span);

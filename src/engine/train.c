@@ -7,52 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
-static ax_status number_ranks(ax_run *run)
-{
-    ax_grid_order order;
-    AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
-    return ax_grid_world(run->world, ax_run_grid(run->config), &order, &run->placed);
-}
-
-static ax_status choose_threads(ax_run *run)
-{
-    return ax_threads_share(run->world, (int)run->config->threads, &run->threads);
-}
-
-static ax_status choose_optimizer(ax_run *run)
-{
-    const ax_config *c = run->config;
-    AX_TRY(ax_optim_find(c->optim.name, &run->optim));
-    run->schedule = (ax_schedule){.steps = c->train.steps,
-                                  .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
-                                  .lr = c->optim.lr,
-                                  .min_lr = c->optim.min_lr,
-                                  .decay = c->optim.decay};
-    AX_TRY(ax_schedule_find(c->optim.schedule, &run->schedule.kind));
-    int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
-    run->options = (ax_engine_options){.model = &run->model,
-                                       .seq_len = c->model.seq_len,
-                                       .micro_batch = c->train.micro_batch,
-                                       .global_batch = c->train.global_batch,
-                                       .recompute = ax_max(recompute, 0),
-                                       .whole_rows = !c->data.mask_documents,
-                                       .optim = run->optim,
-                                       .clip = c->optim.clip};
-    return AX_OK;
-}
-
 static ax_status allocate(ax_run *run)
 {
-    const ax_config *c = run->config;
     ax_memory_restart_peak(); /* leaves out the peak of tokenizing */
     run->baseline = ax_memory_now();
-    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads,
-                              ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &run->ctx));
-    run->ctx->parallel = ax_run_parallel(c);
+    AX_TRY(ax_run_open_device(&run->plan, &run->ctx));
     AX_TRY(ax_comm_agree(run->world, ax_run_measure_peak(run)));
     AX_TRY(ax_run_average_peak(run));
     ax_memory_restart_peak();
-    AX_TRY(ax_engine_create(run->ctx, &run->options, &run->plan, 0, &run->engine));
+    AX_TRY(ax_engine_create(run->ctx, &run->plan.options, &run->plan.engine, 0, &run->engine));
     AX_TRY(ax_run_find_axes(run)); /* after the model is built, which may split x into two factors */
     return AX_OK;
 }
@@ -88,17 +51,10 @@ static ax_status write_trace(const ax_run *run)
     return status;
 }
 
-void ax_run_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96])
-{
-    snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(config), (long long)config->layers,
-             (long long)config->hidden);
-    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
-}
-
 /* Logs if the run is too short for its learning rate schedule, as in a trial of a few steps. */
 static void log_schedule(const ax_run *run)
 {
-    const ax_schedule *s = &run->schedule;
+    const ax_schedule *s = &run->plan.schedule;
     long long falling = llround(s->decay * (double)s->steps), left = (long long)(s->steps - s->warmup);
     if (left < 0)
         ax_log(AX_LOG_INFO,
@@ -125,34 +81,34 @@ static ax_status open_metrics(ax_run *run)
     char grid[96], model[96];
     int64_t parameters, matmul;
     ax_model_config_params(&run->model, &parameters, &matmul);
-    ax_run_describe(&run->model, ax_run_grid(c), model, grid);
+    ax_train_describe(&run->model, run->plan.grid, model, grid);
     ax_log(AX_LOG_INFO, "%s, %.1f M parameters, in %s on %s, %s; run.dir %s", model,
            (double)parameters * 1e-6, ax_dtype_name(run->ctx->compute), c->device, grid, c->run.dir);
     log_schedule(run);
     log_dropout(run);
-    return ax_metrics_open(&(ax_metrics_run){.dir = c->run.dir,
-                                             .device = c->device,
-                                             .threads = run->ctx->dev->threads,
-                                             .ranks = ax_comm_size(run->world),
-                                             .grid = grid,
-                                             .strategy = c->strategy,
-                                             .zero = (int)c->zero,
-                                             .precision = ax_run_dtype_name(c->train.precision),
-                                             .model = model,
-                                             .parameters = parameters,
-                                             .steps = c->train.steps,
-                                             .peak_flops = run->peak_flops,
-                                             .peak_from = "multiply-adds in registers, measured at start-up",
-                                             .mem_planned = (int64_t)ax_memory_total(&run->plan.memory),
-                                             .mem_baseline = run->baseline,
-                                             .log_interval = c->run.log_interval},
-                           run->step, &run->metrics);
+    return ax_metrics_open(
+        &(ax_metrics_run){.dir = c->run.dir,
+                          .device = c->device,
+                          .threads = run->ctx->dev->threads,
+                          .ranks = ax_comm_size(run->world),
+                          .grid = grid,
+                          .strategy = c->strategy,
+                          .zero = (int)c->zero,
+                          .precision = ax_run_dtype_name(c->train.precision),
+                          .model = model,
+                          .parameters = parameters,
+                          .steps = c->train.steps,
+                          .peak_flops = run->peak_flops,
+                          .peak_from = "multiply-adds in registers, measured at start-up",
+                          .mem_planned = (int64_t)ax_memory_total(&run->plan.engine.memory),
+                          .mem_baseline = run->baseline,
+                          .log_interval = c->run.log_interval},
+        run->step, &run->metrics);
 }
 
 /* Runs the stages before the first step. Checks come before allocations. Only rank 0 writes files (FIRST).
  * After each stage the ranks agree on its status. A stage must therefore not let a rank fail alone while
- * others wait for it in a collective: it fails before the collective, or agrees by itself. Runs that only
- * time steps need no files. */
+ * others wait for it in a collective: it fails before the collective, or agrees by itself. */
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
 {
     static const struct {
@@ -163,18 +119,19 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
     } stage[] = {{"configuration", ax_run_compare_configs, EACH, AX_RUN_PLANS},
                  {"inputs", ax_run_find_inputs, EACH, AX_RUN_TRAINS},
                  {"model", ax_run_open_model, EACH, AX_RUN_PLANS},
+                 {"grid", ax_run_plan_grid, EACH, AX_RUN_PLANS},
                  {"lock", ax_run_lock, FIRST, AX_RUN_TRAINS},
-                 {"ranks", number_ranks, EACH, AX_RUN_PLANS},
-                 {"threads", choose_threads, EACH, AX_RUN_PLANS},
-                 {"optimizer", choose_optimizer, EACH, AX_RUN_PLANS},
-                 {"memory plan", ax_run_plan_memory, EACH, AX_RUN_PLANS},
+                 {"ranks", ax_run_plan_ranks, EACH, AX_RUN_PLANS},
+                 {"threads", ax_run_plan_threads, EACH, AX_RUN_PLANS},
+                 {"optimizer", ax_run_plan_step, EACH, AX_RUN_PLANS},
+                 {"memory plan", ax_run_plan_engine, EACH, AX_RUN_PLANS},
                  {"checkpoints", ax_run_find_resume, EACH, AX_RUN_TRAINS},
                  {"files beside the model", ax_run_find_files, FIRST, AX_RUN_TRAINS},
                  {"data", ax_run_open_data, EACH, AX_RUN_TRAINS},
                  {"position", ax_run_restore_position, EACH, AX_RUN_TRAINS},
-                 {"allocation", allocate, EACH, AX_RUN_STEPS},
+                 {"allocation", allocate, EACH, AX_RUN_TRAINS},
                  {"trace", open_trace, EACH, AX_RUN_TRAINS},
-                 {"weights", ax_run_start_weights, EACH, AX_RUN_STEPS},
+                 {"weights", ax_run_start_weights, EACH, AX_RUN_TRAINS},
                  {"config.yaml", ax_run_write_config, FIRST, AX_RUN_TRAINS},
                  {"metrics", open_metrics, FIRST, AX_RUN_TRAINS},
                  {"evaluation", ax_run_find_evaluation, EACH, AX_RUN_TRAINS}};
@@ -278,18 +235,6 @@ static ax_status handle_nonfinite(ax_run *run, const ax_step_result *r)
                    (long long)run->step, what, r->loss, r->grad_norm, nonfinite_advice(run, r), newest);
 }
 
-ax_hyper ax_run_hyper(const ax_run *run, int64_t step)
-{
-    const ax_config *c = run->config;
-    return (ax_hyper){.lr = ax_schedule_lr(&run->schedule, step),
-                      .beta1 = c->optim.betas[0],
-                      .beta2 = c->optim.betas[1],
-                      .eps = c->optim.eps,
-                      .momentum = c->optim.momentum,
-                      .weight_decay = c->optim.weight_decay,
-                      .step = step};
-}
-
 /* Returns this rank's peak of device memory. In host memory, pages of other ranks' heaps that it has touched
  * do not count. */
 static int64_t held_bytes(const ax_run *run)
@@ -303,7 +248,7 @@ static ax_status train_step(ax_run *run)
     const ax_config *c = run->config;
     double flops = run->ctx->dev->flops;
     int64_t targets, step = ++run->step, drawn[run->train.n];
-    ax_hyper hyper = ax_run_hyper(run, step);
+    ax_hyper hyper = ax_train_hyper(&run->plan, step);
     ax_step_result result;
     ax_sampler_state(run->sampler, drawn);
     ax_status status = compute(run, &hyper, &targets, &result);
@@ -395,9 +340,8 @@ void ax_run_finish(ax_run *run)
     ax_metrics_close(&run->metrics);
     ax_engine_destroy(&run->engine);
     ax_ctx_destroy(&run->ctx);
-    ax_comm_destroy(&run->placed);
+    ax_run_plan_fini(&run->plan);
     ax_trace_destroy(&run->trace);
-    ax_engine_plan_fini(&run->plan);
     ax_sampler_destroy(&run->sampler);
     ax_sources_close(&run->train);
     ax_sources_close(&run->valid);
@@ -425,10 +369,10 @@ static ax_status fill_result(ax_run *run)
     return ax_path_join(run->config->run.dir, name, &run->result->checkpoint);
 }
 
-void ax_run_abort_unshared(const ax_run *run, ax_status status)
+void ax_run_abort_unshared(ax_comm *world, ax_status status)
 {
-    if (status != AX_OK && ax_comm_size(run->world) > 1 && !ax_error_is_shared())
-        ax_comm_abort(run->world, status, ax_error_message());
+    if (status != AX_OK && ax_comm_size(world) > 1 && !ax_error_is_shared())
+        ax_comm_abort(world, status, ax_error_message());
 }
 
 ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
@@ -450,7 +394,7 @@ ax_status ax_train(ax_comm *world, ax_config *config, ax_train_result *result)
         status = ax_comm_agree(world, write_trace(&run));
     if (status == AX_OK)
         status = ax_comm_agree(world, fill_result(&run));
-    ax_run_abort_unshared(&run, status);
+    ax_run_abort_unshared(world, status);
     ax_run_finish(&run);
     ax_signals_restore(world);
     return status;

@@ -56,13 +56,8 @@ typedef struct ax_run {
     ax_sources train, valid;
     ax_row_shape shape;
     ax_sampler *sampler;
-    ax_engine_plan plan;
-    ax_engine_options options;
-    const ax_optim *optim;
-    ax_schedule schedule;
-    ax_comm *world;  /* borrowed */
-    ax_comm *placed; /* the same ranks, renumbered in the order of grid.order */
-    ax_threads threads;
+    ax_train_plan plan;
+    ax_comm *world; /* borrowed */
     ax_ctx *ctx;
     ax_engine *engine;
     ax_metrics *metrics; /* on rank 0, else NULL */
@@ -87,15 +82,13 @@ typedef struct ax_run {
     bool eval_pending;  /* an evaluation is due after the current step */
 } ax_run;
 
-/* train.c. ax_run_start runs the start-up stages for one purpose: to plan memory, to run steps that need no
- * files, or to train. */
-typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_STEPS, AX_RUN_TRAINS } ax_run_purpose;
+/* train.c. ax_run_start runs the start-up stages for one purpose: to make the plan, without files, or to
+ * train. */
+typedef enum ax_run_purpose { AX_RUN_PLANS, AX_RUN_TRAINS } ax_run_purpose;
 ax_status ax_run_start(ax_run *run, ax_run_purpose purpose);
-ax_hyper ax_run_hyper(const ax_run *run, int64_t step);
-void ax_run_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96]);
 /* Aborts the job if `status` is an error that the other ranks do not share: they may be waiting for this
  * rank. */
-void ax_run_abort_unshared(const ax_run *run, ax_status status);
+void ax_run_abort_unshared(ax_comm *world, ax_status status);
 void ax_run_finish(ax_run *run); /* releases everything */
 
 /* train_setup.c: model, tokenizer, data. */
@@ -106,14 +99,30 @@ ax_status ax_run_open_data(ax_run *run);
 ax_status ax_run_write_config(ax_run *run);
 void ax_sources_close(ax_sources *sources);
 
-/* train_memory.c: logs and checks the memory that a step needs, before it is allocated; measures the peak. */
-ax_status ax_run_plan_memory(ax_run *run);
+/* train_plan.c: the stages that fill run->plan, in this order. */
+ax_status ax_run_plan_grid(ax_run *run);
+ax_status ax_run_plan_ranks(ax_run *run);
+ax_status ax_run_plan_threads(ax_run *run);
+ax_status ax_run_plan_step(ax_run *run);
+ax_status ax_run_plan_engine(ax_run *run);
+void ax_run_plan_fini(ax_train_plan *plan);
+/* Creates the context of the plan's ranks on their devices. The caller owns *out. */
+ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out);
+ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
+const char *ax_run_dtype_name(int precision);
+ax_grid_size ax_run_grid(const ax_config *config);
+
+/* train_memory.c: plans, logs and checks the memory that a step needs, before it is allocated; measures the
+ * peak. */
+ax_status ax_run_plan_memory(const ax_run *run, ax_engine_plan *out);
 ax_status ax_run_measure_peak(ax_run *run);
 
 /* train_state.c: checkpoints of a run. */
 ax_status ax_run_find_resume(ax_run *run);
 ax_status ax_run_restore_position(ax_run *run); /* AX_ERR_USAGE if the configuration makes it another run */
-ax_status ax_run_start_weights(ax_run *run);    /* initializes, reads model.from, or reads the checkpoint */
+ax_status ax_run_start_weights(ax_run *run);    /* those of the checkpoint, or those of ax_run_init_weights */
+/* Initializes the engine's weights, or reads them from model.from. */
+ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine);
 ax_status ax_run_save(ax_run *run);
 
 /* train_files.c: the small files of a checkpoint. */
@@ -158,10 +167,5 @@ void ax_signals_install(ax_comm *comm); /* after a signal, comm's timeout is sho
 void ax_signals_restore(ax_comm *comm);
 double ax_signal_age(void);          /* seconds since the first signal; 0: there was none */
 void ax_signals_saving(bool begins); /* a save begins or ends: during it ranks may take long to answer */
-
-ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision */
-const char *ax_run_dtype_name(int precision);
-ax_grid_size ax_run_grid(const ax_config *config);
-ax_parallel ax_run_parallel(const ax_config *config);
 
 #endif

@@ -8,53 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    ax_dtype dtype;
-    const char *name;
-} precisions[] = {[AX_CONFIG_FP32] = {AX_F32, "fp32"},
-                  [AX_CONFIG_BF16] = {AX_BF16, "bf16"},
-                  [AX_CONFIG_FP16] = {AX_F16, "fp16"}};
-
-ax_dtype ax_run_dtype(int precision) { return precisions[precision].dtype; }
-const char *ax_run_dtype_name(int precision) { return precisions[precision].name; }
-
-ax_grid_size ax_run_grid(const ax_config *config)
-{
-    return (ax_grid_size){.x = (int)config->grid.x,
-                          .y = (int)config->grid.y,
-                          .z = (int)config->grid.z,
-                          .pipe = (int)config->grid.pipe,
-                          .data = (int)config->grid.data};
-}
-
-ax_parallel ax_run_parallel(const ax_config *config)
-{
-    ax_parallel parallel = {
-        .zero = (int)config->zero,
-        .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
-        .weight_cache = (size_t)config->train.weight_cache};
-    for (int i = 0; ax_strategy_at(i); i++)
-        if (!strcmp(ax_strategy_at(i)->name, config->strategy))
-            parallel.strategy = ax_strategy_at(i);
-    return parallel;
-}
-
 static ax_status plan_with(const ax_run *run, int64_t micro_batch, int64_t recompute, ax_engine_plan *out)
 {
-    ax_engine_options options = run->options;
+    const ax_train_plan *p = &run->plan;
+    ax_engine_options options = p->options;
     options.micro_batch = micro_batch;
     options.recompute = recompute;
-    ax_parallel parallel = ax_run_parallel(run->config);
-    ax_status status =
-        ax_engine_plan_make(&options, run->placed, ax_run_grid(run->config), &parallel, run->config->device,
-                            run->threads.count, ax_run_dtype(run->config->train.precision), out);
+    ax_status status = ax_engine_plan_make(&options, p->ranks, p->grid, &p->parallel, run->config->device,
+                                           p->threads.count, p->compute, out);
     return ax_comm_agree(run->world, status);
 }
 
 /* Logs the plan: bytes by class. */
-static void log_plan(const ax_run *run)
+static void log_plan(const ax_run *run, const ax_memory *m)
 {
-    const ax_memory *m = &run->plan.memory;
     const struct {
         const char *what;
         size_t bytes;
@@ -74,7 +41,7 @@ static void log_plan(const ax_run *run)
 
 static ax_status find_machine(const ax_run *run, size_t need, ax_machine *out)
 {
-    return ax_machine_find(run->world, run->config->device, run->threads.binding.local_rank, need, out);
+    return ax_machine_find(run->world, run->config->device, run->plan.threads.binding.local_rank, need, out);
 }
 
 /* Whether every machine has the memory that its ranks need. The same answer on all ranks. */
@@ -89,10 +56,11 @@ static ax_status fits_all(const ax_run *run, size_t need, bool *out)
 }
 
 /* Suggests fewer threads if the run would fit without the threads' scratch and that is a large part of it. */
-static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool *helps)
+static ax_status suggest_threads(const ax_run *run, const ax_memory *memory, char *out, size_t size,
+                                 bool *helps)
 {
-    size_t scratch = run->plan.memory.workspace, rest = ax_memory_total(&run->plan.memory) - scratch;
-    int threads = run->threads.count;
+    size_t scratch = memory->workspace, rest = ax_memory_total(memory) - scratch;
+    int threads = run->plan.threads.count;
     AX_TRY(fits_all(run, rest, helps));
     *helps = *helps && threads > 1 && scratch > rest / 2;
     char text[32];
@@ -104,12 +72,13 @@ static ax_status suggest_threads(const ax_run *run, char *out, size_t size, bool
 
 /* Suggests the settings of the largest step that fits: a smaller micro-batch, or else one with full
  * recomputation. All ranks do the same search. */
-static ax_status suggest(const ax_run *run, char *out, size_t size)
+static ax_status suggest(const ax_run *run, const ax_memory *memory, char *out, size_t size)
 {
-    int64_t most = run->options.micro_batch;
-    int64_t share = run->options.global_batch / (run->config->grid.data * run->config->grid.z);
+    const ax_engine_options *options = &run->plan.options;
+    int64_t most = options->micro_batch;
+    int64_t share = options->global_batch / (run->config->grid.data * run->config->grid.z);
     bool helps;
-    AX_TRY(suggest_threads(run, out, size, &helps));
+    AX_TRY(suggest_threads(run, memory, out, size, &helps));
     if (helps)
         return AX_OK;
     for (int full = 0; full < 2; full++)
@@ -118,7 +87,7 @@ static ax_status suggest(const ax_run *run, char *out, size_t size)
                 continue;
             ax_engine_plan plan;
             bool fit;
-            AX_TRY(plan_with(run, micro, full ? 1 : run->options.recompute, &plan));
+            AX_TRY(plan_with(run, micro, full ? 1 : options->recompute, &plan));
             size_t need = ax_memory_total(&plan.memory);
             ax_engine_plan_fini(&plan);
             AX_TRY(fits_all(run, need, &fit));
@@ -142,7 +111,8 @@ static ax_status check_parameters(const ax_run *run)
     int64_t parameters, matmul;
     ax_machine m;
     ax_model_config_params(&run->model, &parameters, &matmul);
-    double need = (double)parameters * (2 + run->optim->slots) * sizeof(float) / ax_comm_size(run->world);
+    double need =
+        (double)parameters * (2 + run->plan.options.optim->slots) * sizeof(float) / ax_comm_size(run->world);
     char a[32], b[32];
     AX_TRY(find_machine(run, (size_t)fmin(need, 0x1p62), &m));
     AX_CHECK(
@@ -153,20 +123,20 @@ static ax_status check_parameters(const ax_run *run)
     return AX_OK;
 }
 
-ax_status ax_run_plan_memory(ax_run *run)
+ax_status ax_run_plan_memory(const ax_run *run, ax_engine_plan *out)
 {
     ax_machine m;
     bool fit;
     AX_TRY(ax_comm_agree(run->world, check_parameters(run)));
-    AX_TRY(plan_with(run, run->options.micro_batch, run->options.recompute, &run->plan));
-    log_plan(run);
-    size_t need = ax_memory_total(&run->plan.memory);
+    AX_TRY(plan_with(run, run->plan.options.micro_batch, run->plan.options.recompute, out));
+    log_plan(run, &out->memory);
+    size_t need = ax_memory_total(&out->memory);
     AX_TRY(find_machine(run, need, &m));
     AX_TRY(fits_all(run, need, &fit));
     if (fit)
         return AX_OK;
     char advice[256], a[32], b[32];
-    AX_TRY(suggest(run, advice, sizeof advice));
+    AX_TRY(suggest(run, &out->memory, advice, sizeof advice));
     AX_CHECK(ax_machine_fits(&m), AX_ERR_MEMORY, "a step needs %s%s but only %s are available here: %s",
              ax_format_bytes(m.need, a), m.of, ax_format_bytes(m.available, b), advice);
     return AX_OK;

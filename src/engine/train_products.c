@@ -49,27 +49,26 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
     f->status = add_product(f->out, args);
 }
 
-static ax_status watch_step(ax_run *run, ax_ctx *dry, ax_engine *engine, ax_step_products *out)
+static ax_status watch_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *engine, ax_step_products *out)
 {
     finding f = {out, AX_OK};
-    ax_hyper hyper = ax_run_hyper(run, 1);
+    ax_hyper hyper = ax_train_hyper(plan, 1);
     dry->dev->watch = watch;
     dry->dev->watch_user = &f;
     AX_TRY(ax_engine_step(engine, 1, ax_rows_none, NULL, 1, &hyper));
     return f.status;
 }
 
-static ax_status find_products(ax_run *run, ax_step_products *out)
+static ax_status find_products(const ax_train_plan *plan, ax_step_products *out)
 {
-    const ax_config *c = run->config;
     ax_ctx *dry;
     ax_engine *engine = NULL;
-    AX_TRY(ax_ctx_create(run->placed, ax_run_grid(c), "dry", run->threads.count,
-                         ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &dry));
-    dry->parallel = ax_run_parallel(c);
-    ax_status status = ax_engine_create(dry, &run->options, &run->plan, 0, &engine);
+    AX_TRY(ax_ctx_create(plan->ranks, plan->grid, "dry", plan->threads.count, plan->compute,
+                         (uint64_t)plan->config->train.seed, &dry));
+    dry->parallel = plan->parallel;
+    ax_status status = ax_engine_create(dry, &plan->options, &plan->engine, 0, &engine);
     if (status == AX_OK)
-        status = watch_step(run, dry, engine, out);
+        status = watch_step(plan, dry, engine, out);
     ax_engine_destroy(&engine);
     ax_ctx_destroy(&dry);
     return status;
@@ -237,13 +236,13 @@ static void add_up(ax_step_products *out)
     }
 }
 
-static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
+static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t runs, ax_step_products *out)
 {
     /* All ranks of a machine time at the same time and share its caches, so each needs only its part of
      * `cold`. */
-    int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(run->threads.local_size, 1);
-    timing t = {.ctx = run->ctx, .runs = runs, .cold = cold};
-    ax_status status = ax_comm_agree(run->world, alloc_memory(&t, out));
+    int64_t cold = 2 * (out->cache ? out->cache : UNKNOWN_CACHE) / ax_max(local_size, 1);
+    timing t = {.ctx = ctx, .runs = runs, .cold = cold};
+    ax_status status = ax_comm_agree(world, alloc_memory(&t, out));
     if (status == AX_OK)
         status = measure_peaks(&t, out);
     for (int64_t i = 0; i < out->n && status == AX_OK; i++)
@@ -252,33 +251,32 @@ static ax_status time_all(ax_run *run, int64_t runs, ax_step_products *out)
     return status;
 }
 
-static ax_status measure(ax_run *run, int64_t runs, ax_step_products *out)
+static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs, ax_step_products *out)
 {
-    const ax_config *c = run->config;
-    AX_TRY(ax_comm_agree(run->world, find_products(run, out)));
-    AX_TRY(ax_ctx_create_with(run->placed, ax_run_grid(c), c->device, &run->threads,
-                              ax_run_dtype(c->train.precision), (uint64_t)c->train.seed, &run->ctx));
+    ax_ctx *ctx;
+    AX_TRY(ax_comm_agree(world, find_products(plan, out)));
+    AX_TRY(ax_ctx_create_with(plan->ranks, plan->grid, plan->config->device, &plan->threads, plan->compute,
+                              (uint64_t)plan->config->train.seed, &ctx));
     out->cache = ax_cores_cache();
-    AX_TRY(ax_comm_agree(run->world, time_all(run, runs, out)));
+    ax_status status = ax_comm_agree(world, time_all(world, ctx, plan->threads.local_size, runs, out));
     add_up(out);
-    out->threads = run->ctx->dev->threads;
-    out->compute = run->ctx->compute;
-    out->device = run->ctx->dev->ops.name;
-    ax_run_describe(&run->model, ax_run_grid(run->config), out->model, out->grid);
-    return AX_OK;
+    out->threads = ctx->dev->threads;
+    out->compute = ctx->compute;
+    out->device = ctx->dev->ops.name;
+    ax_train_describe(plan->options.model, plan->grid, out->model, out->grid);
+    ax_ctx_destroy(&ctx);
+    return status;
 }
 
 ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_step_products *out)
 {
-    ax_run run = {.world = world, .config = config, .saved_step = -1};
+    ax_trainer *trainer;
     *out = (ax_step_products){.threads = 0};
     AX_CHECK(runs > 0, AX_ERR_USAGE, "%lld runs: there must be at least one", (long long)runs);
-    ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = ax_run_start(&run, AX_RUN_PLANS);
-    if (status == AX_OK)
-        status = measure(&run, runs, out);
-    ax_run_abort_unshared(&run, status);
-    ax_run_finish(&run);
+    AX_TRY(ax_trainer_create(world, config, &trainer));
+    ax_status status = measure(world, ax_trainer_plan(trainer), runs, out);
+    ax_run_abort_unshared(world, status);
+    ax_trainer_destroy(&trainer);
     return status;
 }
 

@@ -120,15 +120,6 @@ static ax_status new_model(ax_run *run)
     return ax_model_config_check(&run->model);
 }
 
-/* Checks that the grid is legal for the model and the batch, before anything is created. */
-static ax_status check_grid(const ax_run *run)
-{
-    ax_parallel parallel = ax_run_parallel(run->config);
-    ax_grid_load load = {&run->model, parallel.strategy, run->config->train.micro_batch,
-                         run->config->train.global_batch};
-    return ax_model_check_grid(&load, ax_run_grid(run->config), ax_comm_size(run->world));
-}
-
 ax_status ax_run_open_model(ax_run *run)
 {
     ax_config *c = run->config;
@@ -138,7 +129,6 @@ ax_status ax_run_open_model(ax_run *run)
     if (run->tokenizer)
         config_check_tokenizer(c, ax_tokenizer_vocab_size(run->tokenizer));
     AX_TRY(ax_option_finish(c->set));
-    AX_TRY(check_grid(run));
     if (!run->tokenizer)
         return AX_OK;
     int32_t eos = ax_tokenizer_eos(run->tokenizer);

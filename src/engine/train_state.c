@@ -55,16 +55,16 @@ static json_t *settings_of(const ax_run *run)
 {
     const ax_config *c = run->config;
     const char *precision = ax_run_dtype_name(c->train.precision);
-    return json_pack("{s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}",
-                     "train.steps", (json_int_t)c->train.steps, "train.micro_batch",
-                     (json_int_t)c->train.micro_batch, "train.precision", precision, "train.recompute",
-                     (json_int_t)run->options.recompute, "model.embd_dropout", run->model.dropout.embd,
-                     "model.resid_dropout", run->model.dropout.resid, "model.attn_dropout",
-                     run->model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0],
-                     c->optim.betas[1], "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum,
-                     "optim.weight_decay", c->optim.weight_decay, "optim.clip", c->optim.clip,
-                     "optim.schedule", c->optim.schedule, "optim.warmup", (json_int_t)run->schedule.warmup,
-                     "optim.min_lr", c->optim.min_lr, "optim.decay", c->optim.decay);
+    return json_pack(
+        "{s:I,s:I,s:s,s:I,s:f,s:f,s:f,s:f,s:[ff],s:f,s:f,s:f,s:f,s:s,s:I,s:f,s:f}", "train.steps",
+        (json_int_t)c->train.steps, "train.micro_batch", (json_int_t)c->train.micro_batch, "train.precision",
+        precision, "train.recompute", (json_int_t)run->plan.options.recompute, "model.embd_dropout",
+        run->model.dropout.embd, "model.resid_dropout", run->model.dropout.resid, "model.attn_dropout",
+        run->model.dropout.attn, "optim.lr", c->optim.lr, "optim.betas", c->optim.betas[0], c->optim.betas[1],
+        "optim.eps", c->optim.eps, "optim.momentum", c->optim.momentum, "optim.weight_decay",
+        c->optim.weight_decay, "optim.clip", c->optim.clip, "optim.schedule", c->optim.schedule,
+        "optim.warmup", (json_int_t)run->plan.schedule.warmup, "optim.min_lr", c->optim.min_lr, "optim.decay",
+        c->optim.decay);
 }
 
 static ax_status print_state(const ax_run *run, char **out)
@@ -120,7 +120,7 @@ static ax_status save(ax_run *run)
                                                    .step = run->step,
                                                    .params = ax_engine_params(run->engine),
                                                    .dtype = ax_run_dtype(c->run.save_dtype),
-                                                   .slot_names = run->optim->slot_names,
+                                                   .slot_names = run->plan.options.optim->slot_names,
                                                    .files = files,
                                                    .n_files = written.n + run->beside.n,
                                                    .state = state,
@@ -408,7 +408,8 @@ static ax_status load_checkpoint(ax_run *run)
 {
     ax_ckpt_rules rules = {.prefix = ax_family_prefix(run->model.family)};
     rules.ignore = ax_family_ignored(run->model.family, &rules.ignores);
-    AX_TRY(ax_ckpt_load(ax_engine_params(run->engine), run->resume_dir, run->optim->slot_names, &rules));
+    AX_TRY(ax_ckpt_load(ax_engine_params(run->engine), run->resume_dir, run->plan.options.optim->slot_names,
+                        &rules));
     AX_TRY(ax_param_set_refresh(ax_engine_params(run->engine)));
     if (run->scale.scale > 0)
         *ax_engine_loss_scale(run->engine) = run->scale;
@@ -418,14 +419,17 @@ static ax_status load_checkpoint(ax_run *run)
     return AX_OK;
 }
 
+ax_status ax_run_init_weights(const ax_run *run, ax_engine *engine)
+{
+    if (!run->config->model.from)
+        return ax_param_set_init(ax_engine_params(engine));
+    const ax_pretrained from = {.dir = run->model_dir, .config = run->model, .weights = run->model_weights};
+    return ax_pretrained_load(&from, ax_engine_params(engine));
+}
+
 ax_status ax_run_start_weights(ax_run *run)
 {
-    if (run->resume_dir)
-        return load_checkpoint(run);
-    if (!run->config->model.from)
-        return ax_param_set_init(ax_engine_params(run->engine));
-    const ax_pretrained from = {.dir = run->model_dir, .config = run->model, .weights = run->model_weights};
-    AX_TRY(ax_pretrained_load(&from, ax_engine_params(run->engine)));
+    AX_TRY(run->resume_dir ? load_checkpoint(run) : ax_run_init_weights(run, run->engine));
     ax_st_close(&run->model_weights);
     return AX_OK;
 }

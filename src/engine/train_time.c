@@ -3,50 +3,63 @@
 
 #include <stdlib.h>
 
-static int32_t token(const ax_run *run, uint64_t at)
+typedef struct timing {
+    ax_comm *world;
+    const ax_train_plan *plan;
+    ax_ctx *ctx;
+    ax_engine *engine;
+} timing;
+
+static int32_t token(const ax_model_config *model, uint64_t at)
 {
-    return (int32_t)((double)ax_rng_uniform(1, at) * (double)run->model.vocab);
+    return (int32_t)((double)ax_rng_uniform(1, at) * (double)model->vocab);
 }
 
 static ax_status random_rows(void *source, int64_t first, int64_t end, const ax_rows *out)
 {
-    const ax_run *run = source;
-    int64_t t = run->config->model.seq_len;
+    const ax_engine_options *options = source;
+    int64_t t = options->seq_len;
     for (int64_t i = 0; i < (end - first) * t; i++) {
         uint64_t at = (uint64_t)(first * t + i);
-        out->tokens[i] = token(run, at);
-        out->targets[i] = token(run, at + 1);
+        out->tokens[i] = token(options->model, at);
+        out->targets[i] = token(options->model, at + 1);
         out->doc_start[i] = 0;
         out->position[i] = (int32_t)(i % t);
     }
     return AX_OK;
 }
 
+/* Returns the number of targets of a step, over all ranks. */
+static int64_t targets_of(const ax_engine_options *options)
+{
+    return options->global_batch * options->seq_len;
+}
+
 /* Runs one step. All ranks begin at the same time; *seconds is that of the slowest rank. */
-static ax_status time_once(ax_run *run, int64_t step, double *seconds, ax_step_result *result)
+static ax_status time_once(timing *t, int64_t step, double *seconds, ax_step_result *result)
 {
     ax_work *work;
-    ax_hyper hyper = ax_run_hyper(run, step);
-    int64_t targets = run->options.global_batch * run->options.seq_len;
-    AX_TRY(ax_barrier(run->world));
+    ax_hyper hyper = ax_train_hyper(t->plan, step);
+    ax_engine_options options = t->plan->options;
+    AX_TRY(ax_barrier(t->world));
     double begin = ax_now();
-    AX_TRY(ax_engine_step(run->engine, step, random_rows, run, targets, &hyper));
-    AX_TRY(ax_engine_result(run->engine, result));
-    AX_TRY(ax_stream_wait(run->ctx->stream));
+    AX_TRY(ax_engine_step(t->engine, step, random_rows, &options, targets_of(&options), &hyper));
+    AX_TRY(ax_engine_result(t->engine, result));
+    AX_TRY(ax_stream_wait(t->ctx->stream));
     *seconds = ax_now() - begin;
-    AX_TRY(ax_all_reduce(run->world, NULL, seconds, 1, AX_F64, AX_MAX, &work));
+    AX_TRY(ax_all_reduce(t->world, NULL, seconds, 1, AX_F64, AX_MAX, &work));
     return ax_wait(&work);
 }
 
 /* Runs and times one step. In fp16 a step that overflows is repeated with a smaller loss scale; *taken counts
  * all attempts. */
-static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *taken)
+static ax_status time_step(timing *t, int64_t step, double *seconds, int64_t *taken)
 {
     ax_step_result result;
     do {
-        AX_TRY(time_once(run, step, seconds, &result));
+        AX_TRY(time_once(t, step, seconds, &result));
         ++*taken;
-    } while (result.overflow && ax_engine_loss_scale(run->engine)->scale < result.loss_scale);
+    } while (result.overflow && ax_engine_loss_scale(t->engine)->scale < result.loss_scale);
     AX_CHECK(
         result.finite, AX_ERR_NUMERIC,
         "step %lld: loss %g, gradient norm %g: the step was not applied because these are not finite, so "
@@ -56,10 +69,10 @@ static ax_status time_step(ax_run *run, int64_t step, double *seconds, int64_t *
 }
 
 /* Logs the expected duration if it is long. */
-static void log_duration(const ax_run *run, double first, int64_t more)
+static void log_duration(const timing *t, double first, int64_t more)
 {
     const double patience = 10;
-    if (first * (double)more > patience && ax_comm_rank(run->world) == 0)
+    if (first * (double)more > patience && ax_comm_rank(t->world) == 0)
         ax_log(AX_LOG_INFO, "the first step took %.1f s; %lld more will take about %.0f s", first,
                (long long)more, first * (double)more);
 }
@@ -70,85 +83,102 @@ typedef struct progress {
 } progress;
 
 /* Runs `steps` steps and stores the time of each in seconds[]. */
-static ax_status time_some(ax_run *run, progress *at, int64_t steps, double *seconds, int64_t *taken)
+static ax_status time_some(timing *t, progress *at, int64_t steps, double *seconds, int64_t *taken)
 {
     *taken = 0;
     for (int64_t i = 0; i < steps; i++) {
-        AX_TRY(time_step(run, ++at->last, &seconds[i], taken));
+        AX_TRY(time_step(t, ++at->last, &seconds[i], taken));
         if (at->last == 1)
-            log_duration(run, seconds[i], at->all - 1);
+            log_duration(t, seconds[i], at->all - 1);
     }
     return AX_OK;
+}
+
+/* Returns the seconds that this rank has waited for others so far. */
+static double exposed(const ax_grid *grid)
+{
+    double sum = 0;
+    for (int i = 0; i < ax_grid_groups(grid); i++) {
+        ax_axisset axes;
+        const ax_comm *comm = ax_grid_group(grid, i, &axes);
+        sum += axes ? ax_comm_traffic_get(comm).exposed : 0;
+    }
+    return sum;
 }
 
 /* Runs the warm-up steps, whose times are overwritten, then the timed ones. A device with its own clock (a
  * GPU) records time stamps around each launch while kernels are timed, and cannot replay launches as graphs
  * then. So whole steps are timed first, and kernels in as many further steps. */
-static ax_status time_steps(ax_run *run, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
+static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
 {
-    ax_device *dev = run->ctx->dev;
+    ax_device *dev = t->ctx->dev;
     progress at = {.all = warm + (dev->ops.event_record ? 2 : 1) * steps};
     int64_t taken;
     for (int64_t left = warm; left > 0; left -= steps)
-        AX_TRY(time_some(run, &at, ax_min(left, steps), seconds, &taken));
+        AX_TRY(time_some(t, &at, ax_min(left, steps), seconds, &taken));
     if (dev->ops.event_record) {
-        AX_TRY(time_some(run, &at, steps, seconds, &taken));
+        AX_TRY(time_some(t, &at, steps, seconds, &taken));
         out->seconds = ax_spread_of(seconds, steps);
     }
-    ax_run_begin_traffic(run);
+    double before = exposed(t->ctx->grid);
     dev->totals = out->kernel;
-    ax_status status = time_some(run, &at, steps, seconds, &taken);
+    ax_status status = time_some(t, &at, steps, seconds, &taken);
     dev->totals = NULL;
     AX_TRY(status);
     if (!dev->ops.event_record)
         out->seconds = ax_spread_of(seconds, steps);
-    out->exposed = ax_run_exposed(run) / (double)taken;
+    out->exposed = (exposed(t->ctx->grid) - before) / (double)taken;
     for (int k = 0; k < AX_KERNEL_COUNT; k++) {
-        ax_kernel_total *t = &out->kernel[k];
+        ax_kernel_total *sum = &out->kernel[k];
         double n = (double)taken;
-        *t = (ax_kernel_total){t->calls / taken, t->seconds / n, t->flops / n, t->bytes / n};
+        *sum = (ax_kernel_total){sum->calls / taken, sum->seconds / n, sum->flops / n, sum->bytes / n};
     }
     return AX_OK;
 }
 
 /* Measures the device's peak rates. All ranks of a machine measure at the same time, as they compute at the
  * same time. The engine is destroyed first: the array that is streamed is not part of its memory plan. */
-static ax_status measure_device(ax_run *run, ax_step_times *out)
+static ax_status measure_device(timing *t, ax_step_times *out)
 {
     const double patience = 0.2; /* seconds for each */
-    ax_engine_destroy(&run->engine);
-    AX_TRY(ax_device_peak(run->ctx->dev, run->ctx->compute, patience, &out->peak));
-    return ax_comm_agree(run->world, ax_device_stream(run->ctx->dev, patience, &out->stream));
+    ax_engine_destroy(&t->engine);
+    AX_TRY(ax_device_peak(t->ctx->dev, t->ctx->compute, patience, &out->peak));
+    return ax_comm_agree(t->world, ax_device_stream(t->ctx->dev, patience, &out->stream));
 }
 
-static ax_status measure(ax_run *run, int64_t warm, int64_t steps, ax_step_times *out)
+static ax_status measure(timing *t, int64_t warm, int64_t steps, ax_step_times *out)
 {
+    const ax_train_plan *p = t->plan;
+    const ax_model_config *model = p->options.model;
     double *seconds = NULL;
-    AX_TRY(ax_comm_agree(run->world, ax_calloc((size_t)steps, sizeof *seconds, &seconds)));
-    ax_status status = time_steps(run, warm, steps, seconds, out);
+    AX_TRY(ax_comm_agree(t->world, ax_calloc((size_t)steps, sizeof *seconds, &seconds)));
+    ax_status status = time_steps(t, warm, steps, seconds, out);
     free(seconds);
     AX_TRY(status);
-    out->tokens = run->options.global_batch * run->options.seq_len;
-    out->flops = ax_model_config_flops_per_token(&run->model, run->options.seq_len) * (double)out->tokens;
-    out->threads = run->ctx->dev->threads;
-    out->memory = run->plan.memory;
-    out->held = ax_device_held(run->ctx->dev);
-    out->compute = run->ctx->compute;
-    ax_run_describe(&run->model, ax_run_grid(run->config), out->model, out->grid);
-    return measure_device(run, out);
+    out->tokens = targets_of(&p->options);
+    out->flops = ax_model_config_flops_per_token(model, p->options.seq_len) * (double)out->tokens;
+    out->threads = t->ctx->dev->threads;
+    out->memory = p->engine.memory;
+    out->held = ax_device_held(t->ctx->dev);
+    out->compute = t->ctx->compute;
+    ax_train_describe(model, p->grid, out->model, out->grid);
+    return measure_device(t, out);
 }
 
 ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps, ax_step_times *out)
 {
-    ax_run run = {.world = world, .config = config, .saved_step = -1};
+    ax_trainer *trainer;
     *out = (ax_step_times){.threads = 0};
     AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE, "cannot time %lld steps after %lld warm-up steps",
              (long long)steps, (long long)warm);
-    ax_comm_set_timeout(world, config->watchdog.timeout);
-    ax_status status = ax_run_start(&run, AX_RUN_STEPS);
+    AX_TRY(ax_trainer_create(world, config, &trainer));
+    timing t = {.world = world, .plan = ax_trainer_plan(trainer)};
+    ax_status status = ax_trainer_engine(trainer, &t.ctx, &t.engine);
     if (status == AX_OK)
-        status = measure(&run, warm, steps, out);
-    ax_run_abort_unshared(&run, status);
-    ax_run_finish(&run);
+        status = measure(&t, warm, steps, out);
+    ax_run_abort_unshared(world, status);
+    ax_engine_destroy(&t.engine);
+    ax_ctx_destroy(&t.ctx);
+    ax_trainer_destroy(&trainer);
     return status;
 }

@@ -57,10 +57,10 @@ static void set_up(void)
     snprintf(step_dir, sizeof step_dir, "%s/ckpt/step-1", run_dir);
     run = (ax_run){.world = world, .config = &config, .resume_dir = step_dir};
     FUZZ_HOLDS(ax_run_open_model(&run) == AX_OK && ax_run_open_data(&run) == AX_OK);
-    FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.optim) == AX_OK);
+    FUZZ_HOLDS(ax_optim_find(config.optim.name, &run.plan.options.optim) == AX_OK);
     FUZZ_HOLDS(ax_ctx_create(world, (ax_grid_size){1, 1, 1, 1, 1}, "ref", 1, AX_F16, 1, &ctx) == AX_OK);
     FUZZ_HOLDS(ax_model_create(ctx, &run.model, 0, &model) == AX_OK);
-    FUZZ_HOLDS(ax_layer_param_set(model->root, run.optim->slots, &set) == AX_OK);
+    FUZZ_HOLDS(ax_layer_param_set(model->root, run.plan.options.optim->slots, &set) == AX_OK);
 }
 
 void fuzz_make_seeds(void)
@@ -110,7 +110,7 @@ static void list_and_find(void)
 
 static void resume(void)
 {
-    (void)fuzz_read(ax_ckpt_load(set, step_dir, run.optim->slot_names, NULL));
+    (void)fuzz_read(ax_ckpt_load(set, step_dir, run.plan.options.optim->slot_names, NULL));
     for (int new_run = 0; new_run < 2; new_run++) {
         run.new_run = new_run;
         if (!fuzz_read(ax_run_restore_position(&run)))

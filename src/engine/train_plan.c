@@ -1,0 +1,121 @@
+/* The plan of a run (ax_train_plan): grid, ranks, threads, optimizer, memory. This file fills the plan; the
+ * others only read it. */
+#include "engine/train.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    ax_dtype dtype;
+    const char *name;
+} precisions[] = {[AX_CONFIG_FP32] = {AX_F32, "fp32"},
+                  [AX_CONFIG_BF16] = {AX_BF16, "bf16"},
+                  [AX_CONFIG_FP16] = {AX_F16, "fp16"}};
+
+ax_dtype ax_run_dtype(int precision) { return precisions[precision].dtype; }
+const char *ax_run_dtype_name(int precision) { return precisions[precision].name; }
+
+ax_grid_size ax_run_grid(const ax_config *config)
+{
+    return (ax_grid_size){.x = (int)config->grid.x,
+                          .y = (int)config->grid.y,
+                          .z = (int)config->grid.z,
+                          .pipe = (int)config->grid.pipe,
+                          .data = (int)config->grid.data};
+}
+
+static ax_parallel parallel_of(const ax_config *config)
+{
+    ax_parallel parallel = {
+        .zero = (int)config->zero,
+        .overlap = {.oar = config->overlap.oar, .ors = config->overlap.ors, .oag = config->overlap.oag},
+        .weight_cache = (size_t)config->train.weight_cache};
+    for (int i = 0; ax_strategy_at(i); i++)
+        if (!strcmp(ax_strategy_at(i)->name, config->strategy))
+            parallel.strategy = ax_strategy_at(i);
+    return parallel;
+}
+
+/* Chooses the grid, and checks that it is legal for the model and the batch, before anything is created. */
+ax_status ax_run_plan_grid(ax_run *run)
+{
+    ax_train_plan *p = &run->plan;
+    p->config = run->config;
+    p->grid = ax_run_grid(run->config);
+    p->parallel = parallel_of(run->config);
+    p->compute = ax_run_dtype(run->config->train.precision);
+    ax_grid_load load = {&run->model, p->parallel.strategy, run->config->train.micro_batch,
+                         run->config->train.global_batch};
+    return ax_model_check_grid(&load, p->grid, ax_comm_size(run->world));
+}
+
+ax_status ax_run_plan_ranks(ax_run *run)
+{
+    ax_grid_order order;
+    AX_TRY(ax_grid_order_parse(run->config->grid.order, &order));
+    return ax_grid_world(run->world, run->plan.grid, &order, &run->plan.ranks);
+}
+
+ax_status ax_run_plan_threads(ax_run *run)
+{
+    return ax_threads_share(run->world, (int)run->config->threads, &run->plan.threads);
+}
+
+/* Chooses the optimizer, its schedule, and the size of a step. */
+ax_status ax_run_plan_step(ax_run *run)
+{
+    const ax_config *c = run->config;
+    ax_train_plan *p = &run->plan;
+    int64_t recompute = c->train.recompute == AX_CONFIG_RECOMPUTE_FULL ? 1 : c->train.recompute;
+    p->schedule = (ax_schedule){.steps = c->train.steps,
+                                .warmup = ax_quota_of(&c->optim.warmup, c->train.steps),
+                                .lr = c->optim.lr,
+                                .min_lr = c->optim.min_lr,
+                                .decay = c->optim.decay};
+    p->options = (ax_engine_options){.model = &run->model,
+                                     .seq_len = c->model.seq_len,
+                                     .micro_batch = c->train.micro_batch,
+                                     .global_batch = c->train.global_batch,
+                                     .recompute = ax_max(recompute, 0),
+                                     .whole_rows = !c->data.mask_documents,
+                                     .clip = c->optim.clip};
+    AX_TRY(ax_optim_find(c->optim.name, &p->options.optim));
+    return ax_schedule_find(c->optim.schedule, &p->schedule.kind);
+}
+
+ax_status ax_run_plan_engine(ax_run *run) { return ax_run_plan_memory(run, &run->plan.engine); }
+
+void ax_run_plan_fini(ax_train_plan *plan)
+{
+    ax_comm_destroy(&plan->ranks);
+    ax_engine_plan_fini(&plan->engine);
+}
+
+/* ---- what follows from a plan -------------------------------------------------------------------- */
+
+ax_hyper ax_train_hyper(const ax_train_plan *plan, int64_t step)
+{
+    const ax_config *c = plan->config;
+    return (ax_hyper){.lr = ax_schedule_lr(&plan->schedule, step),
+                      .beta1 = c->optim.betas[0],
+                      .beta2 = c->optim.betas[1],
+                      .eps = c->optim.eps,
+                      .momentum = c->optim.momentum,
+                      .weight_decay = c->optim.weight_decay,
+                      .step = step};
+}
+
+void ax_train_describe(const ax_model_config *config, ax_grid_size size, char model[96], char grid[96])
+{
+    snprintf(model, 96, "%s %lld x %lld", ax_model_config_family(config), (long long)config->layers,
+             (long long)config->hidden);
+    snprintf(grid, 96, "data=%d pipe=%d x=%d y=%d z=%d", size.data, size.pipe, size.x, size.y, size.z);
+}
+
+ax_status ax_run_open_device(const ax_train_plan *plan, ax_ctx **out)
+{
+    AX_TRY(ax_ctx_create_with(plan->ranks, plan->grid, plan->config->device, &plan->threads, plan->compute,
+                              (uint64_t)plan->config->train.seed, out));
+    (*out)->parallel = plan->parallel;
+    return AX_OK;
+}

@@ -1,5 +1,5 @@
 /* axonn bench gemm: times each matrix product (GEMM) of a configuration's training step by itself. */
-#include "axonn/engine.h"
+#include "bench/bench.h"
 #include "cli/launch.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* axonn bench generate: times token generation, and the reading of the model's weights for comparison. */
+#include "bench/bench.h"
 #include "cli/model.h"
 
 #include <math.h>

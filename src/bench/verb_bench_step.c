@@ -1,5 +1,5 @@
 /* axonn bench step: times a configuration's training steps, in total and by part. */
-#include "axonn/engine.h"
+#include "bench/bench.h"
 #include "cli/launch.h"
 
 #include <math.h>

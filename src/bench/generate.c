@@ -1,5 +1,5 @@
 /* Times the tokens of a generator, and the reading of the weights that each token needs. */
-#include "axonn/engine.h"
+#include "bench/bench.h"
 
 #include <stdlib.h>
 

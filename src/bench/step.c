@@ -1,5 +1,6 @@
 /* Times the steps of a configuration: a run without files, on random tokens. */
-#include "engine/train.h"
+#include "bench/bench.h"
+#include "cli/launch.h"
 
 #include <stdlib.h>
 
@@ -176,7 +177,7 @@ ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t
     ax_status status = ax_trainer_engine(trainer, &t.ctx, &t.engine);
     if (status == AX_OK)
         status = measure(&t, warm, steps, out);
-    ax_run_abort_unshared(world, status);
+    cli_world_abort_unshared(world, status);
     ax_engine_destroy(&t.engine);
     ax_ctx_destroy(&t.ctx);
     ax_trainer_destroy(&trainer);

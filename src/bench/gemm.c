@@ -1,6 +1,7 @@
 /* Finds the matrix products (GEMMs) of a configuration's step, by running the step on the dry device, which
  * computes nothing, and times them one by one. */
-#include "engine/train.h"
+#include "bench/bench.h"
+#include "cli/launch.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -275,7 +276,7 @@ ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_
     AX_CHECK(runs > 0, AX_ERR_USAGE, "%lld runs: there must be at least one", (long long)runs);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     ax_status status = measure(world, ax_trainer_plan(trainer), runs, out);
-    ax_run_abort_unshared(world, status);
+    cli_world_abort_unshared(world, status);
     ax_trainer_destroy(&trainer);
     return status;
 }

@@ -1,0 +1,73 @@
+/* Timings of generation: counts and sums that follow from the model, and arguments that are refused. */
+#include "bench/bench.h"
+#include "support/ranks.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct job {
+    const char *device;
+    ax_grid_size grid;
+    ax_dtype compute;
+} job;
+
+/* Checks ax_generate_time for a model of width d = 8, 1 layer and 11 tokens: per token its GEMMs read 12·d² +
+ * 11·d weights in 7 calls, and the share follows from the rate of reading and the time of a token. `known`:
+ * the device can tell how fast it reads. */
+static ax_status timed(ax_ctx *ctx, const ax_pretrained *model, bool known)
+{
+    enum { D = 8, WORDS = 11, PRODUCTS = 7, TOKENS = 5 };
+    ax_generate_times t;
+    AX_TRY(ax_generate_time(ctx, model, 3, TOKENS, 1, &t));
+    int ranks = ax_grid_ranks(ctx->grid);
+    if (ranks == 1)
+        EXPECT(t.weights == (double)(12 * D * D + WORDS * D) * (double)ax_dtype_size(ctx->compute));
+    EXPECT(t.kernel[AX_K_gemm].calls == PRODUCTS && t.kernel[AX_K_attention].calls == 1);
+    EXPECT(t.kernel[AX_K_gemm].seconds > 0 && t.kernel[AX_K_gemm].seconds <= t.token.mean);
+    EXPECT(t.prompt.median > 0 && t.token.min > 0 && t.token.min <= t.token.median);
+    EXPECT(t.memory.weights > 0 && t.memory.copies == 0 && t.held > 0); /* no copies: weights are fp32 */
+    EXPECT(known == (t.read.median > 0));
+    EXPECT(!known || fabs(t.share.median - t.weights / t.read.median / t.token.median) < 1e-9);
+    EXPECT(ax_generate_time(ctx, model, 3, 0, 1, &t) == AX_ERR_USAGE);
+    EXPECT(ax_generate_time(ctx, model, 0, 1, 1, &t) == AX_ERR_USAGE);
+    EXPECT(ax_generate_time(ctx, model, 3, 1, 0, &t) == AX_ERR_USAGE);
+    EXPECT(ax_generate_time(ctx, model, 3, model->config.seq_len, 1, &t) == AX_ERR_USAGE);
+    return AX_OK;
+}
+
+static ax_status timed_rank(ax_comm *world, void *arg)
+{
+    const job *j = arg;
+    ax_pretrained model;
+    ax_ctx *ctx = NULL;
+    AX_TRY(ax_pretrained_open(AXONN_SOURCE_DIR "/tests/golden/gpt2/tiny", &model));
+    ax_status status = ax_ctx_create(world, j->grid, j->device, 1, j->compute, 1, &ctx);
+    if (status == AX_OK)
+        status = timed(ctx, &model, strcmp(j->device, "ref") != 0);
+    ax_ctx_destroy(&ctx);
+    ax_pretrained_close(&model);
+    return status;
+}
+
+static void tokens_are_timed(void **state)
+{
+    (void)state;
+    static const job jobs[] = {{"cpu", {1, 1, 1, 1, 1}, AX_BF16},
+                               {"ref", {1, 1, 1, 1, 1}, AX_F32},
+                               {"check:cpu", {1, 1, 1, 1, 1}, AX_F32},
+                               {"cpu", {1, 2, 1, 1, 1}, AX_F32}};
+    for (size_t i = 0; i < AX_COUNT(jobs); i++)
+        assert_ranks(grid_ranks(jobs[i].grid), timed_rank, &jobs[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tokens_are_timed)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

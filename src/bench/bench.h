@@ -5,7 +5,7 @@
 #include "axonn/engine.h"
 
 /* Timings of the training steps of a configuration. Times in seconds per step. */
-typedef struct ax_step_times {
+typedef struct bench_step_times {
     ax_spread seconds; /* time of a step on the slowest rank */
     int64_t tokens;    /* per step, over all ranks */
     double flops;      /* per step, over all ranks: ax_model_config_flops_per_token · tokens */
@@ -19,48 +19,47 @@ typedef struct ax_step_times {
     ax_dtype compute;    /* compute dtype (ax_ctx) */
     char model[96];      /* "gpt2 12 x 768" */
     char grid[96];       /* "data=1 pipe=1 x=2 y=1 z=1" */
-} ax_step_times;
+} bench_step_times;
 
 /* Runs `warm` warm-up steps, then times `steps` more: the steps of the training run, on random tokens. On a
  * device with its own clock (a GPU), kernels are timed in `steps` further steps. Reads only model.from and
  * the tokenizer, and writes nothing. Errors as for ax_train. Collective along world. */
-AX_MUST_CHECK ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
-                                      ax_step_times *out);
+AX_MUST_CHECK ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
+                                         bench_step_times *out);
 
-/* A matrix product (GEMM) of a step. */
-typedef struct ax_product {
+/* A GEMM of a step. */
+typedef struct bench_gemm {
     ax_gemm_args args; /* pointers are NULL */
     bool bias;         /* args.bias was not NULL */
     bool preact;       /* args.preact, the preactivation, was not NULL */
     int64_t calls;     /* per step */
     ax_spread seconds; /* time of a call */
-} ax_product;
+} bench_gemm;
 
-/* The different matrix products of this rank's step; those with the longest total time first. */
-typedef struct ax_step_products {
-    ax_product *product;
+/* The different GEMMs of this rank's step; those with the longest total time first. */
+typedef struct bench_gemms {
+    bench_gemm *gemm;
     int64_t n;
-    int64_t calls;  /* calls per step of all products together */
+    int64_t calls;  /* calls per step of all GEMMs together */
     double flops;   /* per step */
-    double seconds; /* per step: the sum over all calls of the median time of their product */
+    double seconds; /* per step: the sum over all calls of the median time of their GEMM */
     int threads;
     int64_t cache;               /* bytes of the last-level caches; 0: unknown */
-    double peak[AX_DTYPE_COUNT]; /* ax_device_peak for each dtype of the products */
+    double peak[AX_DTYPE_COUNT]; /* ax_device_peak for each dtype of the GEMMs */
     ax_dtype compute;
     const char *device;
-    char model[96], grid[96]; /* as in ax_step_times */
-} ax_step_products;
+    char model[96], grid[96]; /* as in bench_step_times */
+} bench_gemms;
 
-/* Finds the matrix products of a training step of this configuration by running the step on the dry device,
- * then times each `runs` times on the configuration's device, with operands that are not in the caches. All
- * ranks time their own products at the same time. Errors as for ax_train_time. The caller releases *out with
- * ax_step_products_fini, also after an error. Collective along world. */
-AX_MUST_CHECK ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs,
-                                          ax_step_products *out);
-void ax_step_products_fini(ax_step_products *products);
+/* Finds the GEMMs of a training step of this configuration by running the step on the dry device, then times
+ * each `runs` times on the configuration's device, with operands that are not in the caches. All ranks time
+ * their own GEMMs at the same time. Errors as for bench_time_steps. The caller releases *out with
+ * bench_gemms_fini, also after an error. Collective along world. */
+AX_MUST_CHECK ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, bench_gemms *out);
+void bench_gemms_fini(bench_gemms *gemms);
 
 /* Timings of a generator that continues a prompt. Times in seconds. */
-typedef struct ax_generate_times {
+typedef struct bench_token_times {
     ax_spread prompt; /* time to feed the whole prompt and choose the first token */
     ax_spread token;  /* time per token: feeding one token and choosing the likeliest next one */
     /* The following are this rank's. */
@@ -70,15 +69,15 @@ typedef struct ax_generate_times {
     ax_kernel_total kernel[AX_KERNEL_COUNT]; /* means per token */
     ax_memory memory;                        /* planned */
     int64_t held;                            /* most device memory used so far (ax_device_held) */
-    char model[96], grid[96];                /* as in ax_step_times */
-} ax_generate_times;
+    char model[96], grid[96];                /* as in bench_step_times */
+} bench_token_times;
 
 /* Times `rounds` rounds after one warm-up round. A round feeds a prompt of `prompt` random tokens, generates
  * `tokens` more, and then reads the weights in place. Generating and reading alternate, so that other load on
  * the machine affects both alike. On a device with its own clock (a GPU), kernels are timed in one further
  * round. Collective along the grid. */
-AX_MUST_CHECK ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
-                                         int64_t tokens, int64_t rounds, ax_generate_times *out);
+AX_MUST_CHECK ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt,
+                                          int64_t tokens, int64_t rounds, bench_token_times *out);
 
 /* Measures the seconds that the MPI library's own blocking collective takes with the same arguments (f32 or
  * f64), from the end of a barrier until this rank has its result. Collective along comm. AX_ERR_USAGE if the

@@ -1,5 +1,5 @@
-/* Finds the matrix products (GEMMs) of a configuration's step, by running the step on the dry device, which
- * computes nothing, and times them one by one. */
+/* Finds the GEMMs of a configuration's step, by running the step on the dry device, which computes nothing,
+ * and times them one by one. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 
@@ -9,12 +9,12 @@
 /* ---- finding ------------------------------------------------------------------------------------- */
 
 typedef struct finding {
-    ax_step_products *out;
+    bench_gemms *out;
     ax_status status;
 } finding;
 
-/* Whether both calls are the same product, whatever their operands. */
-static bool same_product(const ax_product *p, const ax_gemm_args *b)
+/* Whether both calls are the same GEMM, whatever their operands. */
+static bool same_gemm(const bench_gemm *p, const ax_gemm_args *b)
 {
     const ax_gemm_args *a = &p->args;
     return p->bias == (b->bias != NULL) && a->m == b->m && a->n == b->n && a->k == b->k && a->lda == b->lda &&
@@ -23,14 +23,14 @@ static bool same_product(const ax_product *p, const ax_gemm_args *b)
            a->epilogue == b->epilogue && a->kind == b->kind && p->preact == (b->preact != NULL);
 }
 
-static ax_status add_product(ax_step_products *all, const ax_gemm_args *args)
+static ax_status add_gemm(bench_gemms *all, const ax_gemm_args *args)
 {
-    ax_product *product = realloc(all->product, (size_t)(all->n + 1) * sizeof *product);
-    AX_CHECK(product, AX_ERR_MEMORY, "not enough memory for another matrix product");
-    all->product = product;
-    all->product[all->n] =
-        (ax_product){.args = *args, .bias = args->bias != NULL, .preact = args->preact != NULL, .calls = 1};
-    ax_gemm_args *mine = &all->product[all->n++].args;
+    bench_gemm *grown = realloc(all->gemm, (size_t)(all->n + 1) * sizeof *grown);
+    AX_CHECK(grown, AX_ERR_MEMORY, "not enough memory for another matrix product");
+    all->gemm = grown;
+    all->gemm[all->n] =
+        (bench_gemm){.args = *args, .bias = args->bias != NULL, .preact = args->preact != NULL, .calls = 1};
+    ax_gemm_args *mine = &all->gemm[all->n++].args;
     mine->a = mine->b = mine->bias = mine->c = mine->preact = NULL;
     return AX_OK;
 }
@@ -43,14 +43,14 @@ static void watch(void *user, ax_kernel kernel, const void *raw)
     if (kernel != AX_K_gemm || f->status != AX_OK || !args->m || !args->n || !args->k)
         return;
     for (int64_t i = 0; i < f->out->n; i++)
-        if (same_product(&f->out->product[i], args)) {
-            f->out->product[i].calls++;
+        if (same_gemm(&f->out->gemm[i], args)) {
+            f->out->gemm[i].calls++;
             return;
         }
-    f->status = add_product(f->out, args);
+    f->status = add_gemm(f->out, args);
 }
 
-static ax_status watch_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *engine, ax_step_products *out)
+static ax_status watch_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *engine, bench_gemms *out)
 {
     finding f = {out, AX_OK};
     ax_hyper hyper = ax_train_hyper(plan, 1);
@@ -60,7 +60,7 @@ static ax_status watch_step(const ax_train_plan *plan, ax_ctx *dry, ax_engine *e
     return f.status;
 }
 
-static ax_status find_products(const ax_train_plan *plan, ax_step_products *out)
+static ax_status find_gemms(const ax_train_plan *plan, bench_gemms *out)
 {
     ax_ctx *dry;
     ax_engine *engine = NULL;
@@ -79,7 +79,7 @@ static ax_status find_products(const ax_train_plan *plan, ax_step_products *out)
 
 enum { ALIGN = 64, STAGED = 1 << 20, UNKNOWN_CACHE = 32 << 20 };
 
-/* `pool` holds several sets of operands of one product, one after the other. The runs use the sets in turn,
+/* `pool` holds several sets of operands of one GEMM, one after the other. The runs use the sets in turn,
  * so that operands are not in the caches. */
 typedef struct timing {
     ax_ctx *ctx;
@@ -99,12 +99,12 @@ static int64_t padded(int64_t elements, ax_dtype dtype)
 static int64_t elements_of_a(const ax_gemm_args *g) { return (g->trans_a ? g->k : g->m) * g->lda; }
 static int64_t elements_of_b(const ax_gemm_args *g) { return (g->trans_b ? g->n : g->k) * g->ldb; }
 
-static int64_t bias_bytes(const ax_product *p)
+static int64_t bias_bytes(const bench_gemm *p)
 {
     return p->bias ? padded(p->args.n, ax_dtype_accum(p->args.dtype)) : 0;
 }
 
-static int64_t set_bytes(const ax_product *p)
+static int64_t set_bytes(const bench_gemm *p)
 {
     const ax_gemm_args *g = &p->args;
     return padded(elements_of_a(g), g->dtype) + padded(elements_of_b(g), g->dtype) + bias_bytes(p) +
@@ -113,10 +113,10 @@ static int64_t set_bytes(const ax_product *p)
 
 /* Returns the number of sets. One is enough if it fills the caches by itself: its end evicts
  * its beginning. */
-static int64_t sets_of(const timing *t, const ax_product *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
+static int64_t sets_of(const timing *t, const bench_gemm *p) { return ax_ceil_div(t->cold, set_bytes(p)); }
 
-/* Returns the product's arguments with the operands of set `set`. */
-static ax_gemm_args with_operands(const timing *t, const ax_product *p, int64_t set)
+/* Returns the GEMM's arguments with the operands of set `set`. */
+static ax_gemm_args with_operands(const timing *t, const bench_gemm *p, int64_t set)
 {
     ax_gemm_args mine = p->args;
     char *at = t->pool + set * set_bytes(p);
@@ -143,7 +143,7 @@ static ax_status fill_operand(const timing *t, const void *operand, int64_t n, a
     return AX_OK;
 }
 
-static ax_status fill_sets(const timing *t, const ax_product *p)
+static ax_status fill_sets(const timing *t, const bench_gemm *p)
 {
     const ax_gemm_args *g = &p->args;
     for (int64_t i = 0; i < sets_of(t, p); i++) {
@@ -162,9 +162,9 @@ static ax_status fill_sets(const timing *t, const ax_product *p)
 
 /* ---- timing -------------------------------------------------------------------------------------- */
 
-/* Times a product. The first call is not counted: it wakes the threads. It uses the set that was filled last,
+/* Times a GEMM. The first call is not counted: it wakes the threads. It uses the set that was filled last,
  * so that the counted ones use sets that are no longer in the caches. */
-static ax_status time_product(const timing *t, ax_product *p)
+static ax_status time_gemm(const timing *t, bench_gemm *p)
 {
     int64_t sets = sets_of(t, p);
     AX_TRY(fill_sets(t, p));
@@ -181,22 +181,22 @@ static ax_status time_product(const timing *t, ax_product *p)
     return AX_OK;
 }
 
-static ax_status measure_peaks(const timing *t, ax_step_products *out)
+static ax_status measure_peaks(const timing *t, bench_gemms *out)
 {
     const double patience = 0.2; /* seconds */
     for (int64_t i = 0; i < out->n; i++) {
-        ax_dtype dtype = out->product[i].args.dtype;
+        ax_dtype dtype = out->gemm[i].args.dtype;
         if (out->peak[dtype] <= 0)
             AX_TRY(ax_device_peak(t->ctx->dev, dtype, patience, &out->peak[dtype]));
     }
     return AX_OK;
 }
 
-static ax_status alloc_memory(timing *t, const ax_step_products *out)
+static ax_status alloc_memory(timing *t, const bench_gemms *out)
 {
-    t->pool_bytes = 1; /* for a rank that has no product */
+    t->pool_bytes = 1; /* for a rank that has no GEMM */
     for (int64_t i = 0; i < out->n; i++) {
-        const ax_product *p = &out->product[i];
+        const bench_gemm *p = &out->gemm[i];
         t->pool_bytes = (size_t)ax_max((int64_t)t->pool_bytes, sets_of(t, p) * set_bytes(p));
     }
     AX_TRY(ax_calloc((size_t)t->runs, sizeof *t->seconds, &t->seconds));
@@ -218,17 +218,17 @@ static void free_memory(timing *t)
 /* qsort: the longest time of all calls first. */
 static int compare_times(const void *a, const void *b)
 {
-    const ax_product *p = a, *q = b;
+    const bench_gemm *p = a, *q = b;
     double mine = p->seconds.median * (double)p->calls, other = q->seconds.median * (double)q->calls;
     return (mine < other) - (mine > other);
 }
 
-static void add_up(ax_step_products *out)
+static void add_up(bench_gemms *out)
 {
     if (out->n)
-        qsort(out->product, (size_t)out->n, sizeof *out->product, compare_times);
+        qsort(out->gemm, (size_t)out->n, sizeof *out->gemm, compare_times);
     for (int64_t i = 0; i < out->n; i++) {
-        const ax_product *p = &out->product[i];
+        const bench_gemm *p = &out->gemm[i];
         double flops, bytes, calls = (double)p->calls;
         ax_kernel_cost(AX_K_gemm, &p->args, &flops, &bytes);
         out->calls += p->calls;
@@ -237,7 +237,7 @@ static void add_up(ax_step_products *out)
     }
 }
 
-static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t runs, ax_step_products *out)
+static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t runs, bench_gemms *out)
 {
     /* All ranks of a machine time at the same time and share its caches, so each needs only its part of
      * `cold`. */
@@ -247,15 +247,15 @@ static ax_status time_all(ax_comm *world, ax_ctx *ctx, int local_size, int64_t r
     if (status == AX_OK)
         status = measure_peaks(&t, out);
     for (int64_t i = 0; i < out->n && status == AX_OK; i++)
-        status = time_product(&t, &out->product[i]);
+        status = time_gemm(&t, &out->gemm[i]);
     free_memory(&t);
     return status;
 }
 
-static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs, ax_step_products *out)
+static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs, bench_gemms *out)
 {
     ax_ctx *ctx;
-    AX_TRY(ax_comm_agree(world, find_products(plan, out)));
+    AX_TRY(ax_comm_agree(world, find_gemms(plan, out)));
     AX_TRY(ax_ctx_create_with(plan->ranks, plan->grid, plan->config->device, &plan->threads, plan->compute,
                               (uint64_t)plan->config->train.seed, &ctx));
     out->cache = ax_cores_cache();
@@ -269,10 +269,10 @@ static ax_status measure(ax_comm *world, const ax_train_plan *plan, int64_t runs
     return status;
 }
 
-ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_step_products *out)
+ax_status bench_time_gemms(ax_comm *world, ax_config *config, int64_t runs, bench_gemms *out)
 {
     ax_trainer *trainer;
-    *out = (ax_step_products){.threads = 0};
+    *out = (bench_gemms){.threads = 0};
     AX_CHECK(runs > 0, AX_ERR_USAGE, "%lld runs: there must be at least one", (long long)runs);
     AX_TRY(ax_trainer_create(world, config, &trainer));
     ax_status status = measure(world, ax_trainer_plan(trainer), runs, out);
@@ -281,8 +281,8 @@ ax_status ax_train_products(ax_comm *world, ax_config *config, int64_t runs, ax_
     return status;
 }
 
-void ax_step_products_fini(ax_step_products *products)
+void bench_gemms_fini(bench_gemms *gemms)
 {
-    free(products->product);
-    *products = (ax_step_products){.threads = 0};
+    free(gemms->gemm);
+    *gemms = (bench_gemms){.threads = 0};
 }

@@ -14,7 +14,7 @@ typedef struct timing {
     double *share;  /* [rounds]: rate of generation over that of reading */
     double *each;   /* [rounds · tokens]: seconds of each token */
     double *sorted; /* [tokens]: scratch for the median */
-    ax_span *span;  /* [spans]: weights that a token's matrix products read, in this order */
+    ax_span *span;  /* [spans]: weights that a token's GEMMs read, in this order */
     int64_t spans;
     ax_status watched; /* first error of watch() */
 } timing;
@@ -124,7 +124,7 @@ static ax_status time_round(timing *t, int64_t round, double weights, ax_kernel_
     return AX_OK;
 }
 
-static ax_status time_rounds(timing *t, ax_generate_times *out)
+static ax_status time_rounds(timing *t, bench_token_times *out)
 {
     bool events = t->ctx->dev->ops.event_record != NULL;
     AX_TRY(warm_up(t));
@@ -161,11 +161,11 @@ static ax_status alloc_arrays(timing *t)
     return AX_OK;
 }
 
-ax_status ax_generate_time(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t tokens,
-                           int64_t rounds, ax_generate_times *out)
+ax_status bench_time_tokens(ax_ctx *ctx, const ax_pretrained *model, int64_t prompt, int64_t tokens,
+                            int64_t rounds, bench_token_times *out)
 {
     timing t = {.ctx = ctx, .model = &model->config, .prompt = prompt, .tokens = tokens, .rounds = rounds};
-    *out = (ax_generate_times){.weights = 0};
+    *out = (bench_token_times){.weights = 0};
     AX_CHECK(prompt > 0 && tokens > 0 && rounds > 0, AX_ERR_USAGE,
              "cannot time %lld rounds of %lld tokens after prompts of %lld: each must be at least 1",
              (long long)rounds, (long long)tokens, (long long)prompt);

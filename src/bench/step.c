@@ -110,7 +110,7 @@ static double exposed(const ax_grid *grid)
 /* Runs the warm-up steps, whose times are overwritten, then the timed ones. A device with its own clock (a
  * GPU) records time stamps around each launch while kernels are timed, and cannot replay launches as graphs
  * then. So whole steps are timed first, and kernels in as many further steps. */
-static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seconds, ax_step_times *out)
+static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seconds, bench_step_times *out)
 {
     ax_device *dev = t->ctx->dev;
     progress at = {.all = warm + (dev->ops.event_record ? 2 : 1) * steps};
@@ -139,7 +139,7 @@ static ax_status time_steps(timing *t, int64_t warm, int64_t steps, double *seco
 
 /* Measures the device's peak rates. All ranks of a machine measure at the same time, as they compute at the
  * same time. The engine is destroyed first: the array that is streamed is not part of its memory plan. */
-static ax_status measure_device(timing *t, ax_step_times *out)
+static ax_status measure_device(timing *t, bench_step_times *out)
 {
     const double patience = 0.2; /* seconds for each */
     ax_engine_destroy(&t->engine);
@@ -147,7 +147,7 @@ static ax_status measure_device(timing *t, ax_step_times *out)
     return ax_comm_agree(t->world, ax_device_stream(t->ctx->dev, patience, &out->stream));
 }
 
-static ax_status measure(timing *t, int64_t warm, int64_t steps, ax_step_times *out)
+static ax_status measure(timing *t, int64_t warm, int64_t steps, bench_step_times *out)
 {
     const ax_train_plan *p = t->plan;
     const ax_model_config *model = p->options.model;
@@ -166,10 +166,11 @@ static ax_status measure(timing *t, int64_t warm, int64_t steps, ax_step_times *
     return measure_device(t, out);
 }
 
-ax_status ax_train_time(ax_comm *world, ax_config *config, int64_t warm, int64_t steps, ax_step_times *out)
+ax_status bench_time_steps(ax_comm *world, ax_config *config, int64_t warm, int64_t steps,
+                           bench_step_times *out)
 {
     ax_trainer *trainer;
-    *out = (ax_step_times){.threads = 0};
+    *out = (bench_step_times){.threads = 0};
     AX_CHECK(steps > 0 && warm >= 0, AX_ERR_USAGE, "cannot time %lld steps after %lld warm-up steps",
              (long long)steps, (long long)warm);
     AX_TRY(ax_trainer_create(world, config, &trainer));

@@ -1,4 +1,4 @@
-/* axonn bench gemm: times each matrix product (GEMM) of a configuration's training step by itself. */
+/* axonn bench gemm: times each GEMM of a configuration's training step by itself. */
 #include "bench/bench.h"
 #include "cli/launch.h"
 
@@ -24,24 +24,24 @@ static const ax_option options[] = {
     {"json", AX_OPT_BOOL, offsetof(args, json), "false", .help = "print one JSON object per product"},
 };
 
-/* One row of the output: a product, or the sum of all products of a step. */
+/* One row of the output: a GEMM, or the sum of all GEMMs of a step. */
 typedef struct row {
     const char *name;
-    const ax_product *product; /* NULL: the sum */
-    int64_t calls;             /* per step */
-    ax_spread seconds;         /* of one call; for the sum, of all calls */
-    double flops;              /* computed in that time */
-    double peak;               /* FLOP/s of the device; 0: not known */
-    double of_step;            /* share of its calls in the time of all products */
+    const bench_gemm *gemm; /* NULL: the sum */
+    int64_t calls;          /* per step */
+    ax_spread seconds;      /* of one call; for the sum, of all calls */
+    double flops;           /* computed in that time */
+    double peak;            /* FLOP/s of the device; 0: not known */
+    double of_step;         /* share of its calls in the time of all GEMMs */
 } row;
 
-/* The epilogue's part of a product's name. A name is like "NT 1024x2304x768 bf16", followed by: " f32" the
+/* The epilogue's part of a GEMM's name. A name is like "NT 1024x2304x768 bf16", followed by: " f32" the
  * result's dtype if it differs, "+=" adds to the result, "+bias" adds a bias to each column, "gelu" and
  * "gelu'" the epilogue, "strided" rows further apart in memory than they are long. */
 static const char *const epilogue[] = {
     [AX_EPILOGUE_NONE] = "", [AX_EPILOGUE_ACTIVATION] = "gelu", [AX_EPILOGUE_ACTIVATION_GRAD] = "gelu'"};
 
-static void name_product(const ax_product *p, char *out, size_t size)
+static void name_gemm(const bench_gemm *p, char *out, size_t size)
 {
     const ax_gemm_args *g = &p->args;
     bool sparse =
@@ -54,9 +54,9 @@ static void name_product(const ax_product *p, char *out, size_t size)
              sparse ? " strided" : "");
 }
 
-static row row_of(const ax_step_products *all, const ax_product *p, const char *name)
+static row row_of(const bench_gemms *all, const bench_gemm *p, const char *name)
 {
-    row r = {.name = name, .product = p, .calls = p->calls, .seconds = p->seconds};
+    row r = {.name = name, .gemm = p, .calls = p->calls, .seconds = p->seconds};
     double bytes;
     ax_kernel_cost(AX_K_gemm, &p->args, &r.flops, &bytes);
     r.peak = all->peak[p->args.dtype];
@@ -65,14 +65,14 @@ static row row_of(const ax_step_products *all, const ax_product *p, const char *
 }
 
 /* Sums up all calls of a step: at their median, minimum and maximum times. The peak is the rate at which they
- * would run if each product ran at the device's peak for its dtype. */
-static row total_of(const ax_step_products *all)
+ * would run if each GEMM ran at the device's peak for its dtype. */
+static row total_of(const bench_gemms *all)
 {
     row r = {.name = "all products of a step", .calls = all->calls, .flops = all->flops, .of_step = 1};
     double least = 0;
     bool known = true;
     for (int64_t i = 0; i < all->n; i++) {
-        const ax_product *p = &all->product[i];
+        const bench_gemm *p = &all->gemm[i];
         row one = row_of(all, p, NULL);
         double calls = (double)p->calls;
         r.seconds.median += calls * p->seconds.median;
@@ -87,7 +87,7 @@ static row total_of(const ax_step_products *all)
 
 /* ---- as JSON ------------------------------------------------------------------------------------- */
 
-static ax_status print_json(const ax_step_products *all, const args *a, int ranks, const row *r)
+static ax_status print_json(const bench_gemms *all, const args *a, int ranks, const row *r)
 {
     const char *isa = NULL;
     if (!strcmp(all->device, "cpu"))
@@ -102,14 +102,14 @@ static ax_status print_json(const ax_step_products *all, const args *a, int rank
         cli_json_number(r->peak > 0 ? rate / r->peak : NAN), "share", r->of_step, "config", a->config,
         "model", all->model, "precision", ax_dtype_name(all->compute), "grid", all->grid, "ranks", ranks,
         "threads", all->threads, "device", all->device, "isa", isa, "cache_bytes", (json_int_t)all->cache);
-    if (out && r->product) {
-        const ax_gemm_args *g = &r->product->args;
+    if (out && r->gemm) {
+        const ax_gemm_args *g = &r->gemm->args;
         json_t *more = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:s, s:s, s:b, s:b, s:s}", "m",
                                  (json_int_t)g->m, "n", (json_int_t)g->n, "k", (json_int_t)g->k, "lda",
                                  (json_int_t)g->lda, "ldb", (json_int_t)g->ldb, "ldc", (json_int_t)g->ldc,
                                  "trans_a", g->trans_a, "trans_b", g->trans_b, "dtype",
                                  ax_dtype_name(g->dtype), "result", ax_dtype_name(g->c_dtype), "accumulate",
-                                 g->accumulate, "bias", r->product->bias, "epilogue", epilogue[g->epilogue]);
+                                 g->accumulate, "bias", r->gemm->bias, "epilogue", epilogue[g->epilogue]);
         json_object_update(out, more);
         json_decref(more);
     }
@@ -118,7 +118,7 @@ static ax_status print_json(const ax_step_products *all, const args *a, int rank
 
 /* ---- as a table ---------------------------------------------------------------------------------- */
 
-static void print_head(const ax_step_products *all, const args *a, int ranks)
+static void print_head(const bench_gemms *all, const args *a, int ranks)
 {
     char cache[32];
     const row total = total_of(all);
@@ -144,7 +144,7 @@ static void print_row(const row *r)
            r->seconds.median * 1e3, r->flops / r->seconds.median * 1e-9, spread, of_peak, 100 * r->of_step);
 }
 
-static ax_status report(const ax_step_products *all, const args *a, int ranks)
+static ax_status report(const bench_gemms *all, const args *a, int ranks)
 {
     AX_CHECK(all->n, AX_ERR_USAGE, "rank 0 has no matrix product to time: choose a smaller grid");
     if (!a->json)
@@ -153,8 +153,8 @@ static ax_status report(const ax_step_products *all, const args *a, int ranks)
         char name[160];
         row r = total_of(all);
         if (i < all->n) {
-            name_product(&all->product[i], name, sizeof name);
-            r = row_of(all, &all->product[i], name);
+            name_gemm(&all->gemm[i], name, sizeof name);
+            r = row_of(all, &all->gemm[i], name);
         }
         if (a->json)
             AX_TRY(print_json(all, a, ranks, &r));
@@ -169,11 +169,11 @@ static ax_status report(const ax_step_products *all, const args *a, int ranks)
 static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 {
     const args *a = raw;
-    ax_step_products all = {.threads = 0};
-    ax_status status = ax_train_products(world, config, a->runs, &all);
+    bench_gemms all = {.threads = 0};
+    ax_status status = bench_time_gemms(world, config, a->runs, &all);
     if (status == AX_OK)
         status = ax_comm_agree(world, ax_comm_rank(world) ? AX_OK : report(&all, a, ax_comm_size(world)));
-    ax_step_products_fini(&all);
+    bench_gemms_fini(&all);
     return status;
 }
 

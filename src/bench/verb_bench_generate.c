@@ -24,7 +24,7 @@ static const ax_option options[] = {
 typedef struct measured {
     const args *a;
     const opened_model *m;
-    ax_generate_times t;
+    bench_token_times t;
     int64_t tokens; /* per round */
     int ranks;
 } measured;
@@ -35,7 +35,7 @@ static json_t *spread_json(const ax_spread *s, double unit)
                      s->max * unit);
 }
 
-static json_t *kernels_json(const ax_generate_times *t)
+static json_t *kernels_json(const bench_token_times *t)
 {
     json_t *all = json_object();
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
@@ -49,7 +49,7 @@ static json_t *kernels_json(const ax_generate_times *t)
 
 static ax_status print_json(const measured *r)
 {
-    const ax_generate_times *t = &r->t;
+    const bench_token_times *t = &r->t;
     const args *a = r->a;
     const char *isa = NULL;
     bool known = t->read.median > 0;
@@ -99,7 +99,7 @@ static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static ax_status print_table(const measured *r)
 {
-    const ax_generate_times *t = &r->t;
+    const bench_token_times *t = &r->t;
     const args *a = r->a;
     int threads = r->m->ctx->dev->threads;
     printf("%s in %s, %d rank%s of %d thread%s (%s)\n\n", t->model, ax_dtype_name(r->m->ctx->compute),
@@ -157,7 +157,7 @@ static ax_status measure(const args *a, const opened_model *m)
 {
     measured r = {.a = a, .m = m, .ranks = ax_comm_size(m->world)};
     AX_TRY(choose_tokens(a, m->model.config.seq_len, &r.tokens));
-    AX_TRY(ax_generate_time(m->ctx, &m->model, a->prompt, r.tokens, a->rounds, &r.t));
+    AX_TRY(bench_time_tokens(m->ctx, &m->model, a->prompt, r.tokens, a->rounds, &r.t));
     return ax_comm_agree(m->world, m->first ? report(&r) : AX_OK);
 }
 

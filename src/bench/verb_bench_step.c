@@ -52,14 +52,14 @@ static part_kind part_of(ax_kernel kernel)
 }
 
 /* Returns the seconds that the device would need at its peak rate, 0 if that is not known. */
-static double ideal_seconds(const ax_step_times *t, part_kind part, const ax_kernel_total *total)
+static double ideal_seconds(const bench_step_times *t, part_kind part, const ax_kernel_total *total)
 {
     double rate = parts[part].computes ? t->peak : t->stream;
     return rate > 0 ? (parts[part].computes ? total->flops : total->bytes) / rate : 0;
 }
 
 /* Sums the kernels of each part. *rest is the time outside kernels and exposed communication. */
-static void add_up(const ax_step_times *t, ax_kernel_total sums[PARTS], double *rest)
+static void add_up(const bench_step_times *t, ax_kernel_total sums[PARTS], double *rest)
 {
     memset(sums, 0, PARTS * sizeof *sums);
     *rest = t->seconds.mean - t->exposed;
@@ -76,7 +76,7 @@ static void add_up(const ax_step_times *t, ax_kernel_total sums[PARTS], double *
 
 /* ---- as JSON ------------------------------------------------------------------------------------- */
 
-static json_t *part_json(const ax_step_times *t, part_kind part, const ax_kernel_total *sum)
+static json_t *part_json(const bench_step_times *t, part_kind part, const ax_kernel_total *sum)
 {
     double ideal = ideal_seconds(t, part, sum);
     return json_pack("{s:f, s:I, s:f, s:f, s:o}", "ms", sum->seconds * 1e3, "calls", (json_int_t)sum->calls,
@@ -84,7 +84,7 @@ static json_t *part_json(const ax_step_times *t, part_kind part, const ax_kernel
                      cli_json_number(ideal > 0 && sum->seconds > 0 ? ideal / sum->seconds : NAN));
 }
 
-static json_t *kernels_json(const ax_step_times *t)
+static json_t *kernels_json(const bench_step_times *t)
 {
     json_t *all = json_object();
     for (int k = 0; k < AX_KERNEL_COUNT; k++)
@@ -94,7 +94,7 @@ static json_t *kernels_json(const ax_step_times *t)
     return all;
 }
 
-static ax_status print_json(const ax_step_times *t, const char *device, const args *a, int ranks)
+static ax_status print_json(const bench_step_times *t, const char *device, const args *a, int ranks)
 {
     ax_kernel_total sums[PARTS];
     const char *isa = NULL;
@@ -126,7 +126,7 @@ static void print_row(const char *name, double seconds, double step)
     printf("%-16s %9.1f %6.1f %%", name, seconds * 1e3, 100 * seconds / step);
 }
 
-static ax_status report(const ax_step_times *t, const char *device, const args *a, int ranks)
+static ax_status report(const bench_step_times *t, const char *device, const args *a, int ranks)
 {
     if (a->json)
         return print_json(t, device, a, ranks);
@@ -179,8 +179,8 @@ static ax_status report(const ax_step_times *t, const char *device, const args *
 static ax_status measure(ax_comm *world, ax_config *config, const void *raw)
 {
     const args *a = raw;
-    ax_step_times times;
-    ax_status status = ax_train_time(world, config, a->warm, a->steps, &times);
+    bench_step_times times;
+    ax_status status = bench_time_steps(world, config, a->warm, a->steps, &times);
     if (status == AX_OK)
         status = ax_comm_agree(
             world, ax_comm_rank(world) ? AX_OK : report(&times, config->device, a, ax_comm_size(world)));

@@ -17,14 +17,14 @@ typedef struct job {
     ax_dtype compute;
 } job;
 
-/* Checks ax_generate_time for a model of width d = 8, 1 layer and 11 tokens: per token its GEMMs read 12·d² +
- * 11·d weights in 7 calls, and the share follows from the rate of reading and the time of a token. `known`:
+/* Checks bench_time_tokens for a model of width d = 8, 1 layer and 11 tokens: per token its GEMMs read 12·d²
+ * + 11·d weights in 7 calls, and the share follows from the rate of reading and the time of a token. `known`:
  * the device can tell how fast it reads. */
 static ax_status timed(ax_ctx *ctx, const ax_pretrained *model, bool known)
 {
     enum { D = 8, WORDS = 11, PRODUCTS = 7, TOKENS = 5 };
-    ax_generate_times t;
-    AX_TRY(ax_generate_time(ctx, model, 3, TOKENS, 1, &t));
+    bench_token_times t;
+    AX_TRY(bench_time_tokens(ctx, model, 3, TOKENS, 1, &t));
     int ranks = ax_grid_ranks(ctx->grid);
     if (ranks == 1)
         EXPECT(t.weights == (double)(12 * D * D + WORDS * D) * (double)ax_dtype_size(ctx->compute));
@@ -34,10 +34,10 @@ static ax_status timed(ax_ctx *ctx, const ax_pretrained *model, bool known)
     EXPECT(t.memory.weights > 0 && t.memory.copies == 0 && t.held > 0); /* no copies: weights are fp32 */
     EXPECT(known == (t.read.median > 0));
     EXPECT(!known || fabs(t.share.median - t.weights / t.read.median / t.token.median) < 1e-9);
-    EXPECT(ax_generate_time(ctx, model, 3, 0, 1, &t) == AX_ERR_USAGE);
-    EXPECT(ax_generate_time(ctx, model, 0, 1, 1, &t) == AX_ERR_USAGE);
-    EXPECT(ax_generate_time(ctx, model, 3, 1, 0, &t) == AX_ERR_USAGE);
-    EXPECT(ax_generate_time(ctx, model, 3, model->config.seq_len, 1, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, 3, 0, 1, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, 0, 1, 1, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, 3, 1, 0, &t) == AX_ERR_USAGE);
+    EXPECT(bench_time_tokens(ctx, model, 3, model->config.seq_len, 1, &t) == AX_ERR_USAGE);
     return AX_OK;
 }
 

@@ -9,7 +9,7 @@ cd "${1:-$(dirname "$0")/..}"
 { find include src examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' 2>/dev/null || true; } | LC_ALL=C sort | awk '
 BEGIN {
     # room: the public headers it owns (default: ROOM.h)
-    owns("base", "base json option philox")
+    owns("base", "base json option philox runtime")
     owns("data", "data tokenizer")
     owns("dev", "dev kernels")
     owns("engine", "engine config")

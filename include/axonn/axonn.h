@@ -2,10 +2,11 @@
 #ifndef AXONN_AXONN_H
 #define AXONN_AXONN_H
 
-#include "axonn/base.h"   /* errors, log, files, random numbers */
-#include "axonn/json.h"   /* JSON with numbers of any size */
-#include "axonn/option.h" /* tables of options */
-#include "axonn/trace.h"  /* metrics of a run */
+#include "axonn/base.h"    /* errors, log, files, random numbers */
+#include "axonn/json.h"    /* JSON with numbers of any size */
+#include "axonn/option.h"  /* tables of options */
+#include "axonn/runtime.h" /* settings of the process */
+#include "axonn/trace.h"   /* metrics of a run */
 
 #include "axonn/comm.h"   /* groups of ranks */
 #include "axonn/dev.h"    /* memory and kernels */

@@ -94,7 +94,7 @@ typedef enum ax_log_level { AX_LOG_ERROR, AX_LOG_WARN, AX_LOG_INFO, AX_LOG_DEBUG
  * rank where there is more than one. */
 void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
 
-/* The process-wide level (default INFO; environment AXONN_LOG=error|warn|info|debug|trace). */
+/* The level of this process; until it is set, that of key runtime.log or AXONN_LOG (runtime.h). */
 void ax_log_set_level(ax_log_level level);
 
 /* Sets which rank the calling thread is, and of how many, for the log (default 0 of 1). */

@@ -5,7 +5,7 @@
 #ifndef AXONN_CONFIG_H
 #define AXONN_CONFIG_H
 
-#include "axonn/option.h"
+#include "axonn/runtime.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -69,7 +69,8 @@ typedef struct ax_config {
     } run;
     int64_t threads; /* 0: one per physical core */
     char *device;
-    ax_option_set *set; /* where each value comes from (ax_option_place) */
+    ax_runtime_values runtime; /* as given; ax_runtime_get tells which value is used */
+    ax_option_set *set;        /* where each value comes from (ax_option_place) */
 } ax_config;
 
 /* Returns the table of all keys; *count is their number. */
@@ -93,7 +94,8 @@ AX_MUST_CHECK ax_status ax_config_check_ranks(ax_config *cfg, int ranks);
 /* Whether the user gave the key, in the file or on the command line. */
 bool ax_config_given(const ax_config *cfg, const char *key);
 
-/* Appends the configuration as YAML, with defaults filled in; loading it gives the identical struct. */
+/* Appends the configuration as YAML, with defaults filled in, but without the runtime settings on which
+ * results do not depend. Loading it gives the identical struct but for these. */
 AX_MUST_CHECK ax_status ax_config_dump(const ax_config *cfg, ax_buf *out);
 
 #ifdef __cplusplus

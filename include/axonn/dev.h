@@ -261,8 +261,8 @@ AX_MUST_CHECK ax_status ax_device_workspace(const char *name, int threads, size_
  * matmuls and attention on AMX tiles. Calling this function requests the right to use AMX for this
  * process. */
 const char *ax_isa_name(int index);
-/* *name: the instruction set of a new cpu device: the best, or the one that environment variable AXONN_ISA
- * names. AX_ERR_USAGE, with the available ones, if that is none of the above. */
+/* *name: the instruction set of a new cpu device: the best, or the one that setting runtime.isa names
+ * (runtime.h). AX_ERR_USAGE, with the available ones, if that is none of the above. */
 AX_MUST_CHECK ax_status ax_isa_chosen(const char **name);
 
 /* Measure the peak rates of a device for about `seconds`. ax_device_peak: floating-point operations per
@@ -334,10 +334,10 @@ AX_KERNELS(AX_KERNEL_WRAPPER)
  * that differ from the recorded ones are run one by one and recorded for the next time. So numbers that
  * change each time should be in device memory, not in arguments.
  *
- * Launches run as usual on devices without graphs, while launches are timed or traced, and if environment
- * variable AXONN_GRAPHS is off (AX_ERR_USAGE if it is neither on nor off). At most one replay of a device may
- * have begun. ax_replay_end takes the status of the launches; it returns that, or if it is AX_OK the status
- * of the deferred launches. Destroy a replay before its device is closed. */
+ * Launches run as usual on devices without graphs, while launches are timed or traced, and if setting
+ * runtime.graphs is off when the replay is created. At most one replay of a device may have begun.
+ * ax_replay_end takes the status of the launches; it returns that, or if it is AX_OK the status of the
+ * deferred launches. Destroy a replay before its device is closed. */
 AX_MUST_CHECK ax_status ax_replay_create(ax_device *dev, ax_replay **out);
 void ax_replay_destroy(ax_replay **replay);
 AX_MUST_CHECK ax_status ax_replay_begin(ax_stream *stream, ax_replay *replay);

@@ -170,8 +170,8 @@ typedef struct ax_threads {
 
 /* Chooses the number of compute threads of each rank: `wanted`, or if `wanted` is 0 the rank's share of the
  * cores that the ranks of its machine may use, at least 1. Threads are bound to cores, each core to one rank,
- * if the ranks of the machine together have exactly as many threads as cores; AXONN_PIN=off in the
- * environment turns this off. Warns if the launcher's binding makes threads share cores or leaves cores idle.
+ * if the ranks of the machine together have exactly as many threads as cores; runtime.pin=off turns this off
+ * (runtime.h). Warns if the launcher's binding makes threads share cores or leaves cores idle.
  * Collective along world. */
 AX_MUST_CHECK ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out);
 

@@ -71,11 +71,14 @@ typedef struct ax_option {
     size_t offset;      /* offset of the field in the caller's struct */
     const char *preset; /* the default as a user would write it (lists with commas); NULL: unset or zero */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
-    const char *choices; /* "adamw|sgd" */
-    int items;           /* AX_OPT_FLOATS: number of values */
-    bool required;       /* must be given */
-    const char *meta;    /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
-    const char *help;    /* one sentence, no full stop */
+    const char *choices;  /* "adamw|sgd" */
+    int items;            /* AX_OPT_FLOATS: number of values */
+    bool required;        /* must be given */
+    bool not_dumped;      /* ax_option_dump leaves it out */
+    const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
+    const char *help;     /* one sentence, no full stop */
+    const char *variable; /* environment variable that gives the value if no text does, or NULL. The table's
+                             owner reads it, not the set (runtime.h) */
 } ax_option;
 
 /* Copies the word of an AX_OPT_ENUM's value, e.g. (row, 1) → "sgd", at most 64 bytes, and returns `word`. */
@@ -114,6 +117,10 @@ AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, c
  * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Any other flag given twice is an error of the
  * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
+/* Called before ax_option_read_flags: arguments GROUP.NAME=VALUE, where `keys` has the group, are read into
+ * `keys` as by ax_option_read_overrides. They may be anywhere, but after -- or as the value of a flag that
+ * takes one value they are not keys. `keys` must outlive the reading. */
+void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
 
 /* True if a file or the command line gave the key a valid value, false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
@@ -124,6 +131,11 @@ bool ax_option_typed(const ax_option_set *set, const char *key);
 bool ax_option_ok(const ax_option_set *set, const char *key);
 /* Where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);
+
+/* Gives a key of the table a value; `place` is where it comes from. Relative paths become absolute.
+ * AX_ERR_USAGE if the value is not allowed, AX_ERR_MEMORY. */
+AX_MUST_CHECK ax_status ax_option_assign(ax_option_set *set, const char *key, const char *value,
+                                         const char *place);
 
 /* Records that `key` breaks a rule; the message is printed after the place of the key. */
 void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) AX_PRINTF(3, 4);
@@ -138,8 +150,11 @@ AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 /* ---- text ---------------------------------------------------------------------------------------- */
 
 /* Appends the values as YAML with their places as comments. Reading it gives the identical struct: floats are
- * written so that they read back exactly. Unset strings are left out. */
+ * written so that they read back exactly. Unset strings are left out, and rows with `not_dumped`. */
 AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
+
+/* Appends the value of one key of the table as it is written after "key=", without quotes. */
+AX_MUST_CHECK ax_status ax_option_value(const ax_option_set *set, const char *key, ax_buf *out);
 
 /* Appends the values as lines "key: value", all of them, without places: the same text for the same values.
  */

@@ -1,5 +1,6 @@
 /* One line per message on stderr. */
 #include "axonn/base.h"
+#include "axonn/runtime.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,16 +19,16 @@ static int level_get(void)
     int level = atomic_load(&level_now);
     if (level >= 0)
         return level;
-    const char *word = getenv("AXONN_LOG");
-    int unknown = -1, named = -1;
-    for (int i = 0; word && i < (int)AX_COUNT(level_words); i++)
+    const char *word;
+    int unknown = -1;
+    ax_status status = ax_runtime_get(AX_RUNTIME_LOG, &word);
+    level = AX_LOG_INFO;
+    for (int i = 0; status == AX_OK && i < (int)AX_COUNT(level_words); i++)
         if (!strcmp(word, level_words[i]))
-            named = i;
-    level = named >= 0 ? named : AX_LOG_INFO;
-    bool first = atomic_compare_exchange_strong(&level_now, &unknown, level);
-    if (first && word && *word && named < 0)
-        ax_log(AX_LOG_WARN, "AXONN_LOG is \"%s\": it may be error, warn, info, debug or trace", word);
-    return level;
+            level = i;
+    if (atomic_compare_exchange_strong(&level_now, &unknown, level) && status != AX_OK)
+        ax_log(AX_LOG_WARN, "%s", ax_error_message());
+    return atomic_load(&level_now);
 }
 
 void ax_log_set_level(ax_log_level level) { atomic_store(&level_now, (int)level); }

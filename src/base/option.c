@@ -115,6 +115,17 @@ ax_status option_store(ax_option_set *set, const ax_option *option, option_field
     return AX_OK;
 }
 
+ax_status ax_option_assign(ax_option_set *set, const char *key, const char *value, const char *place)
+{
+    const ax_option *option = option_find(set, key, strlen(key));
+    option_field field = {{0}};
+    ax_status status = option_value(option, value, "", &field);
+    if (status == AX_OK)
+        status = option_store(set, option, &field, place);
+    option_field_fini(option, &field);
+    return status;
+}
+
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed)
 {

@@ -21,6 +21,17 @@ static bool looks_like_flag(const scan *s, const char *text)
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
+/* Whether the text is KEY=VALUE with a key in a group of set->keys. */
+static bool is_key(const scan *s, const char *text)
+{
+    char group[64];
+    size_t n = strcspn(text, ".=");
+    if (!s->set->keys || s->flags_ended || !strchr(text, '=') || n >= sizeof group)
+        return false;
+    snprintf(group, sizeof group, "%.*s", (int)n, text);
+    return option_is_group(s->set->keys, group);
+}
+
 /* Stores a value given for an option. Options that take many values append to their list. */
 static ax_status store_value(scan *s, const ax_option *option, const char *text)
 {
@@ -76,7 +87,8 @@ static ax_status store_values(scan *s, const ax_option *option, const char *atta
     if (attached)
         return store_value(s, option, attached);
     size_t taken = 0;
-    while (s->at < s->n && !looks_like_flag(s, s->args[s->at]) && (!taken || option_takes_many(option))) {
+    while (s->at < s->n && !looks_like_flag(s, s->args[s->at]) &&
+           (option_takes_many(option) ? !is_key(s, s->args[s->at]) : !taken)) {
         AX_TRY(store_value(s, option, s->args[s->at++]));
         taken++;
     }
@@ -107,6 +119,8 @@ static ax_status read_flag(scan *s, const char *text)
 
 static ax_status read_positional(scan *s, const char *text)
 {
+    if (is_key(s, text))
+        return ax_option_read_overrides(s->set->keys, 1, &s->args[s->at - 1]);
     for (; s->positional < s->set->count; s->positional++) {
         const ax_option *option = &s->set->table[s->positional];
         if (!ax_option_is_positional(option))
@@ -118,6 +132,8 @@ static ax_status read_positional(scan *s, const char *text)
     option_report(s->set, PLACE, NULL, "unexpected argument %s", option_quote(text, quoted));
     return AX_OK;
 }
+
+void ax_option_take_keys(ax_option_set *set, ax_option_set *keys) { set->keys = keys; }
 
 ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args)
 {

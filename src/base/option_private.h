@@ -18,8 +18,9 @@ struct ax_option_set {
     ax_option_state *states; /* one per row */
     ax_buf errors;           /* one line per error kept */
     size_t error_count;
-    bool flags;  /* messages show keys as --key */
-    bool broken; /* a text could not be read to its end: it may give keys that seem to be missing */
+    ax_option_set *keys; /* takes arguments KEY=VALUE from among the flags; or NULL */
+    bool flags;          /* messages show keys as --key */
+    bool broken;         /* a text could not be read to its end: it may give keys that seem to be missing */
 };
 
 /* Room for the largest field of any type. */

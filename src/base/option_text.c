@@ -122,7 +122,7 @@ ax_status ax_option_dump(const ax_option_set *set, ax_buf *out)
         const ax_option *option = &set->table[i];
         const void *field = set->target + option->offset;
         bool text = option->type == AX_OPT_STRING || option->type == AX_OPT_PATH;
-        if (text && !*(char *const *)field)
+        if (option->not_dumped || (text && !*(char *const *)field))
             continue;
         AX_TRY(dump_groups(option->key, previous, out));
         const char *dot = strrchr(option->key, '.');
@@ -132,6 +132,16 @@ ax_status ax_option_dump(const ax_option_set *set, ax_buf *out)
         previous = option->key;
     }
     return AX_OK;
+}
+
+ax_status ax_option_value(const ax_option_set *set, const char *key, ax_buf *out)
+{
+    const ax_option *option = option_find(set, key, strlen(key));
+    const void *field = set->target + option->offset;
+    if (option->type != AX_OPT_STRING && option->type != AX_OPT_PATH)
+        return dump_value(option, field, out);
+    const char *text = *(char *const *)field;
+    return ax_buf_printf(out, "%s", text ? text : "");
 }
 
 ax_status ax_option_print(const ax_option_set *set, ax_buf *out)
@@ -192,6 +202,10 @@ ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out)
         memcpy(sep, "; ", 2);
     } else if (option->preset && !(flag && option->type == AX_OPT_BOOL)) {
         AX_TRY(ax_buf_printf(out, "%sdefault: %s", sep, option->preset));
+        memcpy(sep, "; ", 2);
+    }
+    if (option->variable) {
+        AX_TRY(ax_buf_printf(out, "%svariable: %s", sep, option->variable));
         memcpy(sep, "; ", 2);
     }
     return ax_buf_printf(out, "%s", sep[0] == ';' ? ")" : "");

@@ -199,7 +199,7 @@ const cli_verb verb_bench_gemm = {
         "data.train is not needed.",
     .examples = "axonn bench gemm gpt.yaml\n"
                 "axonn bench gemm gpt.yaml train.precision=fp32 --runs 25\n"
-                "AXONN_ISA=avx2 axonn bench gemm gpt.yaml --json | jq -r '[.case, .of_peak] | @tsv'",
+                "axonn bench gemm gpt.yaml runtime.isa=avx2 --json | jq -r '[.case, .of_peak] | @tsv'",
     .options = options,
     .option_count = AX_COUNT(options),
     .args_size = sizeof(args),

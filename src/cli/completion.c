@@ -1,6 +1,8 @@
 /* Generates bash completion from the tables: verbs, flags, choices, configuration keys; otherwise files. */
 #include "verb.h"
 
+#include "axonn/runtime.h"
+
 #include <string.h>
 
 /* Appends the choices "a|b|c" as "a b c". */
@@ -22,12 +24,10 @@ static ax_status verb_words(const cli_verb *verb, ax_buf *out)
         bool off = option->type == AX_OPT_BOOL && option->preset && !strcmp(option->preset, "true");
         AX_TRY(ax_buf_printf(out, " --%s%s", off ? "no-" : "", option->key));
     }
-    if (verb->keys) {
-        size_t count;
-        const ax_option *keys = verb->keys(&count);
-        for (size_t i = 0; i < count; i++)
-            AX_TRY(ax_buf_printf(out, " %s=", keys[i].key));
-    }
+    size_t count = AX_RUNTIME_COUNT;
+    const ax_option *keys = verb->keys ? verb->keys(&count) : ax_runtime_options;
+    for (size_t i = 0; i < count; i++)
+        AX_TRY(ax_buf_printf(out, " %s=", keys[i].key));
     return ax_buf_printf(out, "' ;;\n");
 }
 

@@ -121,6 +121,10 @@ ax_status cli_help_verb(const cli_verb *verb, bool colour, ax_buf *out)
         const ax_option *keys = verb->keys(&count);
         AX_TRY(heading("Configuration keys", colour, out));
         AX_TRY(ax_option_help(keys, count, false, width(), out));
+    } else {
+        AX_TRY(heading("Runtime settings", colour, out));
+        AX_TRY(ax_buf_printf(out, "  runtime.NAME=VALUE, such as runtime.log=debug; axonn info --options "
+                                  "lists them\n"));
     }
     if (verb->examples) {
         AX_TRY(heading("Examples", colour, out));

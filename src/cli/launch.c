@@ -6,6 +6,8 @@
 
 #include "job.h"
 
+#include "axonn/runtime.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -92,6 +94,15 @@ static ax_status host_list(const cli_launch *launch, ax_buf *out)
     return status;
 }
 
+/* Open MPI passes a variable of the environment to other hosts only if it is named. */
+static void pass_variable(command *c, const char *name)
+{
+    if (!getenv(name))
+        return;
+    add(c, "-x");
+    add(c, name);
+}
+
 /* Adds the words for Open MPI. Binding is off: by default it binds each of two ranks, with all its threads,
  * to one core. Running as root, and more ranks than cores, must be allowed explicitly. */
 static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
@@ -102,16 +113,10 @@ static void add_openmpi(command *c, const cli_launch *launch, const char *hosts)
     add(c, "--oversubscribe");
     if (!geteuid())
         add(c, "--allow-run-as-root");
-    static const char *const passed[] = {"AXONN_ATTENTION", "AXONN_GRAPHS",         "AXONN_ISA",
-                                         "AXONN_LOG",       "AXONN_NCCL",           "AXONN_PIN",
-                                         "AXONN_PLANS",     "AXONN_RANKS_PER_NODE", "AXONN_SHARED_MEMORY",
-                                         "NO_COLOR"};
-    for (size_t i = 0; hosts && i < AX_COUNT(passed); i++)
-        if (getenv(passed[i])) {
-            add(c, "-x");
-            add(c, passed[i]);
-        }
     if (hosts) {
+        for (size_t i = 0; i < AX_RUNTIME_COUNT; i++)
+            pass_variable(c, ax_runtime_options[i].variable);
+        pass_variable(c, "NO_COLOR");
         add(c, "--host");
         add(c, hosts);
     }

@@ -43,7 +43,7 @@ void cli_world_abort_unshared(ax_comm *world, ax_status status);
 /* Prints the error, if any, on rank 0, and destroys the communicator. Aborts the job if the other ranks do
  * not share the error. Returns `status`. */
 ax_status cli_world_close(ax_comm **world, ax_status status);
-/* Runs a verb that needs a configuration: opens the world, loads the file `path` with `overrides` for `use`,
+/* Runs a verb that needs a configuration: loads the file `path` with `overrides` for `use`, opens the world,
  * calls `run` with the verb's arguments, and closes the world. Collective. */
 typedef ax_status cli_configured_fn(ax_comm *world, ax_config *config, const void *args);
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,

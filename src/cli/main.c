@@ -1,5 +1,6 @@
 /* The program `axonn`: finds the verb, reads its options and runs it. The status is the exit code. */
 #include "axonn/engine.h"
+#include "axonn/runtime.h"
 #include "launch.h"
 #include "process.h"
 
@@ -25,9 +26,31 @@ static bool wants_help(size_t n, char *const *words)
 static ax_status start_verb(const cli_verb *verb, const void *args)
 {
     bool launch = false;
+    if (!verb->keys) /* else the configuration may still give settings */
+        AX_TRY(cli_process_settings());
     if (verb->launches)
         AX_TRY(cli_launch_wanted(args, &launch));
     return launch ? cli_launch_run(args, verb, command.n, command.words) : verb->run(args);
+}
+
+/* Reads the words into `set` and, for verbs without a configuration, sets the runtime settings among them. */
+static ax_status read_words(const cli_verb *verb, size_t n, char *const *words, ax_option_set *set)
+{
+    ax_runtime_values values;
+    ax_option_set *keys;
+    AX_TRY(ax_option_set_create(ax_runtime_options, AX_RUNTIME_COUNT, &values, &keys));
+    if (!verb->keys)
+        ax_option_take_keys(set, keys);
+    ax_status status = ax_option_read_flags(set, n, words);
+    if (status == AX_OK)
+        status = ax_option_finish(set);
+    if (status == AX_OK)
+        status = ax_option_finish(keys);
+    if (status == AX_OK)
+        status = ax_runtime_set_given(keys);
+    ax_option_set_destroy(&keys);
+    ax_option_fini(ax_runtime_options, AX_RUNTIME_COUNT, &values);
+    return status;
 }
 
 static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
@@ -37,9 +60,7 @@ static ax_status run_verb(const cli_verb *verb, size_t n, char *const *words)
     AX_TRY(ax_calloc(1, verb->args_size, &args));
     ax_status status = ax_option_set_create(verb->options, verb->option_count, args, &set);
     if (status == AX_OK) {
-        status = ax_option_read_flags(set, n, words);
-        if (status == AX_OK)
-            status = ax_option_finish(set);
+        status = read_words(verb, n, words, set);
         if (status == AX_ERR_USAGE)
             (void)ax_fail(status, "%s\nSee 'axonn %s --help'.", ax_error_message(), verb->name);
         ax_option_set_destroy(&set);
@@ -110,7 +131,6 @@ int main(int argc, char **argv)
     command.n = argc > 0 ? (size_t)argc - 1 : 0;
     command.words = argv + 1;
     catch_signals();
-    ax_log(AX_LOG_DEBUG, "version %s (%s)", ax_version(), ax_commit());
     ax_status status = run(command.n, command.words);
     if ((fflush(stdout) || ferror(stdout)) && status == AX_OK)
         status = ax_fail(AX_ERR_DATA, "standard output cannot be written");

@@ -2,6 +2,7 @@
 #include "verb.h"
 
 #include "axonn/config.h"
+#include "axonn/runtime.h"
 
 #include <string.h>
 
@@ -94,20 +95,12 @@ static ax_status man_end(ax_buf *out)
     AX_TRY(section("SH", "EXIT STATUS", out));
     for (size_t i = 0; i < AX_COUNT(codes); i++)
         AX_TRY(ax_buf_printf(out, ".TP\n.B %zu\n%s\n", i, codes[i]));
-    return ax_buf_printf(
-        out,
-        ".SH ENVIRONMENT\n"
-        ".TP\n.B AXONN_ATTENTION\nplain, flash or cudnn: the attention kernels of device cuda; by default "
-        "the "
-        "best of them that supports the call.\n"
-        ".TP\n.B AXONN_GRAPHS\non or off: whether kernel launches that repeat are launched as CUDA graphs.\n"
-        ".TP\n.B AXONN_ISA\nThe instruction set of the CPU kernels; axonn info lists "
-        "those that this processor can run.\n"
-        ".TP\n.B AXONN_LOG\nerror, warn, info, debug or trace: the level of the log on stderr.\n"
-        ".TP\n.B AXONN_NCCL\noff, or the path of the NCCL library to use for collectives between GPUs.\n"
-        ".TP\n.B AXONN_PLANS\noff, on or a directory: whether several algorithms of each matrix product are "
-        "timed on a GPU, and where the choice is stored; on stores it in the user's cache directory.\n"
-        ".TP\n.B NO_COLOR\nIf set and not empty, output has no colour.\n");
+    AX_TRY(section("SH", "ENVIRONMENT", out));
+    for (size_t i = 0; i < AX_RUNTIME_COUNT; i++) {
+        AX_TRY(ax_buf_printf(out, ".TP\n.B %s\n", ax_runtime_options[i].variable));
+        AX_TRY(ax_buf_printf(out, "The value of %s, unless that key is given.\n", ax_runtime_options[i].key));
+    }
+    return ax_buf_printf(out, ".TP\n.B NO_COLOR\nIf set and not empty, output has no colour.\n");
 }
 
 ax_status cli_man(ax_buf *out)
@@ -134,6 +127,7 @@ ax_status cli_man(ax_buf *out)
     AX_TRY(ax_buf_printf(
         out, "The keys of a training configuration. In a YAML file each dot is a level of nesting.\n"
              "On the command line keys are written key=value, and override those of the file.\n"
+             "Verbs without a configuration take the keys that begin with runtime.\n"
              "Relative paths in a file are relative to the file's directory.\n"));
     AX_TRY(option_rows(keys, count, false, out));
     return man_end(out);

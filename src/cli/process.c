@@ -1,7 +1,7 @@
-/* Prepares the process: standard files, stacks, SIGXFSZ. */
+/* Prepares the process: standard files, stacks, SIGXFSZ, settings. */
 #include "process.h"
 
-#include "axonn/base.h"
+#include "axonn/runtime.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -43,4 +43,11 @@ void cli_process_begin(void)
     open_standard();
     enlarge_stacks();
     signal(SIGXFSZ, SIG_IGN);
+}
+
+ax_status cli_process_settings(void)
+{
+    AX_TRY(ax_runtime_check());
+    ax_log(AX_LOG_DEBUG, "version %s (%s)", ax_version(), ax_commit());
+    return AX_OK;
 }

@@ -29,7 +29,8 @@ typedef struct cli_verb {
     size_t option_count;
     size_t args_size; /* bytes of the struct that the options fill */
     ax_status (*run)(const void *args);
-    /* Returns the configuration keys that the verb takes as key=value, for its help; or NULL. */
+    /* Returns the configuration keys that the verb takes as key=value. NULL: only those of runtime.h, which
+     * main reads. */
     const ax_option *(*keys)(size_t *count);
     bool launches; /* the verb can start ranks: args begin with a cli_launch */
     int stop;      /* if launches: the signal that asks the ranks to save and stop; 0: none, they are ended */

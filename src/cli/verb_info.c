@@ -27,7 +27,7 @@ typedef struct args {
 
 static const ax_option options[] = {
     {"options", AX_OPT_BOOL, offsetof(args, options), "false",
-     .help = "also list the keys of a training configuration, with their defaults"},
+     .help = "also list the keys: those of a training configuration, and those that every verb takes"},
     {"grid", AX_OPT_STRING, offsetof(args, grid.grid), .meta = "x=N,y=N,...",
      .help = "print only this grid of ranks: its communication groups, their ranks and hosts"},
     {"order", AX_OPT_STRING, offsetof(args, grid.order), "x,y,z,pipe,data",
@@ -153,10 +153,11 @@ static json_t *keys(void)
     const ax_option *table = ax_config_options(&count);
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:b, s:s}", "key", table[i].key,
-                                              "type", types[table[i].type], "default", table[i].preset,
-                                              "choices", table[i].choices, "range", table[i].range,
-                                              "required", (int)table[i].required, "help", table[i].help));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s?, s:s?, s:s?, s:b, s:s, s:s?}", "key",
+                                              table[i].key, "type", types[table[i].type], "default",
+                                              table[i].preset, "choices", table[i].choices, "range",
+                                              table[i].range, "required", (int)table[i].required, "help",
+                                              table[i].help, "variable", table[i].variable));
     return list;
 }
 
@@ -218,7 +219,7 @@ static void print_kernels(const json_t *kernels)
     size_t i;
     printf("\nkernels     for %s; this processor can run:", text(kernels, "isa"));
     json_array_foreach(json_object_get(kernels, "can_run"), i, word) printf(" %s", json_string_value(word));
-    printf(" (set AXONN_ISA to choose)\n");
+    printf(" (runtime.isa chooses)\n");
 }
 
 static void print_machine(const json_t *info)
@@ -271,7 +272,8 @@ static ax_status print_keys(void)
     size_t count;
     const ax_option *table = ax_config_options(&count);
     ax_buf out = {0};
-    ax_status status = ax_buf_printf(&out, "\nkeys of a training configuration\n");
+    ax_status status =
+        ax_buf_printf(&out, "\nkeys of a training configuration; every verb takes runtime.*\n");
     if (status == AX_OK)
         status = ax_option_help(table, count, false, 100, &out);
     if (status == AX_OK)

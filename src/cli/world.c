@@ -1,6 +1,7 @@
 /* Joining the ranks of a verb, and printing each error once. */
 #include "job.h"
 #include "launch.h"
+#include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -87,24 +88,38 @@ ax_status cli_world_close(ax_comm **world, ax_status status)
     return status;
 }
 
-static ax_status configured(ax_comm *world, const char *path, const ax_strings *overrides, ax_config_use use,
-                            cli_configured_fn *run, const void *args)
+/* Loads the configuration and puts its runtime settings in force. */
+static ax_status load(const char *path, const ax_strings *overrides, ax_config_use use, ax_config *config)
 {
-    const char *isa; /* checked first, so that a wrong AXONN_ISA is reported at once */
-    ax_config config;
-    AX_TRY(ax_comm_agree(world, ax_isa_chosen(&isa)));
-    ax_status status =
-        ax_comm_agree(world, ax_config_load(path, overrides->items, overrides->count, use, &config));
-    if (status == AX_OK)
-        status = run(world, &config, args);
-    ax_config_fini(&config);
+    AX_TRY(ax_config_load(path, overrides->items, overrides->count, use, config));
+    AX_TRY(ax_runtime_set_given(config->set));
+    return cli_process_settings();
+}
+
+/* Opens the world. Returns `loaded`, with the thread's message, which opening the world may replace. */
+static ax_status open_after(ax_status loaded, ax_comm **world)
+{
+    char *message = NULL;
+    if (loaded != AX_OK)
+        AX_TRY(ax_strdup(ax_error_message(), &message));
+    ax_status status = cli_world_open(world);
+    if (status == AX_OK && loaded != AX_OK)
+        status = ax_fail(loaded, "%s", message);
+    free(message);
     return status;
 }
 
+/* The configuration is loaded first, because some runtime settings concern the world. */
 ax_status cli_configured(const char *path, const ax_strings *overrides, ax_config_use use,
                          cli_configured_fn *run, const void *args)
 {
-    ax_comm *world;
-    AX_TRY(cli_world_open(&world));
-    return cli_world_close(&world, configured(world, path, overrides, use, run, args));
+    ax_comm *world = NULL;
+    ax_config config;
+    ax_status status = open_after(load(path, overrides, use, &config), &world);
+    if (world)
+        status = ax_comm_agree(world, status);
+    if (status == AX_OK)
+        status = run(world, &config, args);
+    ax_config_fini(&config);
+    return cli_world_close(&world, status);
 }

@@ -6,12 +6,14 @@
  * agree at its creation whether it uses this memory. So a collective takes the same path on all its ranks. */
 #include "comm/mpi.h"
 
+#include "axonn/runtime.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHERE = 256 }; /* size of AXONN_SHARED_MEMORY's value: more than ax_node_card.path holds */
+enum { WHERE = 256 }; /* size of runtime.shared_memory's value: more than ax_node_card.path holds */
 
 /* A communicator's state of this path. */
 typedef struct state {
@@ -84,19 +86,20 @@ static ax_status warn_not_shared(const char *why)
         ax_log(
             AX_LOG_WARN,
             "the ranks of a node cannot share memory (%s): collectives between them use MPI messages, which "
-            "is several times slower; AXONN_SHARED_MEMORY=DIR shares memory through files in DIR (a tmpfs)",
+            "is several times slower; runtime.shared_memory=DIR shares memory through files in DIR (a tmpfs)",
             why);
     return AX_OK;
 }
 
-/* Gives all ranks rank 0's value of AXONN_SHARED_MEMORY. Launchers do not pass every environment variable to
- * every host, and ranks with different values would make different MPI calls. */
+/* Gives all ranks rank 0's value of runtime.shared_memory. Launchers do not pass every environment variable
+ * to every host, and ranks with different values would make different MPI calls. */
 static ax_status shared_memory_setting(char where[WHERE])
 {
-    const char *text = getenv("AXONN_SHARED_MEMORY");
-    snprintf(where, WHERE, "%s", text ? text : "");
+    const char *text;
+    ax_status status = ax_runtime_get(AX_RUNTIME_SHARED_MEMORY, &text);
+    snprintf(where, WHERE, "%s", text);
     AX_MPI(MPI_Bcast(where, WHERE, MPI_CHAR, 0, MPI_COMM_WORLD));
-    return AX_OK;
+    return status; /* any text is allowed, so no rank fails alone */
 }
 
 ax_status ax_mpi_node_create(ax_mpi_world *w)
@@ -113,7 +116,7 @@ ax_status ax_mpi_node_create(ax_mpi_world *w)
     AX_MPI(MPI_Comm_split(MPI_COMM_WORLD, w->node[rank], rank, &local));
     AX_MPI(MPI_Comm_size(local, &alone));
     ax_status status = all_agree(MPI_COMM_WORLD, alone == 1, &all_alone);
-    bool automatic = !*where || !strcmp(where, "auto");
+    bool automatic = !strcmp(where, "auto");
     if (status == AX_OK && !all_alone)
         status = create_heaps(w, local, automatic ? NULL : where, &why);
     /* In separate PID namespaces /proc/PID/fd of another rank is inaccessible: a named file works there. */
@@ -134,8 +137,8 @@ ax_status ax_mpi_node_alloc(ax_comm *comm, size_t bytes, void **out)
     if (!atomic_exchange(&w->said_full, true))
         ax_log(AX_LOG_WARN,
                "%s: collectives have to copy some buffers of this rank, which takes several times longer; "
-               "enlarge the file system (mount -o remount,size=…, docker run --shm-size), or unset "
-               "AXONN_SHARED_MEMORY",
+               "enlarge the file system (mount -o remount,size=…, docker run --shm-size), or set "
+               "runtime.shared_memory=auto",
                ax_error_message());
     return AX_OK;
 }

@@ -2,6 +2,8 @@
  * flight, and finalizes MPI. Read mpi.h first. */
 #include "comm/mpi.h"
 
+#include "axonn/runtime.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
@@ -290,12 +292,13 @@ static bool yield_or_sleep(ax_mpi_world *w, in_flight now, unsigned idle)
 
 /* ---- start and end ------------------------------------------------------------------------------- */
 
-/* AXONN_RANKS_PER_NODE=N, for tests: splits each node into emulated nodes of N ranks. Rank 0's value is used.
- */
+/* runtime.ranks_per_node=N, for tests: splits each node into emulated nodes of N ranks. Rank 0's value is
+ * used. */
 static ax_status emulate_nodes(ax_mpi_world *w, int size)
 {
-    const char *text = getenv("AXONN_RANKS_PER_NODE");
-    int n = text ? (int)strtol(text, NULL, 10) : 0;
+    const char *text;
+    ax_status read = ax_runtime_get(AX_RUNTIME_RANKS_PER_NODE, &text);
+    int n = read == AX_OK ? (int)strtol(text, NULL, 10) : 0;
     AX_MPI(MPI_Bcast(&n, 1, MPI_INT, 0, MPI_COMM_WORLD));
     if (n <= 0)
         return AX_OK;

@@ -1,7 +1,9 @@
 /* Loads the CUDA backend from a library of its own, libaxonn_cuda.so, so that everything else runs on a host
- * without CUDA. The library is loaded when the backend is first asked for, from the directory in environment
- * variable AXONN_PLUGINS, else from the directory of this library. */
+ * without CUDA. The library is loaded when the backend is first asked for, from the directory in setting
+ * runtime.plugins, else from the directory of this library. */
 #include "dev/backend.h"
+
+#include "axonn/runtime.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -30,14 +32,15 @@ static void plugin_path(const char *dir, char *out, size_t size)
 
 static void load(void)
 {
-    const char *dir = getenv("AXONN_PLUGINS");
+    const char *dir;
     char path[4096];
-    if (dir && !*dir)
+    if (ax_runtime_fix(AX_RUNTIME_PLUGINS, &dir) != AX_OK || !strcmp(dir, "auto"))
         dir = NULL;
     plugin_path(dir, path, sizeof path);
     if (strchr(path, '/') && !ax_path_exists(path)) {
-        snprintf(why_not, sizeof why_not, "there is no %.400s: %s", path,
-                 dir ? "environment AXONN_PLUGINS names its folder" : "axonn was built without CUDA");
+        snprintf(why_not, sizeof why_not, "there is no %.400s: %s%s", path,
+                 dir ? ax_runtime_source(AX_RUNTIME_PLUGINS) : "axonn was built without CUDA",
+                 dir ? " names its folder" : "");
         return;
     }
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);

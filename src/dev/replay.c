@@ -6,6 +6,8 @@
  * the rest of the segment is recorded again. */
 #include "dev/backend.h"
 
+#include "axonn/runtime.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +29,7 @@ typedef struct segment {
 
 struct ax_replay {
     ax_device *dev;
-    bool disabled; /* graphs are disabled by AXONN_GRAPHS=off */
+    bool disabled; /* graphs are disabled by runtime.graphs=off */
     segment *segment;
     size_t n, at;    /* number of segments, and index of the current one */
     size_t deferred; /* number of launches, at the start of the current segment, that were repeated but not
@@ -198,14 +200,12 @@ void ax_replay_cut_keep_error(ax_device *dev)
 
 ax_status ax_replay_create(ax_device *dev, ax_replay **out)
 {
-    const char *value = getenv("AXONN_GRAPHS");
-    bool disabled = value && !strcmp(value, "off");
+    const char *graphs;
     *out = NULL;
-    AX_CHECK(!value || disabled || !strcmp(value, "on"), AX_ERR_USAGE,
-             "AXONN_GRAPHS is \"%s\": it may be on or off", value);
+    AX_TRY(ax_runtime_get(AX_RUNTIME_GRAPHS, &graphs));
     AX_TRY(ax_calloc(1, sizeof **out, out));
     (*out)->dev = dev;
-    (*out)->disabled = disabled;
+    (*out)->disabled = !strcmp(graphs, "off");
     return AX_OK;
 }
 

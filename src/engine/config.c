@@ -104,6 +104,10 @@ static const ax_option options[] = {
 
     {"threads", AX_OPT_INT, AT(threads), "0", "[0, 4096]", .help = "compute threads per rank; 0: one per physical core, divided among the ranks of the machine"},
     {"device", AX_OPT_STRING, AT(device), "cpu", .choices = "cpu|cuda|ref", .help = "compute device; ref is the slow reference implementation"},
+
+#define RUNTIME(...) AX_RUNTIME_OPTION(AT(runtime), __VA_ARGS__),
+    AX_RUNTIME(RUNTIME)
+#undef RUNTIME
 };
 /* clang-format on */
 

@@ -117,6 +117,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
         enum { EACH, FIRST } who;
         ax_run_purpose least; /* runs for this purpose and later ones */
     } stage[] = {{"configuration", ax_run_compare_configs, EACH, AX_RUN_PLANS},
+                 {"runtime settings", ax_run_set_runtime, EACH, AX_RUN_PLANS},
                  {"inputs", ax_run_find_inputs, EACH, AX_RUN_TRAINS},
                  {"model", ax_run_open_model, EACH, AX_RUN_PLANS},
                  {"grid", ax_run_plan_grid, EACH, AX_RUN_PLANS},

@@ -2,6 +2,8 @@
  * cores they are bound. */
 #include "grid/threads.h"
 
+#include "axonn/runtime.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -110,7 +112,7 @@ static const char *why_not(const member *all, int n, uint64_t host, const host_t
         if (all[r].host != host)
             continue;
         if (all[r].pin_off)
-            return "AXONN_PIN=off";
+            return "runtime.pin=off";
         if (!all[r].cores.physical)
             return "the machine does not show its cores";
         if (all[r].cores.quota < count_bits(all[r].cores.usable))
@@ -183,11 +185,11 @@ static ax_status exchange(ax_comm *world, const member *mine, member *all)
 ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
 {
     int n = ax_comm_size(world), rank = ax_comm_rank(world);
-    const char *pin = getenv("AXONN_PIN");
+    const char *pin;
     member mine, *all;
     memset(&mine, 0, sizeof mine); /* the all-gather sends the padding of the struct too */
     mine.wanted = wanted;
-    mine.pin_off = pin && !strcmp(pin, "off");
+    mine.pin_off = ax_runtime_get(AX_RUNTIME_PIN, &pin) == AX_OK && !strcmp(pin, "off");
     mine.host = ax_host_key();
     ax_cores_find(&mine.cores);
     AX_TRY(ax_calloc((size_t)n, sizeof *all, &all));
@@ -202,8 +204,7 @@ ax_status ax_threads_share(ax_comm *world, int wanted, ax_threads *out)
         ax_threads_bind(all, n, rank, &out->binding);
         for (int r = 0; r < rank; r++)
             out->binding.local_rank += all[r].host == mine.host;
-        if (pin && *pin && !mine.pin_off && strcmp(pin, "auto") != 0)
-            status = ax_fail(AX_ERR_USAGE, "AXONN_PIN is \"%s\", not auto or off", pin);
+        status = ax_runtime_get(AX_RUNTIME_PIN, &pin);
     }
     free(all);
     return ax_comm_agree(world, status);

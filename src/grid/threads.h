@@ -10,7 +10,7 @@ typedef struct ax_threads_member {
     ax_cores cores;
     int64_t wanted;  /* number of threads that the user asks for; 0: the rank's share of the cores */
     int64_t threads; /* number of threads chosen */
-    bool pin_off;    /* AXONN_PIN=off */
+    bool pin_off;    /* runtime.pin=off */
 } ax_threads_member;
 
 /* Finds the cores to which the threads of rank `rank` of `n` are bound. Depends only on the members of its

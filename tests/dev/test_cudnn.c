@@ -2,6 +2,7 @@
  * implementation AXONN_ATTENTION chooses, when cuDNN is opened, and that a cuDNN with wrong results is
  * detected. */
 #include "axonn/dev.h"
+#include "axonn/runtime.h"
 
 #include "support/kernel_cases.h"
 #include "support/sanitized.h"
@@ -197,8 +198,25 @@ static void attention_is_chosen_by_name(void **state)
     }
     setenv("AXONN_ATTENTION", "fast", 1);
     assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_ERR_USAGE);
-    assert_non_null(strstr(ax_error_message(), "AXONN_ATTENTION is \"fast\""));
+    assert_non_null(strstr(ax_error_message(), "AXONN_ATTENTION: must be auto, plain, flash or cudnn"));
     unsetenv("AXONN_ATTENTION");
+}
+
+/* A run that began with cuDNN goes on without it. */
+static void attention_of_a_resumed_run_is_preferred(void **state)
+{
+    ax_device *cuda;
+    const char *value;
+    (void)state;
+    setenv("AXONN_EMULATED_CUDNN", "absent", 1);
+    assert_int_equal(ax_runtime_prefer(AX_RUNTIME_ATTENTION, "cudnn"), AX_OK);
+    assert_int_equal(ax_device_open("cuda", 1, &cuda), AX_OK);
+    run_attention(cuda, AX_BF16);
+    ax_device_close(&cuda);
+    assert_int_equal(ax_runtime_get(AX_RUNTIME_ATTENTION, &value), AX_OK);
+    assert_string_equal(value, "auto");
+    assert_int_equal(ax_runtime_set(AX_RUNTIME_ATTENTION, NULL), AX_OK);
+    unsetenv("AXONN_EMULATED_CUDNN");
 }
 
 int main(void)
@@ -208,6 +226,7 @@ int main(void)
         cmocka_unit_test(the_library_is_opened_once_it_is_needed),
         cmocka_unit_test(rounding_of_zero_is_not_judged),
         cmocka_unit_test(attention_is_chosen_by_name),
+        cmocka_unit_test(attention_of_a_resumed_run_is_preferred),
     };
     if (!getenv("AXONN_PLUGINS")) {
         printf("skipped: there is no emulated GPU\n");

@@ -1,6 +1,8 @@
-/* The instruction set of a cpu device: the best, or the one that AXONN_ISA names, or an error that lists the
- * available ones. */
+/* The instruction set of a cpu device: the best, or the one that runtime.isa or AXONN_ISA names, or an error
+ * that lists the available ones. */
 #include "dev/cpu/cpu.h"
+
+#include "axonn/runtime.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -134,11 +136,49 @@ static void others_are_refused(void **state)
     }
 }
 
+/* The names of instruction sets that this processor cannot run. */
+static void those_that_cannot_run_are_refused(void **state)
+{
+    (void)state;
+    static const char *const all[] = {"avx512_amx", "avx512_bf16", "avx512", "avx2"};
+    unsetenv("AXONN_ISA");
+    for (size_t i = 0; i < AX_COUNT(all); i++) {
+        const char *name;
+        int k = 0;
+        while (ax_isa_name(k) && strcmp(ax_isa_name(k), all[i]) != 0)
+            k++;
+        if (ax_isa_name(k))
+            continue;
+        assert_int_equal(ax_runtime_set(AX_RUNTIME_ISA, all[i]), AX_OK);
+        assert_int_equal(ax_isa_chosen(&name), AX_ERR_USAGE);
+        assert_non_null(strstr(ax_error_message(), "runtime.isa is \"avx"));
+        assert_non_null(strstr(ax_error_message(), ax_isa_name(0)));
+        assert_int_equal(ax_runtime_prefer(AX_RUNTIME_ISA, all[i]), AX_OK); /* of a run from elsewhere */
+        assert_ptr_equal(opened("cpu"), ax_cpu_isa_at(0));
+        assert_int_equal(ax_isa_chosen(&name), AX_OK);
+        assert_string_equal(name, ax_isa_name(0));
+    }
+    assert_int_equal(ax_runtime_set(AX_RUNTIME_ISA, NULL), AX_OK);
+}
+
+static void the_key_wins(void **state)
+{
+    (void)state;
+    setenv("AXONN_ISA", ax_isa_name(0), 1);
+    assert_int_equal(ax_runtime_set(AX_RUNTIME_ISA, "generic"), AX_OK);
+    assert_string_equal(opened("cpu")->name, "generic");
+    assert_int_equal(ax_runtime_set(AX_RUNTIME_ISA, NULL), AX_OK);
+    assert_string_equal(opened("cpu")->name, ax_isa_name(0));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_best_runs_by_default), cmocka_unit_test(each_that_can_run_does),
-        cmocka_unit_test(all_of_memory_is_read), cmocka_unit_test(reading_has_a_rate),
-        cmocka_unit_test(others_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_best_runs_by_default),
+                                       cmocka_unit_test(each_that_can_run_does),
+                                       cmocka_unit_test(all_of_memory_is_read),
+                                       cmocka_unit_test(reading_has_a_rate),
+                                       cmocka_unit_test(others_are_refused),
+                                       cmocka_unit_test(those_that_cannot_run_are_refused),
+                                       cmocka_unit_test(the_key_wins)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

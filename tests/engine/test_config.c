@@ -197,6 +197,26 @@ static void dump_loads_back(void **state)
     ax_buf_fini(&second);
 }
 
+/* A dump has the runtime settings on which results depend, and no others. */
+static void dumps_keep_some_runtime_settings(void **state)
+{
+    (void)state;
+    const char *overrides[] = {"data.train=x", "runtime.pin=off"};
+    ax_config c;
+    ax_buf text = {0};
+    assert_int_equal(load("model: {family: gpt2}\nruntime:\n  isa: avx2\n  log: trace\n  plans: p\n",
+                          AX_COUNT(overrides), overrides, &c),
+                     AX_OK);
+    assert_string_equal(ax_option_place(c.set, "runtime.isa"), "t.yaml:3:8");
+    assert_int_equal(ax_config_dump(&c, &text), AX_OK);
+    assert_non_null(strstr(text.data, "runtime:\n  isa: avx2 # t.yaml:3:8\n"));
+    assert_non_null(strstr(text.data, "/p\" # t.yaml:5:10\n"));
+    assert_null(strstr(text.data, "log:"));
+    assert_null(strstr(text.data, "pin:"));
+    ax_config_fini(&c);
+    ax_buf_fini(&text);
+}
+
 /* The warm-up is a number of steps or a percentage of train.steps, and may be longer than the run. */
 static void warmups(void **state)
 {
@@ -280,17 +300,12 @@ static void strategies_are_those_of_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(contract_defaults),
-        cmocka_unit_test(rules_over_keys),
-        cmocka_unit_test(unreadable_text),
-        cmocka_unit_test(data_is_required_for_training_only),
-        cmocka_unit_test(rates_of_dropout),
-        cmocka_unit_test(missing_file),
-        cmocka_unit_test(dump_loads_back),
-        cmocka_unit_test(warmups),
-        cmocka_unit_test(strategies_are_those_of_the_table),
-        cmocka_unit_test(ranges_fit_types),
-        cmocka_unit_test(nearest_batches_are_found_quickly),
+        cmocka_unit_test(contract_defaults), cmocka_unit_test(rules_over_keys),
+        cmocka_unit_test(unreadable_text),   cmocka_unit_test(data_is_required_for_training_only),
+        cmocka_unit_test(rates_of_dropout),  cmocka_unit_test(missing_file),
+        cmocka_unit_test(dump_loads_back),   cmocka_unit_test(dumps_keep_some_runtime_settings),
+        cmocka_unit_test(warmups),           cmocka_unit_test(strategies_are_those_of_the_table),
+        cmocka_unit_test(ranges_fit_types),  cmocka_unit_test(nearest_batches_are_found_quickly),
     };
     if (chdir(AXONN_BUILD_DIR))
         return 1;

@@ -30,6 +30,10 @@ void fuzz_make_seeds(void)
         "optim: {lr: 2.0e-3, warmup: 20, betas: [0.9, 0.95]}\n",
         "train.steps=3", "optim.warmup=2%", "data.train=[a,b]", NULL});
     fuzz_seed_texts(
+        (const char *[]){"model: {family: gpt2}\ndata: {train: x}\nruntime: {isa: generic, log: trace, "
+                         "plans: p, ranks_per_node: 3}\n",
+                         "runtime.shared_memory=off", "runtime.plugins=[", NULL});
+    fuzz_seed_texts(
         (const char *[]){"model: &m\n  from: model\n  dropout: 0.1\ndata: {train: x.txt}\nrun: {dir: r, "
                          "keep_latest: 4294967297}\ntrain: {steps: 1_0}\ngrid: {x: 2, data: 999999937}\n",
                          "grid.x=4", "run.dir=\xff", NULL});
@@ -38,13 +42,34 @@ void fuzz_make_seeds(void)
         (const char *[]){"data.train: x\nmodel.family: gpt2\n? [complex]\n: *anchor\n--- !tag\n...\n", NULL});
 }
 
+/* Writes the runtime settings that a dump leaves out as words KEY=VALUE. Returns their number. */
+static size_t print_settings(const ax_config *config, ax_buf words[AX_RUNTIME_COUNT])
+{
+    size_t n = 0;
+    for (int id = 0; id < AX_RUNTIME_COUNT; id++) {
+        const ax_option *row = &ax_runtime_options[id];
+        if (!row->not_dumped)
+            continue;
+        FUZZ_HOLDS(ax_buf_printf(&words[n], "%s=", row->key) == AX_OK);
+        FUZZ_HOLDS(ax_option_value(config->set, row->key, &words[n]) == AX_OK);
+        n++;
+    }
+    return n;
+}
+
 static void dump_and_load(const ax_config *config, ax_config_use use)
 {
-    ax_buf first = {0}, second = {0};
+    ax_buf first = {0}, second = {0}, settings[AX_RUNTIME_COUNT] = {{0}};
+    char *words[AX_RUNTIME_COUNT];
     ax_config again;
     FUZZ_HOLDS(ax_config_dump(config, &first) == AX_OK);
     const char *path = fuzz_file("dumped.yaml", first.data, first.size);
-    FUZZ_HOLDS(ax_config_load(path, NULL, 0, use, &again) == AX_OK);
+    size_t n = print_settings(config, settings);
+    for (size_t i = 0; i < n; i++)
+        words[i] = settings[i].data;
+    FUZZ_HOLDS(ax_config_load(path, words, n, use, &again) == AX_OK);
+    for (size_t i = 0; i < n; i++)
+        ax_buf_fini(&settings[i]);
     first.size = 0;
     FUZZ_HOLDS(ax_option_print(config->set, &first) == AX_OK && ax_option_print(again.set, &second) == AX_OK);
     FUZZ_HOLDS(first.size == second.size && !memcmp(first.data, second.data, first.size));

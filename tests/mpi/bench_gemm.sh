@@ -46,6 +46,15 @@ check 17 "${launch[*]} $axonn" grid.data=2 zero=1
 grep -qE '^all products of a step .* 100.0 %$' out || die "no total"
 AXONN_ISA=generic "$axonn" bench gemm a.yaml --runs 1 --json >out 2>log || die "exit code $?"
 grep -q '"isa":"generic"' out || die "another instruction set"
+# A key wins over the variable; one on the command line over that of the file.
+cat a.yaml - >b.yaml <<<'runtime: {isa: generic}'
+AXONN_ISA=mmx AXONN_LOG=loud "$axonn" bench gemm b.yaml runtime.log=debug --runs 1 --json >out 2>log || die "exit code $?"
+grep -q 'AXONN_LOG' log && die "a variable that is not used is refused"
+grep -q 'debug: version' log || die "runtime.log comes too late"
+grep -q '"isa":"generic"' out || die "the key of the file does not count"
+"$axonn" bench gemm b.yaml runtime.isa=mmx >out 2>log
+[[ $? == 2 ]] && grep -q 'runtime.isa: must be auto, .* not "mmx"' log || die "a wrong key: exit code $?"
+rm b.yaml
 "$axonn" bench gemm a.yaml --runs 1 model.seq_len=4 device=ref train.precision=fp32 --json >out 2>log || die "exit code $?"
 grep -q '"of_peak":null' out || die "a ratio to what is not known"
 "$axonn" bench gemm a.yaml model.heads=5 >out 2>log

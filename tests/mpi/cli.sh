@@ -99,6 +99,17 @@ expect 2 'it has 3 ranks, not 2; the nearest grids' "$axonn" generate two --toke
 expect 4 'no such file' "$axonn" eval two --data nothing --ranks 2
 expect 4 'nothing' "$axonn" eval nothing --data text --ranks 2
 
+# Runtime settings reach the ranks, as keys and as variables.
+comm=("$axonn" bench comm --ranks 2 --collective barrier --runs 1 --json)
+expect 0 '' "${comm[@]}"
+grep -q '"path":"node"' out || die "no shared memory: $(<out)"
+expect 0 '' "${comm[@]}" runtime.shared_memory=off
+grep -q '"path":"flat"' out || die "runtime.shared_memory=off does not reach the ranks: $(<out)"
+expect 0 '' env AXONN_SHARED_MEMORY=off "${comm[@]}"
+grep -q '"path":"flat"' out || die "AXONN_SHARED_MEMORY=off does not reach the ranks: $(<out)"
+expect 0 '' env AXONN_SHARED_MEMORY=off "${comm[@]}" runtime.shared_memory=auto
+grep -q '"path":"node"' out || die "the key does not win over the variable: $(<out)"
+
 # /dev/stdin as an argument works with --ranks too.
 expect 0 '' "$axonn" eval two --data text --json
 cp out one.out

@@ -155,8 +155,8 @@ extern const ax_cpu_isa ax_cpu_isa_avx2, ax_cpu_isa_avx512, ax_cpu_isa_avx512_bf
 /* Returns the tables that this processor can run, best first; NULL beyond the last, which is the portable
  * one. */
 const ax_cpu_isa *ax_cpu_isa_at(int index);
-/* Chooses the table for a new device: the best, or the one that environment variable AXONN_ISA names.
- * AX_ERR_USAGE if that is unknown or cannot run here. */
+/* Chooses the table for a new device: the best, or the one that setting runtime.isa names. AX_ERR_USAGE if
+ * that is unknown or cannot run here. */
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out);
 
 typedef struct ax_cpu_pool ax_cpu_pool;

@@ -1,10 +1,11 @@
 /* Chooses the instruction set of the cpu backend's kernels. */
 #include "dev/cpu/cpu.h"
 
+#include "axonn/runtime.h"
+
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -85,31 +86,21 @@ const char *ax_isa_name(int index)
     return isa ? isa->name : NULL;
 }
 
-static ax_status fail_isa(const char *name)
-{
-    char usable[128] = "";
-    bool known = false;
-#ifdef __x86_64__
-    known = !strcmp(name, ax_cpu_isa_avx2.name) || !strcmp(name, ax_cpu_isa_avx512.name) ||
-            !strcmp(name, ax_cpu_isa_avx512_bf16.name) || !strcmp(name, ax_cpu_isa_avx512_amx.name);
-#endif
-    for (int i = 0; ax_isa_name(i); i++)
-        ax_text_add(usable, sizeof usable, "%s%s", i ? ", " : "", ax_isa_name(i));
-    return ax_fail(AX_ERR_USAGE, "AXONN_ISA is \"%s\", %s: this processor can run %s", name,
-                   known ? "which cannot be used here" : "which is not the name of an instruction set",
-                   usable);
-}
-
 ax_status ax_cpu_isa_choose(const ax_cpu_isa **out)
 {
-    const char *name = getenv("AXONN_ISA");
+    const char *name;
+    char why[160] = "which this processor cannot run; it can run ";
+    AX_TRY(ax_runtime_get(AX_RUNTIME_ISA, &name));
     *out = ax_cpu_isa_at(0);
-    if (!name || !*name || !strcmp(name, "auto"))
+    if (!strcmp(name, "auto"))
         return AX_OK;
-    for (int i = 0; (*out = ax_cpu_isa_at(i)); i++)
+    for (int i = 0; (*out = ax_cpu_isa_at(i)); i++) {
         if (!strcmp((*out)->name, name))
             return AX_OK;
-    return fail_isa(name);
+        ax_text_add(why, sizeof why, "%s%s", i ? ", " : "", (*out)->name);
+    }
+    *out = ax_cpu_isa_at(0);
+    return ax_runtime_unavailable(AX_RUNTIME_ISA, name, (*out)->name, why);
 }
 
 ax_status ax_isa_chosen(const char **name)

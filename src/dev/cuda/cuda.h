@@ -22,7 +22,7 @@ enum { AX_CUDA_SCRATCH = 32 << 20 };
 enum { AX_CUDA_CHUNK = 4 << 20, AX_CUDA_CHUNKS = 4 };
 
 /* Implementations of attention. A call uses the last of these that supports it, up to the one that
- * environment variable AXONN_ATTENTION names. */
+ * setting runtime.attention names. */
 typedef enum ax_cuda_attention_kind {
     AX_CUDA_PLAIN, /* attention.cu */
     AX_CUDA_FLASH, /* flash.cu */

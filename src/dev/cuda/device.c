@@ -1,6 +1,8 @@
 /* The table of the CUDA backend; opening a GPU, its memory, copies, graphs, clock, and peak rate. */
 #include "dev/cuda/cuda.h"
 
+#include "axonn/runtime.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,27 +130,31 @@ static void destroy_cuda(ax_cuda *cu)
     free(cu);
 }
 
-/* Chooses the implementation of attention: the best, or the one that AXONN_ATTENTION names. cuDNN is opened
- * at the first call that it may support; if it is named, it is opened now, and it is an error if that
- * fails. */
-static ax_status choose_attention(ax_cuda *cu)
+static ax_status open_cudnn(ax_cuda *cu)
 {
-    static const char *const names[] = {
-        [AX_CUDA_PLAIN] = "plain", [AX_CUDA_FLASH] = "flash", [AX_CUDA_CUDNN] = "cudnn"};
-    const char *name = getenv("AXONN_ATTENTION");
-    size_t chosen = name ? 0 : AX_CUDA_CUDNN;
-    while (name && chosen < AX_COUNT(names) && strcmp(name, names[chosen]))
-        chosen++;
-    AX_CHECK(chosen < AX_COUNT(names), AX_ERR_USAGE,
-             "AXONN_ATTENTION is \"%s\": it may be plain, flash or cudnn", name);
-    cu->attention = (ax_cuda_attention_kind)chosen;
-    if (chosen < AX_CUDA_CUDNN || !name)
-        return AX_OK;
 #ifdef AXONN_HAVE_CUDNN
     return ax_cuda_cudnn_create(cu, &cu->cudnn);
 #else
+    (void)cu;
     return ax_fail(AX_ERR_USAGE, "the plugin was built without cuDNN");
 #endif
+}
+
+/* Chooses the implementation of attention: the best, or the one that setting runtime.attention names. cuDNN
+ * is opened at the first call that it may support; if it is named, it is opened now, and it is an error if
+ * that fails. */
+static ax_status choose_attention(ax_cuda *cu)
+{
+    const char *name;
+    char why[512];
+    AX_TRY(ax_runtime_get(AX_RUNTIME_ATTENTION, &name));
+    cu->attention = !strcmp(name, "plain")   ? AX_CUDA_PLAIN
+                    : !strcmp(name, "flash") ? AX_CUDA_FLASH
+                                             : AX_CUDA_CUDNN;
+    if (strcmp(name, "cudnn") != 0 || open_cudnn(cu) == AX_OK)
+        return AX_OK;
+    snprintf(why, sizeof why, "which cannot be used here: %s", ax_error_message());
+    return ax_runtime_unavailable(AX_RUNTIME_ATTENTION, name, "auto", why);
 }
 
 static ax_status open_gpu(ax_cuda *cu)

@@ -1,5 +1,5 @@
 /* Makes plans of matmuls: describes a product to cuBLASLt, and chooses one of its algorithms. That is the
- * first candidate of its heuristic, or the fastest of several if AXONN_PLANS is on (plans.h). */
+ * first candidate of its heuristic, or the fastest of several if runtime.plans is on (plans.h). */
 #include "dev/cuda/gemm.h"
 
 #include <math.h>

@@ -11,6 +11,8 @@
  * any more. */
 #include "dev/cuda/cuda.h"
 
+#include "axonn/runtime.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,12 +74,13 @@ enum { OLDEST = 21400 }; /* NCCL 2.14, the first version with communicators that
 
 static void load(void)
 {
-    const char *path = getenv("AXONN_NCCL");
-    if (path && !strcmp(path, "off")) {
-        snprintf(nccl.why_not, sizeof nccl.why_not, "AXONN_NCCL=off");
+    const char *path;
+    if (ax_runtime_fix(AX_RUNTIME_NCCL, &path) != AX_OK || !strcmp(path, "auto"))
+        path = AXONN_NCCL_LIBRARY;
+    if (!strcmp(path, "off")) {
+        snprintf(nccl.why_not, sizeof nccl.why_not, "%s=off", ax_runtime_source(AX_RUNTIME_NCCL));
         return;
     }
-    path = path && *path ? path : AXONN_NCCL_LIBRARY;
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         snprintf(nccl.why_not, sizeof nccl.why_not, "NCCL cannot be loaded: %s", dlerror());

@@ -4,6 +4,8 @@
  * that. */
 #include "dev/cuda/plans.h"
 
+#include "axonn/runtime.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -190,19 +192,21 @@ static ax_status merge_and_write(ax_cuda_plans *p, const entry *e, bool instead)
 
 static ax_status folder_of_plans(char **out)
 {
-    const char *value = getenv("AXONN_PLANS"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *value, *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *source = ax_runtime_source(AX_RUNTIME_PLANS);
     *out = NULL;
-    if (!value || !*value || !strcmp(value, "off"))
+    AX_TRY(ax_runtime_get(AX_RUNTIME_PLANS, &value));
+    if (!strcmp(value, "off"))
         return AX_OK;
     if (strcmp(value, "on")) {
         AX_CHECK(strchr(value, '/'), AX_ERR_USAGE,
-                 "AXONN_PLANS is \"%s\": it is off, on, or a folder, written with a '/'", value);
+                 "%s is \"%s\": it is off, on, or a folder, written with a '/'", source, value);
         return ax_strdup(value, out);
     }
     if (cache && *cache == '/')
         return ax_path_join(cache, "axonn", out);
     AX_CHECK(home && *home, AX_ERR_USAGE,
-             "AXONN_PLANS is on, but neither XDG_CACHE_HOME nor HOME says where: name a folder instead");
+             "%s is on, but neither XDG_CACHE_HOME nor HOME says where: name a folder instead", source);
     return ax_path_join(home, ".cache/axonn", out);
 }
 

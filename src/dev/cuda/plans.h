@@ -1,5 +1,5 @@
 /* The fastest measured cuBLASLt algorithm for each shape of product. They are stored in a file that processes
- * share, one per model of GPU and version of cuBLASLt, in the directory that environment variable AXONN_PLANS
+ * share, one per model of GPU and version of cuBLASLt, in the directory that setting runtime.plans
  * names. So a resumed run uses the same algorithms as before, and has bitwise the same results. Problems with
  * the file are logged at level debug and are not errors. */
 #ifndef AXONN_DEV_CUDA_PLANS_H
@@ -22,7 +22,7 @@ uint64_t ax_cuda_plan_hash(const void *bytes, size_t n);
 
 typedef struct ax_cuda_plans ax_cuda_plans;
 
-/* Opens the file of `kind`, a text that names GPU and library. *out is NULL if AXONN_PLANS is off or not set.
+/* Opens the file of `kind`, a text that names GPU and library. *out is NULL if runtime.plans is off.
  * AX_ERR_USAGE if it is neither off nor on nor a directory. */
 AX_MUST_CHECK ax_status ax_cuda_plans_open(const char *kind, ax_cuda_plans **out);
 void ax_cuda_plans_close(ax_cuda_plans **plans);

@@ -1,0 +1,104 @@
+/* runtime: settings of a process that belong to no model and no run, such as the level of the log or the
+ * instruction set of the kernels.
+ *
+ * Each has a key (runtime.isa), for configurations and command lines, and an environment variable
+ * (AXONN_ISA). The value that a program sets is used first, then the variable's, then the default. The values
+ * are the only state here; it is global, and all functions are thread-safe. None is collective. */
+#ifndef AXONN_RUNTIME_H
+#define AXONN_RUNTIME_H
+
+#include "axonn/option.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The table: X(ID, name, type, C type, default, range, choices, placeholder, keep, help). The key is
+ * runtime.NAME, the variable AXONN_ID. `keep` is true if the results of a run depend on the setting beyond
+ * the order in which ranks are summed: the run then keeps it in its config.yaml. */
+/* clang-format off */
+#define AX_RUNTIME(X)                                                                                        \
+    X(LOG, log, ENUM, int, "info", NULL, "error|warn|info|debug|trace", NULL, false,                         \
+      "level of the log on stderr")                                                                          \
+    X(ISA, isa, ENUM, int, "auto", NULL, "auto|avx512_amx|avx512_bf16|avx512|avx2|generic", NULL, true,      \
+      "instruction set of the CPU kernels; auto: the best of those that axonn info lists")                   \
+    X(PIN, pin, ENUM, int, "auto", NULL, "auto|off", NULL, false,                                            \
+      "auto: bind threads to cores if the ranks of a machine have as many threads as it has cores; off: "    \
+      "never")                                                                                               \
+    X(SHARED_MEMORY, shared_memory, PATH, char *, "auto", NULL, "auto|off", "DIR", false,                    \
+      "how the ranks of a machine communicate. auto: through shared memory; off: by MPI messages; DIR: "     \
+      "through files in this directory, a tmpfs")                                                            \
+    X(RANKS_PER_NODE, ranks_per_node, INT, int64_t, "0", "[0, 65536]", NULL, "N", false,                     \
+      "communicate as if each machine were several of N ranks, for tests; 0: as it is")                      \
+    X(PLUGINS, plugins, PATH, char *, "auto", NULL, "auto", "DIR", false,                                    \
+      "directory of libaxonn_cuda.so, the plugin for device cuda; auto: that of the library")                \
+    X(ATTENTION, attention, ENUM, int, "auto", NULL, "auto|plain|flash|cudnn", NULL, true,                   \
+      "attention kernels of device cuda; auto: the best that take a call; plain: own, simple ones; "         \
+      "flash: own ones on tensor cores")                                                                     \
+    X(PLANS, plans, PATH, char *, "off", NULL, "off|on", "DIR", true,                                        \
+      "device cuda: on: time several algorithms for each matrix product and keep the choice in the "         \
+      "user's cache directory; DIR: keep it there; off: take the library's first algorithm")                 \
+    X(GRAPHS, graphs, ENUM, int, "on", NULL, "on|off", NULL, false,                                          \
+      "device cuda: whether kernel launches that repeat are launched as CUDA graphs")                        \
+    X(NCCL, nccl, PATH, char *, "auto", NULL, "auto|off", "FILE", true,                                      \
+      "collectives between GPUs. auto: by NCCL, if it is found; off: through host memory; FILE: by this "    \
+      "NCCL library")
+/* clang-format on */
+
+typedef enum ax_runtime_id {
+#define AX_RUNTIME_ID_(ID, ...) AX_RUNTIME_##ID,
+    AX_RUNTIME(AX_RUNTIME_ID_)
+#undef AX_RUNTIME_ID_
+        AX_RUNTIME_COUNT
+} ax_runtime_id;
+
+/* The fields of a table of options that has the keys. A table gets their rows by AX_RUNTIME(ROW), where ROW
+ * adds the offset of the ax_runtime_values in the struct of the table:
+ * #define ROW(...) AX_RUNTIME_OPTION(offsetof(my_struct, runtime), __VA_ARGS__), */
+typedef struct ax_runtime_values {
+#define AX_RUNTIME_FIELD_(ID, name, type, ctype, ...) ctype name;
+    AX_RUNTIME(AX_RUNTIME_FIELD_)
+#undef AX_RUNTIME_FIELD_
+} ax_runtime_values;
+#define AX_RUNTIME_OPTION(base, ID, name, kind, ctype, preset_, range_, choices_, meta_, keep, help_)        \
+    {                                                                                                        \
+        .key = "runtime." #name, .type = AX_OPT_##kind,                                                      \
+        .offset = (base) + offsetof(ax_runtime_values, name), .preset = preset_, .range = range_,            \
+        .choices = choices_, .meta = meta_, .help = help_, .variable = "AXONN_" #ID, .not_dumped = !(keep)   \
+    }
+
+/* The rows, by ax_runtime_id; their offsets are those in ax_runtime_values. */
+extern const ax_option ax_runtime_options[AX_RUNTIME_COUNT];
+
+/* *value is the setting's value as text; it is valid until the process ends or changes its environment.
+ * AX_ERR_USAGE if the variable has a value that is not allowed. */
+AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
+/* The same, for code that can use one value only during the life of the process: after that ax_runtime_set
+ * refuses any other. */
+AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
+/* What gives the value, for messages: "AXONN_ISA" or "runtime.isa". */
+const char *ax_runtime_source(ax_runtime_id id);
+/* AX_ERR_USAGE, naming the variable, if the variable of any setting has a value that is not allowed, and the
+ * value is used. */
+AX_MUST_CHECK ax_status ax_runtime_check(void);
+
+/* Sets the value; NULL: the variable or the default apply again. shared_memory and ranks_per_node concern
+ * worlds that are created later, isa, attention, plans and graphs devices that are opened later. AX_ERR_USAGE
+ * if the value is not allowed, or comes too late (ax_runtime_fix). */
+AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
+/* Sets the values of the keys that a file or the command line gave to `set`, whose table has the rows. */
+AX_MUST_CHECK ax_status ax_runtime_set_given(const ax_option_set *set);
+
+/* Sets a value that is not required: the one with which a run began that is now resumed, maybe elsewhere. If
+ * it cannot be had, a warning says so, and the best other value is used. */
+AX_MUST_CHECK ax_status ax_runtime_prefer(ax_runtime_id id, const char *value);
+/* For the code that finds that `value`, which ax_runtime_get returned, cannot be had here. `why` is a clause
+ * for the message: "which …". If the value is only preferred, logs a warning, sets it to `best` and returns
+ * AX_OK; else AX_ERR_USAGE. */
+AX_MUST_CHECK ax_status ax_runtime_unavailable(ax_runtime_id id, const char *value, const char *best,
+                                               const char *why);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

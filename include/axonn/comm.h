@@ -172,6 +172,11 @@ AX_MUST_CHECK ax_status ax_comm_agree(ax_comm *comm, ax_status mine);
  * that the caller frees. Collective along comm. */
 AX_MUST_CHECK ax_status ax_comm_share_text(ax_comm *comm, int root, char **text);
 
+/* Gives all ranks the runtime settings of rank 0 (runtime.h), because launchers do not pass every environment
+ * variable to every host. AX_ERR_USAGE, naming the rank, if a rank already uses another value. Collective
+ * along world. */
+AX_MUST_CHECK ax_status ax_comm_share_runtime(ax_comm *world);
+
 /* ---- for backends ---- */
 
 /* The first member of every backend's work handle. */

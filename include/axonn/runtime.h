@@ -3,7 +3,8 @@
  *
  * Each has a key (runtime.isa), for configurations and command lines, and an environment variable
  * (AXONN_ISA). The value that a program sets is used first, then the variable's, then the default. The values
- * are the only state here; it is global, and all functions are thread-safe. None is collective. */
+ * are the only state here; it is global, and all functions are thread-safe. None is collective
+ * (ax_comm_share_runtime is). */
 #ifndef AXONN_RUNTIME_H
 #define AXONN_RUNTIME_H
 

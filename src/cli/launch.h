@@ -35,7 +35,8 @@ void cli_starter_find(void);
 /* Writes into that note that this rank has received a signal. May be called from a signal handler. */
 void cli_starter_note_signal(void);
 
-/* Creates the communicator of all ranks of the job. Collective. */
+/* Creates the communicator of all ranks of the job, which get rank 0's runtime settings. If this fails,
+ * *world is NULL. Collective. */
 ax_status cli_world_open(ax_comm **world);
 /* Aborts the job, and does not return, if `status` is an error that the other ranks do not share: they may be
  * waiting for this rank. */

@@ -64,7 +64,8 @@ ax_status cli_world_open(ax_comm **world)
 {
     AX_TRY(ax_comm_world_create(world));
     leave_note(*world, false, AX_OK);
-    return AX_OK;
+    ax_status status = ax_comm_share_runtime(*world);
+    return status == AX_OK ? AX_OK : cli_world_close(world, status);
 }
 
 void cli_world_abort_unshared(ax_comm *world, ax_status status)

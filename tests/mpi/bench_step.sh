@@ -31,4 +31,14 @@ done
 grep -q '^at best' out && die "a ratio to what is not known"
 "$axonn" bench step a.yaml model.heads=5 >out 2>log
 [[ $? == 2 ]] && grep -q 'model.heads' log || die "a wrong key: exit code $?"
+# All ranks use rank 0's variables, and the launcher's words. The level of the log shows it.
+steps=("$axonn" bench step a.yaml grid.x=2 --steps 1)
+"${launch[@]:0:${#launch[@]}-2}" -n 1 env AXONN_LOG=debug "${steps[@]}" : -n 1 "${steps[@]}" >out 2>log || die "exit code $?"
+grep -q 'debug: rank 1: start: threads' log || die "rank 1 has another level of the log than rank 0"
+"${launch[@]:0:${#launch[@]}-2}" -n 1 "${steps[@]}" : -n 1 env AXONN_LOG=debug "${steps[@]}" >out 2>log || die "exit code $?"
+grep -q 'debug: rank 1: start: threads' log && die "rank 1 has a level of the log of its own"
+"${launch[@]}" "${steps[@]}" runtime.log=debug >out 2>log || die "exit code $?"
+grep -q 'debug: rank 1: start: threads' log || die "rank 1 does not have the level of the command line"
+"${launch[@]:0:${#launch[@]}-2}" -n 1 "${steps[@]}" runtime.pin=off : -n 1 "${steps[@]}" runtime.pin=auto >out 2>log
+[[ $? == 2 ]] && grep -q 'rank 1: runtime.pin is auto here (command line) and off on rank 0' log || die "ranks with different keys: exit code $?"
 [[ $(ls) == $'a.yaml\nlog\nout' ]] || die "files were made: $(ls)"

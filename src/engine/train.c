@@ -127,6 +127,7 @@ ax_status ax_run_start(ax_run *run, ax_run_purpose purpose)
                  {"optimizer", ax_run_plan_step, EACH, AX_RUN_PLANS},
                  {"memory plan", ax_run_plan_engine, EACH, AX_RUN_PLANS},
                  {"checkpoints", ax_run_find_resume, EACH, AX_RUN_TRAINS},
+                 {"runtime settings of the checkpoint", ax_run_resume_runtime, EACH, AX_RUN_TRAINS},
                  {"files beside the model", ax_run_find_files, FIRST, AX_RUN_TRAINS},
                  {"data", ax_run_open_data, EACH, AX_RUN_TRAINS},
                  {"position", ax_run_restore_position, EACH, AX_RUN_TRAINS},

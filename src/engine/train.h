@@ -112,8 +112,11 @@ ax_dtype ax_run_dtype(int precision); /* `precision` is an ax_config_precision *
 const char *ax_run_dtype_name(int precision);
 ax_grid_size ax_run_grid(const ax_config *config);
 
-/* train_runtime.c: settings of the process. */
+/* train_runtime.c: settings of the process. ax_run_resume_runtime uses those again that the run had before;
+ * ax_run_keep_runtime puts those that the run keeps into its configuration. */
 ax_status ax_run_set_runtime(ax_run *run);
+ax_status ax_run_resume_runtime(ax_run *run);
+ax_status ax_run_keep_runtime(ax_run *run);
 
 /* train_memory.c: plans, logs and checks the memory that a step needs, before it is allocated; measures the
  * peak. */

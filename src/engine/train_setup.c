@@ -52,7 +52,9 @@ ax_status ax_run_write_config(ax_run *run)
 {
     ax_buf text = {0};
     char *path = NULL;
-    ax_status status = ax_config_dump(run->config, &text);
+    ax_status status = ax_run_keep_runtime(run);
+    if (status == AX_OK)
+        status = ax_config_dump(run->config, &text);
     if (status == AX_OK)
         status = ax_path_join(run->config->run.dir, "config.yaml", &path);
     if (status == AX_OK)

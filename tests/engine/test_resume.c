@@ -356,6 +356,75 @@ static void back_to_an_earlier_step(void **state)
     run_expect(0, "run/ckpt/step-6 after step 6", BASE_KEYS "optim.lr=0.1 train.steps=7");
 }
 
+/* ---- runtime settings ---------------------------------------------------------------------------- */
+
+/* Replaces the kept instruction set. */
+static void keep_isa(const char *name)
+{
+    sh("sed -i 's/^  isa: [^ ]*/  isa: %s/' run/config.yaml && grep -q '^  isa: %s' run/config.yaml", name,
+       name);
+}
+
+/* Returns the name of an instruction set that this processor cannot run, or NULL. */
+static const char *absent_isa(void)
+{
+    static const char *const all[] = {"avx512_amx", "avx512_bf16", "avx512", "avx2"};
+    for (size_t i = 0; i < AX_COUNT(all); i++) {
+        int k = 0;
+        while (ax_isa_name(k) && strcmp(ax_isa_name(k), all[i]) != 0)
+            k++;
+        if (!ax_isa_name(k))
+            return all[i];
+    }
+    return NULL;
+}
+
+/* A resumed run computes with the instruction set with which it began, whatever the best one is. */
+static void the_instruction_set_is_kept(void **state)
+{
+    (void)state;
+    sh("rm -rf ref run");
+    run_expect(0, NULL, BASE_KEYS "train.precision=bf16 runtime.isa=generic run.dir=ref");
+    make_stopped("run", 3);
+    sh("cp ref/config.yaml run/ && grep -q '^  isa: generic' run/config.yaml && ! grep -q '^  log:' "
+       "run/config.yaml");
+    run_expect(0, NULL, BASE_KEYS "train.precision=bf16");
+    same_checkpoint("ref/ckpt/step-6", "run/ckpt/step-6");
+    sh("grep -q '^  isa: generic' run/config.yaml");
+    run_expect(0, NULL,
+               BASE_KEYS "train.precision=bf16 train.steps=7 optim.schedule=constant runtime.isa=auto");
+    sh("grep -q '^  isa: %s ' run/config.yaml", ax_isa_name(0));
+    if (strcmp(ax_isa_name(0), "generic"))
+        run_expect(0, "changed: runtime.isa was \"",
+                   BASE_KEYS
+                   "train.precision=bf16 train.steps=8 optim.schedule=constant runtime.isa=generic");
+}
+
+/* A run whose instruction set does not exist here says so and goes on with the best. */
+static void another_instruction_set_is_used(void **state)
+{
+    (void)state;
+    char said[160];
+    const char *absent = absent_isa();
+    sh("rm -rf run");
+    run_expect(0, NULL, BASE_KEYS "train.steps=2 optim.schedule=constant");
+    keep_isa("avx9"); /* of a later version */
+    run_expect(0, "warning: the run had runtime.isa=avx9, which cannot be used here",
+               BASE_KEYS "train.steps=3 optim.schedule=constant");
+    sh("grep -q '^  isa: %s ' run/config.yaml", ax_isa_name(0));
+    if (!absent)
+        return;
+    keep_isa(absent);
+    snprintf(said, sizeof said, "the run had runtime.isa=%s, which this processor cannot run", absent);
+    run_expect(0, said, BASE_KEYS "train.steps=4 optim.schedule=constant");
+    sh("grep -q '^  isa: %s ' run/config.yaml", ax_isa_name(0));
+    keep_isa(absent); /* the same command as when the run began elsewhere */
+    run_expect(0, said, BASE_KEYS "train.steps=5 optim.schedule=constant ranks=2 grid.data=2 runtime.isa=%s",
+               absent);
+    snprintf(said, sizeof said, "runtime.isa is \"%s\", which this processor cannot run", absent);
+    run_expect(2, said, BASE_KEYS "train.steps=6 optim.schedule=constant runtime.isa=%s", absent);
+}
+
 static int set_up(void **state)
 {
     if (run_setup(state))
@@ -387,6 +456,8 @@ int main(void)
         cmocka_unit_test(shards),
         cmocka_unit_test(a_checkpoint_by_name),
         cmocka_unit_test(back_to_an_earlier_step),
+        cmocka_unit_test(the_instruction_set_is_kept),
+        cmocka_unit_test(another_instruction_set_is_used),
     };
     return cmocka_run_group_tests_name("engine.resume", tests, set_up, run_teardown);
 }

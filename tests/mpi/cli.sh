@@ -109,6 +109,9 @@ expect 0 '' env AXONN_SHARED_MEMORY=off "${comm[@]}"
 grep -q '"path":"flat"' out || die "AXONN_SHARED_MEMORY=off does not reach the ranks: $(<out)"
 expect 0 '' env AXONN_SHARED_MEMORY=off "${comm[@]}" runtime.shared_memory=auto
 grep -q '"path":"node"' out || die "the key does not win over the variable: $(<out)"
+expect 0 '' env AXONN_SHARED_MEMORY=off "$axonn" train a.yaml --ranks 2 grid.data=2 run.dir=settings runtime.isa=generic
+grep -q '^  isa: generic # command line' settings/config.yaml || die "config.yaml without the instruction set"
+grep -q 'shared_memory' settings/config.yaml && die "config.yaml with settings of the machine"
 
 # /dev/stdin as an argument works with --ranks too.
 expect 0 '' "$axonn" eval two --data text --json

@@ -91,7 +91,8 @@ run_tests() {
     log=$PWD/$logs/${name// /-}.log
     result=$PWD/$logs/${name// /-}.xml
     rm -f "$result"
-    ctest --test-dir "$dir" -j "$jobs" --no-tests=ignore --output-junit "$result" "$@" >"$log" 2>&1
+    # One test more than there are cores: some mostly wait.
+    ctest --test-dir "$dir" -j "$((jobs + 1))" --no-tests=ignore --output-junit "$result" "$@" >"$log" 2>&1
     count() { sed -n "s/.*[[:space:]]$1=\"\([0-9]*\)\".*/\1/p" "$result" 2>/dev/null | head -1; }
     tests=$(count tests) bad=$(count failures) left=$(($(count skipped) + $(count disabled)))
     if [ -z "$tests" ] && grep -q 'No tests were found' "$log"; then

@@ -44,7 +44,7 @@ typedef enum ax_data_format {
     AX_DATA_TREE,     /* a directory of text and JSONL files */
     AX_DATA_PIPE,     /* a pipe or a device, which is read as text or JSON */
     AX_DATA_JSONL,    /* one {"text": ...} per line, each a document (.jsonl, .ndjson, or .json) */
-    AX_DATA_JSON,     /* an array of such objects, or objects spread over lines (.json) */
+    AX_DATA_JSON,     /* an array of {"text": ...} objects, or objects spread over lines (.json) */
     AX_DATA_TOK,      /* the packed token file above */
     AX_DATA_LLMC,     /* llm.c: 1024-byte header with magic 20240520, u16 tokens */
     AX_DATA_LLMC32,   /* llm.c, Llama 3: magic 20240801, u32 tokens */
@@ -86,9 +86,9 @@ typedef struct ax_data_info {
 
 /* Opens a token source; no token is read yet. A directory or a pattern (ax_data_detect) names shards: files
  * of one format and vocabulary, which are read like one file, in byte order of their paths; the checksum is
- * computed from theirs. `end_id` is for formats without an index (llm.c, nanoGPT), others ignore it: a
- * document ends with each token `end_id`; -1: the whole source is one document. The caller closes.
- * AX_ERR_DATA: missing, damaged, truncated, or text (the message then names `axonn data build`). */
+ * computed from the shards' checksums. `end_id` is for formats without an index (llm.c, nanoGPT), others
+ * ignore it: a document ends with each token `end_id`; -1: the whole source is one document. The caller
+ * closes. AX_ERR_DATA: missing, damaged, truncated, or text (the message then names `axonn data build`). */
 AX_MUST_CHECK ax_status ax_data_open(const char *path, int64_t end_id, ax_data **out);
 void ax_data_close(ax_data **data);
 
@@ -177,8 +177,9 @@ AX_MUST_CHECK ax_status ax_sampler_create(ax_data *const *sources, int n, const 
                                           ax_sampler **out);
 void ax_sampler_destroy(ax_sampler **sampler);
 
-/* The position, one integer per source: samples taken so far. restore sets it: the next batch is then the one
- * that followed ax_sampler_state. AX_ERR_DATA: negative counts. */
+/* Get and set the position in the stream: for each source, the number of samples taken so far. After
+ * ax_sampler_restore the next batch is the one that followed ax_sampler_state. AX_ERR_DATA:
+ * negative counts. */
 void ax_sampler_state(const ax_sampler *sampler, int64_t *per_source);
 AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *per_source);
 
@@ -186,8 +187,8 @@ AX_MUST_CHECK ax_status ax_sampler_restore(ax_sampler *sampler, const int64_t *p
  * unmasked targets of the whole batch. Allocates nothing. AX_ERR_DATA: an index that cannot be read. */
 AX_MUST_CHECK ax_status ax_sampler_next(ax_sampler *sampler, int64_t *targets);
 
-/* The same in parts, which follow one another from row 0 to B: chooses rows first ... end-1 and counts their
- * targets. Between two parts a caller may give up the batch, by restoring the counts before it
+/* Does ax_sampler_next in parts, which follow one another from row 0 to B: chooses rows first ... end-1 and
+ * counts their targets. Between two parts a caller may give up the batch, by restoring the counts before it
  * (ax_sampler_restore). AX_ERR_USAGE, AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_sampler_next_part(ax_sampler *sampler, int64_t first, int64_t end,
                                              int64_t *targets);
@@ -221,7 +222,7 @@ AX_MUST_CHECK ax_status ax_token_writer_add(ax_token_writer *writer, const int32
 /* Completes, syncs and renames the file; frees the writer in any case. *info may be NULL. */
 AX_MUST_CHECK ax_status ax_token_writer_finish(ax_token_writer **writer, ax_data_info *info);
 
-/* Gives up the file and leaves nothing behind. NULL is fine. */
+/* Deletes the unfinished file and frees the writer. NULL is allowed. */
 void ax_token_writer_abandon(ax_token_writer **writer);
 
 /* ---- documents of text --------------------------------------------------------------------------- */

@@ -1,10 +1,13 @@
-/* data/tokenizer: byte-level byte-pair encoding - load, train, encode, decode, check.
+/* data/tokenizer: byte-pair encoding - load, train, encode, decode, check.
  *
- * A tokenizer has the parts of a Hugging Face `tokenizer.json` of the type byte-level BPE: a normalizer, a
- * pattern that cuts text into pieces, merges inside a piece, added tokens, a template of special tokens. It
- * never changes after it was created, so any number of threads may share it. The state of encoding (piece
- * cache, scratch) is in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a
- * length: it may hold NUL and need not be valid UTF-8. Nothing here is collective. */
+ * A tokenizer has the parts of a Hugging Face `tokenizer.json` of the type BPE: a normalizer, a pre-tokenizer
+ * that cuts text into pieces, merges inside a piece, added tokens, a template of special tokens, a decoder.
+ * Two kinds are read: byte-level BPE (GPT-2, Llama 3, Qwen, DeepSeek), in which merging starts from bytes,
+ * and that of SentencePiece (Llama 2, Mistral), in which it starts from characters, U+2581 stands for a
+ * space, and a character without a token becomes the tokens <0x00> to <0xFF> of its bytes. A tokenizer never
+ * changes after it was created, so any number of threads may share it. The state of encoding (piece cache,
+ * scratch) is in an ax_encoder, one per thread. Token ids are int32_t, from 0. Text is bytes with a length:
+ * it may hold NUL and need not be valid UTF-8. Nothing here is collective. */
 #ifndef AXONN_TOKENIZER_H
 #define AXONN_TOKENIZER_H
 
@@ -29,9 +32,10 @@ void ax_ids_fini(ax_ids *ids);
 
 /* Loads a tokenizer from a directory, from its tokenizer.json, or from a GPT-2 style vocab.json beside its
  * merges.txt (used if the directory has no tokenizer.json). tokenizer_config.json beside it is honoured. The
- * caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that byte-level BPE here
- * does not implement (the message names the field). Nothing that changes ids is silently ignored, except
- * `truncation` and `padding`, which are settings of one run. */
+ * caller owns *out. AX_ERR_DATA if a file is missing or damaged, or uses a feature that is not implemented
+ * here (the message names the field); if there is only a tokenizer.model, the message says what makes a
+ * tokenizer.json of it. Nothing that changes ids is silently ignored, except `truncation` and `padding`,
+ * which are settings of one run. */
 AX_MUST_CHECK ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out);
 
 /* Writes tokenizer.json and tokenizer_config.json into `dir` (created if need be), byte for byte as they were
@@ -51,12 +55,14 @@ int32_t ax_tokenizer_eos(const ax_tokenizer *tok);
  * how the files are written. Token files record it, so that another tokenizer can be refused. */
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok);
 
-/* Returns the id of the token that stands for exactly these bytes (added tokens first), or -1. A token whose
- * name is not spelled in the byte alphabet is not found; no text is encoded to it. */
-int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n);
+/* Returns the id of a token (added tokens first), or -1. `name` is, for an added token, its content; for
+ * byte-level BPE the bytes that the token stands for, " the"; for SentencePiece's BPE the name in the file,
+ * "\u2581the" or "<0x0A>". A byte-level token whose name in the file is not spelled in the byte alphabet is
+ * not found; no text is encoded to it. */
+int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *name, size_t n);
 
-/* Returns the bytes a token stands for (not NUL-terminated; owned by `tok`), or NULL where no token has this
- * id. */
+/* Returns the bytes that a token stands for inside a text (not NUL-terminated; owned by `tok`), or NULL where
+ * no token has this id. */
 const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n);
 
 /* Whether the token is marked special in the file (end of text, begin of text, …). */
@@ -75,15 +81,20 @@ void ax_encoder_destroy(ax_encoder **encoder);
 
 /* Appends the ids of one document, n bytes at `text`, to `out`. flags: AX_ENCODE_*. No end-of-text token is
  * added. Each byte that is not part of valid UTF-8 becomes a piece of its own, so that decoding returns the
- * input byte for byte (after the file's normalizer and prefix space, if it has them). Time is O(n log n) in
- * the worst case. AX_ERR_DATA if the file's pattern exceeds the matcher's limits on this text; `out` then
- * holds the ids up to there. */
+ * input byte for byte (after the file's normalizer and prefix space, if it has them, and if there are tokens
+ * for all bytes). Time is O(n log n) in the worst case. AX_ERR_DATA if the file's pattern exceeds the
+ * matcher's limits on this text; `out` then holds the ids up to there. */
 AX_MUST_CHECK ax_status ax_encode(ax_encoder *encoder, const char *text, size_t n, unsigned flags,
                                   ax_ids *out);
 
-enum { AX_DECODE_SKIP_SPECIAL = 1 };
+enum {
+    AX_DECODE_SKIP_SPECIAL = 1,
+    AX_DECODE_CONTINUE = 2 /* the ids continue a text: the space that starts them is part of it */
+};
 
-/* Appends the bytes of n ids to `out`. flags: AX_DECODE_*. AX_ERR_DATA for an id that no token has. */
+/* Appends the bytes of n ids to `out`, as the decoder of the file says: SentencePiece's BPE puts a space
+ * before a text, and decoding removes it again, unless AX_DECODE_CONTINUE is given. flags: AX_DECODE_*. Bytes
+ * that are not UTF-8 are returned as they are. AX_ERR_DATA for an id that no token has. */
 AX_MUST_CHECK ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags,
                                   ax_buf *out);
 
@@ -94,10 +105,12 @@ typedef struct ax_decoder {
     unsigned flags;
     char held[4];
     size_t n_held;
+    bool at_first; /* no token was decoded yet */
+    int strips;    /* spaces that may still be removed from the start of the text */
 } ax_decoder;
 void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags);
 AX_MUST_CHECK ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out);
-/* Appends the bytes that are still held back. */
+/* Appends the bytes that are still held back. The decoder is then as after ax_decoder_init. */
 AX_MUST_CHECK ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out);
 
 /* ---- train --------------------------------------------------------------------------------------- */

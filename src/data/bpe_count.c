@@ -150,7 +150,7 @@ static ax_status count_text(worker *w, const char *text, size_t n)
             size = w->normal.size;
         }
         AX_TRY(tok_split(w->job->stage, 1, &w->matcher, run, size, count_piece, w));
-        at += valid; /* the loop then skips the byte that is not UTF-8, a piece of one byte */
+        at += valid; /* `at` is now at a byte that is not UTF-8, a piece of its own: the loop skips it */
     }
     return AX_OK;
 }
@@ -187,8 +187,8 @@ static size_t find_cut(const char *text, size_t n, size_t at)
     return n;
 }
 
-/* Appends to `text`, which holds the bytes of the file from `offset` on, until it has `want` bytes or the
- * file ends; *end says which. */
+/* Appends to `text`, which holds the bytes of the file from `offset` on, until `text` has `want` bytes or the
+ * file ends; *end is set if the file has ended. */
 static ax_status read_until(int fd, const char *path, int64_t offset, size_t want, ax_buf *text, bool *end)
 {
     *end = false;

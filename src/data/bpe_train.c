@@ -1,15 +1,14 @@
 /* Tokenizer training, second half: from distinct pieces with counts to merges (read bpe_count.c first).
  *
  * All pieces lie one after the other in `slots`, one slot per byte, with a border slot before, between and
- * after them. A token covers a run of slots: the first holds its id, the others NONE; the first and the last
- * hold the length of the run, so that both neighbours are found without links. Each pair of adjacent tokens
- * has a count, weighted by the counts of the pieces, and a list of the slots where it began when the slot was
- * added; an entry is ignored if other tokens are there by now.
- *
- * A merge visits only the slots in the list of its pair, and each merge at a slot removes a token. So all
- * merges together take time in proportion to the size of the distinct pieces, whatever their lengths and the
- * vocabulary. How a merge changes the counts of neighbouring pairs is first summed up per neighbour, in an
- * array indexed by id, so that each of these pairs is looked up once. */
+ * after them. A token covers a run of slots: the first slot holds its id, the other slots hold NONE; the
+ * first and the last slot hold the length of the run, so that both neighbours are found without links. Each
+ * pair of adjacent tokens has a count, weighted by the counts of the pieces, and a list of the slots where it
+ * began when the slot was added; an entry is ignored if the slot now belongs to other tokens. * * A merge
+ * visits only the slots in the list of its pair, and each merge at a slot removes a token. So all merges
+ * together take time in proportion to the size of the distinct pieces, whatever their lengths and the
+ * vocabulary. The changes that a merge makes to the counts of neighbouring pairs are first added up per
+ * neighbour, in an array indexed by id, so that each neighbouring pair is looked up only once. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -41,7 +40,7 @@ typedef struct event {
     int side;
 } event;
 
-/* Sums over the events of one merge with the same neighbour, by side. */
+/* Total of the events of one merge that have the same neighbour; one total for each side. */
 typedef struct tally {
     int64_t weight[2];
     size_t n[2];
@@ -69,7 +68,7 @@ typedef struct trainer {
     event *events;
     size_t n_events, events_capacity;
     tally *tallies;   /* [vocab] */
-    int64_t *touched; /* neighbour * 2 + side of each sum that this merge uses */
+    int64_t *touched; /* neighbour * 2 + side of each tally that this merge uses */
     size_t n_touched;
 } trainer;
 
@@ -268,7 +267,7 @@ static ax_status record_neighbour(trainer *t, int side, int32_t neighbour, int64
     return AX_OK;
 }
 
-/* Merges tokens a and b at slot i, if they are still there, and records their neighbours. */
+/* Merges tokens a and b at slot i if both are still there, and records the tokens before and after them. */
 static ax_status merge_at(trainer *t, size_t i, int32_t a, int32_t b, int32_t ab)
 {
     slot *s = t->slots;
@@ -302,8 +301,9 @@ static uint64_t old_key(int32_t x, int side, int32_t a, int32_t b)
     return side == LEFT ? tok_pair(x, a) : tok_pair(b, x);
 }
 
-/* Adds the sums of a merge to the counts of the new pairs, reserves their lists, and subtracts the sums from
- * the old pairs. Afterwards n[side] of a tally is where in `places` merge_pair puts the next entry. */
+/* Adds the tallies of a merge to the counts of the new pairs, reserves the lists of the new pairs, and
+ * subtracts the tallies from the counts of the old pairs. Afterwards n[side] of a tally is the index in
+ * `places` where merge_pair puts the next entry. */
 static ax_status apply_tallies(trainer *t, int32_t a, int32_t b, int32_t ab)
 {
     pair *p;
@@ -345,7 +345,7 @@ static ax_status merge_pair(trainer *t, pair *p, int32_t ab)
 {
     int32_t a = (int32_t)(p->key >> 32), b = (int32_t)(uint32_t)p->key;
     size_t start = p->start, n = p->n;
-    p->n = 0; /* the pair's list is used up; p is invalid once t->pairs grows */
+    p->n = 0; /* no occurrence of the pair is left; p is not valid after t->pairs has grown */
     t->n_events = t->n_touched = 0;
     for (size_t k = 0; k < n; k++)
         AX_TRY(merge_at(t, t->places[start + k], a, b, ab));
@@ -464,7 +464,7 @@ static ax_status check_options(const ax_tokenizer_training *o)
 {
     const char *pattern = o->pattern ? o->pattern : "gpt2";
     AX_CHECK(tok_pattern_named(pattern), AX_ERR_USAGE,
-             "pattern \"%s\" is unknown: gpt2, llama3 and qwen2 are", pattern);
+             "pattern \"%s\" is unknown: choose gpt2, llama3 or qwen2", pattern);
     AX_CHECK(o->vocab <= 1 << 24, AX_ERR_USAGE, "a vocabulary of %d is too large: at most %d", o->vocab,
              1 << 24);
     AX_CHECK(o->vocab >= 0 && (size_t)o->vocab >= N_BYTES + o->n_specials, AX_ERR_USAGE,

@@ -15,8 +15,7 @@
 
 enum { SLOTS = 64, IN_FLIGHT_BYTES = 64 << 20, KEEP_IDS = 1 << 16 };
 
-/* One encoded document: its ids are those of the slot up to index `end`, from the end of the document before.
- */
+/* One encoded document: its ids are those of the slot from the previous document's `end` up to its `end`. */
 typedef struct built_document {
     size_t end;
     int64_t text_bytes;
@@ -40,7 +39,7 @@ typedef struct build {
     int64_t counts[2];              /* documents of train and valid */
     hash_set seen;                  /* with `dedup`: hashes of the texts written so far */
     int64_t copies;                 /* documents left out because their text was seen */
-    pthread_mutex_t lock; /* guards the fields below, except for a slot between hand-out and `done` */
+    pthread_mutex_t lock; /* guards the fields below, but not a slot that a worker is still filling */
     pthread_cond_t changed;
     corpus_unit next;
     bool more;               /* `next` holds a unit that is not handed out yet */
@@ -240,8 +239,9 @@ static ax_status run_workers(build *b)
 
 /* ---- the whole ----------------------------------------------------------------------------------- */
 
-/* Refuses to write to an input, whose text would be lost. A token file is not an input: it may be below an
- * input directory after an earlier build, and the corpus leaves it out because it is not text. */
+/* Fails if an output path is also an input, because writing would destroy the input's text. A token file is
+ * not an input: it may be below an input directory after an earlier build, and the corpus leaves it out
+ * because it is not text. */
 static ax_status check_output(const ax_corpus *corpus, const char *output)
 {
     struct stat out, in;

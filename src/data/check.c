@@ -1,5 +1,5 @@
-/* ax_data_check: verifies what would take too long when a source is opened, by reading all of file and index.
- */
+/* ax_data_check: reads all of a source's file and index, and makes the checks that would take too long when a
+ * source is opened. */
 #include "source.h"
 
 #include <stdlib.h>

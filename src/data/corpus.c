@@ -1,5 +1,5 @@
-/* Lists the files of a corpus, hands out their documents one by one, and reports what is left out;
- * corpus_read.c reads the files. */
+/* Lists the files of a corpus, returns their documents one by one, and reports the files and records that are
+ * left out; corpus_read.c reads the files. */
 #include "corpus.h"
 #include "source.h"
 
@@ -86,7 +86,8 @@ static ax_status ignore_document(void *user, const char *text, size_t bytes)
     return AX_OK;
 }
 
-/* Leaves out a .json file that was taken for JSONL, if its first line is not a JSON object with a text. */
+/* Leaves out a .json file that was assumed to be JSONL, if its first line is not a JSON object with
+ * a text. */
 static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 {
     corpus_file *file = &corpus->files[i];
@@ -104,8 +105,8 @@ static ax_status check_jsonl_guess(ax_corpus *corpus, int64_t i)
 
 static ax_status walk(ax_corpus *corpus, const ax_corpus_options *options, const char *dir);
 
-/* Adds what `path` names and takes ownership of `path`. An entry that cannot be accessed is counted and left
- * out, because a directory tree may hold anything. */
+/* Adds the file or directory `path` and takes ownership of `path`. An entry that cannot be accessed is
+ * counted and left out, because a directory tree may hold anything. */
 static ax_status add_entry(ax_corpus *corpus, const ax_corpus_options *options, char *path, const char *name)
 {
     struct stat info;

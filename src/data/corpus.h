@@ -37,9 +37,10 @@ struct ax_corpus {
 
 /* Records that were left out while a unit was read. */
 typedef struct corpus_omitted {
-    const char *file_why;   /* why the whole file was left out, worded to follow "it"; NULL: it was not */
-    int64_t records;        /* records of JSON without a text */
-    int64_t first;          /* offset of the first such record in the file */
+    const char *file_why; /* why the whole file was left out (the end of a sentence "it …"); NULL: it was not
+                             left out */
+    int64_t records;      /* records of JSON without a text */
+    int64_t first;        /* offset of the first such record in the file */
     const char *record_why; /* value of the first such record in place of a text: "null", … */
 } corpus_omitted;
 
@@ -91,13 +92,13 @@ typedef struct corpus_records {
     corpus_take_fn take;
     void *user;
     corpus_omitted *omitted;
-    bool guessed; /* only its suffix says that the file holds documents: without a text in its first record
-                     the file is skipped */
+    bool guessed; /* only the suffix suggests that the file holds documents: if its first record has no text,
+                     it is skipped */
 } corpus_records;
 
 /* Hands out the documents of the lines of `text`, which begins at `offset` of the file. */
 AX_MUST_CHECK ax_status corpus_take_lines(corpus_records *r, const char *text, size_t bytes, int64_t offset);
-/* The same for a whole file: an array of objects, or objects one after the other. */
+/* Hands out the documents of a whole file: an array of objects, or objects one after the other. */
 AX_MUST_CHECK ax_status corpus_take_values(corpus_records *r, const char *text, size_t bytes, int64_t offset);
 
 /* ---- building: build.c --------------------------------------------------------------------------- */

@@ -131,8 +131,8 @@ static ax_status take_record(corpus_records *r, const char *text, size_t bytes, 
             r->omitted->file_why = "is not valid JSON";
         if (r->guessed)
             return AX_OK;
-        ax_json_place place =
-            corpus_place(r->file, offset); /* reads the file up to there: for the message only */
+        ax_json_place place = corpus_place(r->file, offset); /* finds the line for the error message; slow,
+                                                                because it reads the file up to `offset` */
         AX_TRY(parse_record(&place, text, bytes, &object, &broken));
     }
     ax_status status = take_text(r, json_object_get(object, r->key), broken, offset);

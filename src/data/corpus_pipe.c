@@ -1,5 +1,5 @@
-/* Pipes as inputs: /dev/stdin, process substitution, named pipes. Their bytes are copied to a temporary file.
- */
+/* Pipes as inputs: /dev/stdin, process substitution, named pipes. Their bytes are copied to a
+ * temporary file. */
 #include "corpus.h"
 #include "source.h"
 
@@ -53,7 +53,8 @@ static ax_status copy_all(int fd, corpus_file *file, ax_data_progress_fn progres
         AX_CHECK(n > 0 || errno == EINTR, AX_ERR_DATA, "cannot read %s: %s", file->path, strerror(errno));
         if (n < 0)
             continue;
-        const char *zero = memchr(chunk, 0, (size_t)n); /* ends endless devices such as /dev/zero */
+        const char *zero =
+            memchr(chunk, 0, (size_t)n); /* refuses NUL bytes early, so that reading /dev/zero ends */
         if (zero)
             return refuse_nul(file, chunk, file->bytes ? 0 : (size_t)n, file->bytes + (zero - chunk));
         AX_TRY(

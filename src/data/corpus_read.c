@@ -120,9 +120,9 @@ static ax_status read_lines(int fd, const char *path, const corpus_unit *unit, a
 
 /* ---- units --------------------------------------------------------------------------------------- */
 
-/* Whether a file that cannot be used is left out with a warning. Directory trees may hold anything, so their
- * files are; but once a part of a file has been used, a failure is an error, or the file would be cut
- * silently. */
+/* Whether a file that cannot be used is left out with a warning. Files found in a directory are, because
+ * directories may hold anything. But if an earlier unit of the file has been used, the failure is an error:
+ * the rest of the file would be missing silently. */
 static bool may_skip(const corpus_file *file, const corpus_unit *unit) { return !file->named && !unit->from; }
 
 static ax_status take_json(const ax_corpus *corpus, const corpus_unit *unit, const char *text, size_t bytes,

@@ -72,7 +72,8 @@ void data_file_want(const data_file *file, int64_t offset, int64_t bytes)
 ax_status data_window_get(data_window *w, int64_t i, int64_t *out)
 {
     if (i < w->first || i >= w->first + w->count) {
-        /* Fills the window from i on if the caller goes forward, and up to i if it goes backward. */
+        /* The new window begins at i if the caller reads forward, and ends at i if the caller
+         * reads backward. */
         int64_t first = i < w->first ? ax_max(i - DATA_WINDOW + 1, 0) : i;
         int64_t count = ax_min(DATA_WINDOW, w->n - first);
         w->count = 0;

@@ -189,6 +189,10 @@ ax_status data_detect_file(const char *path, ax_data_format *out)
         return AX_OK;
     if (n >= sizeof magic)
         memcpy(&magic, head, sizeof magic);
+    AX_CHECK(
+        magic != LLMC_MAGIC && magic != LLMC32_MAGIC, AX_ERR_DATA,
+        "%s is a token file of llm.c, but its version (offset 4) is not %d: damaged, or of another release",
+        path, magic == LLMC_MAGIC ? 1 : 7);
     AX_CHECK(magic != LLMC_EVAL_MAGIC, AX_ERR_DATA,
              "%s is an evaluation set of llm.c (multiple choice), not a stream of tokens", path);
     const char *advice = known_advice(head, n);

@@ -1,5 +1,5 @@
-/* ax_data_prepare: turns what the configuration names as data into a token file, and tokenizes text only
- * once. */
+/* ax_data_prepare: turns the data that the configuration names into a token file. The file is cached, so that
+ * the same text is tokenized only once. */
 #include "corpus.h"
 #include "source.h"
 
@@ -8,7 +8,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { CACHE_VERSION = 2 }; /* to be raised when the same inputs give another file */
+enum {
+    CACHE_VERSION = 2
+}; /* increase it if a change of the program makes the same inputs give another file */
 
 /* Hashes what the token file depends on: names, sizes and times of the inputs (the bytes of a pipe), how they
  * are read, and the tokenizer. */

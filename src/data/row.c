@@ -1,10 +1,10 @@
-/* Rows of a token source: copies and checks tokens, masks targets and marks documents. Letters as in
- * axonn/data.h; `a` is the index in the source of a row's first token. */
+/* Rows of a token source: copies and checks tokens, masks targets and marks documents. N: tokens of a source;
+ * T: tokens of a row; `a`: index in the source of a row's first token. */
 #include "source.h"
 
 #include <string.h>
 
-/* Smallest and largest token of a copy, so that one comparison checks all of its tokens. */
+/* Smallest and largest of the tokens copied: comparing these two with the vocabulary checks every token. */
 typedef struct token_range {
     int64_t low, high;
 } token_range;
@@ -203,8 +203,8 @@ static void assign_positions(const ax_rows *row, int64_t from, int64_t end)
     }
 }
 
-/* Starts a document at position `start` of a row, 1 ... T: ends the document that starts at *from, and masks
- * the target that would be the new document's first token. */
+/* Starts a document at position `start` of a row, 1 <= start <= T: ends the document that starts at *from,
+ * and masks the target that would be the new document's first token. */
 static void start_document(const ax_rows *row, int64_t start, int64_t *from)
 {
     row->targets[start - 1] = -1;
@@ -252,8 +252,8 @@ static ax_status mark_indexed(const ax_data *data, int64_t a, int64_t end, const
     return AX_OK;
 }
 
-/* The same for a source without an index, by the tokens of the row: a document starts after each end_id.
- * Returns the number of documents. */
+/* Marks the documents of a row from its tokens, for a source without an index: a document starts after each
+ * end_id. Returns the number of documents. */
 static int64_t mark_scanned(const ax_data *data, int64_t count, const ax_rows *row, int64_t *from)
 {
     int64_t found = 0;

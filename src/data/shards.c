@@ -21,7 +21,7 @@ void data_names_fini(data_names *names)
 /* Adds a path and takes ownership of it. */
 static ax_status add_name(data_names *names, char *path)
 {
-    if ((names->n & (names->n - 1)) == 0) { /* full at each power of two */
+    if ((names->n & (names->n - 1)) == 0) { /* the array's capacity is a power of two: full, so double it */
         char **more = realloc(names->path, (names->n ? 2 * names->n : 1) * sizeof *more);
         if (!more) {
             free(path);
@@ -174,7 +174,7 @@ ax_status data_list(const char *path, data_names *out)
 
 /* ---- opening ------------------------------------------------------------------------------------- */
 
-/* Checks that two shards have one format and come from one tokenizer. */
+/* Checks that two shards have the same format and were made by the same tokenizer. */
 static ax_status check_alike(const ax_data *a, const ax_data *b)
 {
     const ax_data_info *x = &a->info, *y = &b->info;
@@ -188,7 +188,7 @@ static ax_status check_alike(const ax_data *a, const ax_data *b)
     return AX_OK;
 }
 
-/* Adds the numbers of one more shard to those of its source. */
+/* Adds the counts of a shard (tokens, documents, bytes) to those of the whole source. */
 static void add_info(ax_data *data, const ax_data *part)
 {
     const ax_data_info *more = &part->info;

@@ -38,7 +38,7 @@ ax_status data_starts_get(data_starts *s, int64_t d, int64_t *start)
         AX_TRY(data_window_get(&s->offsets, at, &at));
         at /= data->info.token_bytes;
     }
-    *start = at >= 0 && at <= tokens ? at : tokens; /* a damaged entry must not lead outside */
+    *start = at >= 0 && at <= tokens ? at : tokens; /* a damaged entry must not point past the last token */
     return AX_OK;
 }
 
@@ -61,7 +61,7 @@ ax_status data_starts_find(data_starts *s, int64_t pos, int64_t *document)
     return AX_OK;
 }
 
-/* Reads every coarse_step-th document start; finds damage that would lead outside of the file. */
+/* Reads every coarse_step-th document start; finds damaged entries that point outside of the file. */
 static ax_status read_coarse(ax_data *data)
 {
     int64_t documents = data->info.documents, tokens = data->info.tokens, last = 0;

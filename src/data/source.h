@@ -56,8 +56,9 @@ AX_MUST_CHECK ax_status data_window_get(data_window *window, int64_t i, int64_t 
 /* How the starts of documents are stored. */
 typedef enum data_index_kind {
     INDEX_NONE,    /* no index: a document starts after each end_id */
-    INDEX_STARTS,  /* u64 start[D+1], in tokens */
-    INDEX_MEGATRON /* i64 first sequence of each document [D+1], i64 byte offset of each sequence */
+    INDEX_STARTS,  /* u64 start[D+1]: index of the first token of each of D documents */
+    INDEX_MEGATRON /* i64 index of the first sequence of each of D documents [D+1], i64 byte offset of each
+                      sequence */
 } data_index_kind;
 
 /* At most this many document starts are kept in memory, evenly spaced. A lookup then reads one short part of
@@ -96,9 +97,10 @@ typedef struct data_starts {
     data_window index, offsets;
 } data_starts;
 void data_starts_begin(data_starts *starts, const ax_data *data);
-/* *start is the first token of document d, 0 <= d <= D. It is N for d = D and for a damaged entry. */
+/* Sets *start to the index of the first token of document d, 0 <= d <= D (D: number of documents), or to N
+ * (number of tokens) if d = D or the entry is damaged. */
 AX_MUST_CHECK ax_status data_starts_get(data_starts *starts, int64_t d, int64_t *start);
-/* *document is the document that holds token `pos`, 0 <= pos < N. */
+/* Sets *document to the index of the document that holds token `pos`, 0 <= pos < N. */
 AX_MUST_CHECK ax_status data_starts_find(data_starts *starts, int64_t pos, int64_t *document);
 
 /* Reads tokens without checking their values; ax_data_tokens also compares them with the vocabulary. */
@@ -109,7 +111,7 @@ void data_want_tokens(const ax_data *data, int64_t first, int64_t end);
 /* The part of tokens first ... end-1 that is in one shard: the shard's tokens from ... to-1, the first of
  * which is token first + at. */
 typedef struct data_stretch {
-    const ax_data *part; /* NULL before the first */
+    const ax_data *part; /* the shard; NULL before the first data_next_stretch */
     int index;
     int64_t from, to, at;
 } data_stretch;

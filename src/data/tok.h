@@ -1,18 +1,23 @@
 /* data, private: declarations that the parts of the tokenizer share. Read axonn/tokenizer.h first.
  *
  *   tok_text.c         bytes and characters: UTF-8, white space, normal forms, the byte alphabet
+ *   tok_normalize.c    the normalizer, and the spaces that a pre-tokenizer adds or replaces
  *   tok_pattern.c      patterns and cutting text into pieces with them
  *   tok_load.c         tokenizer.json -> ax_tokenizer        tok_parts.c   its normalizer, pattern, template
  *   tok_save.c         parts of a tokenizer -> tokenizer.json, for training and for GPT-2's older files
- *   tokenizer.c        the tokenizer's tables and questions about it; decoding
- *   tok_merge.c        merging the bytes of one piece
+ *   tokenizer.c        the tokenizer's tables and questions about it
+ *   tok_decode.c       ids -> text: the decoder of a tokenizer.json
+ *   tok_join.c         where a piece can be cut, because no merge joins what is left and right of the cut
+ *   tok_merge.c        merging the bytes or characters of one piece
  *   tok_encode.c       text -> added tokens and sections -> pieces -> ids
  *   tok_check.c        round trip
  *   bpe_count.c        training, first half: text -> distinct pieces with counts, in parallel
  *   bpe_train.c        training, second half: counts -> merges
  *
- * Two spellings of a token exist: its bytes, and its name in the JSON files, where each byte is written as
- * one printable character (tok_byte_char). Pieces, merges and everything fast use bytes. */
+ * There are two kinds of tokenizers. In a byte-level one, a token's name in the JSON files has one printable
+ * character for each byte (tok_byte_char); pieces and merges use the bytes. In one of SentencePiece's kind, a
+ * token's name is text, in which U+2581 stands for a space and "<0x0A>" for a byte; pieces are such text, and
+ * merging starts from characters. */
 #ifndef AXONN_DATA_TOK_H
 #define AXONN_DATA_TOK_H
 
@@ -28,6 +33,11 @@
 
 /* Returns the number of bytes at the start of the text that are valid UTF-8. */
 size_t tok_utf8_prefix(const char *text, size_t n);
+/* Returns the length of the character that starts with this byte of valid UTF-8. */
+static inline size_t tok_utf8_size(unsigned char lead)
+{
+    return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
 /* Returns the character at the start of valid, non-empty UTF-8; *size is its length in bytes. */
 uint32_t tok_utf8_get(const char *text, size_t *size);
 /* Writes the character as UTF-8 and returns its length (1 to 4). */
@@ -49,11 +59,45 @@ size_t tok_space_suffix(const char *text, size_t n);
 bool tok_starts_word(const char *text, size_t n);
 bool tok_ends_word(const char *text, size_t n);
 
-/* Returns the normal form of this name (a set of utf8proc options; 0 is none), or -1 if the name is unknown.
- */
+/* Returns the normal form of this name (a set of utf8proc options; 0 is none), or -1 if the name
+ * is unknown. */
 int tok_form_named(const char *name);
 /* Appends valid UTF-8 to `out`, normalized. */
 AX_MUST_CHECK ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out);
+
+/* ---- normalization ------------------------------------------------------------------------------- */
+
+enum { TOK_MAX_STEPS = 8 };
+
+/* One step of a normalizer or a decoder: a normal form, or text to put before the text or in place of other
+ * text. */
+typedef struct tok_step {
+    int form;        /* see tok_form_named; 0: the step prepends or replaces */
+    char *find;      /* text to replace; NULL: prepend */
+    char *put;       /* what is put there */
+    bool drop_first; /* of a decoder: the first token only loses `find`, without getting `put` */
+} tok_step;
+typedef struct tok_steps {
+    tok_step step[TOK_MAX_STEPS];
+    int n;
+} tok_steps;
+void tok_steps_fini(tok_steps *steps);
+
+/* What precedes a stretch of text; decides whether a space is put before it. */
+typedef enum tok_place {
+    TOK_CONTINUES,    /* a byte that is not UTF-8 */
+    TOK_AFTER_ADDED,  /* an added token */
+    TOK_AT_BEGINNING, /* nothing: the text starts the document */
+} tok_place;
+
+/* Returns where `find`, of at least one byte, is first in the text, or NULL. */
+const char *tok_text_find(const char *find, size_t n_find, const char *text, size_t n);
+/* Appends the text with each `find` replaced by `put`. */
+AX_MUST_CHECK ax_status tok_replace(const char *find, const char *put, const char *text, size_t n,
+                                    ax_buf *out);
+/* Runs all steps. *text and *n become the result, which lies in the text given or in one of the buffers. */
+AX_MUST_CHECK ax_status tok_steps_run(const tok_steps *steps, tok_place place, const char **text, size_t *n,
+                                      ax_buf work[2]);
 
 /* ---- patterns ------------------------------------------------------------------------------------ */
 
@@ -91,10 +135,12 @@ AX_MUST_CHECK ax_status tok_split(const tok_stage *stages, int n_stages, tok_mat
 /* ---- the tokenizer ------------------------------------------------------------------------------- */
 
 typedef struct tok_piece {
-    size_t start;  /* offset of the token's bytes in `bytes` */
-    uint32_t size; /* 0: no token has this id */
+    size_t name, text, first; /* offsets into `bytes` */
+    uint32_t name_size;       /* the name by which the model looks the token up; 0: no token has this id */
+    uint32_t text_size;       /* the text that the token decodes to */
+    uint32_t first_size;      /* the text that the token decodes to if it is the first of a text */
     bool special;
-    bool in_model; /* the token's name is spelled in the byte alphabet, so `by_bytes` finds the token */
+    bool in_model; /* the model can make this token, so that `by_name` finds it */
 } tok_piece;
 
 typedef struct tok_rule {
@@ -109,6 +155,13 @@ typedef struct tok_added {
     char *content; /* normalized, if `normalized` */
     size_t size;
 } tok_added;
+
+/* When a pre-tokenizer puts a space before a text that does not start with one. */
+typedef enum tok_prefix {
+    TOK_PREFIX_NEVER,
+    TOK_PREFIX_ALWAYS, /* also after added tokens */
+    TOK_PREFIX_FIRST   /* only at the beginning of the document */
+} tok_prefix;
 
 /* A trie over the bytes of added tokens; the children of a node are linked by `sibling`. */
 typedef struct tok_node {
@@ -128,19 +181,24 @@ struct ax_tokenizer {
     tok_piece *pieces; /* [n_ids] */
     int32_t n_ids;
     ax_buf bytes;
-    int32_t *by_bytes; /* open addressing: ids, -1 in an empty slot */
-    uint64_t by_bytes_mask;
-    int32_t byte_id[256]; /* -1 where the vocabulary lacks the byte */
+    int32_t *by_name; /* open addressing: ids, -1 in an empty slot */
+    uint64_t by_name_mask;
+    bool byte_level;          /* otherwise names are text, as in SentencePiece's files */
+    int32_t byte_id[256];     /* ids of the names of one byte; -1: there is none */
+    int32_t fallback_id[256]; /* ids of "<0x00>", … for bytes of characters without a token; -1: none */
 
     tok_rule *rules; /* open addressing by pair */
     uint64_t rules_mask;
     int rules_shift;
     bool ignore_merges;
-    int32_t unk; /* -1: unknown bytes are dropped */
+    int32_t unk; /* id of unk_token; -1: none, so characters without a token are dropped */
     bool fuse_unk;
+    uint64_t *joins; /* see tok_join.c; NULL: pieces are not cut further */
 
-    int form; /* normal form, see tok_form_named */
-    bool prefix_space;
+    tok_steps normalizer;
+    char *space; /* text that replaces each space after the normalizer has run; NULL: spaces stay */
+    bool split_spaces;
+    tok_prefix prefix;
     tok_stage stages[TOK_MAX_STAGES];
     int n_stages;
 
@@ -149,6 +207,10 @@ struct ax_tokenizer {
     tok_tree raw_tree, normal_tree; /* added tokens to match before and after normalization */
 
     ax_ids before, after; /* ids that the template puts before and after the text */
+    tok_steps decoder;
+    bool decode_bytes; /* "<0x0A>" stands for a byte */
+    char strip;        /* decoding removes up to `strips` of this character from the start of the text */
+    int strips;
     int32_t eos;
     uint64_t hash;
 };
@@ -159,8 +221,25 @@ AX_MUST_CHECK ax_status tok_parse(const char *where, char *json, size_t json_siz
                                   size_t config_size, ax_tokenizer **out);
 /* Parses normalizer, pre_tokenizer, post_processor and decoder into `tok`. */
 AX_MUST_CHECK ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok);
+AX_MUST_CHECK ax_status tok_parse_decoder(const char *where, const json_t *part, ax_tokenizer *tok);
 /* Returns what a JSON value is, for messages: "null", "a string", … */
 const char *tok_json_kind(const json_t *value);
+/* *type is the "type" of a part, or NULL for a part that is null or missing. `field` names it in messages. */
+AX_MUST_CHECK ax_status tok_part_type(const char *where, const char *field, const json_t *part,
+                                      const char **type);
+/* *members is the array `key` of members of a part of type Sequence. */
+AX_MUST_CHECK ax_status tok_sequence_members(const char *where, const char *field, const json_t *part,
+                                             const char *key, const json_t **members);
+/* Adds the step of a Replace of a normalizer or a decoder. */
+AX_MUST_CHECK ax_status tok_add_replace(const char *where, const char *field, const json_t *part,
+                                        tok_steps *steps);
+/* Adds a step; find may be NULL. */
+AX_MUST_CHECK ax_status tok_add_step(const char *where, const char *field, int form, const char *find,
+                                     const char *put, tok_steps *steps);
+/* Reads the fields of a Metaspace: the character that replaces a space, and when a space is put before a
+ * text. */
+AX_MUST_CHECK ax_status tok_parse_metaspace(const char *where, const char *field, const json_t *part,
+                                            const char **space, tok_prefix *prefix);
 
 /* Writes a tokenizer.json into *text, which the caller frees. `pattern` is a name for tok_pattern_named
  * (qwen2 also sets the normalizer NFC); vocab: object name -> id; merges: array; added: array of added
@@ -171,12 +250,22 @@ AX_MUST_CHECK ax_status tok_write_json(const char *pattern, bool prefix_space, j
 json_t *tok_added_json(int32_t id, const char *content, bool special);
 /* Writes a tokenizer_config.json into *text, which the caller frees; eos may be NULL. */
 AX_MUST_CHECK ax_status tok_write_config(const char *eos, char **text, size_t *size);
+/* Fails: `dir` has only SentencePiece's file; the message says what makes a tokenizer.json of it. */
+AX_MUST_CHECK ax_status tok_refuse_sentencepiece(const char *dir);
 /* Loads vocab.json and merges.txt of `dir`. */
 AX_MUST_CHECK ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out);
 
 AX_MUST_CHECK ax_status tok_ids_reserve(ax_ids *ids, size_t extra);
-/* Returns the id of the model's token of exactly these bytes, or -1. */
-int32_t tok_find(const ax_tokenizer *tok, const char *bytes, size_t n);
+/* Returns the id of the model's token of exactly this name (for byte-level: these bytes), or -1. */
+int32_t tok_find(const ax_tokenizer *tok, const char *name, size_t n);
+
+/* Replaces spaces and adds one before the text, as the pre-tokenizer asks. *text and *n become the result,
+ * which lies in the text given or in `work`. */
+AX_MUST_CHECK ax_status tok_set_spaces(const ax_tokenizer *tok, tok_place place, const char **text, size_t *n,
+                                       ax_buf *work);
+/* Appends the text that a name stands for, in the first token that is decoded or in another. */
+AX_MUST_CHECK ax_status tok_name_text(const ax_tokenizer *tok, const char *name, size_t n, bool first,
+                                      ax_buf *out);
 
 AX_MUST_CHECK ax_status tok_tree_init(tok_tree *tree, const tok_added *added, size_t n, bool normalized);
 void tok_tree_fini(tok_tree *tree);
@@ -209,12 +298,18 @@ typedef struct tok_merger {
     size_t capacity;
     uint64_t *heap;
     size_t heap_capacity;
-    int64_t unknown; /* bytes met so far that the vocabulary lacks */
+    int64_t unknown; /* bytes met so far for which there is no token */
 } tok_merger;
 void tok_merger_fini(tok_merger *merger);
-/* Appends the ids of one piece: its bytes, merged by the rules, lowest rank first, leftmost among equals. */
+/* Appends the ids of one piece: its bytes or characters, merged by the rules, lowest rank first, leftmost
+ * among equals. */
 AX_MUST_CHECK ax_status tok_merge(const ax_tokenizer *tok, tok_merger *merger, const char *piece, size_t n,
                                   ax_ids *out);
+
+/* Records that a merge joins these two names. *joins is allocated at the first call. */
+AX_MUST_CHECK ax_status tok_join_add(uint64_t **joins, const char *left, const char *right);
+/* Returns the length of the part at the start of a text that no merge can join with what follows. */
+size_t tok_join_cut(const uint64_t *joins, const char *text, size_t n);
 
 struct ax_encoder;
 /* Counts of the bytes encoded so far that are not valid UTF-8, or that no token stands for. */

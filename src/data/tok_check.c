@@ -21,20 +21,52 @@ static ax_status count_used(const ax_tokenizer *tok, const ax_ids *ids, ax_token
     return AX_OK;
 }
 
-/* Appends the text that decoding must return: the prefix space, if the tokenizer adds one, and the document,
- * normalized between the bytes that are not valid UTF-8. */
+/* Appends a stretch of valid UTF-8 as it is before merging: normalized, with spaces added or replaced. */
+static ax_status add_prepared(const ax_tokenizer *tok, tok_place place, const char *text, size_t n,
+                              ax_buf *out)
+{
+    ax_buf work[3] = {{0}};
+    ax_status status = tok_steps_run(&tok->normalizer, place, &text, &n, work);
+    if (status == AX_OK)
+        status = tok_set_spaces(tok, place, &text, &n, &work[2]);
+    if (status == AX_OK)
+        status = ax_buf_add(out, text, n);
+    for (size_t i = 0; i < AX_COUNT(work); i++)
+        ax_buf_fini(&work[i]);
+    return status;
+}
+
+/* Appends the text that decoding must return: the document as it is before merging, with each token's name
+ * replaced by the text that it decodes to, and without the spaces that decoding removes from the start. */
 static ax_status expected_text(const ax_tokenizer *tok, const char *text, size_t n, ax_buf *out)
 {
-    if (tok->prefix_space && n && text[0] != ' ')
-        AX_TRY(ax_buf_add(out, " ", 1));
-    for (size_t at = 0; at < n;) {
+    ax_buf before = {0};
+    ax_status status = AX_OK;
+    for (size_t at = 0; at < n && status == AX_OK;) {
         size_t valid = tok_utf8_prefix(text + at, n - at);
-        AX_TRY(tok_normalize(tok->form, text + at, valid, out));
+        status = add_prepared(tok, at ? TOK_CONTINUES : TOK_AT_BEGINNING, text + at, valid, &before);
         at += valid;
-        if (at < n)
-            AX_TRY(ax_buf_add(out, text + at++, 1));
+        if (at < n && status == AX_OK)
+            status = ax_buf_add(&before, text + at++, 1);
     }
-    return AX_OK;
+    const char *start = before.data;
+    size_t size = before.size, space = tok->space ? strlen(tok->space) : 0;
+    bool drops = tok->decoder.n && tok->decoder.step[tok->decoder.n - 1].drop_first;
+    if (drops && space && size >= space && !memcmp(start, tok->space, space)) {
+        start += space;
+        size -= space;
+    }
+    ax_buf work[2] = {{0}};
+    if (status == AX_OK)
+        status = tok_steps_run(&tok->decoder, TOK_AT_BEGINNING, &start, &size, work);
+    for (int strips = tok->strips; strips && size && *start == tok->strip; strips--, size--)
+        start++;
+    if (status == AX_OK)
+        status = ax_buf_add(out, start, size);
+    ax_buf_fini(&work[0]);
+    ax_buf_fini(&work[1]);
+    ax_buf_fini(&before);
+    return status;
 }
 
 static bool equals(const ax_buf *a, const char *text, size_t n)

@@ -1,6 +1,6 @@
-/* Encodes documents. A document is cut at bytes that are not UTF-8, then at added tokens; the text between is
- * normalized, cut at the added tokens that are matched in normalized text, and cut into pieces by the
- * patterns. Each piece is looked up in a cache, or else its bytes are merged. */
+/* Encodes documents. A document is cut at bytes that are not UTF-8, then at added tokens; the text between
+ * these is normalized, cut at the added tokens that are matched in normalized text, and cut into pieces by
+ * the pre-tokenizer. Each piece is looked up in a cache, or else merged. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ struct ax_encoder {
     tok_matcher matcher;
     tok_merger merger;
     cache_line *cache; /* [CACHE_LINES], indexed by hash; a new piece replaces the one that has its entry */
-    ax_buf normal, spaced;
+    ax_buf normal[2], spaced;
     int64_t invalid;
     unsigned flags; /* flags of the current call */
     ax_ids *out;
@@ -55,7 +55,8 @@ void ax_encoder_destroy(ax_encoder **encoder)
         return;
     tok_matcher_fini(&e->matcher);
     tok_merger_fini(&e->merger);
-    ax_buf_fini(&e->normal);
+    ax_buf_fini(&e->normal[0]);
+    ax_buf_fini(&e->normal[1]);
     ax_buf_fini(&e->spaced);
     free(e->cache);
     free(e);
@@ -72,9 +73,8 @@ static ax_status merge_piece(ax_encoder *e, const char *piece, size_t n)
     return whole >= 0 ? ax_ids_add(e->out, &whole, 1) : tok_merge(e->tok, &e->merger, piece, n, e->out);
 }
 
-static ax_status encode_piece(void *arg, const char *piece, size_t n)
+static ax_status encode_uncut(ax_encoder *e, const char *piece, size_t n)
 {
-    ax_encoder *e = arg;
     if (n > LINE_KEY)
         return merge_piece(e, piece, n);
     cache_line *line = &e->cache[XXH3_64bits(piece, n) % CACHE_LINES];
@@ -97,30 +97,35 @@ static ax_status encode_piece(void *arg, const char *piece, size_t n)
     return AX_OK;
 }
 
-/* Encodes text without added tokens. `fresh`: it starts the document, or follows an added token. */
-static ax_status encode_text(ax_encoder *e, const char *text, size_t n, bool fresh)
+static ax_status encode_piece(void *arg, const char *piece, size_t n)
 {
-    const ax_tokenizer *tok = e->tok;
-    if (tok->prefix_space && fresh && n && text[0] != ' ') {
-        e->spaced.size = 0;
-        AX_TRY(ax_buf_add(&e->spaced, " ", 1));
-        AX_TRY(ax_buf_add(&e->spaced, text, n));
-        text = e->spaced.data;
-        n++;
+    ax_encoder *e = arg;
+    const uint64_t *joins = n > LINE_KEY ? e->tok->joins : NULL;
+    for (size_t size; n; piece += size, n -= size) {
+        size = joins ? tok_join_cut(joins, piece, n) : n;
+        AX_TRY(encode_uncut(e, piece, size));
     }
-    return tok_split(tok->stages, tok->n_stages, &e->matcher, text, n, encode_piece, e);
+    return AX_OK;
 }
 
-static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, bool fresh);
-
-/* Encodes text that is already cut at the added tokens that match before normalization. */
-static ax_status encode_section(ax_encoder *e, const char *text, size_t n, bool fresh)
+/* Cuts text by the pre-tokenizer's patterns and encodes the pieces. */
+static ax_status encode_stages(ax_encoder *e, const char *text, size_t n)
 {
-    if (!e->tok->form)
-        return encode_normalized(e, text, n, fresh);
-    e->normal.size = 0;
-    AX_TRY(tok_normalize(e->tok->form, text, n, &e->normal));
-    return encode_normalized(e, e->normal.data, e->normal.size, fresh);
+    return tok_split(e->tok->stages, e->tok->n_stages, &e->matcher, text, n, encode_piece, e);
+}
+
+/* Encodes text without added tokens. */
+static ax_status encode_text(ax_encoder *e, const char *text, size_t n, tok_place place)
+{
+    const ax_tokenizer *tok = e->tok;
+    AX_TRY(tok_set_spaces(tok, place, &text, &n, &e->spaced));
+    size_t size = tok->split_spaces ? strlen(tok->space) : 0;
+    for (const char *next; size && n > size && (next = tok_text_find(tok->space, size, text + 1, n - 1));) {
+        AX_TRY(encode_stages(e, text, (size_t)(next - text)));
+        n -= (size_t)(next - text);
+        text = next;
+    }
+    return encode_stages(e, text, n);
 }
 
 /* Extends a match of `a` at [*begin, *end) by the white space that the token takes with it (lstrip, rstrip),
@@ -130,14 +135,15 @@ static bool adjust_match(const tok_added *a, const char *text, size_t n, size_t 
 {
     if (a->single_word && (tok_ends_word(text, *begin) || tok_starts_word(text + *end, n - *end)))
         return false;
-    if (a->lstrip)
+    if (a->lstrip && *begin > floor)
         *begin -= tok_space_suffix(text + floor, *begin - floor);
     if (a->rstrip)
         *end += tok_space_prefix(text + *end, n - *end);
     return true;
 }
 
-/* Finds the next match at or after *at, which moves past it; false if there is none. */
+/* Finds the next match at or after *at, which moves past it (but not past white space that the token takes
+ * with it); false if there is none. */
 static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *text, size_t n, size_t floor,
                        size_t *at, int32_t *id, size_t *begin, size_t *end)
 {
@@ -154,7 +160,6 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
         if ((e->flags & AX_ENCODE_PLAIN) && a->special)
             continue;
         if (adjust_match(a, text, n, floor, begin, end)) {
-            *at = *end;
             *id = a->id;
             return true;
         }
@@ -162,35 +167,44 @@ static bool next_added(const ax_encoder *e, const tok_tree *tree, const char *te
     return false;
 }
 
-typedef ax_status (*section_fn)(ax_encoder *e, const char *text, size_t n, bool fresh);
+typedef ax_status (*section_fn)(ax_encoder *e, const char *text, size_t n, tok_place place);
 
 /* Cuts valid UTF-8 at the added tokens of `tree`, the longest match at the leftmost position first. Appends
  * their ids and calls `section` for the text between them. */
-static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text, size_t n, bool fresh,
+static ax_status cut_added(ax_encoder *e, const tok_tree *tree, const char *text, size_t n, tok_place place,
                            section_fn section)
 {
     size_t done = 0, at = 0, begin, end;
     int32_t id;
     while (tree->n_nodes && next_added(e, tree, text, n, done, &at, &id, &begin, &end)) {
         if (begin > done)
-            AX_TRY(section(e, text + done, begin - done, fresh));
+            AX_TRY(section(e, text + done, begin - done, place));
         AX_TRY(ax_ids_add(e->out, &id, 1));
         done = end;
-        fresh = true;
+        place = TOK_AFTER_ADDED;
     }
-    return done < n ? section(e, text + done, n - done, fresh) : AX_OK;
+    return done < n ? section(e, text + done, n - done, place) : AX_OK;
 }
 
-static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, bool fresh)
+/* Encodes normalized text. */
+static ax_status encode_normalized(ax_encoder *e, const char *text, size_t n, tok_place place)
 {
-    return cut_added(e, &e->tok->normal_tree, text, n, fresh, encode_text);
+    return cut_added(e, &e->tok->normal_tree, text, n, place, encode_text);
+}
+
+/* Encodes text that is already cut at the added tokens that match before normalization. */
+static ax_status encode_section(ax_encoder *e, const char *text, size_t n, tok_place place)
+{
+    AX_TRY(tok_steps_run(&e->tok->normalizer, place, &text, &n, e->normal));
+    return encode_normalized(e, text, n, place);
 }
 
 static ax_status encode_document(ax_encoder *e, const char *text, size_t n)
 {
     for (size_t at = 0; at < n;) {
         size_t valid = tok_utf8_prefix(text + at, n - at);
-        AX_TRY(cut_added(e, &e->tok->raw_tree, text + at, valid, at == 0, encode_section));
+        AX_TRY(cut_added(e, &e->tok->raw_tree, text + at, valid, at ? TOK_CONTINUES : TOK_AT_BEGINNING,
+                         encode_section));
         at += valid;
         if (at < n) {
             AX_TRY(tok_merge(e->tok, &e->merger, text + at, 1, e->out));

@@ -2,17 +2,24 @@
  * tok_parts.c reads the parts around the model. */
 #include "data/tok.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { MAX_IDS = 1 << 24 };
+enum {
+    MAX_IDS = 1 << 24,
+    SPARE_IDS = 1 << 16 /* an id may be at most 8 times the number of tokens plus this: memory is allocated
+                           for unused ids too */
+};
 
 typedef struct loader {
     const char *where;
     ax_tokenizer *tok;
+    bool cuts;        /* pieces may be cut where no merge joins two characters */
+    bool joins_bytes; /* a merge joins tokens that stand for characters without a token */
     XXH3_state_t hash;
 } loader;
 
@@ -45,6 +52,25 @@ static ax_status get_flag(const loader *l, const json_t *object, const char *fie
 
 /* ---- vocabulary ---- */
 
+static ax_status check_added(const loader *l, const json_t *added)
+{
+    json_t *seen = json_object();
+    const char *twice = NULL;
+    size_t i;
+    const json_t *value;
+    json_array_foreach(added, i, value)
+    {
+        const char *content = json_string_value(json_object_get(value, "content"));
+        twice = content && json_object_get(seen, content) ? content : twice;
+        if (content)
+            json_object_set_new(seen, content, json_null());
+    }
+    ax_status status =
+        twice ? ax_fail(AX_ERR_DATA, "%s: \"%s\" is in added_tokens twice", l->where, twice) : AX_OK;
+    json_decref(seen);
+    return status;
+}
+
 static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
 {
     ax_tokenizer *tok = l->tok;
@@ -57,6 +83,7 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
         AX_TRY(get_id(l, value, name, &id));
         tok->n_ids = (int32_t)ax_max(tok->n_ids, id + 1);
     }
+    AX_TRY(check_added(l, added));
     json_array_foreach(added, i, value)
     {
         const char *content = json_string_value(json_object_get(value, "content"));
@@ -65,17 +92,40 @@ static ax_status count_ids(loader *l, json_t *vocab, const json_t *added)
         tok->n_ids = (int32_t)ax_max(tok->n_ids, id + 1);
     }
     AX_CHECK(tok->n_ids, AX_ERR_DATA, "%s: the vocabulary is empty", l->where);
+    size_t tokens = json_object_size(vocab) + json_array_size(added);
+    AX_CHECK((size_t)tok->n_ids <= SPARE_IDS + 8 * tokens, AX_ERR_DATA,
+             "%s: it has %zu tokens, but ids up to %d: damaged?", l->where, tokens, tok->n_ids - 1);
     return ax_calloc((size_t)tok->n_ids, sizeof *tok->pieces, &tok->pieces);
 }
 
-static ax_status set_piece(loader *l, int32_t id, const char *name, const char *bytes, size_t n)
+/* Appends what a name stands for in the first token that is decoded or in another; *start and *size are its
+ * place in `bytes`. */
+static ax_status add_text(loader *l, const char *name, size_t n, bool first, size_t *start, uint32_t *size)
+{
+    ax_buf *bytes = &l->tok->bytes;
+    *start = bytes->size;
+    AX_TRY(tok_name_text(l->tok, name, n, first, bytes));
+    *size = (uint32_t)(bytes->size - *start);
+    return AX_OK;
+}
+
+/* Sets the token's name and the text that `spelled` stands for: the name itself, or, of an added token, the
+ * name after the normalizer. `named` is the name in messages. */
+static ax_status set_piece(loader *l, int32_t id, const char *named, const char *name, size_t n,
+                           const char *spelled, size_t n_spelled)
 {
     tok_piece *piece = &l->tok->pieces[id];
-    AX_CHECK(!piece->size, AX_ERR_DATA, "%s: two tokens have the id %d, \"%s\" is one", l->where, id, name);
+    ax_buf *bytes = &l->tok->bytes;
+    AX_CHECK(!piece->name_size, AX_ERR_DATA, "%s: two tokens have the id %d; one of them is \"%s\"", l->where,
+             id, named);
     AX_CHECK(n && n <= UINT32_MAX, AX_ERR_DATA, "%s: token %d is empty", l->where, id);
-    piece->start = l->tok->bytes.size;
-    piece->size = (uint32_t)n;
-    return ax_buf_add(&l->tok->bytes, bytes, n);
+    piece->name = piece->text = piece->first = bytes->size;
+    piece->name_size = piece->text_size = piece->first_size = (uint32_t)n;
+    AX_TRY(ax_buf_add(bytes, name, n));
+    if (l->tok->byte_level && spelled == name)
+        return AX_OK;
+    AX_TRY(add_text(l, spelled, n_spelled, false, &piece->text, &piece->text_size));
+    return add_text(l, spelled, n_spelled, true, &piece->first, &piece->first_size);
 }
 
 static ax_status add_vocab(loader *l, json_t *vocab)
@@ -91,11 +141,13 @@ static ax_status add_vocab(loader *l, json_t *vocab)
         status = ax_buf_reserve(&bytes, n);
         if (status != AX_OK)
             break;
-        bool spelled = tok_name_bytes(name, n, bytes.data, &size);
-        status = set_piece(l, id, name, spelled ? bytes.data : name, spelled ? size : n);
+        bool spelled = l->tok->byte_level && tok_name_bytes(name, n, bytes.data, &size);
+        const char *key = spelled ? bytes.data : name;
+        size = spelled ? size : n;
+        status = set_piece(l, id, name, key, size, key, size);
         if (status != AX_OK)
             break;
-        l->tok->pieces[id].in_model = spelled;
+        l->tok->pieces[id].in_model = spelled || !l->tok->byte_level;
     }
     ax_buf_fini(&bytes);
     return status;
@@ -106,21 +158,21 @@ static ax_status index_pieces(ax_tokenizer *tok)
     uint64_t slots = 16;
     while (slots < 2 * (uint64_t)tok->n_ids)
         slots *= 2;
-    tok->by_bytes_mask = slots - 1;
-    AX_TRY(ax_calloc(slots, sizeof *tok->by_bytes, &tok->by_bytes));
-    memset(tok->by_bytes, -1, slots * sizeof *tok->by_bytes);
+    tok->by_name_mask = slots - 1;
+    AX_TRY(ax_calloc(slots, sizeof *tok->by_name, &tok->by_name));
+    memset(tok->by_name, -1, slots * sizeof *tok->by_name);
     memset(tok->byte_id, -1, sizeof tok->byte_id);
     for (int32_t id = 0; id < tok->n_ids; id++) {
         const tok_piece *piece = &tok->pieces[id];
         if (!piece->in_model)
             continue;
-        const char *bytes = tok->bytes.data + piece->start;
-        uint64_t i = XXH3_64bits(bytes, piece->size) & tok->by_bytes_mask;
-        while (tok->by_bytes[i] >= 0)
-            i = (i + 1) & tok->by_bytes_mask;
-        tok->by_bytes[i] = id;
-        if (piece->size == 1)
-            tok->byte_id[(unsigned char)bytes[0]] = id;
+        const char *name = tok->bytes.data + piece->name;
+        uint64_t i = XXH3_64bits(name, piece->name_size) & tok->by_name_mask;
+        while (tok->by_name[i] >= 0)
+            i = (i + 1) & tok->by_name_mask;
+        tok->by_name[i] = id;
+        if (piece->name_size == 1)
+            tok->byte_id[(unsigned char)name[0]] = id;
     }
     return AX_OK;
 }
@@ -180,6 +232,15 @@ static ax_status vocab_id(const loader *l, size_t rank, const json_t *vocab, con
     return AX_OK;
 }
 
+/* Whether the token stands for characters without a token: unk_token or a byte token. */
+static bool is_stand_in(const ax_tokenizer *tok, int32_t id)
+{
+    bool found = id == tok->unk;
+    for (size_t i = 0; i < AX_COUNT(tok->fallback_id); i++)
+        found |= id == tok->fallback_id[i];
+    return found;
+}
+
 static ax_status add_merge(loader *l, size_t rank, const json_t *vocab, const json_t *merge, ax_buf *names)
 {
     const char *right = NULL;
@@ -188,6 +249,10 @@ static ax_status add_merge(loader *l, size_t rank, const json_t *vocab, const js
     AX_TRY(vocab_id(l, rank, vocab, names->data, &a));
     AX_TRY(vocab_id(l, rank, vocab, right, &b));
     size_t left_size = strlen(names->data);
+    if (l->cuts) {
+        AX_TRY(tok_join_add(&l->tok->joins, names->data, right));
+        l->joins_bytes |= is_stand_in(l->tok, a) || is_stand_in(l->tok, b);
+    }
     memmove(names->data + left_size, right, strlen(right) + 1);
     AX_TRY(vocab_id(l, rank, vocab, names->data, &ab));
     set_rule(l->tok, tok_pair(a, b), (int32_t)rank, ab);
@@ -215,16 +280,44 @@ static ax_status add_merges(loader *l, const json_t *vocab, const json_t *merges
 /* Refuses fields that ask for another algorithm, unless their value is null, false, 0 or "". */
 static ax_status refuse_variants(const loader *l, const json_t *model)
 {
-    static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                         "byte_fallback"};
+    static const char *const fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     for (size_t i = 0; i < AX_COUNT(fields); i++) {
         const json_t *value = json_object_get(model, fields[i]);
         const char *text = json_string_value(value);
         bool unset = !value || json_is_null(value) || json_is_false(value) || (text && !*text) ||
                      (json_is_number(value) && json_number_value(value) == 0);
-        AX_CHECK(unset, AX_ERR_DATA, "%s: model.%s is set, which byte-level BPE here does not support",
-                 l->where, fields[i]);
+        AX_CHECK(unset, AX_ERR_DATA, "%s: model.%s is set, which is not supported", l->where, fields[i]);
     }
+    return AX_OK;
+}
+
+static ax_status find_unk(loader *l, const json_t *model, const json_t *vocab)
+{
+    const char *unk = json_string_value(json_object_get(model, "unk_token"));
+    const json_t *id = unk ? json_object_get(vocab, unk) : NULL;
+    AX_CHECK(!unk || id, AX_ERR_DATA, "%s: model.unk_token \"%s\" is not in model.vocab", l->where, unk);
+    l->tok->unk = unk ? (int32_t)json_integer_value(id) : -1;
+    return AX_OK;
+}
+
+/* Finds the tokens of bytes. Decides whether pieces may be cut: they may if no character is unknown, or if an
+ * unknown character does not change how the next one is encoded. */
+static ax_status find_fallback(loader *l, const json_t *model)
+{
+    ax_tokenizer *tok = l->tok;
+    bool fallback, complete = true;
+    AX_TRY(get_flag(l, model, "byte_fallback", &fallback));
+    AX_CHECK(!fallback || !tok->byte_level, AX_ERR_DATA,
+             "%s: model.byte_fallback is set, but pre_tokenizer ByteLevel leaves nothing to fall back from",
+             l->where);
+    for (unsigned byte = 0; byte < AX_COUNT(tok->fallback_id); byte++) {
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", byte);
+        tok->fallback_id[byte] = fallback ? tok_find(tok, name, strlen(name)) : -1;
+        complete &= tok->fallback_id[byte] >= 0;
+    }
+    l->cuts = !tok->byte_level && !tok->ignore_merges &&
+              (complete || (tok->unk >= 0 && !tok->fuse_unk && !fallback));
     return AX_OK;
 }
 
@@ -235,8 +328,8 @@ static ax_status parse_model(loader *l, const json_t *model, const json_t *added
     json_t *vocab = json_object_get(model, "vocab");
     AX_CHECK(json_is_object(model), AX_ERR_DATA, "%s: model is %s, not an object", l->where,
              tok_json_kind(model));
-    AX_CHECK(!type || !strcmp(type, "BPE"), AX_ERR_DATA,
-             "%s: model.type is %s; only byte-level BPE is supported", l->where, type);
+    AX_CHECK(!type || !strcmp(type, "BPE"), AX_ERR_DATA, "%s: model.type is %s; only BPE is supported",
+             l->where, type);
     AX_CHECK(json_is_object(vocab), AX_ERR_DATA, "%s: model.vocab is %s, not an object", l->where,
              tok_json_kind(vocab));
     AX_TRY(refuse_variants(l, model));
@@ -245,15 +338,37 @@ static ax_status parse_model(loader *l, const json_t *model, const json_t *added
     AX_TRY(count_ids(l, vocab, added));
     AX_TRY(add_vocab(l, vocab));
     AX_TRY(index_pieces(tok));
+    AX_TRY(find_unk(l, model, vocab));
+    AX_TRY(find_fallback(l, model));
     AX_TRY(add_merges(l, vocab, json_object_get(model, "merges")));
-    const char *unk = json_string_value(json_object_get(model, "unk_token"));
-    const json_t *unk_id = unk ? json_object_get(vocab, unk) : NULL;
-    AX_CHECK(!unk || unk_id, AX_ERR_DATA, "%s: model.unk_token \"%s\" is not in model.vocab", l->where, unk);
-    tok->unk = unk ? (int32_t)json_integer_value(unk_id) : -1;
+    if (l->joins_bytes) {
+        free(tok->joins);
+        tok->joins = NULL;
+    }
     return AX_OK;
 }
 
 /* ---- added tokens ---- */
+
+/* Sets the text by which an added token is found in documents: `content`, normalized if the token says so. */
+static ax_status set_content(loader *l, const char *content, tok_added *a)
+{
+    static const tok_steps none;
+    ax_buf work[2] = {{0}};
+    size_t n = strlen(content);
+    const char *text = content;
+    ax_status status =
+        tok_steps_run(a->normalized ? &l->tok->normalizer : &none, TOK_AT_BEGINNING, &text, &n, work);
+    if (status == AX_OK && !n)
+        status = ax_fail(AX_ERR_DATA, "%s: the normalizer turns the added token \"%s\" into an empty text",
+                         l->where, content);
+    if (status == AX_OK)
+        status = ax_strndup(text, n, &a->content);
+    a->size = n;
+    ax_buf_fini(&work[0]);
+    ax_buf_fini(&work[1]);
+    return status;
+}
 
 static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
 {
@@ -270,22 +385,18 @@ static ax_status add_token(loader *l, const json_t *entry, const json_t *vocab)
     AX_CHECK(!known || json_integer_value(known) == a->id, AX_ERR_DATA,
              "%s: \"%s\" has the id %d in added_tokens and %lld in model.vocab", l->where, content, a->id,
              (long long)json_integer_value(known));
-    if (!known)
-        AX_TRY(set_piece(l, a->id, content, content, strlen(content)));
-    else if (tok->pieces[a->id].in_model && strlen(content) != tok->pieces[a->id].size) {
-        /* The name of an added token is its text: its characters are not those that stand for bytes. */
-        tok->pieces[a->id].size = 0;
-        tok->pieces[a->id].in_model = false;
-        AX_TRY(set_piece(l, a->id, content, content, strlen(content)));
-    }
-    tok->pieces[a->id].special = a->special;
-    ax_buf normal = {0};
-    ax_status status = tok_normalize(a->normalized ? tok->form : 0, content, strlen(content), &normal);
-    a->content = normal.data;
-    a->size = normal.size;
+    AX_TRY(set_content(l, content, a));
+    tok_piece *piece = &tok->pieces[a->id];
+    size_t n = strlen(content);
+    if (known && tok->byte_level && piece->in_model && n != piece->name_size)
+        piece->in_model = false; /* its characters are not those that stand for bytes: its name is its text */
+    if (known)
+        piece->name_size = 0;
+    AX_TRY(set_piece(l, a->id, content, content, n, a->content, a->size));
+    piece->special = a->special;
     hash_bytes(l, a->content, a->size);
     hash_number(l, a->special | a->lstrip << 1 | a->rstrip << 2 | a->single_word << 3 | a->normalized << 4);
-    return status;
+    return AX_OK;
 }
 
 static ax_status add_tokens(loader *l, const json_t *added, const json_t *vocab)
@@ -315,26 +426,51 @@ static ax_status find_eos(loader *l, const json_t *config)
     return AX_OK;
 }
 
+/* Hashes the settings that only SentencePiece's kind of file has. Byte-level files skip this, so that their
+ * hashes stay those of earlier versions. */
+static void hash_text_kind(loader *l)
+{
+    const ax_tokenizer *tok = l->tok;
+    for (int i = 0; i < tok->normalizer.n; i++) {
+        const tok_step *step = &tok->normalizer.step[i];
+        hash_number(l, step->form);
+        hash_bytes(l, step->find, step->find ? strlen(step->find) : 0);
+        hash_bytes(l, step->put, strlen(step->put));
+    }
+    hash_bytes(l, tok->space, tok->space ? strlen(tok->space) : 0);
+    const int64_t rest[] = {tok->byte_level, tok->split_spaces};
+    hash_bytes(l, rest, sizeof rest);
+    hash_bytes(l, tok->fallback_id, sizeof tok->fallback_id);
+}
+
 static void hash_rest(loader *l)
 {
     const ax_tokenizer *tok = l->tok;
+    const tok_steps *normalizer = &tok->normalizer;
+    bool one_form = normalizer->n == 1 && normalizer->step[0].form;
     for (int32_t id = 0; id < tok->n_ids; id++)
-        hash_bytes(l, tok->bytes.data + tok->pieces[id].start, tok->pieces[id].size);
+        hash_bytes(l, tok->bytes.data + tok->pieces[id].name, tok->pieces[id].name_size);
     for (int i = 0; i < tok->n_stages; i++) {
         hash_bytes(l, tok->stages[i].pattern, strlen(tok->stages[i].pattern));
         hash_number(l, tok->stages[i].drop_gaps);
     }
     hash_bytes(l, tok->before.data, tok->before.size * sizeof *tok->before.data);
     hash_bytes(l, tok->after.data, tok->after.size * sizeof *tok->after.data);
-    const int64_t rest[] = {tok->form, tok->prefix_space, tok->ignore_merges,
-                            tok->unk,  tok->fuse_unk,     tok->eos};
+    const int64_t rest[] = {one_form ? normalizer->step[0].form : 0,
+                            tok->prefix,
+                            tok->ignore_merges,
+                            tok->unk,
+                            tok->fuse_unk,
+                            tok->eos};
     hash_bytes(l, rest, sizeof rest);
+    if (!tok->byte_level || (normalizer->n && !one_form))
+        hash_text_kind(l);
 }
 
 static ax_status check_template(const loader *l, const ax_ids *ids)
 {
     for (size_t i = 0; i < ids->size; i++)
-        AX_CHECK(ids->data[i] < l->tok->n_ids && l->tok->pieces[ids->data[i]].size, AX_ERR_DATA,
+        AX_CHECK(ids->data[i] < l->tok->n_ids && l->tok->pieces[ids->data[i]].name_size, AX_ERR_DATA,
                  "%s: post_processor adds token %d, which is not in the vocabulary", l->where, ids->data[i]);
     return AX_OK;
 }
@@ -359,7 +495,7 @@ static ax_status parse_roots(loader *l, const json_t *root, const json_t *config
 
 static ax_status parse_json(const char *where, const char *text, size_t size, json_t **root)
 {
-    AX_TRY(ax_json_parse(where, text, size, 0, root));
+    AX_TRY(ax_json_parse(where, text, size, JSON_REJECT_DUPLICATES, root));
     AX_CHECK(json_is_object(*root), AX_ERR_DATA, "%s holds %s, not an object", where, tok_json_kind(*root));
     return AX_OK;
 }
@@ -434,8 +570,9 @@ ax_status ax_tokenizer_load(const char *path, ax_tokenizer **out)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char *dir;
     AX_TRY(slash ? ax_strndup(path, ax_max(slash - path, 1), &dir) : ax_strdup(".", &dir));
-    ax_status status =
-        strcmp(name, "vocab.json") ? load_json_file(path, dir, out) : tok_load_gpt2_files(dir, out);
+    ax_status status = !strcmp(name, "tokenizer.model") ? tok_refuse_sentencepiece(dir)
+                       : !strcmp(name, "vocab.json")    ? tok_load_gpt2_files(dir, out)
+                                                        : load_json_file(path, dir, out);
     free(dir);
     return status;
 }

@@ -1,6 +1,7 @@
-/* Merges the bytes of one piece by the rules: lowest rank first, the leftmost among equals, until no rule
- * applies. Short pieces, which are nearly all, are merged by scanning a small array. Long ones are merged
- * with a heap over a linked list in O(n log n), so that even a megabyte of one letter is not slow. */
+/* Merges the bytes or characters of one piece by the rules: lowest rank first, the leftmost among equals,
+ * until no rule applies. Short pieces, which are nearly all, are merged by scanning a small array. Long ones
+ * are merged with a heap over a linked list in O(n log n), so that even a megabyte of one letter is
+ * not slow. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -17,22 +18,47 @@ void tok_merger_fini(tok_merger *m)
     *m = (tok_merger){0};
 }
 
-/* Writes the ids of the piece's bytes to id[n] and returns their number. A byte that is not in the vocabulary
- * becomes unk_token (with fuse_unk, a run of them becomes one), or nothing if there is no unk_token. */
-static size_t byte_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
+/* Writes the ids of the bytes of a character without a token, and returns their number: none if one of the
+ * bytes has no token. */
+static size_t fallback_ids(const ax_tokenizer *tok, const char *bytes, size_t n, int32_t *id)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((id[i] = tok->fallback_id[(unsigned char)bytes[i]]) < 0)
+            return 0;
+    return n;
+}
+
+/* Writes the ids of the piece's bytes (byte-level) or characters to id[n] and returns their number. A
+ * character without a token becomes the tokens of its bytes. If those are missing too, it becomes unk_token
+ * (with fuse_unk, a run of them becomes one), or nothing if there is no unk_token. As in Hugging Face's
+ * tokenizers, an unk_token is written before the next character that has a token of its own, so after the
+ * bytes of characters in between. */
+static size_t start_ids(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, int32_t *id)
 {
     size_t count = 0;
-    bool run = false;
-    for (size_t i = 0; i < n; i++) {
-        int32_t byte = tok->byte_id[(unsigned char)piece[i]];
-        bool unknown = byte < 0;
-        m->unknown += unknown;
-        if (!unknown)
-            id[count++] = byte;
-        else if (tok->unk >= 0 && !(run && tok->fuse_unk))
-            id[count++] = tok->unk;
-        run = unknown;
+    bool pending = false; /* an unk_token is to be written */
+    for (size_t i = 0, size, bytes; i < n; i += size) {
+        unsigned char lead = (unsigned char)piece[i];
+        size = tok->byte_level ? 1
+                               : ax_min(tok_utf8_size(lead),
+                                        n - i); /* fewer bytes than the lead byte announces: not UTF-8 */
+        int32_t known = size == 1 ? tok->byte_id[lead] : tok_find(tok, piece + i, size);
+        if (known >= 0) {
+            if (pending)
+                id[count++] = tok->unk;
+            pending = false;
+            id[count++] = known;
+        } else if ((bytes = fallback_ids(tok, piece + i, size, id + count))) {
+            count += bytes;
+        } else {
+            m->unknown += (int64_t)size;
+            if (pending && !tok->fuse_unk)
+                id[count++] = tok->unk;
+            pending = tok->unk >= 0;
+        }
     }
+    if (pending)
+        id[count++] = tok->unk;
     return count;
 }
 
@@ -48,7 +74,7 @@ static void look_up_rule(const ax_tokenizer *tok, const int32_t *id, size_t i, i
 static ax_status merge_short(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, ax_ids *out)
 {
     int32_t id[SHORT], rank[SHORT], to[SHORT];
-    n = byte_ids(tok, m, piece, n, id);
+    n = start_ids(tok, m, piece, n, id);
     for (size_t i = 0; i + 1 < n; i++)
         look_up_rule(tok, id, i, rank, to);
     while (n > 1) {
@@ -73,9 +99,9 @@ static ax_status merge_short(const ax_tokenizer *tok, tok_merger *m, const char 
 
 static ax_status reserve(tok_merger *m, size_t n)
 {
-    AX_CHECK(n < INT32_MAX, AX_ERR_DATA, "a piece of %zu bytes without a cut is too long to encode", n);
+    AX_CHECK(n < INT32_MAX, AX_ERR_DATA, "a piece of %zu bytes that cannot be cut is too long to encode", n);
     if (n > m->capacity) {
-        tok_merger fresh = {.capacity = n, .heap_capacity = 3 * n, .unknown = m->unknown};
+        tok_merger fresh = {.capacity = n, .heap_capacity = 2 * n, .unknown = m->unknown};
         tok_merger_fini(m);
         *m = fresh;
         AX_TRY(ax_calloc(n, sizeof *m->id, &m->id));
@@ -86,11 +112,14 @@ static ax_status reserve(tok_merger *m, size_t n)
     return AX_OK;
 }
 
-/* Heap entries are rank << 32 | position, so the smallest entry is the next merge. */
+/* Heap entries are rank << 32 | position, so the smallest entry is the next merge. A node has WAYS children,
+ * so the heap has few levels: each level of a heap that is larger than the caches costs a cache miss. */
+enum { WAYS = 4 };
+
 static void heap_push(uint64_t *heap, size_t *n, uint64_t entry)
 {
     size_t i = (*n)++;
-    for (size_t up; i && heap[up = (i - 1) / 2] > entry; i = up)
+    for (size_t up; i && heap[up = (i - 1) / WAYS] > entry; i = up)
         heap[i] = heap[up];
     heap[i] = entry;
 }
@@ -99,8 +128,10 @@ static uint64_t heap_pop(uint64_t *heap, size_t *n)
 {
     uint64_t top = heap[0], last = heap[--*n];
     size_t i = 0;
-    for (size_t down; (down = 2 * i + 1) < *n; i = down) {
-        down += down + 1 < *n && heap[down + 1] < heap[down];
+    for (size_t down; (down = WAYS * i + 1) < *n; i = down) {
+        size_t end = down + WAYS < *n ? down + WAYS : *n;
+        for (size_t child = down + 1; child < end; child++)
+            down = heap[child] < heap[down] ? child : down;
         if (heap[down] >= last)
             break;
         heap[i] = heap[down];
@@ -124,12 +155,12 @@ static void push_at(const ax_tokenizer *tok, tok_merger *m, size_t n, uint32_t a
 static ax_status merge_long(const ax_tokenizer *tok, tok_merger *m, const char *piece, size_t n, ax_ids *out)
 {
     AX_TRY(reserve(m, n));
-    n = byte_ids(tok, m, piece, n, m->id);
+    n = start_ids(tok, m, piece, n, m->id);
     for (size_t i = 0; i < n; i++) {
         m->prev[i] = (uint32_t)i - 1; /* not used for the first */
         m->next[i] = (uint32_t)i + 1;
     }
-    /* The heap gets at most n - 1 entries here, and two for each of at most n - 1 merges. */
+    /* The heap gets at most n - 1 entries here. Each of at most n - 1 merges takes one and adds two. */
     size_t n_heap = 0;
     for (size_t i = 0; i < n; i++)
         push_at(tok, m, n, (uint32_t)i, &n_heap);

@@ -1,5 +1,5 @@
-/* Reads the parts of a tokenizer.json around its model: normalizer, pre_tokenizer, post_processor and
- * decoder. Refuses what is not byte-level or not implemented here, and names the field. */
+/* Reads the parts of a tokenizer.json around its model: normalizer, pre_tokenizer and post_processor
+ * (tok_decode.c reads the decoder). Refuses what is not implemented here, and names the field. */
 #include "data/tok.h"
 
 #include <string.h>
@@ -15,8 +15,7 @@ const char *tok_json_kind(const json_t *value)
     return kinds[json_typeof(value)];
 }
 
-/* *type is the "type" of a part, or NULL for a part that is null or missing. */
-static ax_status part_type(const char *where, const char *field, const json_t *part, const char **type)
+ax_status tok_part_type(const char *where, const char *field, const json_t *part, const char **type)
 {
     *type = NULL;
     if (!part || json_is_null(part))
@@ -26,9 +25,8 @@ static ax_status part_type(const char *where, const char *field, const json_t *p
     return AX_OK;
 }
 
-/* *members is the array of members of a part of type Sequence. */
-static ax_status sequence_members(const char *where, const char *field, const json_t *part, const char *key,
-                                  const json_t **members)
+ax_status tok_sequence_members(const char *where, const char *field, const json_t *part, const char *key,
+                               const json_t **members)
 {
     *members = json_object_get(part, key);
     AX_CHECK(json_is_array(*members), AX_ERR_DATA, "%s: %s.%s is %s, not an array", where, field, key,
@@ -36,25 +34,57 @@ static ax_status sequence_members(const char *where, const char *field, const js
     return AX_OK;
 }
 
+ax_status tok_add_step(const char *where, const char *field, int form, const char *find, const char *put,
+                       tok_steps *steps)
+{
+    AX_CHECK(steps->n < TOK_MAX_STEPS, AX_ERR_DATA, "%s: %s has more than %d steps", where, field,
+             TOK_MAX_STEPS);
+    tok_step *step = &steps->step[steps->n++];
+    *step = (tok_step){.form = form};
+    if (find)
+        AX_TRY(ax_strdup(find, &step->find));
+    return ax_strdup(put, &step->put);
+}
+
+ax_status tok_add_replace(const char *where, const char *field, const json_t *part, tok_steps *steps)
+{
+    const char *find = json_string_value(json_object_get(json_object_get(part, "pattern"), "String"));
+    const char *put = json_string_value(json_object_get(part, "content"));
+    AX_CHECK(find && *find, AX_ERR_DATA,
+             "%s: %s Replace.pattern is not a String of one or more characters, as is supported here", where,
+             field);
+    AX_CHECK(put, AX_ERR_DATA, "%s: %s Replace.content is %s, not a string", where, field,
+             tok_json_kind(json_object_get(part, "content")));
+    return tok_add_step(where, field, 0, find, put, steps);
+}
+
 static ax_status parse_normalizer(const char *where, const json_t *part, ax_tokenizer *tok)
 {
     const char *type;
-    AX_TRY(part_type(where, "normalizer", part, &type));
+    tok_steps *steps = &tok->normalizer;
+    AX_TRY(tok_part_type(where, "normalizer", part, &type));
     if (!type)
         return AX_OK;
     if (!strcmp(type, "Sequence")) {
         const json_t *members, *member;
         size_t i;
-        AX_TRY(sequence_members(where, "normalizer", part, "normalizers", &members));
+        AX_TRY(tok_sequence_members(where, "normalizer", part, "normalizers", &members));
         json_array_foreach(members, i, member) AX_TRY(parse_normalizer(where, member, tok));
         return AX_OK;
     }
+    if (!strcmp(type, "Replace"))
+        return tok_add_replace(where, "normalizer", part, steps);
+    if (!strcmp(type, "Prepend")) {
+        const char *put = json_string_value(json_object_get(part, "prepend"));
+        AX_CHECK(put && *put, AX_ERR_DATA, "%s: normalizer Prepend.prepend is not a text", where);
+        return tok_add_step(where, "normalizer", 0, NULL, put, steps);
+    }
     int form = tok_form_named(type);
-    AX_CHECK(form >= 0, AX_ERR_DATA, "%s: normalizer %s is not supported (NFC, NFD, NFKC, NFKD are)", where,
+    AX_CHECK(form >= 0, AX_ERR_DATA,
+             "%s: normalizer %s is not supported (NFC, NFD, NFKC, NFKD, Prepend and Replace are)", where,
              type);
-    AX_CHECK(!tok->form || tok->form == form, AX_ERR_DATA, "%s: two different normalizers", where);
-    tok->form = form;
-    return AX_OK;
+    bool again = steps->n && steps->step[steps->n - 1].form == form;
+    return again ? AX_OK : tok_add_step(where, "normalizer", form, NULL, "", steps);
 }
 
 static ax_status add_stage(const char *where, const char *pattern, bool drop_gaps, ax_tokenizer *tok)
@@ -110,35 +140,84 @@ static ax_status parse_byte_level(const char *where, const json_t *part, ax_toke
              where, tok_json_kind(prefix));
     AX_CHECK(!json_is_true(prefix) || !tok->n_stages, AX_ERR_DATA,
              "%s: ByteLevel.add_prefix_space after another pre_tokenizer is not supported", where);
-    tok->prefix_space = json_is_true(prefix);
+    AX_CHECK(!tok->space, AX_ERR_DATA, "%s: pre_tokenizer ByteLevel after Metaspace is not supported", where);
+    tok->prefix = json_is_true(prefix) ? TOK_PREFIX_ALWAYS : TOK_PREFIX_NEVER;
     return json_is_false(use_regex) ? AX_OK : add_stage(where, tok_pattern_named("gpt2"), false, tok);
 }
 
-static ax_status parse_pre_tokenizer(const char *where, const json_t *part, ax_tokenizer *tok,
-                                     bool *byte_level)
+/* Sets *prefix from the field prepend_scheme or, in older files, add_prefix_space. */
+static ax_status metaspace_prefix(const char *where, const char *field, const json_t *part,
+                                  tok_prefix *prefix)
+{
+    static const char *const names[] = {
+        [TOK_PREFIX_NEVER] = "never", [TOK_PREFIX_ALWAYS] = "always", [TOK_PREFIX_FIRST] = "first"};
+    const json_t *scheme = json_object_get(part, "prepend_scheme");
+    const char *name = json_string_value(scheme);
+    bool refused = json_is_false(json_object_get(part, "add_prefix_space"));
+    if (!scheme)
+        name = names[refused ? TOK_PREFIX_NEVER : TOK_PREFIX_ALWAYS];
+    size_t i = 0;
+    while (i < AX_COUNT(names) && name && strcmp(names[i], name))
+        i++;
+    AX_CHECK(name && i < AX_COUNT(names), AX_ERR_DATA,
+             "%s: %s Metaspace.prepend_scheme is not always, first or never", where, field);
+    *prefix = (tok_prefix)i;
+    AX_CHECK(!refused || *prefix == TOK_PREFIX_NEVER, AX_ERR_DATA,
+             "%s: %s Metaspace has prepend_scheme \"%s\", but add_prefix_space is false", where, field, name);
+    return AX_OK;
+}
+
+ax_status tok_parse_metaspace(const char *where, const char *field, const json_t *part, const char **space,
+                              tok_prefix *prefix)
+{
+    *space = json_string_value(json_object_get(part, "replacement"));
+    AX_CHECK(*space && **space && tok_utf8_size((unsigned char)**space) == strlen(*space), AX_ERR_DATA,
+             "%s: %s Metaspace.replacement is not one character", where, field);
+    return metaspace_prefix(where, field, part, prefix);
+}
+
+static ax_status parse_metaspace(const char *where, const json_t *part, ax_tokenizer *tok)
+{
+    const char *space;
+    const json_t *split = json_object_get(part, "split");
+    AX_CHECK(!tok->space && !tok->n_stages, AX_ERR_DATA,
+             "%s: pre_tokenizer Metaspace after another one is not supported", where);
+    AX_TRY(tok_parse_metaspace(where, "pre_tokenizer", part, &space, &tok->prefix));
+    AX_CHECK(!split || json_is_null(split) || json_is_boolean(split), AX_ERR_DATA,
+             "%s: pre_tokenizer Metaspace.split is %s, not true or false", where, tok_json_kind(split));
+    tok->split_spaces = !json_is_false(split);
+    return ax_strdup(space, &tok->space);
+}
+
+static ax_status parse_pre_tokenizer(const char *where, const json_t *part, ax_tokenizer *tok)
 {
     const char *type;
-    AX_TRY(part_type(where, "pre_tokenizer", part, &type));
-    AX_CHECK(type, AX_ERR_DATA, "%s: pre_tokenizer is missing, so this is not a byte-level tokenizer", where);
-    AX_CHECK(!*byte_level, AX_ERR_DATA, "%s: pre_tokenizer %s after ByteLevel is not supported", where, type);
+    AX_TRY(tok_part_type(where, "pre_tokenizer", part, &type));
+    if (!type)
+        return AX_OK;
+    AX_CHECK(!tok->byte_level, AX_ERR_DATA, "%s: pre_tokenizer %s after ByteLevel is not supported", where,
+             type);
     if (!strcmp(type, "Sequence")) {
         const json_t *members, *member;
         size_t i;
-        AX_TRY(sequence_members(where, "pre_tokenizer", part, "pretokenizers", &members));
-        json_array_foreach(members, i, member) AX_TRY(parse_pre_tokenizer(where, member, tok, byte_level));
+        AX_TRY(tok_sequence_members(where, "pre_tokenizer", part, "pretokenizers", &members));
+        json_array_foreach(members, i, member) AX_TRY(parse_pre_tokenizer(where, member, tok));
         return AX_OK;
     }
     if (!strcmp(type, "ByteLevel")) {
-        *byte_level = true;
+        tok->byte_level = true;
         return parse_byte_level(where, part, tok);
     }
+    if (!strcmp(type, "Metaspace"))
+        return parse_metaspace(where, part, tok);
     if (!strcmp(type, "Split"))
         return parse_split(where, part, tok);
     if (!strcmp(type, "Digits")) {
         bool each = json_is_true(json_object_get(part, "individual_digits"));
         return add_stage(where, each ? "\\p{N}" : "\\p{N}+", false, tok);
     }
-    return ax_fail(AX_ERR_DATA, "%s: pre_tokenizer %s is not supported (ByteLevel, Split and Digits are)",
+    return ax_fail(AX_ERR_DATA,
+                   "%s: pre_tokenizer %s is not supported (ByteLevel, Metaspace, Split and Digits are)",
                    where, type);
 }
 
@@ -186,13 +265,13 @@ static ax_status parse_template(const char *where, const json_t *part, ax_tokeni
 static ax_status parse_post_processor(const char *where, const json_t *part, ax_tokenizer *tok)
 {
     const char *type;
-    AX_TRY(part_type(where, "post_processor", part, &type));
+    AX_TRY(tok_part_type(where, "post_processor", part, &type));
     if (!type || !strcmp(type, "ByteLevel")) /* ByteLevel only trims offsets */
         return AX_OK;
     if (!strcmp(type, "Sequence")) {
         const json_t *members, *member;
         size_t i;
-        AX_TRY(sequence_members(where, "post_processor", part, "processors", &members));
+        AX_TRY(tok_sequence_members(where, "post_processor", part, "processors", &members));
         json_array_foreach(members, i, member) AX_TRY(parse_post_processor(where, member, tok));
         return AX_OK;
     }
@@ -201,28 +280,10 @@ static ax_status parse_post_processor(const char *where, const json_t *part, ax_
     return parse_template(where, part, tok);
 }
 
-static ax_status check_decoder(const char *where, const json_t *part)
-{
-    const char *type;
-    AX_TRY(part_type(where, "decoder", part, &type));
-    if (!type || !strcmp(type, "ByteLevel"))
-        return AX_OK;
-    AX_CHECK(!strcmp(type, "Sequence"), AX_ERR_DATA, "%s: decoder %s is not supported (ByteLevel is)", where,
-             type);
-    const json_t *members, *member;
-    size_t i;
-    AX_TRY(sequence_members(where, "decoder", part, "decoders", &members));
-    json_array_foreach(members, i, member) AX_TRY(check_decoder(where, member));
-    return AX_OK;
-}
-
 ax_status tok_parse_parts(const char *where, const json_t *root, ax_tokenizer *tok)
 {
-    bool byte_level = false;
     AX_TRY(parse_normalizer(where, json_object_get(root, "normalizer"), tok));
-    AX_TRY(parse_pre_tokenizer(where, json_object_get(root, "pre_tokenizer"), tok, &byte_level));
-    AX_CHECK(byte_level, AX_ERR_DATA,
-             "%s: pre_tokenizer has no ByteLevel, so this is not a byte-level tokenizer", where);
+    AX_TRY(parse_pre_tokenizer(where, json_object_get(root, "pre_tokenizer"), tok));
     AX_TRY(parse_post_processor(where, json_object_get(root, "post_processor"), tok));
-    return check_decoder(where, json_object_get(root, "decoder"));
+    return tok_parse_decoder(where, json_object_get(root, "decoder"), tok);
 }

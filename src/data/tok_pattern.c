@@ -73,8 +73,10 @@ static ax_status refuse_dialect(const char *pattern, const char *p)
     if (p[0] == '{') {
         AX_CHECK(p[1] != ',', AX_ERR_DATA, "pattern \"%s\": write {0,n} for {,n}", pattern);
         const char *end = strchr(p, '}');
-        AX_CHECK(!end || end[1] != '+', AX_ERR_DATA,
-                 "pattern \"%s\": engines disagree on {n,m}+: write (?>...{n,m}) or {n,m}", pattern);
+        AX_CHECK(
+            !end || end[1] != '+', AX_ERR_DATA,
+            "pattern \"%s\": regular expression engines read {n,m}+ differently: write (?>...{n,m}) or {n,m}",
+            pattern);
     }
     return AX_OK;
 }

@@ -80,8 +80,8 @@ static ax_status read_merges(const char *path, json_t *merges)
     return status;
 }
 
-/* Checks that the pattern is GPT-2's. These files do not hold it, so it is GPT-2's if the config names the
- * class of GPT-2's tokenizer, or no class. */
+/* Checks that the pattern is GPT-2's. These files do not hold a pattern; it is GPT-2's if the config names
+ * the class of GPT-2's tokenizer, or no class. */
 static ax_status check_class(const char *path, const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
@@ -118,6 +118,29 @@ static ax_status gpt2_json(const char *paths[3], char **text, size_t *size)
     return status;
 }
 
+ax_status tok_refuse_sentencepiece(const char *dir)
+{
+    return ax_fail(
+        AX_ERR_DATA,
+        "%s has a tokenizer.model (SentencePiece) but no tokenizer.json, the file that is read here. "
+        "Python packages transformers, sentencepiece and protobuf make one: python3 -c \"from "
+        "transformers import AutoTokenizer as T; T.from_pretrained('%s').save_pretrained('%s')\"",
+        dir, dir, dir);
+}
+
+/* Says that neither tokenizer.json nor GPT-2's files are in `dir`. */
+static ax_status refuse_directory(const char *dir)
+{
+    char *model;
+    AX_TRY(ax_path_join(dir, "tokenizer.model", &model));
+    bool there = ax_path_exists(model);
+    free(model);
+    return there
+               ? tok_refuse_sentencepiece(dir)
+               : ax_fail(AX_ERR_DATA,
+                         "%s holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt", dir);
+}
+
 ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
 {
     static const char *const names[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
@@ -127,8 +150,7 @@ ax_status tok_load_gpt2_files(const char *dir, ax_tokenizer **out)
     for (int i = 0; i < 3 && status == AX_OK; i++)
         status = ax_path_join(dir, names[i], &paths[i]);
     if (status == AX_OK && (!ax_path_exists(paths[0]) || !ax_path_exists(paths[1])))
-        status = ax_fail(AX_ERR_DATA,
-                         "%s holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt", dir);
+        status = refuse_directory(dir);
     if (status == AX_OK)
         status = gpt2_json((const char *[]){paths[0], paths[1], paths[2]}, &json, &json_size);
     if (status == AX_OK && ax_path_exists(paths[2]))

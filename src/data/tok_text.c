@@ -200,8 +200,9 @@ ax_status tok_normalize(int form, const char *text, size_t n, ax_buf *out)
     enum { MERGE_WITHIN = 32 };
     for (size_t i = 0; i < n;) {
         size_t begin = form ? find_wide(text, i, n) : n, end = begin;
-        begin -= begin > i &&
-                 begin < n; /* includes the ASCII character before, because a mark may combine with it */
+        begin -=
+            begin > i &&
+            begin < n; /* begins one ASCII character earlier, because a combining mark may combine with it */
         AX_TRY(ax_buf_add(out, text + i, begin - i));
         for (size_t wide = end; wide < n && wide - end <= MERGE_WITHIN; wide = find_wide(text, end, n))
             for (end = wide; end < n && (unsigned char)text[end] >= 0x80;)

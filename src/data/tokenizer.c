@@ -1,4 +1,4 @@
-/* Lookups in the tokenizer's tables; the trie of added tokens; decoding. */
+/* Lookups in the tokenizer's tables; the trie of added tokens. */
 #include "data/tok.h"
 
 #include <stdlib.h>
@@ -50,8 +50,12 @@ void ax_tokenizer_destroy(ax_tokenizer **tok)
     ax_ids_fini(&t->after);
     ax_buf_fini(&t->bytes);
     free(t->pieces);
-    free(t->by_bytes);
+    free(t->by_name);
     free(t->rules);
+    free(t->joins);
+    tok_steps_fini(&t->normalizer);
+    tok_steps_fini(&t->decoder);
+    free(t->space);
     free(t->json);
     free(t->config);
     free(t);
@@ -78,34 +82,35 @@ int32_t ax_tokenizer_vocab_size(const ax_tokenizer *tok) { return tok->n_ids; }
 int32_t ax_tokenizer_eos(const ax_tokenizer *tok) { return tok->eos; }
 uint64_t ax_tokenizer_hash(const ax_tokenizer *tok) { return tok->hash; }
 
-int32_t tok_find(const ax_tokenizer *tok, const char *bytes, size_t n)
+static bool has_name(const ax_tokenizer *tok, int32_t id, const char *name, size_t n)
 {
-    for (uint64_t i = XXH3_64bits(bytes, n) & tok->by_bytes_mask;; i = (i + 1) & tok->by_bytes_mask) {
-        int32_t id = tok->by_bytes[i];
-        if (id < 0)
-            return -1;
-        const tok_piece *piece = &tok->pieces[id];
-        if (piece->size == n && !memcmp(tok->bytes.data + piece->start, bytes, n))
+    const tok_piece *piece = &tok->pieces[id];
+    return piece->name_size == n && !memcmp(tok->bytes.data + piece->name, name, n);
+}
+
+int32_t tok_find(const ax_tokenizer *tok, const char *name, size_t n)
+{
+    for (uint64_t i = XXH3_64bits(name, n) & tok->by_name_mask;; i = (i + 1) & tok->by_name_mask) {
+        int32_t id = tok->by_name[i];
+        if (id < 0 || has_name(tok, id, name, n))
             return id;
     }
 }
 
-int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *text, size_t n)
+int32_t ax_tokenizer_id(const ax_tokenizer *tok, const char *name, size_t n)
 {
-    for (size_t i = 0; i < tok->n_added; i++) {
-        const tok_piece *piece = &tok->pieces[tok->added[i].id];
-        if (piece->size == n && !memcmp(tok->bytes.data + piece->start, text, n))
+    for (size_t i = 0; i < tok->n_added; i++)
+        if (has_name(tok, tok->added[i].id, name, n))
             return tok->added[i].id;
-    }
-    return n ? tok_find(tok, text, n) : -1;
+    return n ? tok_find(tok, name, n) : -1;
 }
 
 const char *ax_tokenizer_piece(const ax_tokenizer *tok, int32_t id, size_t *n)
 {
-    if (id < 0 || id >= tok->n_ids || !tok->pieces[id].size)
+    if (id < 0 || id >= tok->n_ids || !tok->pieces[id].name_size)
         return NULL;
-    *n = tok->pieces[id].size;
-    return tok->bytes.data + tok->pieces[id].start;
+    *n = tok->pieces[id].text_size;
+    return tok->bytes.data + tok->pieces[id].text;
 }
 
 bool ax_tokenizer_is_special(const ax_tokenizer *tok, int32_t id)
@@ -165,71 +170,4 @@ int32_t tok_tree_match(const tok_tree *tree, const char *text, size_t n)
         if (tree->nodes[node].added >= 0)
             found = tree->nodes[node].added;
     return found;
-}
-
-ax_status ax_decode(const ax_tokenizer *tok, const int32_t *ids, size_t n, unsigned flags, ax_buf *out)
-{
-    for (size_t i = 0; i < n; i++) {
-        size_t size;
-        const char *piece = ax_tokenizer_piece(tok, ids[i], &size);
-        AX_CHECK(piece, AX_ERR_DATA, "token %d (at position %zu) is not in the vocabulary of %d", ids[i], i,
-                 tok->n_ids);
-        if (!(flags & AX_DECODE_SKIP_SPECIAL) || !tok->pieces[ids[i]].special)
-            AX_TRY(ax_buf_add(out, piece, size));
-    }
-    return AX_OK;
-}
-
-void ax_decoder_init(ax_decoder *decoder, const ax_tokenizer *tok, unsigned flags)
-{
-    *decoder = (ax_decoder){.tok = tok, .flags = flags};
-}
-
-/* Returns how many bytes at the end of the text may be the start of a UTF-8 sequence that is not complete. */
-static size_t incomplete_suffix(const char *text, size_t n)
-{
-    for (size_t back = 1; back <= 3 && back <= n; back++) {
-        const char *p = text + n - back;
-        unsigned char lead = (unsigned char)*p;
-        if (lead < 0x80)
-            return 0;
-        if (lead < 0xC0)
-            continue;
-        size_t len = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-        if (back >= len)
-            return 0;
-        /* The sequence can still become valid if it is valid with the lowest or with the highest continuation
-         * bytes. */
-        char least[4], most[4];
-        memcpy(least, p, back);
-        memcpy(most, p, back);
-        memset(least + back, 0x80, sizeof least - back);
-        memset(most + back, 0xBF, sizeof most - back);
-        return tok_utf8_prefix(least, len) == len || tok_utf8_prefix(most, len) == len ? back : 0;
-    }
-    return 0;
-}
-
-ax_status ax_decoder_push(ax_decoder *decoder, int32_t id, ax_buf *out)
-{
-    AX_TRY(ax_buf_add(out, decoder->held, decoder->n_held));
-    size_t start = out->size - decoder->n_held;
-    ax_status status = ax_decode(decoder->tok, &id, 1, decoder->flags, out);
-    if (status != AX_OK) {
-        out->size = start; /* the held bytes stay held */
-        return status;
-    }
-    decoder->n_held = incomplete_suffix(out->data + start, out->size - start);
-    out->size -= decoder->n_held;
-    memcpy(decoder->held, out->data + out->size, decoder->n_held);
-    if (out->data)
-        out->data[out->size] = 0;
-    return AX_OK;
-}
-
-ax_status ax_decoder_finish(ax_decoder *decoder, ax_buf *out)
-{
-    AX_TRY(ax_buf_add(out, decoder->held, decoder->n_held));
-    decoder->n_held = 0;
-    return AX_OK;
 }

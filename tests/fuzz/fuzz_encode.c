@@ -1,8 +1,10 @@
-/* Any text, with a valid tokenizer: decoding the encoded text must give it back byte for byte. Training a
- * tokenizer on the text must end. */
+/* Any text, with valid tokenizers of both kinds: decoding the encoded text must give it back byte for byte.
+ * Training a tokenizer on the text must end. */
+#include "axonn/json.h"
 #include "axonn/tokenizer.h"
 #include "fuzz/fuzz.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +21,31 @@ static ax_tokenizer *tokenizer(void)
     return tok;
 }
 
+/* One of SentencePiece's kind, from the golden files. */
+static ax_tokenizer *text_tokenizer(void)
+{
+    static ax_tokenizer *tok;
+    json_t *golden;
+    const json_t *entry;
+    size_t i;
+    if (tok)
+        return tok;
+    FUZZ_HOLDS(ax_json_read_file(AXONN_SOURCE_DIR "/tests/golden/tokenizer.json", 0, &golden) == AX_OK);
+    json_array_foreach(json_object_get(golden, "variants"), i, entry)
+    {
+        if (strcmp(json_string_value(json_object_get(entry, "name")), "llama2"))
+            continue;
+        char *text = json_dumps(json_object_get(entry, "tokenizer"), 0);
+        FUZZ_HOLDS(text && ax_tokenizer_load(fuzz_file("tokenizer.json", text, strlen(text)), &tok) == AX_OK);
+        free(text);
+    }
+    json_decref(golden);
+    return tok;
+}
+
 void fuzz_make_seeds(void)
 {
+    fuzz_seed_texts((const char *[]){"  the <s> cat\xe2\x96\x81 </s>\xe2\x96 [STRIP]  word", NULL});
     fuzz_seed_texts((const char *[]){"Hello, world! It's 12345 o'clock.\r\n\n  \t end", NULL});
     fuzz_seed_texts((const char *[]){
         "na\xc3\xafve \xe2\x80\x99\xf0\x9f\x98\x80 \xff\xfe\xc0\x80 <|endoftext|> \xed\xa0\x80", NULL});
@@ -56,6 +81,25 @@ static void piecewise(const ax_tokenizer *tok, ax_encoder *encoder, const char *
     ax_buf_fini(&pieces);
 }
 
+/* With the tokenizer of SentencePiece's kind. It gives the text back if the text has neither U+2581, which
+ * decodes to a space, nor an added token, after which a space is added. */
+static void text_kind(const char *text, size_t n)
+{
+    static ax_encoder *encoder;
+    static const char *const changing[] = {"\xe2\x96\x81", "<unk>",  "<s>", "</s>",
+                                           "[STRIP]",      "<tool>", " x",  "word"};
+    bool exact = true;
+    for (size_t i = 0; i < AX_COUNT(changing); i++)
+        exact = exact && !memmem(text, n, changing[i], strlen(changing[i]));
+    if (!encoder)
+        FUZZ_HOLDS(ax_encoder_create(text_tokenizer(), &encoder) == AX_OK);
+    ax_tokenizer_report report = {0};
+    if (fuzz_read(ax_tokenizer_check(encoder, text, n, &report)))
+        FUZZ_HOLDS(!report.unknown && (!exact || (!report.failed && !report.normalized)));
+    ax_tokenizer_report_fini(&report);
+    piecewise(text_tokenizer(), encoder, text, n);
+}
+
 static void train(const char *text, size_t n)
 {
     static const char *const specials[] = {"<|endoftext|>"};
@@ -81,6 +125,7 @@ void fuzz_one(const fuzz_part *part, int n)
         FUZZ_HOLDS(ax_encoder_create(tokenizer(), &encoder) == AX_OK);
     there_and_back(encoder, part->data, part->size);
     piecewise(tokenizer(), encoder, part->data, part->size);
+    text_kind(part->data, part->size);
     if (part->size <= TRAIN_MOST)
         train(part->data, part->size);
 }

@@ -12,7 +12,16 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + TAIL
 QWEN2 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + TAIL
+# Those of the DeepSeek models: several successive splits, of which ByteLevel is the last.
+CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK]
+DEEPSEEK_LLM = ["[\r\n]", "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u0370-\u03ff\u0400-\u0481]+",
+                "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", CJK]
+DEEPSEEK_V3 = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+               r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+               r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 VOCAB = 420
+SPACE = "\u2581"  # stands for a space in the names of SentencePiece's tokens
 
 
 def corpus():
@@ -49,7 +58,8 @@ TEXTS = [
     "ab" * 31 + "a", "ab" * 32, "ab" * 32 + "a", "a" * 200, "the" * 60, " " * 100 + "x", "\n" * 70, "-" * 130, "aab" * 50,
     "before[STRIP] after", "before   [STRIP]   after[STRIP][STRIP] x", "word wordy word, sword word_ (word)", "a word",
     "NoRm caf\u00e9tok cafe\u0301tok", "x[A]y[AB]z[ABC]", "special [SP] and[SP]not", "\t[STRIP]\u3000\n[STRIP]\u180ex",
-    "_" * 5 + "a_b__c", "http://example.org/a/b?c=d&e=f#g", "C:\\dir\\file.txt", "...!!!???", "'", "''''", "\"'`", "\\",
+    "<s>the</s> the <s> </s>a", "</s>the", "a<tool>b <tool>  <tool>the", "  two  spaces", "\u2581the\u2581\u2581of", "<0x0A><0x41>",
+    "é\u0301\u0302 ñ\x02\x01é", " naive", "word. x word x", "[STRIP] x  the", "\x80a \U0001f600a", "_" * 5 + "a_b__c", "http://example.org/a/b?c=d&e=f#g", "C:\\dir\\file.txt", "...!!!???", "'", "''''", "\"'`", "\\",
 ]
 
 
@@ -65,9 +75,14 @@ def train(pre_tokenizer, normalizer=None, specials=("<|endoftext|>",)):
     return t
 
 
-def split(*patterns, prefix=False):
+def split(*patterns, digits=False):
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(p), "isolated") for p in patterns] +
-                                   [pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)])
+                                   [pre_tokenizers.Digits(individual_digits=True)] * digits +
+                                   [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def byte_names():
+    return [f"<0x{b:02X}>" for b in range(256)]
 
 
 def variants():
@@ -96,26 +111,112 @@ def variants():
                   AddedToken("[ABC]", normalized=False), AddedToken("x[", normalized=True)])
     yield "prefix space, added tokens", t, None
 
-    cjk = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-    main = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
-            r"\s*[\r\n]+|\s+(?!\S)|\s+")
-    yield "three splits", train(split(r"\p{N}{1,3}", cjk, main)), None
+    yield "three splits", train(split(*DEEPSEEK_V3)), None
 
     t = train(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Split(" ", "isolated"),
                                        pre_tokenizers.Split(Regex(r"[^\s]+"), "removed", invert=True),
                                        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]), normalizers.NFKD())
     yield "digits, literal, removed, NFKD", t, None
 
+    yield "splits and digits", train(split(*DEEPSEEK_CODER, digits=True)), None
+    yield "end of line", train(split(*DEEPSEEK_LLM, digits=True)), None
+    yield from text_variants()
+
+
+# ---- SentencePiece's kind ----
+
+WHOLE = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+PREPEND = [normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+
+
+def train_text(documents, vocab, alphabet, pre_tokenizer):
+    """Returns vocabulary and merges in SentencePiece's order: special tokens, bytes, then what the trainer finds, and runs of
+    SPACE."""
+    t = Tokenizer(models.BPE(unk_token="<unk>"))
+    t.pre_tokenizer = pre_tokenizer
+    t.train_from_iterator(documents, trainers.BpeTrainer(
+        vocab_size=vocab, special_tokens=["<unk>", "<s>", "</s>"], show_progress=False, limit_alphabet=alphabet))
+    model = json.loads(t.to_str())["model"]
+    names = ["<unk>", "<s>", "</s>"] + byte_names()
+    names += [n for n in sorted(model["vocab"], key=model["vocab"].get) if n not in names]
+    runs = [[SPACE * (n // 2), SPACE * (n // 2)] for n in (2, 4, 8, 16)]
+    names += [a + b for a, b in runs if a + b not in names]
+    return {n: i for i, n in enumerate(names)}, runs + [m for m in model["merges"] if m not in runs]
+
+
+def text_kind(model, normalizer, pre_tokenizer, decoder, keep=lambda name: True, **how):
+    """Makes a tokenizer of a vocabulary and merges; names for which `keep` is false are left out."""
+    vocab = {n: i for i, n in enumerate(n for n in model[0] if keep(n))}
+    t = Tokenizer(models.BPE(vocab, [tuple(m) for m in model[1]],
+                             **{**dict(unk_token="<unk>", fuse_unk=True, byte_fallback=True), **how}))
+    if normalizer:
+        t.normalizer = normalizers.Sequence(normalizer)
+    if pre_tokenizer:
+        t.pre_tokenizer = pre_tokenizer
+    t.decoder = decoders.Sequence(decoder)
+    t.add_special_tokens([AddedToken("<unk>", normalized=False), AddedToken("<s>", normalized=False),
+                          AddedToken("</s>", normalized=True)])
+    t.add_tokens([AddedToken("[STRIP]", lstrip=True, rstrip=True, normalized=False), AddedToken("<tool>", normalized=True),
+                  AddedToken(" x", normalized=False), AddedToken("word", single_word=True, normalized=False)])
+    return t
+
+
+def add_template(t):
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", t.token_to_id("<s>"))])
+    return t
+
+
+def metaspace(scheme, split):
+    return pre_tokenizers.Metaspace(SPACE, scheme, split)
+
+
+def old_spelling(t):
+    """Spells the Metaspaces of a tokenizer as older versions of the library did."""
+    parts = json.loads(t.to_str())
+    for part in (parts["pre_tokenizer"], parts["decoder"]["decoders"][1]):
+        del part["prepend_scheme"], part["split"]
+        part["add_prefix_space"] = True
+    return Tokenizer.from_str(json.dumps(parts))
+
+
+def text_variants():
+    some = lambda name: not name.startswith("<0xC")
+    words = train_text(corpus(), 200, 90, metaspace("always", True))
+    lines = train_text([line for d in corpus() for line in d.split("\n")], 200, 90,
+                       pre_tokenizers.Sequence([metaspace("always", False), pre_tokenizers.Split(Regex(".{1,40}"), "isolated")]))
+    yield "llama2", add_template(text_kind(words, PREPEND, None, WHOLE)), None
+    yield "metaspace first", text_kind(words, None, metaspace("first", False), WHOLE), None
+    yield "metaspace always, split", old_spelling(text_kind(
+        words, [normalizers.NFKC()], metaspace("always", True), [decoders.ByteFallback(), decoders.Metaspace(SPACE, "always")])), None
+    yield "metaspace never, digits", text_kind(
+        words, None, pre_tokenizers.Sequence([metaspace("never", True), pre_tokenizers.Digits(individual_digits=False)]),
+        [decoders.Metaspace(SPACE, "never"), decoders.ByteFallback(), decoders.Fuse()]), None
+    yield "words joined", text_kind(lines, PREPEND, None, WHOLE), None
+    yield "some bytes, fused", text_kind(words, PREPEND, None, WHOLE, some), None
+    yield "some bytes, unfused", text_kind(words, PREPEND, None, WHOLE, some, fuse_unk=False), None
+    yield "some bytes, dropped", text_kind(words, PREPEND, None, WHOLE, some, unk_token=None), None
+    yield "no bytes, unfused", text_kind(lines, PREPEND, None, WHOLE, fuse_unk=False, byte_fallback=False), None
+    # Merges of tokens that stand for bytes: no piece may be cut, because what is left and right of a cut may be such bytes.
+    vocab, merges = dict(words[0]), words[1] + [["<0xF0>", "<0x9F>"], ["<0x80>", "a"]]
+    for pair in merges[-2:]:
+        vocab["".join(pair)] = len(vocab)
+    yield "merged bytes", text_kind((vocab, merges), PREPEND, None, WHOLE), None
+    vocab = {**words[0], SPACE + "naive": len(words[0])}  # reached by ignore_merges only
+    yield "whole words", text_kind((vocab, words[1]), None, metaspace("always", True), WHOLE, ignore_merges=True), None
+
 
 def main():
-    out = {"corpus": corpus(), "vocab": VOCAB, "variants": []}
+    out = {"corpus": corpus(), "vocab": VOCAB, "texts": TEXTS, "variants": []}
     for name, t, pattern in variants():
         # The tokenizer is read back from the file, as the test does, because the file does not store all settings.
         t = Tokenizer.from_str(t.to_str())
-        cases = [[s, t.encode(s, add_special_tokens=False).ids, t.encode(s).ids] for s in TEXTS]
-        for case in cases:
-            if case[1] == case[2]:
+        cases = []
+        for text in TEXTS:
+            plain, whole = t.encode(text, add_special_tokens=False).ids, t.encode(text).ids
+            case = [plain, whole if whole != plain else None, t.decode(plain, skip_special_tokens=False)]
+            while case[-1] is None or (case[-1] == text and len(case) == 3):  # what is as expected is left out
                 case.pop()
+            cases.append(case)
         out["variants"].append({"name": name, "trains_as": pattern, "tokenizer": json.loads(t.to_str()), "cases": cases})
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tokenizer.json")
     with open(path, "w") as f:
@@ -123,4 +224,5 @@ def main():
         f.write("\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+/* data: files of tokenizers: saved, older, written by transformers, damaged and truncated ones. */
+#include "data/tokenizer_test.h"
+
+static void saved_as_loaded(void **state)
+{
+    const fixture *f = *state;
+    ax_tokenizer *tok;
+    char copy[128];
+    snprintf(copy, sizeof copy, "%s/a/copy", f->dir);
+    assert_int_equal(ax_tokenizer_save(f->tok, copy), AX_OK);
+    assert_int_equal(ax_tokenizer_load(copy, &tok), AX_OK);
+    assert_true(ax_tokenizer_hash(tok) == ax_tokenizer_hash(f->tok));
+    ax_tokenizer_destroy(&tok);
+    assert_int_equal(ax_remove_tree(copy), AX_OK);
+}
+
+/* GPT-2's older files give the same tokenizer; they lack the pattern, which is known to be GPT-2's. */
+static void older_files(void **state)
+{
+    const fixture *f = *state;
+    const json_t *model = json_object_get(json_object_get(variant(f, 0), "tokenizer"), "model"), *merge;
+    char *vocab = json_dumps(json_object_get(model, "vocab"), 0);
+    ax_buf merges = {0};
+    ax_tokenizer *tok;
+    size_t i;
+    assert_int_equal(ax_buf_printf(&merges, "#version: 0.2\n"), AX_OK);
+    json_array_foreach(json_object_get(model, "merges"), i, merge)
+        assert_int_equal(ax_buf_printf(&merges, "%s %s\n", json_string_value(json_array_get(merge, 0)),
+                                       json_string_value(json_array_get(merge, 1))),
+                         AX_OK);
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer.json")), AX_OK);
+    assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "no tokenizer"));
+    write_text(f, "tokenizer.model", "\n\x0e");
+    for (int by_file = 0; by_file < 2; by_file++) {
+        assert_int_equal(ax_tokenizer_load(by_file ? path_in(f, "tokenizer.model") : f->dir, &tok),
+                         AX_ERR_DATA);
+        assert_non_null(strstr(ax_error_message(), "save_pretrained"));
+    }
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer.model")), AX_OK);
+    write_text(f, "vocab.json", vocab);
+    write_text(f, "merges.txt", merges.data);
+    for (int by_file = 0; by_file < 2; by_file++) {
+        assert_int_equal(ax_tokenizer_load(by_file ? path_in(f, "vocab.json") : f->dir, &tok), AX_OK);
+        assert_true(ax_tokenizer_hash(tok) == ax_tokenizer_hash(f->tok));
+        ax_tokenizer_destroy(&tok);
+    }
+    write_text(f, "tokenizer_config.json", "{\"tokenizer_class\": \"Qwen2Tokenizer\"}");
+    assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
+    assert_non_null(strstr(ax_error_message(), "Qwen2Tokenizer"));
+    const char *const files[] = {"vocab.json", "merges.txt", "tokenizer_config.json"};
+    for (size_t k = 0; k < AX_COUNT(files); k++)
+        assert_int_equal(ax_remove_tree(path_in(f, files[k])), AX_OK);
+    ax_buf_fini(&merges);
+    free(vocab);
+}
+
+/* A tokenizer as transformers saves it: fields that the program does not use may hold numbers of any size. */
+static void saved_by_transformers(void **state)
+{
+    const fixture *f = *state;
+    static const char config[] = "{\"eos_token\": \"!\", \"clean\": 1e-05,\n"
+                                 "\"model_max_length\": 1000000000000000019884624838656}\n";
+    ax_tokenizer *tok;
+    char *text, dir[64];
+    size_t size;
+    write_text(f, "tokenizer_config.json", config);
+    assert_int_equal(load_value(f, json_object_get(variant(f, 0), "tokenizer"), &tok), AX_OK);
+    assert_int_equal(ax_tokenizer_eos(tok), 1);
+    snprintf(dir, sizeof dir, "%s/saved", f->dir);
+    assert_int_equal(ax_tokenizer_save(tok, dir), AX_OK);
+    assert_int_equal(ax_file_read(path_in(f, "saved/tokenizer_config.json"), &text, &size), AX_OK);
+    assert_string_equal(text, config);
+    free(text);
+    ax_tokenizer_destroy(&tok);
+    assert_int_equal(ax_remove_tree(dir), AX_OK);
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
+}
+
+static void end_of_text(void **state)
+{
+    const fixture *f = *state;
+    static const struct {
+        const char *config;
+        int32_t eos; /* -2: refused */
+    } cases[] = {{"{}", 0},
+                 {"{\"eos_token\": null}", 0},
+                 {"{\"eos_token\": \"!\"}", 1},
+                 {"{\"eos_token\": {\"content\": \"!\"}}", 1},
+                 {"{\"eos_token\": \"<|nowhere|>\"}", -2},
+                 {"{", -2}};
+    json_t *root = json_deep_copy(json_object_get(variant(f, 0), "tokenizer"));
+    ax_tokenizer *tok;
+    for (size_t i = 0; i < AX_COUNT(cases); i++) {
+        write_text(f, "tokenizer_config.json", cases[i].config);
+        ax_status status = load_value(f, root, &tok);
+        assert_int_equal(status, cases[i].eos == -2 ? AX_ERR_DATA : AX_OK);
+        if (status == AX_OK)
+            assert_int_equal(ax_tokenizer_eos(tok), cases[i].eos);
+        ax_tokenizer_destroy(&tok);
+    }
+    assert_int_equal(ax_remove_tree(path_in(f, "tokenizer_config.json")), AX_OK);
+    json_array_clear(json_object_get(root, "added_tokens"));
+    json_t *vocab = json_object_get(json_object_get(root, "model"), "vocab");
+    json_object_del(vocab, "<|endoftext|>");
+    assert_int_equal(load_value(f, root, &tok), AX_OK);
+    assert_int_equal(ax_tokenizer_eos(tok), -1);
+    ax_tokenizer_destroy(&tok);
+    json_decref(root);
+}
+
+/* If the vocabulary lacks a byte, the byte is lost, as with Hugging Face, and `check` reports it. */
+static void unknown_bytes(void **state)
+{
+    const fixture *f = *state;
+    json_t *root = json_deep_copy(json_object_get(variant(f, 0), "tokenizer"));
+    json_t *model = json_object_get(root, "model");
+    ax_tokenizer *tok;
+    ax_encoder *encoder;
+    json_object_del(json_object_get(model, "vocab"), "Q");
+    for (int with_unk = 0; with_unk < 2; with_unk++) {
+        ax_tokenizer_report report = {0};
+        ax_ids ids = {0};
+        if (with_unk)
+            json_object_set_new(model, "unk_token", json_string("!"));
+        assert_int_equal(load_value(f, root, &tok), AX_OK);
+        assert_int_equal(ax_encoder_create(tok, &encoder), AX_OK);
+        assert_int_equal(ax_encode(encoder, "aQQ", 3, 0, &ids), AX_OK);
+        assert_int_equal(ids.size, with_unk ? 3 : 1);
+        assert_int_equal(ids.data[ids.size - 1], ax_tokenizer_id(tok, with_unk ? "!" : "a", 1));
+        assert_int_equal(ax_tokenizer_check(encoder, "aQQ", 3, &report), AX_OK);
+        assert_int_equal(ax_tokenizer_check(encoder, "aaa", 3, &report), AX_OK);
+        assert_int_equal(report.unknown, 2);
+        assert_int_equal(report.failed, 1);
+        assert_int_equal(report.first_failed, 0);
+        assert_int_equal(report.first_failed_byte, 1);
+        ax_ids_fini(&ids);
+        ax_tokenizer_report_fini(&report);
+        ax_encoder_destroy(&encoder);
+        ax_tokenizer_destroy(&tok);
+    }
+    json_decref(root);
+}
+
+/* Each kind of damage is refused, and the message names the field. `path` leads to the field that is
+ * replaced. */
+static void damaged_files(void **state)
+{
+    const fixture *f = *state;
+    static const struct damage {
+        const char *path[3];
+        const char *value, *says;
+    } cases[] =
+        {
+            {{"model"}, "null", "model is null"},
+            {{"model", "type"}, "\"Unigram\"", "Unigram"},
+            {{"model", "vocab"}, "[]", "model.vocab"},
+            {{"model", "vocab"}, "{}", "merges[0]"},
+            {{"model", "vocab", "a"}, "-1", "\"a\""},
+            {{"model", "vocab", "a"}, "\"x\"", "\"a\""},
+            {{"model", "vocab", "a"}, "1", "the id 1"},
+            {{"model", "vocab", "a"}, "999999999999", "\"a\""},
+            {{"model", "vocab", ""}, "7000", "empty"},
+            {{"model", "merges"}, "{}", "model.merges"},
+            {{"model", "merges"}, "[\"a\"]", "model.merges[0]"},
+            {{"model", "merges"}, "[\"a b c\"]", "model.merges[0]"},
+            {{"model", "merges"}, "[[\"a\", \"Z\"]]", "\"aZ\""},
+            {{"model", "merges"}, "[[\"a\", 1]]", "model.merges[0]"},
+            {{"model", "dropout"}, "0.1", "model.dropout"},
+            {{"model", "byte_fallback"}, "true", "model.byte_fallback"},
+            {{"normalizer"}, "{\"type\": \"Prepend\"}", "Prepend"},
+            {{"normalizer"},
+             "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"a\"}, \"content\": \"\"}",
+             "Replace"},
+            {{"normalizer"}, "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}}", "Replace.content"},
+            {{"pre_tokenizer"},
+             "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"last\"}",
+             "prepend_scheme"},
+            {{"pre_tokenizer"},
+             "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"first\","
+             " \"add_prefix_space\": false}",
+             "add_prefix_space"},
+            {{"pre_tokenizer"},
+             "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\", \"individual_digits\": "
+             "true},"
+             " {\"type\": \"Metaspace\", \"replacement\": \"_\"}]}",
+             "Metaspace after"},
+            {{"model", "end_of_word_suffix"}, "\"</w>\"", "model.end_of_word_suffix"},
+            {{"model", "ignore_merges"}, "1", "ignore_merges"},
+            {{"model", "unk_token"}, "\"<unk>\"", "<unk>"},
+            {{"added_tokens"}, "{}", "added_tokens"},
+            {{"added_tokens"}, "[{\"id\": 0}]", "added_tokens[0]"},
+            {{"added_tokens"}, "[{\"id\": 5, \"content\": \"a\"}]", "\"a\""},
+            {{"added_tokens"}, "[{\"id\": 5, \"content\": \"<new>\"}]", "the id 5"},
+            {{"added_tokens"}, "[{\"id\": 900, \"content\": \"<new>\", \"lstrip\": 3}]", "lstrip"},
+            {{"added_tokens"},
+             "[{\"id\": 900, \"content\": \"<x>\"}, {\"id\": 901, \"content\": \"<x>\"}]",
+             "\"<x>\" is in added_tokens twice"},
+            {{"added_tokens"}, "[{\"id\": 1000000, \"content\": \"<new>\"}]", "ids up to 1000000"},
+            {{"normalizer"}, "{\"type\": \"Lowercase\"}", "Lowercase"},
+            {{"pre_tokenizer"}, "null", "pre_tokenizer"},
+            {{"pre_tokenizer"}, "{\"type\": \"Metaspace\"}", "Metaspace.replacement"},
+            {{"pre_tokenizer"}, "{\"type\": \"Sequence\", \"pretokenizers\": []}", "ByteLevel"},
+            {{"pre_tokenizer"},
+             "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}",
+             "pattern"},
+            {{"pre_tokenizer"},
+             "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"MergedWithNext\"}",
+             "MergedWithNext"},
+            {{"post_processor"}, "{\"type\": \"BertProcessing\"}", "BertProcessing"},
+            {{"post_processor"},
+             "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}]}",
+             "<s>"},
+            {{"decoder"}, "{\"type\": \"WordPiece\"}", "WordPiece"},
+        },
+      text_cases[] = {
+          {{"decoder"}, "null", "decoder is missing"},
+          {{"decoder"}, "{\"type\": \"ByteLevel\"}", "no ByteLevel"},
+          {{"decoder"}, "{\"type\": \"CTC\"}", "CTC"},
+          {{"decoder"},
+           "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}",
+           "Strip before Fuse"},
+          {{"decoder"},
+           "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"ByteFallback\"}]}",
+           "ByteFallback after Fuse"},
+          {{"decoder"},
+           "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"},"
+           " {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 1}]}",
+           "stop 1"},
+          {{"decoder"},
+           "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"},"
+           " {\"type\": \"Strip\", \"content\": \"\u00e9\", \"start\": 1, \"stop\": 0}]}",
+           "Strip.content"},
+          {{"normalizer"},
+           "{\"type\": \"Replace\", \"pattern\": {\"String\": \"<tool>\"}, \"content\": \"\"}",
+           "into an empty text"},
+          {{"model", "unk_token"}, "\"<nowhere>\"", "<nowhere>"},
+      };
+    for (size_t i = 0; i < AX_COUNT(cases) + AX_COUNT(text_cases); i++) {
+        bool text = i >= AX_COUNT(cases);
+        const struct damage *damage = text ? &text_cases[i - AX_COUNT(cases)] : &cases[i];
+        size_t v = text ? variant_named(f, "llama2") : 0;
+        json_t *root = json_deep_copy(json_object_get(variant(f, v), "tokenizer")), *at = root;
+        int k = 0;
+        for (; k < 2 && damage->path[k + 1]; k++)
+            at = json_object_get(at, damage->path[k]);
+        json_object_set_new(at, damage->path[k], json_loads(damage->value, JSON_DECODE_ANY, NULL));
+        ax_tokenizer *tok;
+        if (load_value(f, root, &tok) != AX_ERR_DATA || !strstr(ax_error_message(), damage->says))
+            fail_msg("case %zu (%s): %s", i, damage->value, ax_error_message());
+        assert_null(tok);
+        json_decref(root);
+    }
+}
+
+/* A file that is truncated anywhere is refused, and never causes a crash. */
+static void truncated_files(void **state)
+{
+    const fixture *f = *state;
+    char *text = json_dumps(json_object_get(variant(f, 3), "tokenizer"), 0);
+    size_t n = strlen(text);
+    for (size_t cut = 0; cut < n; cut += 97) {
+        ax_tokenizer *tok;
+        assert_int_equal(ax_file_write_atomic(path_in(f, "tokenizer.json"), text, cut), AX_OK);
+        assert_int_equal(ax_tokenizer_load(f->dir, &tok), AX_ERR_DATA);
+    }
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(saved_as_loaded),       cmocka_unit_test(older_files),
+        cmocka_unit_test(saved_by_transformers), cmocka_unit_test(end_of_text),
+        cmocka_unit_test(unknown_bytes),         cmocka_unit_test(damaged_files),
+        cmocka_unit_test(truncated_files),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

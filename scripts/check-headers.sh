@@ -3,20 +3,23 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-flags=(-Iinclude -fsyntax-only -Wall -Wextra -Werror -pedantic)
-tried=0 failed=0
+# check HEADER COMPILER LANGUAGE: compiles a file that only includes the header, so that include guards work as for users.
+check() {
+    local flags=(-Iinclude -fsyntax-only -Wall -Wextra -Werror -pedantic)
+    printf '#include "axonn/%s"\n' "${1##*/}" | "$2" "${flags[@]}" -x "${3%%/*}" -std="${3#*/}" - && return
+    echo "$1: does not compile alone with $2 as ${3#*/}"
+    return 1
+}
+export -f check
+
+cases=()
 for header in include/axonn/*.h; do
     for compiler in gcc clang; do
-        for language in c/c11 c++/c++17; do
-            tried=$((tried + 1))
-            # Compiles a file that only includes the header, so that include guards work as for users.
-            if ! printf '#include "axonn/%s"\n' "${header##*/}" |
-                "$compiler" "${flags[@]}" -x "${language%%/*}" -std="${language#*/}" -; then
-                echo "$header: does not compile alone with $compiler as ${language#*/}"
-                failed=$((failed + 1))
-            fi
-        done
+        cases+=("$header" "$compiler" c/c11 "$header" "$compiler" c++/c++17)
     done
 done
-echo "check-headers: $tried compilations, $failed failed"
-[ "$failed" -eq 0 ]
+printf '%s\0' "${cases[@]}" | xargs -0 -n3 -P"$(nproc)" bash -c 'check "$@"' _ || {
+    echo "check-headers: failed"
+    exit 1
+}
+echo "check-headers: $((${#cases[@]} / 3)) compilations"

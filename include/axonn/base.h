@@ -39,25 +39,26 @@ typedef enum ax_status {
     AX_ERR_SIGNAL = 7 /* stopped by a signal, what was done is saved */
 } ax_status;
 
-/* Short English name of a status, never NULL. */
+/* Returns a short English name of a status; never NULL. */
 const char *ax_status_name(ax_status status);
 
 /* Records a message for the calling thread and returns `code`. The function that finds an error calls this
  * once; its callers only return the status (AX_TRY). The message says what is wrong, where, and what to do
  * next; it has no trailing newline. Messages longer than 16383 bytes are cut. */
 ax_status ax_fail(ax_status code, const char *fmt, ...) AX_PRINTF(2, 3);
-/* Compilers and analysers cannot see what ax_fail returns. The inline function and the macro show them that
- * it is `code`, so a failure is never AX_OK. */
+/* Compilers and analysers cannot see that ax_fail returns `code`. The inline function and the macro show it
+ * to them, so that they know that a failure is never AX_OK. */
 static inline ax_status ax_fail_code_(ax_status code) { return code; }
 #define ax_fail(code, ...) (ax_fail(code, __VA_ARGS__), ax_fail_code_(code))
 
-/* Puts "text: " in front of the calling thread's message, for callers that know more about where the error
- * is. */
+/* Puts the formatted text and ": " in front of the calling thread's message. For callers that know better
+ * than the failed function where the error is. */
 void ax_error_context(const char *fmt, ...) AX_PRINTF(1, 2);
 
 /* Returns the calling thread's last message ("" if none); valid until its next ax_fail. */
 const char *ax_error_message(void);
-/* The status of that message, AX_OK if there is none: for functions that return NULL on failure. */
+/* Returns the status that belongs to ax_error_message, AX_OK if there is no message. For callers of functions
+ * that return NULL on failure. */
 ax_status ax_error_status(void);
 /* Marks the thread's last error as one that all ranks return, so that only rank 0 has to print it; the next
  * ax_fail removes the mark. ax_comm_agree calls this. */
@@ -78,7 +79,7 @@ bool ax_error_is_shared(void);
             return ax_fail((code), __VA_ARGS__);                                                             \
     } while (0)
 
-/* States an invariant of the library; compiled out with NDEBUG. */
+/* Aborts if an invariant of the library is violated; compiled out with NDEBUG. */
 #ifdef NDEBUG
 #define AX_ASSERT(cond) ((void)sizeof(cond))
 #else
@@ -90,11 +91,12 @@ void ax_assert_failed(const char *cond, const char *file, int line) __attribute_
 
 typedef enum ax_log_level { AX_LOG_ERROR, AX_LOG_WARN, AX_LOG_INFO, AX_LOG_DEBUG, AX_LOG_TRACE } ax_log_level;
 
-/* Writes one line to stderr if `level` is enabled. INFO is written on rank 0 only; other levels carry the
- * rank where there is more than one. */
+/* Writes one line to stderr if `level` is enabled. INFO is written on rank 0 only. On other levels the line
+ * names the rank, if there are several ranks. */
 void ax_log(ax_log_level level, const char *fmt, ...) AX_PRINTF(2, 3);
 
-/* The level of this process; until it is set, that of key runtime.log or AXONN_LOG (runtime.h). */
+/* Sets the level of this process. Until it is called, the level is that of setting runtime.log
+ * (runtime.h). */
 void ax_log_set_level(ax_log_level level);
 
 /* Sets which rank the calling thread is, and of how many, for the log (default 0 of 1). */
@@ -107,7 +109,7 @@ void ax_log_set_rank(int rank, int size);
  * is valid too. */
 AX_MUST_CHECK ax_status ax_calloc(size_t count, size_t size, void *out);
 
-/* Copies of a string or of at most n bytes of it; the caller frees. */
+/* Copy a string, or at most n bytes of it; the caller frees *out. */
 AX_MUST_CHECK ax_status ax_strdup(const char *text, char **out);
 AX_MUST_CHECK ax_status ax_strndup(const char *text, size_t n, char **out);
 
@@ -146,14 +148,15 @@ AX_MUST_CHECK ax_status ax_file_read_stream(int fd, const char *path, int64_t mo
 /* Reads a whole file into a new buffer, with a NUL after its *size bytes; the caller frees. AX_ERR_DATA: it
  * cannot be read, or holds more than `most` bytes, as a device without an end does. */
 AX_MUST_CHECK ax_status ax_file_read_most(const char *path, int64_t most, char **data, size_t *size);
-/* The same without a limit for regular files, and with a limit of 1 GiB for pipes and devices. */
+/* As ax_file_read_most, without a limit for regular files, and with a limit of 1 GiB for pipes and
+ * devices. */
 AX_MUST_CHECK ax_status ax_file_read(const char *path, char **data, size_t *size);
 
-/* *out is the file that a write to `path` replaces: `path` with symbolic links resolved; the caller frees.
- * AX_ERR_DATA: a link whose target does not exist, or a directory, a device or a pipe. */
+/* Finds the file that a write to `path` replaces: *out is `path` with symbolic links resolved; the caller
+ * frees it. AX_ERR_DATA: a link whose target does not exist, or a directory, a device or a pipe. */
 AX_MUST_CHECK ax_status ax_file_to_replace(const char *path, char **out);
-/* Writes a temporary file, syncs and renames it, so that `path` holds either its old or its whole new
- * content. */
+/* Replaces the content of `path`: writes a temporary file, syncs it and renames it to `path`. So even after a
+ * crash `path` has either its old or its whole new content. */
 AX_MUST_CHECK ax_status ax_file_write_atomic(const char *path, const void *data, size_t size);
 
 /* Call write(2), pwrite(2) or pread(2) until all bytes are done. `path` is for messages only. */
@@ -162,22 +165,28 @@ AX_MUST_CHECK ax_status ax_pwrite_all(int fd, const void *data, size_t size, int
                                       const char *path);
 AX_MUST_CHECK ax_status ax_pread_all(int fd, void *data, size_t size, int64_t offset, const char *path);
 
-/* Creates a directory and its parents; an existing directory is fine. */
+/* Creates a directory and its parents; it is no error if the directory exists. */
 AX_MUST_CHECK ax_status ax_mkdirs(const char *path);
 /* Syncs the directory itself, so that renames in it survive a crash. */
 AX_MUST_CHECK ax_status ax_dir_sync(const char *path);
-/* Removes a file or a whole tree; a missing path is fine. Never follows links. */
+/* Removes a file, or a directory with all its content. It is no error if `path` does not exist. Symbolic
+ * links are removed, never followed. */
 AX_MUST_CHECK ax_status ax_remove_tree(const char *path);
 /* Returns the directory for temporary files: that of the environment variable TMPDIR, or "/tmp" if it is
  * unset or empty. */
 const char *ax_temporary_dir(void);
+/* AX_ERR_DATA if the file system of directory `dir` has fewer than `bytes` free bytes; `what` names in the
+ * message what needs them ("the checkpoint"). AX_OK if the free space is unknown: writing then
+ * fails later. */
+AX_MUST_CHECK ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what);
 bool ax_path_exists(const char *path);
 bool ax_path_is_dir(const char *path);
-/* Whether both paths name the same entry of the same directory, however they are spelled. It need not exist.
- */
+/* Returns true if both paths name the same entry of the same directory, however they are spelled. The entry
+ * need not exist. */
 bool ax_path_same(const char *a, const char *b);
 
-/* "a/b" from "a" and "b"; an absolute `name` is returned as it is. The caller frees. */
+/* Joins `dir` and `name`: "a" and "b" give "a/b"; an absolute `name` is returned unchanged. The caller frees
+ * *out. */
 AX_MUST_CHECK ax_status ax_path_join(const char *dir, const char *name, char **out);
 
 /* ---- clock --------------------------------------------------------------------------------------- */
@@ -208,8 +217,8 @@ uint64_t ax_host_key(void);
  * that comes a second or more after the first. A second one before that counts as the same signal, because
  * terminals and launchers send a signal both to a process and to its process group. */
 bool ax_signal_again(int64_t *first_ms);
-/* Whether a signal was noted since the last call of ax_signal_forget. Functions that wait for bytes of a pipe
- * then give up. */
+/* Returns true if a signal was noted (ax_signal_again) since the last call of ax_signal_forget. Functions
+ * that wait for bytes of a pipe then give up. */
 bool ax_signal_noted(void);
 void ax_signal_forget(void);
 
@@ -232,21 +241,21 @@ void ax_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t 
 /* Returns a key for a purpose: mixes the run's seed with a name ("init/h.0.attn.q") and an index. */
 uint64_t ax_rng_key(uint64_t seed, const char *purpose, uint64_t index);
 
-/* Uniform in [0, 1) with 24 bits, and standard normal (Box-Muller), for element `index` of stream `key`.
- * Elements 4k … 4k+3 share one Philox block. */
+/* Return the random number `index` of the stream `key`: uniform in [0, 1) with 24 bits, or standard normal
+ * (Box-Muller). Elements 4k … 4k+3 share one Philox block. */
 float ax_rng_uniform(uint64_t key, uint64_t index);
 float ax_rng_normal(uint64_t key, uint64_t index);
 
 /* A keyed permutation of 0 … n-1 in O(1) memory (a six-round Feistel network with cycle walking): returns the
- * image of `index`. A bijection for every key. n > 0, index < n. */
+ * number to which `index` is mapped. It is a bijection for every key. n > 0, index < n. */
 uint64_t ax_permute(uint64_t key, uint64_t n, uint64_t index);
 
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
 /* Prints a number of bytes for people: "12.3 MiB". Writes at most 32 bytes and returns `out`. */
 char *ax_format_bytes(double bytes, char out[32]);
-/* Appends to the text in `out`, which has room for `room` bytes, its NUL included. What does not fit is cut.
- */
+/* Appends to the text in `out`, which has room for `room` bytes, including the NUL. If the result is longer,
+ * it is cut off. */
 void ax_text_add(char *out, size_t room, const char *fmt, ...) AX_PRINTF(3, 4);
 void ax_text_add_args(char *out, size_t room, const char *fmt, va_list args) AX_PRINTF(3, 0);
 /* Prints seconds for people: "412 ms", "3m12s", "1h05m". Returns `out`. */
@@ -255,13 +264,14 @@ char *ax_format_seconds(double seconds, char out[32]);
 /* Returns the largest divisor of n > 0 that is at most `most` >= 1. */
 int64_t ax_divisor_below(int64_t n, int64_t most);
 
-/* Summary of n > 0 measurements; sorts them in place. */
+/* Summary of n > 0 measurements; computing it sorts them in place. */
 typedef struct ax_spread {
     double median, min, max, mean;
 } ax_spread;
 ax_spread ax_spread_of(double *value, int64_t n);
 
-/* Edit distance of two short strings, for "did you mean"; swapping two neighbours is one edit. */
+/* Returns the edit distance of two short strings, for messages such as "did you mean"; swapping two adjacent
+ * characters counts as one edit. */
 int ax_edit_distance(const char *a, const char *b);
 
 /* Return the release, e.g. "0.1.0", and the commit that it was built from ("unknown" outside a checkout). */

@@ -15,30 +15,32 @@ extern "C" {
 
 struct json_t; /* of <jansson.h> */
 
-/* Parses `size` bytes of text into a tree whose values are read. An integer beyond 64 bits reads as a real; a
- * number beyond the range of a double, or Infinity, as the largest double of its sign; NaN as null. `flags`
- * are Jansson's (JSON_REJECT_DUPLICATES, JSON_ALLOW_NUL). The caller releases *out, NULL after a failure,
- * with json_decref. AX_ERR_DATA: the message is "WHERE:LINE:COLUMN: not valid JSON: REASON". If `where` is
- * NULL it is "not valid JSON: REASON (column C)", with the line if that is not the first. Lines and columns
- * count from 1, columns in characters, and are those of the first character of the token that is wrong. */
+/* Parses `size` bytes of text into a tree for reading values (ax_json_parse_verbatim makes one for printing).
+ * An integer beyond 64 bits reads as a real; a number beyond the range of a double, or Infinity, as the
+ * largest double of its sign; NaN as null. `flags` are Jansson's (JSON_REJECT_DUPLICATES, JSON_ALLOW_NUL).
+ * The caller releases *out, NULL after a failure, with json_decref. AX_ERR_DATA: the message is
+ * "WHERE:LINE:COLUMN: not valid JSON: REASON". If `where` is NULL it is "not valid JSON: REASON (column C)",
+ * with the line if that is not the first. Lines and columns count from 1, columns in characters, and are
+ * those of the first character of the token that is wrong. */
 AX_MUST_CHECK ax_status ax_json_parse(const char *where, const char *text, size_t size, size_t flags,
                                       struct json_t **out);
 
-/* Where a text begins in a file. */
+/* The position at which a JSON text begins in a file. */
 typedef struct ax_json_place {
     const char *path;
     int64_t line, column;
 } ax_json_place;
 
-/* ax_json_parse for a part of a file, or for a text that is not from a file (`place` NULL). */
+/* As ax_json_parse, for a text that is a part of a file, or (`place` NULL) not from a file. */
 AX_MUST_CHECK ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t size,
                                          size_t flags, struct json_t **out);
 
-/* ax_json_parse for a whole file. AX_ERR_DATA also if the file cannot be read. */
+/* As ax_json_parse, for a whole file. AX_ERR_DATA also if the file cannot be read. */
 AX_MUST_CHECK ax_status ax_json_read_file(const char *path, size_t flags, struct json_t **out);
 
-/* Parses text for ax_json_print, which writes each number as it is in the text. In this tree, numbers that
- * Jansson would print in another way are strings: read values from a tree of ax_json_parse. AX_ERR_DATA. */
+/* Parses text into a tree for ax_json_print, which writes each number as it is in the text. In this tree,
+ * numbers that Jansson would print differently are stored as strings, so values must be read from a tree of
+ * ax_json_parse instead. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_json_parse_verbatim(const char *where, const char *text, size_t size,
                                                struct json_t **out);
 

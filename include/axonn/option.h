@@ -29,7 +29,7 @@ typedef struct ax_strings {
 
 typedef struct ax_weighted_path {
     char *path;
-    double weight; /* > 0; 0: the user gave no weight */
+    double weight; /* a number > 0; 0 means that the user gave no weight */
 } ax_weighted_path;
 
 typedef struct ax_paths {
@@ -43,45 +43,48 @@ typedef struct ax_quota {
     double percent;
 } ax_quota;
 
-/* Returns the number that a quota stands for, out of `whole`; percentages are rounded to the nearest integer.
- */
+/* Returns the number of items that a quota means if there are `whole` in all; percentages are rounded to the
+ * nearest integer. */
 int64_t ax_quota_of(const ax_quota *quota, int64_t whole);
 
 /* The types of options, each with the C type of its field. Strings and lists belong to the struct;
  * ax_option_fini frees them. A string without default that nobody gave is NULL. */
 typedef enum ax_option_type {
     AX_OPT_BOOL,    /* bool: true | false */
-    AX_OPT_INT,     /* int64_t; word i of `choices`, if there are any, stands for -1 - i */
+    AX_OPT_INT,     /* int64_t; a word of `choices`, if there are any, is stored as -1 - its index */
     AX_OPT_FLOAT,   /* double, finite */
     AX_OPT_QUOTA,   /* ax_quota: N, or P% with P from 0 to 100; `range` is N's */
-    AX_OPT_STRING,  /* char *; one of `choices`, if there are any */
-    AX_OPT_PATH,    /* char *; a word of `choices` is kept as it is, "./word" is the file of that name */
+    AX_OPT_STRING,  /* char *; if there are `choices`, it must be one of them */
+    AX_OPT_PATH,    /* char *; a word of `choices` is stored as it is, "./word" is the file of that name */
     AX_OPT_ENUM,    /* int: the index of the word in `choices`; declare the C enum in that order */
     AX_OPT_FLOATS,  /* double[items] */
-    AX_OPT_INTS,    /* ax_ints */
+    AX_OPT_INTS,    /* ax_ints; word i of `choices` as of AX_OPT_INT */
     AX_OPT_STRINGS, /* ax_strings */
     AX_OPT_PATHS    /* ax_paths: PATH, a list of PATH, or a list of {path: PATH, weight: NUMBER} */
 } ax_option_type;
 
 typedef struct ax_option {
-    /* "optim.lr" in files, where dots nest; "max-tokens" for the flag --max-tokens. A key that starts with a
-     * capital is a positional argument, and takes all further words if its type is a list. */
+    /* The name of the option: "optim.lr" in files, where dots mean nested maps; "max-tokens" for the flag
+     * --max-tokens. A key that starts with a capital is a positional argument, and takes all further words if
+     * its type is a list. */
     const char *key;
     ax_option_type type;
     size_t offset;      /* offset of the field in the caller's struct */
     const char *preset; /* the default as a user would write it (lists with commas); NULL: unset or zero */
     const char *range; /* for numbers, e.g. "[0, 1)", "(0, inf)"; NULL: any. Applies to each item of a list */
-    const char *choices;  /* "adamw|sgd" */
-    int items;            /* AX_OPT_FLOATS: number of values */
-    bool required;        /* must be given */
-    bool not_dumped;      /* ax_option_dump leaves it out */
-    const char *meta;     /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
-    const char *help;     /* one sentence, no full stop */
-    const char *variable; /* environment variable that gives the value if no text does, or NULL. The table's
-                             owner reads it, not the set (runtime.h) */
+    const char *choices; /* "adamw|sgd" */
+    int items;           /* AX_OPT_FLOATS: number of values */
+    bool required;       /* must be given */
+    bool not_dumped;     /* ax_option_dump leaves it out */
+    const char *meta;    /* placeholder of the value in the help: "N", "DIR"; NULL: by type */
+    const char *help;    /* one sentence, no full stop */
+    const char
+        *variable; /* environment variable that gives the value if no file and no argument does, or NULL.
+                      Functions of this header do not read it; the table's owner does (runtime.h) */
 } ax_option;
 
-/* Copies the word of an AX_OPT_ENUM's value, e.g. (row, 1) → "sgd", at most 64 bytes, and returns `word`. */
+/* Writes the word for a value of an AX_OPT_ENUM option to `word`: value 1 of "adamw|sgd" is "sgd". Returns
+ * `word`. */
 const char *ax_option_word(const ax_option *option, int value, char word[64]);
 
 /* True if the row is a positional argument. */
@@ -95,7 +98,7 @@ typedef struct ax_option_set ax_option_set;
  * get their defaults). `table` and `target` must outlive the set. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_set_create(const ax_option *table, size_t count, void *target,
                                              ax_option_set **out);
-/* Leaves `target` alone. */
+/* Frees the set, but not the strings and lists in `target` (ax_option_fini does). */
 void ax_option_set_destroy(ax_option_set **set);
 
 /* Frees the strings and lists in `target` and zeroes those fields. */
@@ -104,7 +107,8 @@ void ax_option_fini(const ax_option *table, size_t count, void *target);
 /* Reads YAML. Relative paths are relative to the file's directory and become absolute. AX_ERR_DATA if the
  * file cannot be read, AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_file(ax_option_set *set, const char *path);
-/* The same from memory: `name` is the file's name in messages, and relative paths are relative to `dir`. */
+/* Does ax_option_read_file for a text in memory: `name` is the file's name in messages, and relative paths
+ * are relative to `dir`. */
 AX_MUST_CHECK ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *dir,
                                             const char *text, size_t size);
 
@@ -117,19 +121,20 @@ AX_MUST_CHECK ax_status ax_option_read_overrides(ax_option_set *set, size_t n, c
  * AX_OPT_INTS and AX_OPT_FLOATS take one value with commas. Any other flag given twice is an error of the
  * user. Paths stay as typed. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_option_read_flags(ax_option_set *set, size_t n, char *const *args);
-/* Called before ax_option_read_flags: arguments GROUP.NAME=VALUE, where `keys` has the group, are read into
- * `keys` as by ax_option_read_overrides. They may be anywhere, but after -- or as the value of a flag that
- * takes one value they are not keys. `keys` must outlive the reading. */
+/* Makes a later ax_option_read_flags accept arguments GROUP.NAME=VALUE too. If the set `keys` has the group,
+ * they are read into `keys`, as by ax_option_read_overrides. They may stand anywhere among the flags, except
+ * after -- and in place of the value of a flag that takes one value. `keys` must outlive the call of
+ * ax_option_read_flags. */
 void ax_option_take_keys(ax_option_set *set, ax_option_set *keys);
 
 /* True if a file or the command line gave the key a valid value, false if it has its default. */
 bool ax_option_given(const ax_option_set *set, const char *key);
-/* True if the command line gave the key. */
+/* True if the command line gave the key a value. */
 bool ax_option_typed(const ax_option_set *set, const char *key);
 /* True if no error was recorded for the key and every text could be read to its end. Rules over several keys
  * ask this first, because a key that seems to be missing may be in a part that was not read. */
 bool ax_option_ok(const ax_option_set *set, const char *key);
-/* Where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
+/* Returns where the value comes from: "train.yaml:12:7", "command line, argument …" or "default". */
 const char *ax_option_place(const ax_option_set *set, const char *key);
 
 /* Gives a key of the table a value; `place` is where it comes from. Relative paths become absolute.
@@ -143,8 +148,8 @@ void ax_option_error(ax_option_set *set, const char *key, const char *fmt, ...) 
 /* Makes a key optional that the table requires. */
 void ax_option_waive(ax_option_set *set, const char *key);
 
-/* AX_OK if there were no errors, else AX_ERR_USAGE with all errors as the message, one per line: place, key,
- * rule and the nearest legal key or value. */
+/* Ends reading: returns AX_OK if no errors were recorded, else AX_ERR_USAGE. The message then has all errors,
+ * one per line, with place, key, rule and the nearest legal key or value. */
 AX_MUST_CHECK ax_status ax_option_finish(ax_option_set *set);
 
 /* ---- text ---------------------------------------------------------------------------------------- */
@@ -156,16 +161,16 @@ AX_MUST_CHECK ax_status ax_option_dump(const ax_option_set *set, ax_buf *out);
 /* Appends the value of one key of the table as it is written after "key=", without quotes. */
 AX_MUST_CHECK ax_status ax_option_value(const ax_option_set *set, const char *key, ax_buf *out);
 
-/* Appends the values as lines "key: value", all of them, without places: the same text for the same values.
- */
+/* Appends all values as lines "key: value", without places, so that equal values give equal text. */
 AX_MUST_CHECK ax_status ax_option_print(const ax_option_set *set, ax_buf *out);
 
-/* Appends the row's left column of the help ("--max-tokens N", "optim.lr NUMBER"), `flag` for a verb's flags.
- */
+/* Appends the row's left column of the help ("--max-tokens N", "optim.lr NUMBER"), `flag`: the row is a flag
+ * of a verb, not a key. */
 AX_MUST_CHECK ax_status ax_option_usage(const ax_option *option, bool flag, ax_buf *out);
 /* Appends the row's right column: help, legal values and default (a flag that is a bool has none). */
 AX_MUST_CHECK ax_status ax_option_describe(const ax_option *option, bool flag, ax_buf *out);
-/* Appends two aligned columns for the whole table, wrapped at `width` columns. */
+/* Appends the help of the whole table: the two columns of each row, aligned, in lines of at most `width`
+ * characters. */
 AX_MUST_CHECK ax_status ax_option_help(const ax_option *table, size_t count, bool flags, int width,
                                        ax_buf *out);
 

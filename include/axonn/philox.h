@@ -1,6 +1,6 @@
-/* The counter-based random numbers of base.h, inline, so that GPU code draws the same ones: Philox4x32-10
- * (Salmon et al., SC'11), a pure function of key and counter. Host code calls ax_philox, ax_rng_uniform and
- * ax_rng_normal. */
+/* The counter-based random numbers of base.h as inline functions, so that GPU code draws the same numbers:
+ * Philox4x32-10 (Salmon et al., SC'11), a pure function of key and counter. Host code calls ax_philox,
+ * ax_rng_uniform and ax_rng_normal. */
 #ifndef AXONN_PHILOX_H
 #define AXONN_PHILOX_H
 
@@ -96,7 +96,8 @@ AX_INLINE void ax_philox_normal_pair(uint32_t word0, uint32_t word1, float out[2
     out[1] = (float)(along * (quarter & 1 ? cosine : sine));
 }
 
-/* Standard normals 4·block … 4·block+3: words (0,1) give the first two, (2,3) the others. */
+/* Computes the standard normals with indices 4·block … 4·block+3: words 0 and 1 of the Philox block give the
+ * first two, words 2 and 3 the others. */
 AX_INLINE void ax_philox_normals(uint64_t key, uint64_t block, float out[4])
 {
     uint32_t words[4];

@@ -3,8 +3,8 @@
  *
  * Each has a key (runtime.isa), for configurations and command lines, and an environment variable
  * (AXONN_ISA). The value that a program sets is used first, then the variable's, then the default. The values
- * are the only state here; it is global, and all functions are thread-safe. None is collective
- * (ax_comm_share_runtime is). */
+ * are global state of the process; all functions are thread-safe. None is collective (ax_comm_share_runtime,
+ * in comm.h, is). */
 #ifndef AXONN_RUNTIME_H
 #define AXONN_RUNTIME_H
 
@@ -37,7 +37,7 @@ extern "C" {
       "attention kernels of device cuda; auto: the best that take a call; plain: own, simple ones; "         \
       "flash: own ones on tensor cores")                                                                     \
     X(PLANS, plans, PATH, char *, "off", NULL, "off|on", "DIR", true,                                        \
-      "device cuda: on: time several algorithms for each matrix product and keep the choice in the "         \
+      "device cuda: on: time several algorithms for each GEMM and keep the choice in the "         \
       "user's cache directory; DIR: keep it there; off: take the library's first algorithm")                 \
     X(GRAPHS, graphs, ENUM, int, "on", NULL, "on|off", NULL, false,                                          \
       "device cuda: whether kernel launches that repeat are launched as CUDA graphs")                        \
@@ -68,34 +68,35 @@ typedef struct ax_runtime_values {
         .choices = choices_, .meta = meta_, .help = help_, .variable = "AXONN_" #ID, .not_dumped = !(keep)   \
     }
 
-/* The rows, by ax_runtime_id; their offsets are those in ax_runtime_values. */
+/* The rows of all settings, indexed by ax_runtime_id; their offsets are those in ax_runtime_values. */
 extern const ax_option ax_runtime_options[AX_RUNTIME_COUNT];
 
-/* *value is the setting's value as text; it is valid until the process ends or changes its environment.
+/* Gets a setting's value as text. *value is valid until the process ends or changes its environment.
  * AX_ERR_USAGE if the variable has a value that is not allowed. */
 AX_MUST_CHECK ax_status ax_runtime_get(ax_runtime_id id, const char **value);
-/* The same, for code that can use one value only during the life of the process: after that ax_runtime_set
- * refuses any other. */
+/* As ax_runtime_get, for code that cannot change to another value later in the life of the process:
+ * ax_runtime_set then fails for any other value. */
 AX_MUST_CHECK ax_status ax_runtime_fix(ax_runtime_id id, const char **value);
-/* What gives the value, for messages: "AXONN_ISA" or "runtime.isa". */
+/* Returns what gave the setting its value, for messages: "AXONN_ISA" or "runtime.isa". */
 const char *ax_runtime_source(ax_runtime_id id);
-/* AX_ERR_USAGE, naming the variable, if the variable of any setting has a value that is not allowed, and the
- * value is used. */
+/* Checks the environment variables of all settings. AX_ERR_USAGE, naming the variable, if one whose value is
+ * used has a value that is not allowed. */
 AX_MUST_CHECK ax_status ax_runtime_check(void);
 
-/* Sets the value; NULL: the variable or the default apply again. shared_memory and ranks_per_node concern
- * worlds that are created later, isa, attention, plans and graphs devices that are opened later. AX_ERR_USAGE
- * if the value is not allowed, or comes too late (ax_runtime_fix). */
+/* Sets the value; NULL: from then on the variable or the default applies again. shared_memory and
+ * ranks_per_node concern worlds that are created later, isa, attention, plans and graphs devices that are
+ * opened later. AX_ERR_USAGE if the value is not allowed, or comes too late (ax_runtime_fix). */
 AX_MUST_CHECK ax_status ax_runtime_set(ax_runtime_id id, const char *value);
 /* Sets the values of the keys that a file or the command line gave to `set`, whose table has the rows. */
 AX_MUST_CHECK ax_status ax_runtime_set_given(const ax_option_set *set);
 
-/* Sets a value that is not required: the one with which a run began that is now resumed, maybe elsewhere. If
- * it cannot be had, a warning says so, and the best other value is used. */
+/* Sets a preferred value, which is not required: for a resumed run the value with which the run began, maybe
+ * on another machine. If this machine cannot use the value, a warning says so, and the best other value is
+ * used. */
 AX_MUST_CHECK ax_status ax_runtime_prefer(ax_runtime_id id, const char *value);
-/* For the code that finds that `value`, which ax_runtime_get returned, cannot be had here. `why` is a clause
- * for the message: "which …". If the value is only preferred, logs a warning, sets it to `best` and returns
- * AX_OK; else AX_ERR_USAGE. */
+/* Called by code that finds that this machine cannot use `value`, which ax_runtime_get returned. `why` is a
+ * clause for the message: "which …". If the value is only preferred (ax_runtime_prefer), logs a warning, sets
+ * the setting to `best` and returns AX_OK; else AX_ERR_USAGE. */
 AX_MUST_CHECK ax_status ax_runtime_unavailable(ax_runtime_id id, const char *value, const char *best,
                                                const char *why);
 

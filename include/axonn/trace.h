@@ -54,6 +54,8 @@ typedef struct ax_metrics_step {
     int comm_count;
     int64_t comm_wire_bytes;
     double comm_exposed_ms;
+    double
+        pipe_wait_ms; /* time in which a pipeline stage had nothing to do, the longest; 0: the row omits it */
     bool skipped;
     double loss_scale; /* fp16 only; 0: the row omits it */
 } ax_metrics_step;
@@ -63,9 +65,8 @@ typedef struct ax_metrics_step {
  * file, and renames an old one to metrics.jsonl.N and an old tb/ to tb.N. Writes the object that describes
  * the run. The caller owns *out. AX_ERR_DATA. */
 AX_MUST_CHECK ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_metrics **out);
-/* One row, one TensorBoard event per number, and the progress line
- * "step 120/2000 | loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB |
- * eta 13m". */
+/* Reports a step: writes one row, one TensorBoard event per number, and the progress line "step 120/2000 |
+ * loss 3.2451 | gnorm 0.812 | lr 2.98e-04 | 412 ms | 318k tok/s | MFU 39.5% | mem 1.2 GiB | eta 13m". */
 AX_MUST_CHECK ax_status ax_metrics_step_add(ax_metrics *metrics, const ax_metrics_step *step);
 /* Reports an evaluation: row {"step": N, "eval_loss": X, …}, TensorBoard event and log line.
  * bits_per_byte < 0: unknown. */
@@ -80,7 +81,8 @@ void ax_metrics_close(ax_metrics **metrics);
 typedef struct ax_history_point {
     int64_t step;
     double loss, grad_norm, lr, step_ms, tokens_per_s;
-    bool eval;      /* an evaluation: loss is eval_loss; grad_norm, lr, step_ms and tokens_per_s are 0 */
+    bool eval;      /* the point is an evaluation: `loss` is the evaluation loss; grad_norm, lr, step_ms and
+                       tokens_per_s are 0 */
 } ax_history_point; /* numbers that are null in the file are NaN */
 
 typedef struct ax_history {
@@ -108,7 +110,8 @@ typedef struct ax_event {
     double begin, end;
     const char *kind; /* "kernel", "layer", "all_gather", "wait", … */
     const char *name; /* name of the kernel, layer or parameter */
-    int64_t value;    /* kernel: CPU time of the launching thread in ns; gather: bytes; otherwise 0 */
+    int64_t value;    /* kernel: CPU time of the launching thread in ns; gather: bytes; task, send and
+                         receive of a pipeline: micro-batch; otherwise 0 */
 } ax_event;
 
 /* The event rings of one rank. One thread writes a ring; a full ring overwrites its oldest events; adding an
@@ -117,16 +120,17 @@ typedef struct ax_event {
 typedef struct ax_trace ax_trace;
 typedef struct ax_event_ring ax_event_ring;
 
-/* Rings of at least `capacity` events. The caller owns *out. */
+/* Creates a trace whose rings hold at least `capacity` events each. The caller owns *out. */
 AX_MUST_CHECK ax_status ax_trace_create(size_t capacity, ax_trace **out);
 void ax_trace_destroy(ax_trace **trace);
 /* Adds a ring for the thread named `name`; the trace owns it. Not thread-safe. */
 AX_MUST_CHECK ax_status ax_trace_ring(ax_trace *trace, const char *name, ax_event_ring **out);
 void ax_event_add(ax_event_ring *ring, const char *kind, const char *name, double begin, double end,
                   int64_t value);
-/* ax_event_count: number of events added since creation, overwritten ones included. ax_event_get: event i of
- * them, NULL if newer events have overwritten it. The writer may overwrite the oldest event while a reader
- * reads it: stop the writing thread first, or read only events that are newer. */
+/* ax_event_count returns the number of events added since creation, overwritten events included. ax_event_get
+ * returns event i, counted in the order of adding, or NULL if a newer event has overwritten it. The writer
+ * may overwrite the oldest event while a reader reads it: stop the writing thread first, or read only events
+ * that are newer. */
 size_t ax_event_count(const ax_event_ring *ring);
 const ax_event *ax_event_get(const ax_event_ring *ring, size_t i);
 /* Writes the events in the rings as Chrome trace events (JSON, microseconds since `origin`), for Perfetto and

@@ -1,5 +1,5 @@
-/* How much memory this process can still allocate: what the machine has available, within the limits of the
- * process's control groups and address space. */
+/* Finds how much memory this process can still allocate: the memory that the machine has available, within
+ * the limits of the process's control groups and address space. */
 #include "axonn/base.h"
 #include "base/memory.h"
 
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Returns the number in file dir/name: of the first line that begins with `key` ("": of any line), after the
- * key. -1 if there is none, as for the limit "max". */
+/* Returns the number that follows `key` in the first line of file dir/name that begins with `key` ("": the
+ * first line). -1 if there is no number, as for the limit "max". */
 static int64_t read_number(const char *dir, const char *name, const char *key)
 {
     char path[4400], line[256], *end;

@@ -10,12 +10,26 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 const char *ax_temporary_dir(void)
 {
     const char *named = getenv("TMPDIR");
     return named && *named ? named : "/tmp";
+}
+
+ax_status ax_dir_has_space(const char *dir, int64_t bytes, const char *what)
+{
+    struct statvfs info;
+    char needs[32], has[32];
+    if (statvfs(dir, &info))
+        return AX_OK;
+    double available = (double)info.f_bavail * (double)info.f_frsize;
+    AX_CHECK((double)bytes <= available, AX_ERR_DATA,
+             "no space in %s: %s needs %s (%lld bytes) beside the files there, %s are free", dir, what,
+             ax_format_bytes((double)bytes, needs), (long long)bytes, ax_format_bytes(available, has));
+    return AX_OK;
 }
 
 bool ax_path_exists(const char *path) { return access(path, F_OK) == 0; }
@@ -78,7 +92,7 @@ ax_status ax_file_open(const char *path, int *fd)
 }
 
 /* Polls before the read, because the system restarts a read that a signal interrupted, but not a poll. The
- * timeout is for a signal that comes between the check and the poll. */
+ * poll has a timeout, because a signal between the check and the poll does not interrupt the poll. */
 ax_status ax_file_wait(int fd, const char *path)
 {
     enum { PATIENCE_MS = 100 };
@@ -183,8 +197,9 @@ ax_status ax_pread_all(int fd, void *data, size_t size, int64_t offset, const ch
         if (n < 0 && errno == EINTR)
             continue;
         AX_CHECK(n >= 0, AX_ERR_DATA, "cannot read %s: %s", path, strerror(errno));
-        AX_CHECK(n > 0, AX_ERR_DATA, "%s is truncated: %zu bytes are missing at offset %lld", path, size,
-                 (long long)offset);
+        AX_CHECK(n > 0, AX_ERR_DATA,
+                 "%s is truncated: %zu bytes are missing at offset %lld; get or write the file again", path,
+                 size, (long long)offset);
         p += n;
         size -= (size_t)n;
         offset += n;

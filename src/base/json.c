@@ -1,7 +1,7 @@
 /* Rewrites numbers that Jansson cannot represent, before Jansson parses the text. In a text for
- * ax_json_print, such a number becomes a string: MARK and its digits; printing removes the mark and the
- * quotes. No other string begins with MARK, a NUL: callers parse a text with ax_json_parse before they parse
- * it verbatim, and there Jansson refuses NUL in strings. */
+ * ax_json_print, such a number becomes a string that consists of MARK and the number's digits; printing
+ * removes the mark and the quotes. MARK is a NUL. No other string begins with it, because callers parse a
+ * text with ax_json_parse before they parse it verbatim, and ax_json_parse rejects NUL in strings. */
 #include "axonn/json.h"
 
 #include <jansson.h>
@@ -80,7 +80,7 @@ static number_kind scan_number(const char *at, const char *end, const char **nex
     return kind;
 }
 
-/* Whether the integer of n bytes at `at` fits into 64 bits. */
+/* Returns true if the integer of n bytes at `at` fits into 64 bits. */
 static bool fits_integer(const char *at, size_t n)
 {
     bool negative = *at == '-';
@@ -104,8 +104,8 @@ static ax_status write_readable(number_kind kind, const char *at, size_t n, ax_b
     return kind == INTEGER && !fits_integer(at, n) ? ax_buf_add(out, ".0", 2) : AX_OK;
 }
 
-/* Appends a number for ax_json_print: as it stands if Jansson prints it with the same digits, else as a
- * string with MARK. */
+/* Appends a number for ax_json_print: unchanged if Jansson prints it with the same digits, else as a string
+ * with MARK. */
 static ax_status write_verbatim(number_kind kind, const char *at, size_t n, ax_buf *out)
 {
     bool minus_zero = n == 2 && !memcmp(at, "-0", 2);
@@ -169,7 +169,7 @@ static const char *find_piece(const source *s, size_t position)
     return at;
 }
 
-/* Returns where the token begins that Jansson refused. Jansson reports the position after the token, and
+/* Returns where the token begins that Jansson rejected. Jansson reports the position after the token, and
  * quotes a token of up to 20 bytes: "… near 'TOKEN'". */
 static const char *find_error(const source *s, const json_error_t *error)
 {
@@ -227,7 +227,7 @@ ax_status ax_json_parse_at(const ax_json_place *place, const char *text, size_t 
 {
     json_error_t error;
     *out = json_loadb(text, size, flags,
-                      &error); /* tries the unchanged text first, for speed: this mostly succeeds */
+                      &error); /* the unchanged text is tried first, which is faster and usually succeeds */
     return *out ? AX_OK : parse_rewritten(&(source){place, text, size, write_readable}, flags, out);
 }
 

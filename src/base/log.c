@@ -1,4 +1,4 @@
-/* One line per message on stderr. */
+/* The log: writes one line per message to stderr. */
 #include "axonn/base.h"
 #include "axonn/runtime.h"
 
@@ -56,7 +56,7 @@ void ax_log(ax_log_level level, const char *fmt, ...)
         return;
     size_t len = (size_t)ax_min(n + m, (int64_t)sizeof line - 2);
     line[len++] = '\n';
-    /* One write per line, so that ranks sharing a terminal do not cut into each other. */
+    /* One call of write per line, so that lines of several ranks on one terminal are not mixed. */
     if (write(STDERR_FILENO, line, len) < 0)
         return;
 }

@@ -59,7 +59,8 @@ ax_status ax_buf_printf(ax_buf *buf, const char *fmt, ...)
     int n = vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     ax_status status =
-        n < 0 ? ax_fail(AX_ERR_INTERNAL, "bad format \"%s\"", fmt) : ax_buf_reserve(buf, (size_t)n);
+        n < 0 ? ax_fail(AX_ERR_INTERNAL, "ax_buf_printf: vsnprintf rejects the format \"%s\"", fmt)
+              : ax_buf_reserve(buf, (size_t)n);
     if (status == AX_OK) {
         vsnprintf(buf->data + buf->size, (size_t)n + 1, fmt, again);
         buf->size += (size_t)n;
@@ -77,17 +78,17 @@ void ax_buf_fini(ax_buf *buf)
 ax_status ax_region_create(size_t bytes, ax_region *out)
 {
     char text[32];
-    AX_CHECK(bytes <= INT64_MAX - 4 * PAGE, AX_ERR_MEMORY, "cannot map %s of memory",
+    AX_CHECK(bytes <= INT64_MAX - 4 * PAGE, AX_ERR_MEMORY, "not enough memory or address space for %s",
              ax_format_bytes((double)bytes, text));
     size_t usable = (size_t)ax_round_up((int64_t)(bytes ? bytes : 1), PAGE);
     char *whole =
         mmap(NULL, usable + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    AX_CHECK(whole != MAP_FAILED, AX_ERR_MEMORY, "cannot map %s of memory",
+    AX_CHECK(whole != MAP_FAILED, AX_ERR_MEMORY, "not enough memory or address space for %s",
              ax_format_bytes((double)bytes, text));
     *out = (ax_region){whole + PAGE, usable};
     if (mprotect(out->base, usable, PROT_READ | PROT_WRITE)) {
         ax_region_destroy(out);
-        return ax_fail(AX_ERR_MEMORY, "cannot get %s of memory", ax_format_bytes((double)bytes, text));
+        return ax_fail(AX_ERR_MEMORY, "not enough memory for %s", ax_format_bytes((double)bytes, text));
     }
     if (usable >= 4 * (size_t)HUGE_PAGE)
         madvise(out->base, usable, MADV_HUGEPAGE);

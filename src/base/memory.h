@@ -1,4 +1,4 @@
-/* Numbers of /proc files, read without allocating. */
+/* Reads numbers from /proc files without allocating memory. */
 #ifndef AX_BASE_MEMORY_H
 #define AX_BASE_MEMORY_H
 

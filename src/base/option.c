@@ -1,4 +1,5 @@
-/* Option sets: defaults, places, collected errors. Read include/axonn/option.h first. */
+/* Option sets: defaults, places of values, and the collection of errors. Read include/axonn/option.h
+ * first. */
 #include "option_private.h"
 
 #include <ctype.h>
@@ -158,7 +159,7 @@ static void report(ax_option_set *set, const char *place, const char *key, const
         ax_text_add(line, sizeof line,
                     "%s%.60s: ", set->flags && option && !ax_option_is_positional(option) ? "--" : "", key);
     ax_text_add_args(line, sizeof line, fmt, args);
-    /* Out of memory: the line is lost, but error_count still makes ax_option_finish fail. */
+    /* If memory is short, the line is lost, but error_count still makes ax_option_finish fail. */
     if (ax_buf_printf(&set->errors, "\n  %s", line) != AX_OK)
         return;
 }
@@ -268,8 +269,8 @@ static const char *last_name(const char *key)
     return dot ? dot + 1 : key;
 }
 
-/* Returns the edit distance of a legal key from the given one, lowered for related keys: at most 1 if only
- * the group differs, at most 2 if one is a prefix of the other. */
+/* Returns how far a legal key is from the given one: their edit distance, but at most 1 if only the groups
+ * differ, and at most 2 if one is a prefix of the other. */
 static int key_distance(const char *legal, const char *given)
 {
     int distance = ax_edit_distance(legal, given);
@@ -281,8 +282,8 @@ static int key_distance(const char *legal, const char *given)
     return (int)ax_min(distance, ax_edit_distance(last_name(legal), last_name(given)) + 1);
 }
 
-/* Whether the set has the flags of a verb that also takes KEY=VALUE arguments, which users sometimes write as
- * flags (--train.steps=10). */
+/* Returns true if the set has the flags of a verb that also takes KEY=VALUE arguments, which users sometimes
+ * write as flags (--train.steps=10). */
 static bool takes_keys(const ax_option_set *set)
 {
     for (size_t i = 0; i < set->count; i++)
@@ -293,7 +294,7 @@ static bool takes_keys(const ax_option_set *set)
 
 void option_unknown(ax_option_set *set, const char *place, const char *key)
 {
-    if (set->error_count >= ERRORS_KEPT) { /* only counted: it will not be printed */
+    if (set->error_count >= ERRORS_KEPT) { /* this error is only counted and will not be printed */
         set->error_count++;
         return;
     }
@@ -303,7 +304,8 @@ void option_unknown(ax_option_set *set, const char *place, const char *key)
         const char *legal = set->table[i].key;
         if (ax_option_is_positional(&set->table[i]))
             continue;
-        /* Groups first: "optimizer" is nearer to "optim" than to any key in it. */
+        /* Compares with the names of groups first, because "optimizer" is nearer to the group "optim" than to
+         * any key in it. */
         for (const char *dot = strchr(legal, '.'); dot; dot = strchr(dot + 1, '.')) {
             snprintf(candidate, sizeof candidate, "%.*s", (int)(dot - legal), legal);
             if (key_distance(candidate, key) < nearest && !strchr(key, '.')) {

@@ -15,13 +15,13 @@ typedef struct scan {
     size_t positional; /* table row from which to look for the next positional argument */
 } scan;
 
-/* "-" and negative numbers such as -1 are values. */
+/* Returns true if the text is a flag and not a value; "-" and negative numbers such as -1 are values. */
 static bool looks_like_flag(const scan *s, const char *text)
 {
     return !s->flags_ended && text[0] == '-' && text[1] == '-';
 }
 
-/* Whether the text is KEY=VALUE with a key in a group of set->keys. */
+/* Returns true if the text is KEY=VALUE, and set->keys has the group of KEY. */
 static bool is_key(const scan *s, const char *text)
 {
     char group[64];
@@ -45,7 +45,7 @@ static ax_status store_value(scan *s, const ax_option *option, const char *text)
         return AX_OK;
     if (option_takes_many(option)) {
         if (!option_state(s->set, option)->place)
-            option_field_fini(option, target); /* the first given value replaces the default list */
+            option_field_fini(option, target); /* the first value that is given replaces the default list */
         memcpy(&field, target, option_field_size(option));
         memset(target, 0, option_field_size(option));
         status = option_item(option, text, NULL, 0, 0, &field);

@@ -1,4 +1,5 @@
-/* Shared by the files that implement option.h: the set, single values, collected errors. */
+/* Shared by the files that implement option.h: the struct of a set, functions for single values, and for the
+ * collection of errors. */
 #ifndef AX_BASE_OPTION_PRIVATE_H
 #define AX_BASE_OPTION_PRIVATE_H
 
@@ -18,12 +19,12 @@ struct ax_option_set {
     ax_option_state *states; /* one per row */
     ax_buf errors;           /* one line per error kept */
     size_t error_count;
-    ax_option_set *keys; /* takes arguments KEY=VALUE from among the flags; or NULL */
+    ax_option_set *keys; /* the set that gets the arguments KEY=VALUE among the flags; or NULL */
     bool flags;          /* messages show keys as --key */
-    bool broken;         /* a text could not be read to its end: it may give keys that seem to be missing */
+    bool broken; /* a file could not be read to its end, so keys that seem to be missing may be in its rest */
 };
 
-/* Room for the largest field of any type. */
+/* A buffer that is large enough for the field of any type. */
 enum { OPTION_FLOATS_MAX = 8 };
 typedef union option_field {
     double floats[OPTION_FLOATS_MAX];
@@ -43,16 +44,16 @@ ax_status option_items_end(const ax_option *option, size_t n);
 ax_status option_value(const ax_option *option, const char *text, const char *dir, void *field);
 ax_status option_number(const char *text, double *out);
 bool option_is_list(const ax_option *option);
-bool option_takes_many(const ax_option *option); /* as a flag: all values up to the next flag */
+bool option_takes_many(const ax_option *option); /* as a flag it takes all values up to the next flag */
 size_t option_field_size(const ax_option *option);
 void option_field_fini(const ax_option *option, void *field);
 /* Returns the number of items of a list field. */
 size_t option_list_length(const ax_option *option, const void *field);
-/* "an integer", "a path", … */
+/* Returns a phrase for the option's type: "an integer", "a path", … */
 const char *option_type_phrase(const ax_option *option);
-/* `text` in quotes, shortened and free of control characters. */
+/* Writes `text` in quotes to `out`, shortened and without control characters. Returns out. */
 char *option_quote(const char *text, char out[80]);
-/* "at least 1", "from 0 to 10", "at least 0 and less than 1". */
+/* Writes a range in words: "at least 1", "from 0 to 10", "at least 0 and less than 1". Returns out. */
 char *option_range_phrase(const char *range, char out[96]);
 /* Returns the shortest text that reads back as the same double. */
 char *option_format_double(double value, char out[32]);
@@ -69,7 +70,7 @@ ax_status option_store(ax_option_set *set, const ax_option *option, option_field
  * an error is recorded that quotes both. */
 ax_status option_claim(ax_option_set *set, const ax_option *option, const char *place, const char *text,
                        bool *claimed);
-/* Records an error at a place; `key` may be unknown to the table. */
+/* Records an error at a place. `key` need not be a key of the table. */
 void option_report(ax_option_set *set, const char *place, const char *key, const char *fmt, ...)
     AX_PRINTF(4, 5);
 /* Called with the status of reading `option`: records AX_ERR_USAGE as an error of the set and returns AX_OK;
@@ -79,7 +80,7 @@ ax_status option_absorb(ax_option_set *set, const ax_option *option, const char 
 void option_unknown(ax_option_set *set, const char *place, const char *key);
 /* True if keys of the form "prefix.…" exist. */
 bool option_is_group(const ax_option_set *set, const char *prefix);
-/* Appends the names directly under `prefix` ("" for the top) with commas. */
+/* Appends the names directly under the group `prefix` ("": the top level), separated by commas. */
 void option_list_group(const ax_option_set *set, const char *prefix, ax_buf *out);
 
 #endif

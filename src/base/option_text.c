@@ -1,4 +1,4 @@
-/* Options as text: the dump of resolved values, the help of a table. */
+/* Writes options as text: the values of a set as YAML, and the help of a table. */
 #include "option_private.h"
 
 #include <inttypes.h>
@@ -33,6 +33,14 @@ static ax_status dump_path(const ax_weighted_path *path, ax_buf *out)
     return ax_buf_printf(out, ", weight: %s}", option_format_double(path->weight, number));
 }
 
+static ax_status dump_int(const ax_option *option, int64_t value, ax_buf *out)
+{
+    char word[64];
+    if (option->choices && value < 0 && value > -64 && *ax_option_word(option, (int)(-1 - value), word))
+        return ax_buf_printf(out, "%s", word);
+    return ax_buf_printf(out, "%" PRId64, value);
+}
+
 size_t option_list_length(const ax_option *option, const void *field)
 {
     if (option->type == AX_OPT_FLOATS)
@@ -51,7 +59,7 @@ static ax_status dump_list(const ax_option *option, const void *field, ax_buf *o
         if (option->type == AX_OPT_FLOATS)
             AX_TRY(ax_buf_printf(out, "%s", option_format_double(((const double *)field)[i], number)));
         else if (option->type == AX_OPT_INTS)
-            AX_TRY(ax_buf_printf(out, "%" PRId64, ((const ax_ints *)field)->items[i]));
+            AX_TRY(dump_int(option, ((const ax_ints *)field)->items[i], out));
         else if (option->type == AX_OPT_STRINGS)
             AX_TRY(dump_string(((const ax_strings *)field)->items[i], out));
         else
@@ -73,12 +81,8 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     switch (option->type) {
     case AX_OPT_BOOL:
         return ax_buf_printf(out, "%s", *(const bool *)field ? "true" : "false");
-    case AX_OPT_INT: {
-        int64_t value = *(const int64_t *)field;
-        if (option->choices && value < 0 && value > -64 && *ax_option_word(option, (int)(-1 - value), word))
-            return ax_buf_printf(out, "%s", word);
-        return ax_buf_printf(out, "%" PRId64, value);
-    }
+    case AX_OPT_INT:
+        return dump_int(option, *(const int64_t *)field, out);
     case AX_OPT_FLOAT:
         return ax_buf_printf(out, "%s", option_format_double(*(const double *)field, word));
     case AX_OPT_QUOTA:
@@ -93,8 +97,8 @@ static ax_status dump_value(const ax_option *option, const void *field, ax_buf *
     }
 }
 
-/* Returns the length of the groups that `key` and `previous` share, with their dots: "a.b." for "a.b.c" and
- * "a.b.d". */
+/* Returns the length of the groups that begin both `key` and `previous`, dots included: that of "a.b." for
+ * "a.b.c" and "a.b.d". */
 static size_t shared_groups(const char *key, const char *previous)
 {
     size_t shared = 0;

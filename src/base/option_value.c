@@ -1,4 +1,4 @@
-/* Option values: from text to a field of the caller's struct, type by type. */
+/* Option values: for each type, a function that converts text to a field of the caller's struct. */
 #include "option_private.h"
 
 #include <ctype.h>
@@ -31,7 +31,7 @@ static const char *next_word(const char *rest, const char **word, size_t *n)
     return rest[*n] ? rest + *n + 1 : rest + *n;
 }
 
-/* Index of `text` among the choices, or -1. */
+/* Returns the index of `text` among the choices, or -1. */
 static int find_word(const char *choices, const char *text)
 {
     const char *word;
@@ -132,7 +132,8 @@ static ax_status check_range(const ax_option *option, double value, const char *
 
 static size_t digits(const char *text) { return strspn(text, "0123456789"); }
 
-/* Decimal floating point and nothing else: strtod alone would take hexadecimal, infinities and names. */
+/* Returns true if the text is a decimal number. strtod alone would also accept hexadecimal numbers, "inf" and
+ * "nan". */
 static bool is_decimal(const char *text)
 {
     text += *text == '-' || *text == '+';
@@ -155,8 +156,8 @@ static bool is_decimal(const char *text)
     return *text == 0;
 }
 
-/* Removes the separators from "1_000" or "1,000", for a hint in the message. False if there are none, or if
- * the rest is not a number. */
+/* Removes the separators from "1_000" or "1,000", for a hint in the message. Returns false if the text has no
+ * separators, or is no number without them. */
 static bool without_underscores(const char *text, char out[40])
 {
     size_t n = 0;

@@ -40,7 +40,7 @@ static const char *kind_of(const yaml_node_t *node)
                                               : "a value";
 }
 
-/* Whether a value is null: `key:` without a value, ~ or null. */
+/* Returns true if a value is null: `key:` without a value, ~ or null. */
 static bool is_null(const yaml_node_t *node)
 {
     const char *text = scalar(node);
@@ -161,7 +161,7 @@ static const yaml_node_t *find_first(const map_keys *keys, const yaml_node_t *ke
 
 static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map);
 
-/* Reads the value of a group, or, with `full` = "", the root of the document. */
+/* Reads the map that is the value of the group `full`, or the root of the document if `full` is "". */
 static ax_status read_group(reader *r, const char *full, const yaml_node_t *node)
 {
     if (node->type == YAML_MAPPING_NODE)
@@ -222,7 +222,7 @@ static ax_status read_map(reader *r, const char *prefix, const yaml_node_t *map)
 
 /* ---- documents ----------------------------------------------------------------------------------- */
 
-/* Whether there is a tab in the indentation of the line. */
+/* Returns true if the indentation of the line contains a tab. */
 static bool tab_indents(const char *text, size_t size, size_t line)
 {
     const char *at = text, *end = text + size;
@@ -264,7 +264,8 @@ static bool load_document(reader *r, yaml_parser_t *parser, yaml_document_t *doc
     return ok;
 }
 
-/* Greatest nesting of maps and lists: libyaml's time grows with the square of the depth. */
+/* How deep maps and lists may nest. There is a limit, because libyaml's time grows with the square of the
+ * depth. */
 enum { NESTING_MAX = 32 };
 
 static int nesting_of(const yaml_event_t *event)
@@ -281,8 +282,8 @@ static int nesting_of(const yaml_event_t *event)
     }
 }
 
-/* *flat is whether maps and lists nest at most NESTING_MAX deep, up to the first syntax error; if not, an
- * error is recorded. */
+/* Sets *flat to whether maps and lists nest at most NESTING_MAX deep, in the text up to the first syntax
+ * error. If they nest deeper, records an error. */
 static ax_status check_nesting(reader *r, const char *text, size_t size, bool *flat)
 {
     yaml_parser_t parser;
@@ -346,7 +347,7 @@ ax_status ax_option_read_text(ax_option_set *set, const char *name, const char *
     return read_document(&r, "", NULL, text, size);
 }
 
-enum { FILE_MOST = 1 << 20 }; /* bytes; these files are written by hand */
+enum { FILE_MOST = 1 << 20 }; /* the largest YAML file in bytes; such files are written by hand */
 
 ax_status ax_option_read_file(ax_option_set *set, const char *path)
 {

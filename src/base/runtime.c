@@ -1,7 +1,7 @@
 /* Runtime settings: the values that the program set, the environment variables, the defaults.
  *
- * Values that were set are in a list that only grows, newest first, so that reading needs no lock and the
- * texts stay valid. */
+ * The values that the program has set are in a list, newest first. Nothing is ever removed from it, so
+ * reading needs no lock, and texts stay valid. */
 #include "option_private.h"
 
 #include "axonn/runtime.h"
@@ -16,7 +16,7 @@ const ax_option ax_runtime_options[AX_RUNTIME_COUNT] = {AX_RUNTIME(ROW)};
 typedef struct setting {
     struct setting *next;
     ax_runtime_id id;
-    bool none;      /* the variable or the default apply */
+    bool none;      /* no value is set: the variable or the default applies */
     bool preferred; /* the value may be replaced (ax_runtime_prefer) */
     char value[];
 } setting;
@@ -24,7 +24,7 @@ typedef struct setting {
 static _Atomic(setting *) newest;
 static atomic_bool fixed[AX_RUNTIME_COUNT];
 
-/* Returns the value that the program set, or NULL. */
+/* Returns the value that the program has set for the setting, or NULL. */
 static const setting *find_setting(ax_runtime_id id)
 {
     const setting *s = atomic_load(&newest);

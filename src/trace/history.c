@@ -18,7 +18,7 @@ static ax_status add_point(ax_history *h, int *capacity, const json_t *row)
 {
     bool eval = json_object_get(row, "eval_loss") != NULL;
     if (!eval && !json_object_get(row, "loss"))
-        return AX_OK; /* the object that describes the run */
+        return AX_OK; /* the first row, which describes the run and no step */
     if (h->n == *capacity) {
         *capacity = *capacity ? 2 * *capacity : 256;
         ax_history_point *point = realloc(h->point, (size_t)*capacity * sizeof *point);
@@ -54,7 +54,8 @@ static ax_status read_rows(const char *path, const char *data, size_t size, ax_h
     return AX_OK;
 }
 
-/* The last component of the directory's path; realpath resolves "." and removes slashes at the end. */
+/* Sets *title to the last component of the directory's path; realpath resolves "." and removes trailing
+ * slashes. */
 static ax_status title_of(const char *run_dir, char **title)
 {
     char *whole = realpath(run_dir, NULL);

@@ -29,7 +29,7 @@ struct ax_metrics {
 /* ---- rows ---------------------------------------------------------------------------------------- */
 
 typedef struct row {
-    char text[4096]; /* 63 sets of axes at most, in comm_bytes */
+    char text[4096]; /* enough for comm_bytes with 63 sets of axes, the most that there can be */
     size_t n;
 } row;
 
@@ -43,8 +43,8 @@ static void row_add(row *r, const char *fmt, ...)
     r->n = (size_t)ax_min((int64_t)sizeof r->text - 1, (int64_t)r->n + ax_max(n, 0));
 }
 
-/* Appends the shortest decimal that reads back exactly (%g drops trailing zeros). JSON has no infinities and
- * no NaN: null. */
+/* Appends the shortest decimal that reads back exactly (%g drops trailing zeros), or null for NaN and
+ * infinities, which JSON does not have. */
 static void row_number(row *r, const char *key, double value)
 {
     char digits[40] = "null";
@@ -107,7 +107,8 @@ static ax_status truncate_to_step(const char *path, int64_t step)
     return AX_OK;
 }
 
-/* A new run in an old directory keeps the old file: it is renamed to the first free of PATH.1, PATH.2, … */
+/* Keeps the old file of a directory in which a new run starts: renames it to the first unused name of PATH.1,
+ * PATH.2, … */
 static ax_status back_up(const char *path)
 {
     ax_buf backup = {0};
@@ -180,7 +181,7 @@ ax_status ax_metrics_open(const ax_metrics_run *run, int64_t resume_step, ax_met
     m->shown_step = resume_step;
     m->c = newlocale(LC_ALL_MASK, "C", NULL);
     ax_status status =
-        m->c ? open_rows(m, resume_step) : ax_fail(AX_ERR_MEMORY, "not enough memory for a locale");
+        m->c ? open_rows(m, resume_step) : ax_fail(AX_ERR_MEMORY, "not enough memory to open the metrics");
     if (status == AX_OK)
         status = open_events(m, resume_step);
     if (status != AX_OK)
@@ -278,7 +279,7 @@ static bool line_due(const ax_metrics *m, const ax_metrics_step *s)
         return false;
     if (!m->any_line || s->step == m->run.steps)
         return true;
-    if (m->terminal) /* at most ten times a second */
+    if (m->terminal) /* redraw the progress line at most ten times a second */
         return m->shown_ms >= 100;
     return m->run.log_interval > 0 && s->step % m->run.log_interval == 0;
 }
@@ -304,6 +305,8 @@ static ax_status report_step(ax_metrics *m, const ax_metrics_step *s)
         row_add(&r, "%s\"%s\": %lld", i ? ", " : "", s->comm[i].axes, (long long)s->comm[i].bytes);
     row_add(&r, "}, \"comm_wire_bytes\": %lld", (long long)s->comm_wire_bytes);
     row_number(&r, "comm_exposed_ms", s->comm_exposed_ms);
+    if (s->pipe_wait_ms > 0)
+        row_number(&r, "pipe_wait_ms", s->pipe_wait_ms);
     row_add(&r, ", \"skipped\": %s", s->skipped ? "true" : "false");
     if (s->loss_scale > 0)
         row_number(&r, "loss_scale", s->loss_scale);

@@ -144,8 +144,8 @@ static ax_status include_most(const ax_curve *c, range *r, double *limit)
     return AX_OK;
 }
 
-/* The range of the y axis. One spike must not flatten the rest of the chart: raw curves count without their
- * outliers, and other curves are clipped at the limit of include_most. */
+/* Computes the range of the y axis. A single spike must not flatten the rest of the chart: outliers of raw
+ * curves are ignored, and other curves are clipped at the limit of include_most. */
 static ax_status y_range(const ax_plot *p, range *r)
 {
     range all = {INFINITY, -INFINITY};
@@ -215,7 +215,7 @@ typedef struct pen {
     ax_buf *out;
     const ax_curve *curve;
     const axis *x, *y;
-    int run; /* points since the last gap */
+    int run; /* number of points drawn since the last gap */
 } pen;
 
 static ax_status pen_to(pen *p, int i)
@@ -288,7 +288,7 @@ static ax_status draw_dots(pen *p)
     return AX_OK;
 }
 
-/* The inner <svg> clips at the top and bottom of the frame. */
+/* Draws all curves in an inner <svg> element, which clips them at the top and bottom of the frame. */
 static ax_status draw_curves(const ax_plot *plot, const axis *x, const axis *y, ax_buf *out)
 {
     AX_TRY(ax_buf_printf(out, "<svg x=\"0\" y=\"%d\" width=\"%d\" height=\"%d\">\n", TOP, plot->width,

@@ -50,8 +50,8 @@ typedef enum ax_history_field {
 /* Appends one chart. title NULL: the name of the field. AX_ERR_MEMORY. */
 AX_MUST_CHECK ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
                                         const char *title, int width, int height, ax_buf *out);
-/* Calls draw(runs, n, out) in the C locale: SVG and CSS need a decimal point even if the host program's
- * locale has a comma. */
+/* Calls draw(runs, n, out) in the C locale: SVG and CSS need a decimal point, but the locale of the program
+ * may use a decimal comma. */
 AX_MUST_CHECK ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *),
                                       const ax_history *runs, int n, ax_buf *out);
 /* Returns the colour of run i in all pictures. */

@@ -9,8 +9,8 @@
 #define EVAL_COLOUR "#d55e00"
 enum {
     SMOOTH_FROM = 40,     /* curves of fewer points are not smoothed */
-    SMOOTH_PLACES = 1000, /* most points of a smoothed line */
-    SMOOTH_SAMPLE = 256   /* most values averaged for one point of it */
+    SMOOTH_PLACES = 1000, /* maximum number of points of a smoothed line */
+    SMOOTH_SAMPLE = 256   /* maximum number of values averaged for one point of a smoothed line */
 };
 
 const char *ax_history_colour(int i)
@@ -133,7 +133,7 @@ ax_status ax_history_plot(const ax_history *runs, int n, ax_history_field field,
         status = curves_of(&runs[i], field, ax_history_colour(i), n == 1, c);
         evals = evals || c[2].n;
     }
-    if (n > 1 && evals) /* for the legend */
+    if (n > 1 && evals) /* an entry of the legend that explains the dots */
         curve[3 * n] = (ax_curve){.name = "evaluation", .colour = "#666", .style = AX_CURVE_DOTS};
     if (status == AX_OK)
         status = ax_plot_draw(&(ax_plot){.title = title ? title : names[field],
@@ -162,7 +162,7 @@ ax_status ax_with_point(ax_status (*draw)(const ax_history *, int, ax_buf *), co
                         ax_buf *out)
 {
     locale_t c = newlocale(LC_ALL_MASK, "C", NULL);
-    AX_CHECK(c, AX_ERR_MEMORY, "not enough memory for a locale");
+    AX_CHECK(c, AX_ERR_MEMORY, "not enough memory to draw a chart");
     locale_t old = uselocale(c);
     ax_status status = draw(runs, n, out);
     (void)uselocale(old);

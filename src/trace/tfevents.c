@@ -47,7 +47,8 @@ static void put_bytes(message *m, int field, const void *data, size_t n)
     m->n += n;
 }
 
-/* Little-endian hosts only, like the program's other file formats. */
+/* Writes the bytes of a fixed-size field as they are in memory: correct on little-endian hosts only, like all
+ * file formats of this program. */
 static void put_fixed(message *m, int field, int wire, const void *value, size_t n)
 {
     put_varint(m, (uint64_t)field << 3 | (unsigned)wire);

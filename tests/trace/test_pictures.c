@@ -202,10 +202,10 @@ static void pictures_of_long_runs_stay_small(void **state)
 {
     (void)state;
     ax_history big = make_run("big", 100000, 100, falling), runs[50];
-    double start = ax_now();
+    double start = ax_cpu_now();
     assert_in_range(check_pictures(&big, 1), 10000, 100000);
-    if (ax_now() - start > 2)
-        fail_msg("%.1f s", ax_now() - start);
+    if (ax_cpu_now() - start > 2)
+        fail_msg("%.1f s", ax_cpu_now() - start);
     ax_history_fini(&big);
     for (int i = 0; i < 50; i++)
         runs[i] = make_run("r", 50, 10, falling);
